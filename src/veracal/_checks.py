@@ -1,0 +1,58 @@
+"""Checks of arguments that every room makes."""
+
+import importlib
+import math
+from collections.abc import Collection
+from numbers import Real
+from typing import Any
+
+from veracal.errors import MissingExtraError
+
+
+def positive(**values: float) -> None:
+    """Raise unless every value is a finite number above zero."""
+    for name, value in values.items():
+        if not (_is_number(value) and math.isfinite(value) and value > 0):
+            raise ValueError(f"Expected a finite {name} > 0, got {name}={value!r}.")
+
+
+def fraction(**values: float) -> None:
+    """Raise unless every value is a number in [0, 1]."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 <= value <= 1):
+            raise ValueError(f"Expected {name} between 0 and 1, got {name}={value!r}.")
+
+
+def whole(*, least: int = 1, **values: int) -> None:
+    """Raise unless every value is an integer of at least ``least``."""
+    for name, value in values.items():
+        if not (_is_number(value) and math.isfinite(value) and value == int(value) >= least):
+            raise ValueError(f"Expected an integer {name} >= {least}, got {name}={value!r}.")
+
+
+def one_of(allowed: Collection[str], **values: str) -> None:
+    """Raise unless every value is one of the allowed words."""
+    for name, value in values.items():
+        if value not in allowed:
+            words = ", ".join(repr(word) for word in allowed)
+            raise ValueError(f"Expected {name} to be one of {words}, got {name}={value!r}.")
+
+
+def extra(module: str, name: str) -> Any:
+    """Import an optional module, or say in one sentence which extra brings it.
+
+    Imports of optional packages go through here instead of an ``import`` statement, so
+    that the import contract can forbid them everywhere and one sentence serves them all.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as cause:
+        raise MissingExtraError(
+            f"This needs {module.partition('.')[0]}, which comes with an extra: "
+            f'install it with  pip install "veracal[{name}]".'
+        ) from cause
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether a value is a real number: not a truth value, not text, not NaN."""
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value

@@ -1,0 +1,118 @@
+"""Rows of a matrix on disk, read a window at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from veracal._types import Array, Ints
+
+_WINDOW = 16_384  # rows mapped at a time
+
+
+class MappedRows:
+    """Rows of a C-ordered array in a file, all of them or a chosen subset.
+
+    A plain ``numpy.memmap`` keeps every page it has touched resident until the system
+    needs them back. Each access here maps one window, copies what was asked for and
+    unmaps it, so that a pass over a file of any size stays as small as its windows.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    dtype : numpy.dtype
+        Type of the numbers in it.
+    shape : tuple of int
+        Shape of the whole array in the file; rows are its first axis.
+    offset : int
+        Byte at which the array starts.
+    index : array of ints, optional
+        Rows that belong to this view, in order. None means all.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        offset: int = 0,
+        index: Ints | None = None,
+    ) -> None:
+        self.path, self.dtype, self._file_shape = Path(path), np.dtype(dtype), tuple(shape)
+        self._offset, self._index = offset, index
+
+    @classmethod
+    def of(cls, array: "np.memmap[Any, Any]") -> "MappedRows":
+        """Wrap a ``numpy.memmap`` that starts at the offset it was opened with."""
+        if not array.flags.c_contiguous or array.filename is None:
+            raise ValueError("Expected a whole C-ordered memory map, got a strided view of one.")
+        return cls(Path(array.filename), array.dtype, array.shape, offset=array.offset)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the chosen rows."""
+        n = self._file_shape[0] if self._index is None else len(self._index)
+        return (n, *self._file_shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._file_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the chosen rows would take in memory."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"MappedRows({self.path.name!r}, shape={self.shape}, dtype={self.dtype})"
+
+    def __getitem__(self, key: "slice | Ints | int") -> Array:
+        """Copy rows into memory: a slice, an array of row numbers, or one row."""
+        if isinstance(key, int | np.integer):
+            row: Array = self[np.arange(len(self))[[key]]][0]
+            return row
+        if isinstance(key, slice):
+            key = np.arange(*key.indices(len(self)))
+        chosen = key if self._index is None else self._index[key]
+        result = np.empty((len(chosen), *self._file_shape[1:]), self.dtype)
+        order = np.argsort(chosen, kind="stable")
+        for begin in range(0, len(chosen), _WINDOW):
+            part = order[begin : begin + _WINDOW]
+            start, stop = int(chosen[part[0]]), int(chosen[part[-1]]) + 1
+            result[part] = self._mapped(start, stop)[chosen[part] - start]
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("Rows on disk cannot become an array without a copy.")
+        return np.asarray(self[:], dtype=dtype)
+
+    def take(self, index: Ints) -> "MappedRows":
+        """Choose rows without reading them."""
+        chosen = np.asarray(index) if self._index is None else self._index[index]
+        return MappedRows(
+            self.path, self.dtype, self._file_shape, offset=self._offset, index=chosen
+        )
+
+    def windows(self, rows: int) -> Iterator[Array]:
+        """Iterate over consecutive blocks of at most ``rows`` rows."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+    def _mapped(self, start: int, stop: int) -> "np.memmap[Any, Any]":
+        """Map rows start to stop of the file."""
+        row_bytes = int(np.prod(self._file_shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        return np.memmap(
+            self.path,
+            self.dtype,
+            mode="r",
+            offset=self._offset + start * row_bytes,
+            shape=(stop - start, *self._file_shape[1:]),
+        )
