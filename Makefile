@@ -1,0 +1,109 @@
+# Every target makes its own environment the first time and reuses it afterwards.
+
+VENV ?= .venv
+WORKERS ?= 2
+
+# The first of these that runs and is new enough; `make PYTHON=...` overrules the search.
+ifndef PYTHON
+PYTHON := $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo $$p; break; }; done)
+endif
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INPUTS := pyproject.toml constraints.txt
+CORE := $(VENV)/.core-installed
+ALL := $(VENV)/.all-installed
+
+say = @echo '==>'
+
+.PHONY: help demo test test-long lint format assure assure-long bench docs clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo         set up the core and show a built-in table, its schema and its split'
+	@echo 'make test         set up everything and run the tests'
+	@echo 'make lint         formatting, style, types and import contracts'
+	@echo 'make format       apply the formatting that lint asks for'
+	@echo 'make assure       run the assurance gates, each on its mutants first'
+	@echo 'make bench        time Veracal beside its peers'
+	@echo 'make docs         build the documentation into site/, offline'
+	@echo 'make test-long    the tests too slow for make test'
+	@echo 'make assure-long  the gates with their long settings'
+	@echo 'make clean        remove the environment and everything built'
+	@echo ''
+	@echo 'Variables: VENV=$(VENV)  PYTHON=$(PYTHON)  WORKERS=$(WORKERS)'
+
+# ---------------------------------------------------------------- environment
+
+$(BIN)/python:
+	@test -n '$(PYTHON)' || { echo 'Veracal needs Python 3.11 or newer, and none was found on the path. Install one, or name it: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Veracal needs Python 3.11 or newer, and PYTHON=$(PYTHON) is not ($$($(PYTHON) --version 2>&1 | head -n 1)). Name another: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(say) "Making the environment $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(CORE): $(INPUTS) | $(BIN)/python
+	$(say) 'Installing Veracal with its report extra (about a minute)'
+	@$(PIP) --constraint constraints.txt --editable '.[report]'
+	@touch $@
+
+# torch is named beside everything else: resolved on its own it may bring gigabytes of CUDA.
+$(ALL): $(INPUTS) | $(BIN)/python
+	$(say) 'Installing Veracal with every extra (about three minutes)'
+	@$(PIP) --constraint constraints.txt torch==2.13.0 --editable '.[all]'
+	@touch $(CORE) $@
+
+# ---------------------------------------------------------------- work
+
+demo: $(CORE)
+	$(say) 'Loading a built-in table through its schema and splitting it'
+	@$(BIN)/veracal data show breast-cancer
+
+# One thread per worker: two workers on two cores are faster alone than crowded.
+test: $(ALL)
+	$(say) 'Running the tests ($(WORKERS) at a time)'
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark
+
+test-long: $(ALL)
+	$(say) 'Running the long tests ($(WORKERS) at a time)'
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m long --timeout 3600
+
+lint: $(ALL)
+	$(say) 'Checking the formatting'
+	@$(BIN)/ruff format --check .
+	$(say) 'Checking the style'
+	@$(BIN)/ruff check .
+	$(say) 'Checking the types'
+	@$(BIN)/mypy
+	$(say) 'Checking the import contracts'
+	@$(BIN)/lint-imports
+
+format: $(ALL)
+	$(say) 'Formatting'
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --select I .
+
+assure: $(ALL)
+	$(say) 'Running the assurance gates'
+	@$(BIN)/python -m assurance
+
+assure-long: $(ALL)
+	$(say) 'Running the assurance gates with their long settings'
+	@$(BIN)/python -m assurance --long
+
+bench: $(ALL)
+	$(say) 'Running the benchmarks'
+	@$(BIN)/python -m pytest benchmarks -p no:xdist --timeout 3600
+
+docs: $(ALL)
+	$(say) 'Building the documentation into site/'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'Open site/index.html.'
+
+clean:
+	$(say) 'Removing $(VENV) and everything built'
+	@rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	@find src tests assurance benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
