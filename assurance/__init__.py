@@ -1,0 +1,1 @@
+"""Gates: checks that count only because they first fail on code that is broken on purpose."""

@@ -1,0 +1,156 @@
+"""Run the gates, each on its mutants first.
+
+A gate is a module ``assurance/gate_<something>.py`` with
+
+``NAME``
+    what the gate is called (by default, the end of the module's name);
+``CORRECT``
+    the subject it protects: a function, a class, whatever ``run`` understands;
+``MUTANTS``
+    a dict from a short description to a subject that is broken in that way;
+``run(subject, *, long)``
+    raises ``AssertionError`` when the subject breaks the promise, otherwise returns one line
+    with the figure it measured;
+``LONG``
+    true for a gate that only runs with ``--long`` (by default it always runs).
+"""
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one gate found."""
+
+    name: str
+    caught: int
+    mutants: int
+    figure: str
+    problems: tuple[str, ...]
+    seconds: float
+
+
+def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
+    """Run the gates of ``folder`` and return the exit code: 0 only if every one passed."""
+    options = parser().parse_args(arguments)
+    if not __debug__:
+        print("Python runs with -O, which removes assertions: run the gates without it.")
+        return 2
+    gates = {name_of(gate): gate for gate in discover(folder)}
+    chosen = options.gate or [
+        name for name, gate in gates.items() if wanted(gate, options.long)
+    ]
+    if unknown := [name for name in chosen if name not in gates]:
+        print(
+            f"No gate is called {', '.join(unknown)}. There are: {', '.join(gates) or 'none'}."
+        )
+        return 2
+
+    failed = 0
+    print(row("gate", "mutants", "seconds", "figure"), flush=True)
+    for name in chosen:
+        verdict = judge(name, gates[name], long=options.long)
+        failed += bool(verdict.problems)
+        show(verdict)
+    if waiting := len(gates) - len(chosen):
+        print(f"Not run: {waiting} (ask for long gates with --long).")
+    if not chosen:
+        print("No gate ran, and a run that checks nothing does not pass.")
+    print(f"{len(chosen) - failed} passed, {failed} failed")
+    return int(failed > 0 or not chosen)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(prog="python -m assurance", description="Run the gates.")
+    result.add_argument("--long", action="store_true", help="long gates and long settings")
+    result.add_argument(
+        "--gate", action="append", metavar="NAME", help="only this one; repeats"
+    )
+    return result
+
+
+def discover(folder: Path) -> Iterator[ModuleType]:
+    """Import every gate module of the folder, in the order of their names."""
+    for path in sorted(folder.glob("gate_*.py")):
+        # Under its usual name, so that a gate may be imported elsewhere and stay one module.
+        name = f"{folder.name}.{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        yield module
+
+
+def name_of(gate: ModuleType) -> str:
+    """The gate's own name, or the end of its module's."""
+    return getattr(gate, "NAME", gate.__name__.rpartition("gate_")[2])
+
+
+def wanted(gate: ModuleType, long: bool) -> bool:
+    """Whether a run that names no gate includes this one."""
+    return long or not getattr(gate, "LONG", False)
+
+
+def judge(name: str, gate: ModuleType, *, long: bool) -> Verdict:
+    """Run one gate on its mutants, then on the correct subject."""
+    start = time.perf_counter()
+    outcomes = {which: attempt(gate, mutant, long) for which, mutant in gate.MUTANTS.items()}
+    problems = [] if outcomes else ["it has no mutants, so nothing shows that it can fail"]
+    for which, (held, said) in outcomes.items():
+        if held is None:
+            problems.append(f"on the mutant '{which}' it broke down instead of judging: {said}")
+        elif held:
+            problems.append(f"the mutant '{which}' survived: {said}")
+    held, figure = attempt(gate, gate.CORRECT, long)
+    if not held:
+        problems.append(
+            f"the correct subject {'broke' if held is False else 'crashed'}: {figure}"
+        )
+    caught = sum(verdict is False for verdict, _ in outcomes.values())
+    seconds = time.perf_counter() - start
+    return Verdict(name, caught, len(outcomes), figure, tuple(problems), seconds)
+
+
+def attempt(gate: ModuleType, subject: object, long: bool) -> tuple[bool | None, str]:
+    """Whether the subject kept its promise (None: no verdict), and what was said."""
+    try:
+        return True, str(gate.run(subject, long=long))
+    except AssertionError as broken:
+        return False, one_line(broken) or "a bare assertion"
+    except Exception as crash:  # a crash is no verdict: report it and go on to the next
+        return None, f"{type(crash).__name__}: {one_line(crash)}"
+
+
+def one_line(error: Exception) -> str:
+    """The first line of what the error says."""
+    return str(error).strip().partition("\n")[0]
+
+
+def row(gate: object, mutants: object, seconds: object, figure: object) -> str:
+    """One line of the table."""
+    return f"{gate!s:<28} {mutants!s:>8} {seconds!s:>8}  {figure}"
+
+
+def show(verdict: Verdict) -> None:
+    """Print a gate's line, and below it whatever went wrong."""
+    caught = f"{verdict.caught}/{verdict.mutants}"
+    figure = verdict.figure if not verdict.problems else "FAILED"
+    print(row(verdict.name, caught, f"{verdict.seconds:.1f}", figure), flush=True)
+    for problem in verdict.problems:
+        print(f"    {problem}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The gate runner: a surviving mutant fails the run, however good the real code is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from assurance.__main__ import main
+
+HONEST = """
+CORRECT = abs
+MUTANTS = {"the sign is forgotten": float, "zero is lost": lambda x: abs(x) or 1}
+
+def run(subject, *, long):
+    for x in (-2, 0, 3):
+        assert subject(x) == max(x, -x), f"|{x}| came out as {subject(x)}"
+    return f"three values, long={long}"
+"""
+BLIND = HONEST.replace("(-2, 0, 3)", "(2, 3)")
+REJECTING = HONEST.replace("CORRECT = abs", "CORRECT = float")
+CRASHING = HONEST.replace('"zero is lost": lambda x: abs(x) or 1', '"no number": str.upper')
+UNARMED = HONEST + "\nMUTANTS = {}\n"
+PATIENT = "LONG = True\nNAME = 'patience'\n" + HONEST
+
+
+@pytest.fixture
+def gates(tmp_path):
+    """Write gate modules into a folder of their own, and return the folder."""
+
+    def write(**sources: str) -> Path:
+        for name, source in sources.items():
+            (tmp_path / f"gate_{name}.py").write_text(source)
+        return tmp_path
+
+    return write
+
+
+def test_a_gate_that_catches_its_mutants_passes(gates, capsys):
+    assert main([], folder=gates(honest=HONEST)) == 0
+    *table, last = capsys.readouterr().out.splitlines()
+    assert "honest" in table[1]
+    assert "2/2" in table[1]
+    assert "three values, long=False" in table[1]
+    assert last == "1 passed, 0 failed"
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (BLIND, "the mutant 'the sign is forgotten' survived"),
+        (REJECTING, "the correct subject broke: |-2| came out as -2.0"),
+        (CRASHING, "on the mutant 'no number' it broke down instead of judging: TypeError"),
+        (UNARMED, "it has no mutants"),
+    ],
+    ids=["a mutant survives", "the real code breaks", "a mutant crashes", "no mutants"],
+)
+def test_the_run_fails(gates, capsys, source, complaint):
+    assert main([], folder=gates(aside=HONEST, broken=source)) == 1
+    printed = capsys.readouterr().out
+    assert complaint in printed
+    assert printed.endswith("\n1 passed, 1 failed\n")
+
+
+def test_a_run_without_gates_fails(gates, capsys):
+    assert main([], folder=gates()) == 1
+    assert capsys.readouterr().out.endswith("\n0 passed, 0 failed\n")
+
+
+def test_long_gates_wait_for_their_flag(gates, capsys):
+    folder = gates(honest=HONEST, patient=PATIENT)
+    assert main([], folder=folder) == 0
+    assert "patience" not in capsys.readouterr().out
+    assert main(["--long"], folder=folder) == 0
+    printed = capsys.readouterr().out
+    assert "patience" in printed
+    assert printed.count("long=True") == 2
+
+
+def test_one_gate_can_be_chosen(gates, capsys):
+    folder = gates(honest=HONEST, blind=BLIND)
+    assert main(["--gate", "honest"], folder=folder) == 0
+    assert main(["--gate", "blind"], folder=folder) == 1
+    assert main(["--gate", "deaf"], folder=folder) == 2
+    assert "No gate is called deaf. There are: blind, honest." in capsys.readouterr().out
+
+
+def test_the_exit_code_reaches_the_shell(gates):
+    script = "import sys; from pathlib import Path; from assurance.__main__ import main; "
+    script += f"sys.exit(main([], folder=Path({os.fspath(gates(blind=BLIND))!r})))"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", script], cwd=root).returncode == 1
+
+
+def test_nothing_is_judged_without_assertions(gates):
+    script = "from pathlib import Path; from assurance.__main__ import main; "
+    script += f"raise SystemExit(main([], folder=Path({os.fspath(gates(blind=BLIND))!r})))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-O", "-c", script], cwd=root, capture_output=True)
+    assert done.returncode == 2

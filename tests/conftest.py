@@ -1,0 +1,72 @@
+"""What every test shares: a generator, folders of data, and the refusal of hidden skips."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
+
+settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("veracal")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator that starts at the same place in every test."""
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder $VERACAL_DATA, where the data sets too large for the repository live."""
+    named = os.environ.get("VERACAL_DATA")
+    if not named:
+        pytest.skip("VERACAL_DATA names no folder of data sets")
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.skip(f"VERACAL_DATA={named} is not a folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_folder(shared_data) -> Callable[[str], Path]:
+    """A function from a name to the path below $VERACAL_DATA, which must exist."""
+
+    def find(name: str) -> Path:
+        path = shared_data / name
+        if not path.exists():
+            pytest.skip(f"VERACAL_DATA has no {name}")
+        return path
+
+    return find
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a report of a skip into one of a failure that gives the skip's reason."""
+    # For a skip, pytest keeps (file, line, reason).
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"{report.nodeid} may not be skipped (VERACAL_NO_SKIPS=1): {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Refuse skipped tests, except those marked may_skip and expected failures."""
+    report = yield
+    excused = item.get_closest_marker("may_skip") or hasattr(report, "wasxfail")
+    if NO_SKIPS and report.skipped and not excused:
+        refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Refuse modules that skip themselves as a whole."""
+    report = yield
+    if NO_SKIPS and report.skipped:
+        refuse_skip(report)
+    return report
