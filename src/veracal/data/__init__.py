@@ -1,0 +1,41 @@
+"""Records, their splits, and the scores of classifiers on them."""
+
+from veracal.data.columns import Category, Constant, Ignore, Number, Target, Text, Unit, Vector
+from veracal.data.corrupt import corrupt_labels
+from veracal.data.dataset import Dataset, Group, cross
+from veracal.data.groups import ByGroup, Estimate, by_group
+from veracal.data.limits import Limits
+from veracal.data.load import load, scan
+from veracal.data.runs import Runs
+from veracal.data.schema import Grouping, Schema
+from veracal.data.scores import Scores
+from veracal.data.split import Split, split
+from veracal.data.units import limit_contributions
+
+__all__ = [
+    "ByGroup",
+    "Category",
+    "Constant",
+    "Dataset",
+    "Estimate",
+    "Group",
+    "Grouping",
+    "Ignore",
+    "Limits",
+    "Number",
+    "Runs",
+    "Schema",
+    "Scores",
+    "Split",
+    "Target",
+    "Text",
+    "Unit",
+    "Vector",
+    "by_group",
+    "corrupt_labels",
+    "cross",
+    "limit_contributions",
+    "load",
+    "scan",
+    "split",
+]

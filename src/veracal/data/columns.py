@@ -1,0 +1,285 @@
+"""What a column may be declared to be."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from veracal.data.dataset import Label, check_classes
+from veracal.errors import SchemaError
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Treatment of a missing value: put this declared value in its place."""
+
+    value: Label | float
+
+
+Missing = Literal["drop", "indicator"] | Constant | None
+
+
+@dataclass(frozen=True)
+class Number:
+    r"""A real number between public bounds, entering X as :math:`(x - c) / s`.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds that hold by public knowledge, not by a look at the records.
+    center, spread : float, optional
+        c and s. By default the bounds' midpoint and half width, so that X lies in [-1, 1].
+    missing : 'drop', 'indicator', Constant or None
+        One treatment that looks at no other row; None makes a missing value an error.
+        The indicator puts c in the value's place and adds a column that is 1 there.
+    outside : 'error' or 'clip'
+        What becomes of a value outside the bounds.
+    feature : bool
+        Whether it enters X, or only serves to form groups.
+    """
+
+    lower: float
+    upper: float
+    center: float | None = None
+    spread: float | None = None
+    missing: Missing = None
+    outside: Literal["error", "clip"] = "error"
+    feature: bool = True
+
+    @property
+    def shift(self) -> float:
+        """The c that is subtracted."""
+        return self.lower + (self.upper - self.lower) / 2 if self.center is None else self.center
+
+    @property
+    def scale(self) -> float:
+        """The s that is divided by."""
+        return (self.upper - self.lower) / 2 if self.spread is None else self.spread
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of the columns of X it becomes."""
+        return (name, f"{name}=missing") if self.missing == "indicator" else (name,)
+
+    def check(self, where: str) -> None:
+        """Raise unless the declaration makes sense."""
+        _check_range(self.lower, self.upper, self.scale, self.shift, where)
+        _check_words(where, self.missing, self.outside, ("error", "clip"))
+        if isinstance(self.missing, Constant) and not (
+            _is_real(self.missing.value)
+            and self.lower <= float(self.missing.value) <= self.upper
+        ):
+            raise _bad_constant(where, f"a number in [{self.lower}, {self.upper}]", self.missing)
+
+
+@dataclass(frozen=True)
+class Category:
+    """One of a declared list of values, entering X as one 0/1 column for each.
+
+    Parameters
+    ----------
+    values : sequence of str or int
+        Every value the column may have.
+    missing : 'drop', 'indicator', Constant or None
+        As for :class:`Number`; the indicator adds a column for "missing".
+    outside : 'error' or 'ignore'
+        What becomes of a value that was not declared; 'ignore' leaves all columns 0.
+    feature : bool
+        Whether it enters X, or only serves to form groups.
+    """
+
+    values: Sequence[Label]
+    missing: Missing = None
+    outside: Literal["error", "ignore"] = "error"
+    feature: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of the columns of X it becomes."""
+        names = tuple(f"{name}={value}" for value in self.values)
+        return (*names, f"{name}=missing") if self.missing == "indicator" else names
+
+    def check(self, where: str) -> None:
+        """Raise unless the declaration makes sense."""
+        texts = [str(value) for value in self.values]
+        if not texts or len(set(texts)) < len(texts):
+            raise SchemaError(
+                where,
+                "at least one value, each different from the others as text",
+                repr(tuple(self.values))[:80],
+                "List every value the column may have, once.",
+            )
+        if "missing" in texts and self.missing == "indicator":
+            raise SchemaError(
+                where,
+                "no value called 'missing' beside a missing indicator",
+                "both",
+                "List 'missing' among the missing marks instead of the values.",
+            )
+        _check_words(where, self.missing, self.outside, ("error", "ignore"))
+        if isinstance(self.missing, Constant) and str(self.missing.value) not in texts:
+            raise _bad_constant(where, "one of the declared values", self.missing)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A fixed number of reals with common bounds: pixels, or an embedding.
+
+    A file holds it as a list column (Parquet, Arrow), as a two-dimensional array (npz), or
+    as columns ``name_0``, ``name_1``, … (CSV). ``missing`` may be 'drop' or None and holds
+    for the vector as a whole.
+    """
+
+    size: int
+    lower: float
+    upper: float
+    center: float | None = None
+    spread: float | None = None
+    missing: Literal["drop"] | None = None
+    outside: Literal["error", "clip"] = "error"
+    feature: bool = True
+
+    shift = Number.shift
+    scale = Number.scale
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of the columns of X it becomes."""
+        return tuple(f"{name}_{i}" for i in range(self.size))
+
+    def check(self, where: str) -> None:
+        """Raise unless the declaration makes sense."""
+        if not isinstance(self.size, int) or self.size < 1:
+            raise SchemaError(
+                where, "a whole number of entries", repr(self.size), "Set size to it."
+            )
+        if self.missing not in ("drop", None):
+            raise SchemaError(
+                where, "missing = 'drop' or none", repr(self.missing), "Drop the row instead."
+            )
+        _check_range(self.lower, self.upper, self.scale, self.shift, where)
+        _check_words(where, self.missing, self.outside, ("error", "clip"))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence. One or two such columns make the whole of X; they mix with nothing else."""
+
+    missing: Missing = None
+    feature: bool = True
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of the columns of X it becomes."""
+        return (name,)
+
+    def check(self, where: str) -> None:
+        """Raise unless the declaration makes sense."""
+        if self.missing == "indicator" or (
+            isinstance(self.missing, Constant) and not isinstance(self.missing.value, str)
+        ):
+            raise SchemaError(
+                where, "missing = 'drop' or a text", repr(self.missing), "Declare one of them."
+            )
+        _check_words(where, self.missing, "error", ("error",))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The label: every class the records may have. ``missing`` may be 'drop' or None."""
+
+    classes: Sequence[Label]
+    missing: Literal["drop"] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+
+    def check(self, where: str) -> None:
+        """Raise unless the declaration makes sense."""
+        check_classes(self.classes, where)
+        _check_drop_only(where, self.missing)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Whom a row belongs to, and the most rows anybody may contribute.
+
+    ``missing`` may be 'drop' or None; ``at_most`` None leaves the number unbounded, which no
+    private computation accepts.
+    """
+
+    at_most: int | None = None
+    missing: Literal["drop"] | None = None
+
+    def check(self, where: str) -> None:
+        """Raise unless the declaration makes sense."""
+        if self.at_most is not None and not (isinstance(self.at_most, int) and self.at_most > 0):
+            raise SchemaError(
+                where, "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
+            )
+        _check_drop_only(where, self.missing)
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """A column that the file has and nobody reads."""
+
+    def check(self, where: str) -> None:
+        """Nothing can be wrong with it."""
+
+
+Feature = Number | Category | Vector | Text
+Column = Feature | Target | Unit | Ignore
+
+
+def _is_real(value: object) -> bool:
+    """Tell whether a value is a finite number."""
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )
+
+
+def _check_range(lower: float, upper: float, scale: float, shift: float, where: str) -> None:
+    """Raise unless bounds are finite and ordered, and the scale is usable."""
+    if not (_is_real(lower) and _is_real(upper) and lower < upper):
+        raise SchemaError(
+            where,
+            "finite bounds with lower < upper",
+            f"lower={lower!r}, upper={upper!r}",
+            "Declare bounds that hold by public knowledge.",
+        )
+    if not (_is_real(shift) and _is_real(scale) and scale > 0):
+        raise SchemaError(
+            where,
+            "a finite center and a finite spread > 0",
+            f"center={shift!r}, spread={scale!r}",
+            "Correct them, or leave them out to scale by the bounds.",
+        )
+
+
+def _check_words(where: str, missing: object, outside: object, allowed: tuple[str, ...]) -> None:
+    """Raise unless the treatments are among those that exist."""
+    if not (missing in ("drop", "indicator", None) or isinstance(missing, Constant)):
+        raise SchemaError(
+            where,
+            "missing = 'drop', 'indicator' or {constant = …}",
+            repr(missing),
+            "Declare one treatment that looks at no other row.",
+        )
+    if outside not in allowed:
+        words = " or ".join(repr(word) for word in allowed)
+        raise SchemaError(where, f"outside = {words}", repr(outside), "Declare one of them.")
+
+
+def _check_drop_only(where: str, missing: object) -> None:
+    """Raise unless a missing value drops the row or is an error."""
+    if missing not in ("drop", None):
+        raise SchemaError(
+            where, "missing = 'drop' or none", repr(missing), "A label or id cannot be made up."
+        )
+
+
+def _bad_constant(where: str, expected: str, constant: Constant) -> SchemaError:
+    """Error for a constant that the column itself would refuse."""
+    return SchemaError(
+        where, f"the constant to be {expected}", repr(constant.value), "Declare another."
+    )

@@ -1,0 +1,366 @@
+"""A table becomes a data set, by its schema, one row at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from veracal._types import Array, Bools, Floats, Ints
+from veracal.data.columns import (
+    Category,
+    Column,
+    Constant,
+    Ignore,
+    Number,
+    Target,
+    Text,
+    Unit,
+    Vector,
+)
+from veracal.data.dataset import TEXT, Dataset, Group
+from veracal.data.schema import Schema
+from veracal.errors import DataError
+
+_SHOWN = 40  # characters of a wrong field that an error repeats
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """One column of a table: its values, which of them are missing, where it stands."""
+
+    values: pl.Series
+    missing: Bools
+    where: str
+    start: int
+
+    def refuse(self, wrong: Bools, expected: str, remedy: str) -> None:
+        """Raise for the first wrong value, if any, naming its record."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            value = repr(self.values[int(rows[0])])
+            shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "…"
+            record = self.start + int(rows[0]) + 1
+            raise DataError(self.where, expected, f"{shown} in record {record}", remedy)
+
+
+def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -> Dataset:
+    """Encode rows of a table.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Columns of text as they stood in a file, or already typed.
+    schema : Schema
+        What each column was declared to be.
+    where : str
+        Name of the table, for errors.
+    start : int
+        Number of records before the first row, for errors.
+
+    Guarantees
+    ----------
+    Row i of the result depends on row i of the frame and on the schema alone; rows are
+    dropped for what they are, never for what others are. A row outside its declaration
+    raises, and then nothing of the frame is returned.
+    """
+    frame = join_vectors(frame, schema, where)
+    check_columns(frame.columns, schema, where)
+    dropped = np.zeros(frame.height, dtype=bool)
+    encoded: dict[str, Array] = {}
+    for name, column in schema.columns.items():
+        if isinstance(column, Ignore):
+            continue
+        cells = _cells(frame[name], schema.missing, f"{where}: column {name!r}", start)
+        _treat(cells, column)
+        if column.missing == "drop":
+            dropped |= cells.missing
+        encoded[name] = _encode(cells, column)
+    kept = np.flatnonzero(~dropped)
+    groups = {
+        name: Group(
+            _group_codes(encoded[grouping.column], schema.columns[grouping.column], grouping.edges),
+            grouping.names(schema.columns[grouping.column]),
+        )
+        for name, grouping in schema.groups.items()
+    }
+    whole = Dataset(
+        _assemble(encoded, schema, frame.height),
+        encoded[schema.target],
+        schema.classes,
+        groups=groups,
+        units=None if schema.unit is None else encoded[schema.unit],
+        feature_names=schema.feature_names,
+        size=schema.size,
+        norm=schema.norm,
+        name=schema.name,
+    )
+    return whole.take(kept) if len(kept) < frame.height else whole
+
+
+def check_columns(names: Sequence[str], schema: Schema, where: str) -> None:
+    """Refuse a table whose columns are not exactly the declared ones."""
+    undeclared = [name for name in names if name not in schema.columns]
+    absent = [name for name in schema.columns if name not in names]
+    if undeclared:
+        raise DataError(
+            where,
+            f"only the {len(schema.columns)} declared columns",
+            f"also {', '.join(map(repr, undeclared[:5]))}",
+            "Declare each, with kind = 'ignore' if nobody needs it.",
+        )
+    if absent:
+        raise DataError(
+            where,
+            f"a column {absent[0]!r}",
+            f"only {', '.join(map(repr, list(names)[:8]))}"[:200],
+            "Correct the schema or the table.",
+        )
+
+
+def join_vectors(frame: pl.DataFrame, schema: Schema, where: str) -> pl.DataFrame:
+    """Gather the columns ``name_0``, ``name_1``, … that stand for a declared vector."""
+    for name, column in schema.columns.items():
+        parts = column.feature_names(name) if isinstance(column, Vector) else ()
+        if parts and name not in frame.columns and parts[0] in frame.columns:
+            absent = [part for part in parts if part not in frame.columns]
+            if absent:
+                raise DataError(
+                    where,
+                    f"columns {parts[0]!r} to {parts[-1]!r}",
+                    f"no {absent[0]!r}",
+                    "Correct the size of the vector.",
+                )
+            joined = pl.concat_list([pl.col(part) for part in parts]).alias(name)
+            frame = frame.with_columns(joined).drop(parts)
+    return frame
+
+
+def clip_rows(X: Floats, norm: float) -> Floats:
+    r"""Scale rows down to a Euclidean norm of at most ``norm``.
+
+    Guarantees
+    ----------
+    The computed norm of every row is at most ``norm``; shorter rows are unchanged.
+    """
+    norms = np.linalg.norm(X, axis=1)
+    long = norms > norm
+    # A computed norm may be an ulp too small, so aim a little below the bound.
+    X[long] *= (norm * (1 - 1e-12) / norms[long])[:, None]
+    return X
+
+
+def _cells(values: pl.Series, marks: Sequence[str], where: str, start: int) -> _Cells:
+    """Find the missing values of a column: nulls, and fields that are a declared mark."""
+    missing = values.is_null()
+    if values.dtype == pl.String:
+        missing |= values.is_in(list(marks)).fill_null(True)
+    elif values.dtype.is_numeric():
+        numbers = [float(mark) for mark in marks if _is_float(mark)]
+        missing |= values.cast(pl.Float64).is_in(numbers).fill_null(True)
+        if values.dtype.is_float() and any(number != number for number in numbers):
+            missing |= values.is_nan().fill_null(True)
+    return _Cells(values, missing.to_numpy(), where, start)
+
+
+def _is_float(mark: str) -> bool:
+    """Tell whether a mark can stand in a column of numbers."""
+    try:
+        float(mark)
+    except ValueError:
+        return False
+    return True
+
+
+def _treat(cells: _Cells, column: Column) -> None:
+    """Refuse missing values where no treatment was declared."""
+    if getattr(column, "missing", None) is None:
+        cells.refuse(
+            cells.missing,
+            "a value (no treatment of missing ones is declared)",
+            "Declare missing = 'drop', 'indicator' or { constant = … } for the column.",
+        )
+
+
+def _encode(cells: _Cells, column: Column) -> Array:
+    """Encode one column; what stands in dropped rows does not matter."""
+    match column:
+        case Number():
+            return _numbers(cells, column)
+        case Category():
+            return _categories(cells, column)
+        case Vector():
+            return _vectors(cells, column)
+        case Text():
+            return _texts(cells, column)
+        case Target():
+            values = tuple(map(str, column.classes))
+            return _positions(cells, values, "Declare the class, or correct the record.")
+        case Unit():
+            return _ids(cells)
+        case _:
+            raise AssertionError(column)
+
+
+def _numbers(cells: _Cells, column: Number) -> Floats:
+    """Values in their own scale; NaN marks the missing ones that an indicator will tell."""
+    numbers = _floats(cells, cells.values)
+    filled = column.missing.value if isinstance(column.missing, Constant) else np.nan
+    present = ~cells.missing
+    numbers[cells.missing] = filled
+    bounds = f"a number in [{column.lower:g}, {column.upper:g}]"
+    cells.refuse(present & ~np.isfinite(numbers), bounds, "Correct the record.")
+    if column.outside == "error":
+        outside = present & ((numbers < column.lower) | (numbers > column.upper))
+        cells.refuse(outside, bounds, "Widen the bounds, or declare outside = 'clip'.")
+    return np.clip(numbers, column.lower, column.upper)
+
+
+def _floats(cells: _Cells, values: pl.Series) -> Floats:
+    """Convert text or numbers to floats; a present value that is no number is refused."""
+    if values.dtype.is_temporal() or values.dtype.is_nested():
+        raise DataError(
+            cells.where, "numbers", f"the type {values.dtype}", "Convert it, or ignore the column."
+        )
+    numbers = values.cast(pl.Float64, strict=False)
+    cells.refuse(
+        numbers.is_null().to_numpy() & ~cells.missing,
+        "a number",
+        "Correct the record, or list the mark under missing and declare a treatment.",
+    )
+    return np.array(numbers.fill_null(0.0).to_numpy())
+
+
+def _categories(cells: _Cells, column: Category) -> Ints:
+    """Positions among the declared values; one more for missing, -1 for ignored values."""
+    values = tuple(map(str, column.values))
+    if column.outside == "ignore":
+        return _lookup(cells, values)
+    if isinstance(column.missing, Constant):
+        codes = _positions(cells, values, "Declare the value, or correct the record.")
+        codes[cells.missing] = values.index(str(column.missing.value))
+        return codes
+    codes = _positions(cells, values, "Declare the value, or correct the record.")
+    codes[cells.missing] = len(values)
+    return codes
+
+
+def _positions(cells: _Cells, values: tuple[str, ...], remedy: str) -> Ints:
+    """Positions among declared values; a present value that is not declared is refused."""
+    codes = _lookup(cells, values)
+    listed = ", ".join(map(repr, values[:8])) + (", …" if len(values) > 8 else "")
+    cells.refuse((codes < 0) & ~cells.missing, f"one of {listed}", remedy)
+    return np.maximum(codes, 0)
+
+
+def _lookup(cells: _Cells, values: tuple[str, ...]) -> Ints:
+    """Positions among declared values, -1 where there is none."""
+    texts = _as_text(cells)
+    codes = texts.cast(pl.Enum(values), strict=False).to_physical().cast(pl.Int64)
+    return np.array(codes.fill_null(-1).to_numpy())
+
+
+def _as_text(cells: _Cells) -> pl.Series:
+    """Write values as text, as a CSV file would show them."""
+    values = cells.values
+    if values.dtype.is_nested() or values.dtype.is_temporal() or values.dtype == pl.Binary:
+        raise DataError(
+            cells.where, "text or whole numbers", f"the type {values.dtype}", "Convert the column."
+        )
+    if values.dtype.is_float():
+        whole = (values == values.floor()) | values.is_null() | pl.Series(cells.missing)
+        cells.refuse(
+            ~whole.fill_null(False).to_numpy(), "text or whole numbers", "Convert the column."
+        )
+        values = values.cast(pl.Int64, strict=False)
+    return values.cast(pl.String)
+
+
+def _ids(cells: _Cells) -> Array:
+    """Ids of units, as whole numbers or text."""
+    if cells.values.dtype.is_integer():
+        return np.array(cells.values.fill_null(0).to_numpy())
+    return _as_text(cells).fill_null("").to_numpy().astype(TEXT)
+
+
+def _texts(cells: _Cells, column: Text) -> Array:
+    """Sentences, with the declared constant for the missing ones."""
+    filled = column.missing.value if isinstance(column.missing, Constant) else ""
+    texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
+    texts[cells.missing] = str(filled)
+    return texts
+
+
+def _vectors(cells: _Cells, column: Vector) -> Floats:
+    """Rows of numbers, all of the declared length, bounds checked or enforced."""
+    values = cells.values
+    if isinstance(values.dtype, pl.List):
+        lengths = values.list.len().fill_null(column.size).to_numpy()
+        cells.refuse(lengths != column.size, f"a list of {column.size} numbers", "Correct it.")
+        values = values.list.to_array(column.size)
+    if not isinstance(values.dtype, pl.Array) or values.dtype.shape != (column.size,):
+        raise DataError(
+            cells.where,
+            f"lists of {column.size} numbers",
+            f"the type {values.dtype}",
+            "Correct the declared size or the column.",
+        )
+    flat = values.explode(empty_as_null=True, keep_nulls=True)
+    return _checked_vectors(cells, flat, column)
+
+
+def _checked_vectors(cells: _Cells, flat: pl.Series, column: Vector) -> Floats:
+    """Check entries of vectors against their declaration."""
+    present = ~cells.missing
+    rows = np.zeros((len(present), column.size))
+    numbers = flat.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+    if len(numbers) != rows.size:  # a missing vector takes one place instead of all
+        places = np.repeat(np.arange(len(present)), np.where(present, column.size, 1))
+        numbers = numbers[present[places]]
+    rows[present] = numbers.reshape(-1, column.size)
+    bounds = f"{column.size} numbers in [{column.lower:g}, {column.upper:g}]"
+    cells.refuse(~np.isfinite(rows).all(axis=1), bounds, "Correct the record.")
+    if column.outside == "error":
+        outside = ((rows < column.lower) | (rows > column.upper)).any(axis=1) & present
+        cells.refuse(outside, bounds, "Widen the bounds, or declare outside = 'clip'.")
+    return np.clip(rows, column.lower, column.upper)
+
+
+def _group_codes(values: Array, column: Column, edges: Sequence[float] | None) -> Ints:
+    """Codes of the group each row is in."""
+    if edges is None:
+        return values
+    codes = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
+    if getattr(column, "missing", None) == "indicator":
+        codes[np.isnan(values)] = len(edges) - 1
+    return codes
+
+
+def _assemble(encoded: dict[str, Array], schema: Schema, n: int) -> Array:
+    """Put the columns of X side by side."""
+    features = schema.features
+    if all(isinstance(column, Text) for column in features.values()):
+        return np.stack([encoded[name] for name in features], axis=1)
+    X = np.zeros((n, len(schema.feature_names)))
+    place = 0
+    for name, column in features.items():
+        width = len(column.feature_names(name))
+        _fill(X[:, place : place + width], encoded[name], column)
+        place += width
+    return X if schema.norm is None else clip_rows(X, schema.norm)
+
+
+def _fill(block: Floats, values: Array, column: Column) -> None:
+    """Write one column's encoding into its place in X."""
+    if isinstance(column, Category):
+        known = np.flatnonzero((values >= 0) & (values < block.shape[1]))
+        block[known, values[known]] = 1
+        return
+    assert isinstance(column, Number | Vector)  # noqa: S101
+    scaled = (values - column.shift) / column.scale
+    if isinstance(column, Vector):
+        block[:] = scaled
+        return
+    block[:, 0] = np.nan_to_num(scaled, nan=0.0)
+    if column.missing == "indicator":
+        block[:, 1] = np.isnan(values)

@@ -1,0 +1,366 @@
+"""What is publicly known about a table, declared before a record is read."""
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from veracal.data.columns import (
+    Category,
+    Column,
+    Constant,
+    Feature,
+    Ignore,
+    Number,
+    Target,
+    Text,
+    Unit,
+    Vector,
+)
+from veracal.data.dataset import Label
+from veracal.data.limits import DEFAULT_LIMITS, Limits, opened
+from veracal.errors import SchemaError
+
+FORMAT = 1
+_LARGEST_FILE = 2**24
+_KINDS: Mapping[str, type[Column]] = {
+    "number": Number,
+    "category": Category,
+    "vector": Vector,
+    "text": Text,
+    "target": Target,
+    "unit": Unit,
+    "ignore": Ignore,
+}
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Grouping:
+    r"""How people are divided by a column.
+
+    Parameters
+    ----------
+    column : str
+        A category, each of whose values is a group, or a number that is cut.
+    edges : sequence of float, optional
+        For a number: groups are :math:`(e_0, e_1], (e_1, e_2], \dots`, the first one
+        closed on both sides. They must cover the column's bounds.
+    """
+
+    column: str
+    edges: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.edges is not None:
+            object.__setattr__(self, "edges", tuple(self.edges))
+
+    def names(self, column: Column) -> tuple[str, ...]:
+        """Names of the groups, inhabited or not."""
+        if isinstance(column, Category):
+            names = tuple(map(str, column.values))
+        else:
+            assert self.edges is not None  # noqa: S101 - checked by the schema
+            pairs = zip(self.edges[:-1], self.edges[1:], strict=True)
+            names = tuple(f"({low:g}, {high:g}]" for low, high in pairs)
+            names = ("[" + names[0][1:], *names[1:])
+        return (*names, "missing") if getattr(column, "missing", None) == "indicator" else names
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The declared columns of a table, and the figures that are public about it.
+
+    Parameters
+    ----------
+    columns : mapping of str to column
+        Every column of the file, in the file's order if it has no header.
+    groups : mapping of str to Grouping
+        Attributes by which results will be told apart.
+    missing : sequence of str
+        Marks that stand for a missing value, compared with the field as it is written.
+    norm : float, optional
+        Bound on the Euclidean norm of a row of X. Longer rows are scaled down to it.
+    size : int, optional
+        Public figure for the number of rows. It is never compared with the real one.
+    header : bool
+        Whether the first line of a CSV file names the columns.
+    separator : str, optional
+        Character between fields; by default a comma, and a tab for ``.tsv``.
+    name : str
+        What to call the data.
+
+    Guarantees
+    ----------
+    Encoding by a schema treats each row by itself: what a record becomes depends on that
+    record and on the schema, on nothing else. Neighboring tables therefore become
+    neighboring data sets.
+    """
+
+    columns: Mapping[str, Column]
+    groups: Mapping[str, Grouping] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+    norm: float | None = None
+    size: int | None = None
+    header: bool = True
+    separator: str | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        for attribute in ("columns", "groups"):
+            frozen = MappingProxyType(dict(getattr(self, attribute)))
+            object.__setattr__(self, attribute, frozen)
+        object.__setattr__(self, "missing", tuple(self.missing))
+        _check(self)
+
+    @property
+    def target(self) -> str:
+        """Name of the label's column."""
+        return next(name for name, column in self.columns.items() if isinstance(column, Target))
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """Declared classes."""
+        return tuple(self.columns[self.target].classes)  # type: ignore[union-attr]
+
+    @property
+    def unit(self) -> str | None:
+        """Name of the column that says whom a row belongs to."""
+        return next((n for n, column in self.columns.items() if isinstance(column, Unit)), None)
+
+    @property
+    def at_most(self) -> int | None:
+        """Most rows of one unit."""
+        return None if self.unit is None else self.columns[self.unit].at_most  # type: ignore[union-attr]
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """Columns that enter X, in order."""
+        return {n: c for n, c in self.columns.items() if isinstance(c, Feature) and c.feature}
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of X."""
+        names = [column.feature_names(name) for name, column in self.features.items()]
+        return tuple(name for part in names for name in part)
+
+    @classmethod
+    def load(cls, path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> "Schema":
+        """Read a TOML file."""
+        path = Path(path)
+        with opened(path, limits) as file:
+            data = file.read(_LARGEST_FILE + 1)
+        limits.check("file_bytes", len(data), path)
+        if len(data) > _LARGEST_FILE:
+            raise SchemaError(str(path), "a schema of at most 16 MiB", "more", "Shorten it.")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as cause:
+            raise SchemaError(
+                str(path), "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
+            ) from cause
+        return cls.from_toml(text, where=str(path))
+
+    @classmethod
+    def from_toml(cls, text: str, *, where: str = "schema") -> "Schema":
+        """Parse TOML text. Words that are not known are refused, with the nearest known one."""
+        try:
+            entries = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as cause:
+            raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
+        _check_format(entries.pop("format", None), where)
+        columns = _table(entries.pop("columns", {}), f"{where}: columns")
+        groups = _table(entries.pop("groups", {}), f"{where}: groups")
+        return _construct(
+            cls,
+            {
+                **entries,
+                "columns": {n: _parse_column(n, entry, where) for n, entry in columns.items()},
+                "groups": {n: _parse_grouping(n, entry, where) for n, entry in groups.items()},
+            },
+            where,
+        )
+
+    def to_toml(self) -> str:
+        """Write TOML text that :meth:`from_toml` reads back to an equal schema."""
+        lines = [f"format = {FORMAT}"]
+        lines += _settings(self, skip=("columns", "groups"))
+        for name, column in self.columns.items():
+            lines += ["", f"[columns.{quoted(name)}]", f'kind = "{_KIND_OF[type(column)]}"']
+            lines += _settings(column)
+        for name, grouping in self.groups.items():
+            lines += ["", f"[groups.{quoted(name)}]", *_settings(grouping)]
+        return "\n".join(lines) + "\n"
+
+
+def quoted(value: object) -> str:
+    """Write a value as TOML."""
+    if isinstance(value, Constant):
+        return f"{{ constant = {quoted(value.value)} }}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(quoted, value)) + "]"
+    # JSON and TOML agree on everything else but DEL, which TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _settings(record: Any, skip: Sequence[str] = ()) -> list[str]:
+    """Write the fields of a record that differ from their defaults."""
+    lines = []
+    for known in fields(record):
+        value = getattr(record, known.name)
+        default = () if known.name == "missing" and value == () else known.default
+        if known.name not in skip and value is not None and value != default:
+            lines.append(f"{known.name} = {quoted(value)}")
+    return lines
+
+
+def _check_format(found: object, where: str) -> None:
+    """Refuse a schema written for another version."""
+    if found != FORMAT:
+        raise SchemaError(
+            where,
+            f"format = {FORMAT}",
+            "no format" if found is None else f"format = {found!r}",
+            f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
+        )
+
+
+def _table(entry: object, where: str) -> Mapping[str, Any]:
+    """Return a TOML table, or raise."""
+    if not isinstance(entry, dict):
+        raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
+    return entry
+
+
+def _parse_column(name: str, entry: object, where: str) -> Column:
+    """Turn a [columns.name] table into a column."""
+    where = f"{where}: column {name!r}"
+    settings = dict(_table(entry, where))
+    kind = settings.pop("kind", None)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        words = ", ".join(_KINDS)
+        raise SchemaError(where, f"kind to be one of {words}", repr(kind), "Declare its kind.")
+    missing = settings.get("missing")
+    if isinstance(missing, dict):
+        if set(missing) != {"constant"}:
+            raise SchemaError(
+                where, "missing = { constant = … }", repr(missing)[:60], "Give one constant."
+            )
+        settings["missing"] = Constant(missing["constant"])
+    column: Column = _construct(_KINDS[kind], settings, where)
+    return column
+
+
+def _parse_grouping(name: str, entry: object, where: str) -> Grouping:
+    """Turn a [groups.name] table into a grouping."""
+    where = f"{where}: group {name!r}"
+    grouping: Grouping = _construct(Grouping, dict(_table(entry, where)), where)
+    return grouping
+
+
+def _construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
+    """Make a record from settings, naming the first one that is unknown or lacking."""
+    known = {known.name: known for known in fields(kind)}
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else "Remove it."
+            words = ", ".join(known) or "no settings"
+            raise SchemaError(where, f"only {words}", repr(name), hint)
+    for name, entry in known.items():
+        required = entry.default is MISSING and entry.default_factory is MISSING
+        if required and name not in settings:
+            raise SchemaError(
+                where, f"{name!r} to be declared", "no such entry", "Declare it: nothing is inferred."
+            )
+    for name in ("values", "classes", "edges", "missing"):
+        value = settings.get(name)
+        if isinstance(value, str) and (name != "missing" or kind is Schema):
+            raise SchemaError(where, f"{name} to be a list", repr(value), "Write it in brackets.")
+    return kind(**settings)
+
+
+def _check(schema: Schema) -> None:
+    """Raise unless the parts of a schema fit together."""
+    where = schema.name if isinstance(schema.name, str) else "schema"
+    for name, column in schema.columns.items():
+        column.check(f"{where}: column {name!r}")
+    _check_roles(schema, where)
+    for name, grouping in schema.groups.items():
+        _check_grouping(schema, grouping, f"{where}: group {name!r}")
+    if not all(isinstance(mark, str) for mark in schema.missing):
+        raise SchemaError(
+            f"{where}: missing", "marks as text", repr(schema.missing), 'Write them as in ["?"].'
+        )
+    for name, whole in (("size", True), ("norm", False)):
+        value = getattr(schema, name)
+        number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 < value < math.inf):
+            kind = "a whole number" if whole else "a finite number"
+            raise SchemaError(f"{where}: {name}", f"{kind} > 0", repr(value), "Correct it.")
+    if not isinstance(schema.header, bool):
+        raise SchemaError(f"{where}: header", "true or false", repr(schema.header), "Correct it.")
+    separator = schema.separator
+    if separator is not None and not (isinstance(separator, str) and len(separator) == 1):
+        raise SchemaError(
+            f"{where}: separator", "one character", repr(separator), "Name the one between fields."
+        )
+
+
+def _check_roles(schema: Schema, where: str) -> None:
+    """Raise unless there is one target, at most one unit, and features of one kind."""
+    kinds = list(map(type, schema.columns.values()))
+    if kinds.count(Target) != 1 or kinds.count(Unit) > 1:
+        raise SchemaError(
+            f"{where}: columns",
+            "exactly one target and at most one unit",
+            f"{kinds.count(Target)} targets and {kinds.count(Unit)} units",
+            "Declare what is to be predicted as kind = 'target'.",
+        )
+    features = list(schema.features.values())
+    texts = sum(isinstance(column, Text) for column in features)
+    if not features or texts not in (0, len(features)) or texts > 2:
+        raise SchemaError(
+            f"{where}: columns",
+            "numbers, categories and vectors, or else one or two texts, as features",
+            f"{len(features)} features of which {texts} are text",
+            "Declare the others as kind = 'ignore', or set feature = false.",
+        )
+    names = schema.feature_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaError(
+            f"{where}: columns", "features of different names", f"{twice!r} twice", "Rename one."
+        )
+
+
+def _check_grouping(schema: Schema, grouping: Grouping, where: str) -> None:
+    """Raise unless a grouping divides everybody its column allows."""
+    column = schema.columns.get(grouping.column)
+    if isinstance(column, Category) and grouping.edges is None:
+        if column.outside == "ignore":
+            raise SchemaError(
+                where, "a column with outside = 'error'", "'ignore'", "List every value."
+            )
+        return
+    if not isinstance(column, Number) or grouping.edges is None:
+        raise SchemaError(
+            where,
+            "a declared category, or a number with edges",
+            f"column {grouping.column!r} with edges {grouping.edges!r}",
+            "Declare the column, and edges if it is a number.",
+        )
+    edges = grouping.edges
+    rising = all(low < high for low, high in zip(edges[:-1], edges[1:], strict=True))
+    if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
+        raise SchemaError(
+            where,
+            f"rising edges that cover [{column.lower:g}, {column.upper:g}]",
+            str(list(edges)),
+            "Add the column's bounds as outer edges.",
+        )

@@ -1,0 +1,173 @@
+"""Records are dealt to parts by coins that know nothing of each other."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from veracal import _checks, _random
+from veracal._types import Array, Floats, Ints
+from veracal.data.dataset import TEXT, Dataset
+from veracal.data.units import keyed_coins, unit_numbers
+
+Relation = Literal["add-remove", "replace-one"]
+PARTS = ("train", "calibration", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Disjoint parts of a data set, and how they were dealt.
+
+    Attributes
+    ----------
+    train, calibration, test : Dataset or None
+        None where the fraction is 0. Each part's declared size is its share of the whole's:
+        the real size of a part is private under add/remove.
+    fractions : tuple of three floats
+    relation : 'add-remove' or 'replace-one'
+        The neighboring relation under which the deal keeps parts apart.
+    secret : bool
+        Whether the coins came from secret entropy. Then the parts' costs also average:
+        delta(epsilon) is at most the weighted sum of the parts', not only their maximum.
+    """
+
+    train: Dataset
+    calibration: Dataset | None
+    test: Dataset | None
+    fractions: tuple[float, float, float]
+    relation: Relation
+    secret: bool
+
+    @property
+    def parts(self) -> dict[str, Dataset]:
+        """The parts there are, by name."""
+        found = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in found.items() if part is not None}
+
+
+def split(
+    dataset: Dataset,
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    *,
+    relation: Relation = "add-remove",
+    fixed_size: bool = False,
+    key: str | None = None,
+    rng: np.random.Generator | None = None,
+) -> Split:
+    r"""Deal records, whole units at a time, to train, calibration and test parts.
+
+    Each unit draws one coin :math:`u \in [0, 1)` and goes to the part whose share of the
+    interval holds it (Bernoulli assignment).
+
+    Parameters
+    ----------
+    dataset : Dataset
+    fractions : three floats that sum to 1
+        Shares of train, calibration and test.
+    relation : 'add-remove' or 'replace-one'
+    fixed_size : bool
+        Deal exact shares instead, which one added record would change for all others:
+        only for replace-one, where the number of records is public.
+    key : str, optional
+        Makes the deal repeatable. The coin is then a keyed hash of the unit's id or, without
+        units, of the record itself (for replace-one, of the place in the file), so the key
+        may be published: no record moves another.
+    rng : Generator, optional
+        Secret source of the coins; by default fresh entropy. A generator whose seed is
+        published voids the guarantee, since inserting one row re-deals all later ones:
+        use ``key`` for that.
+
+    Returns
+    -------
+    Split
+
+    Guarantees
+    ----------
+    Under the stated relation, neighboring data sets are dealt to parts of which exactly one
+    differs, by one unit. Mechanisms run on different parts therefore cost together the
+    largest of their costs, not the sum (parallel composition).
+    """
+    _check_fractions(fractions)
+    _checks.one_of(("add-remove", "replace-one"), relation=relation)
+    if fixed_size and relation != "replace-one":
+        raise ValueError(
+            "Expected relation='replace-one' with fixed_size=True, got 'add-remove': under "
+            "add/remove the size is private and exact shares would move other records."
+        )
+    if key is not None and rng is not None:
+        raise ValueError("Expected either a key or an rng, got both.")
+    place = _places(dataset, fractions, relation, fixed_size, key, rng)
+    parts = [_part(dataset, place == i, fraction) for i, fraction in enumerate(fractions)]
+    if parts[0] is None:
+        raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
+    return Split(parts[0], parts[1], parts[2], tuple(fractions), relation, key is None)
+
+
+def _check_fractions(fractions: tuple[float, float, float]) -> None:
+    """Raise unless there are three shares that make a whole."""
+    if len(fractions) != len(PARTS) or abs(sum(fractions) - 1) > 1e-9:
+        raise ValueError(
+            f"Expected three fractions (train, calibration, test) that sum to 1, got {fractions!r}."
+        )
+    _checks.fraction(**dict(zip(PARTS, fractions, strict=True)))
+
+
+def _places(
+    dataset: Dataset,
+    fractions: tuple[float, float, float],
+    relation: Relation,
+    fixed_size: bool,
+    key: str | None,
+    rng: np.random.Generator | None,
+) -> Ints:
+    """Part that each row goes to."""
+    numbers, n_units = unit_numbers(dataset.units, len(dataset))
+    if key is not None:
+        secret = hashlib.blake2b(key.encode(), person=b"veracal split").digest()
+        coins = _unit_values(keyed_coins(_ids(dataset, relation), secret), numbers, n_units)
+    else:
+        coins = (_random.secret_generator() if rng is None else rng).random(n_units)
+    if fixed_size:
+        coins = (np.argsort(np.argsort(coins, kind="stable"), kind="stable") + 0.5) / n_units
+    edges = np.cumsum(fractions)[:-1]
+    place: Ints = np.searchsorted(edges, coins, side="right")[numbers]
+    return place
+
+
+def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
+    """One value for each unit, from rows that agree."""
+    result = np.empty(n_units)
+    result[numbers] = values
+    return result
+
+
+def _ids(dataset: Dataset, relation: Relation) -> Array:
+    """What a keyed coin hangs on: the slot, the unit, or the record itself."""
+    if relation == "replace-one":
+        # By slot, in order of first appearance: whoever takes a unit's place inherits its
+        # part. By id, the newcomer could land in another part, and two would change.
+        numbers, n_units = unit_numbers(dataset.units, len(dataset))
+        firsts = np.full(n_units, len(dataset))
+        np.minimum.at(firsts, numbers, np.arange(len(dataset)))
+        return np.argsort(np.argsort(firsts))[numbers]
+    if dataset.units is not None:
+        return dataset.units
+    ids: list[str] = []
+    for batch in dataset.batches():
+        ids.extend(_digest(row, label) for row, label in zip(batch.X, batch.y, strict=True))
+    return np.asarray(ids, dtype=TEXT)
+
+
+def _digest(row: Array, label: int) -> str:
+    """Hash of one record."""
+    content = "\0".join(row.tolist()).encode() if row.dtype.kind == "T" else row.tobytes()
+    return hashlib.blake2b(content + b"\0" + str(label).encode(), digest_size=16).hexdigest()
+
+
+def _part(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:
+    """Rows of one part, with its nominal size."""
+    if fraction == 0:
+        return None
+    size = None if dataset.size is None else max(1, round(dataset.size * fraction))
+    return dataset.take(mask).changed(size=size)

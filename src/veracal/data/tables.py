@@ -1,0 +1,230 @@
+"""Files of records as a stream of small tables, with nothing inferred about them."""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.ipc
+import pyarrow.parquet
+
+from veracal.data.limits import Limits, no_surprises, opened, readable
+from veracal.errors import DataError, LimitError
+
+Progress = Callable[[int, int | None], None]
+_BLOCK = 2**22  # bytes of a CSV file parsed at a time
+
+
+def table_columns(path: Path, *, header: bool, separator: str, limits: Limits) -> list[str]:
+    """Names in the first line of a CSV file, or as many made-up ones as it has fields."""
+    with opened(path, limits) as file:
+        line = _first_line(file, path, limits)
+    names = next(csv.reader([line], delimiter=separator), [])
+    limits.check("columns", len(names), path)
+    if not header:
+        return [f"column_{i}" for i in range(len(names))]
+    _check_names(names, path)
+    return names
+
+
+def read_csv(
+    path: Path,
+    *,
+    names: Sequence[str] | None,
+    separator: str,
+    limits: Limits,
+    progress: Progress | None = None,
+) -> Iterator[pl.DataFrame]:
+    """Stream a CSV file, every field as text exactly as it is written.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Columns of a file without a header line. None: the first line names them.
+    """
+    found = table_columns(path, header=names is None, separator=separator, limits=limits)
+    if names is not None and len(names) != len(found):
+        raise DataError(
+            str(path),
+            f"{len(names)} columns, as declared",
+            f"{len(found)} in the first record",
+            "Correct the schema, or set header = true if the first line names the columns.",
+        )
+    ragged: list[pa.csv.InvalidRow] = []
+
+    def remember(row: pa.csv.InvalidRow) -> str:
+        ragged.append(row)
+        return "error"
+
+    with _clear_errors(path, ragged), opened(path, limits) as file:
+        reader = pa.csv.open_csv(
+            file,
+            pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False, column_names=names),
+            pa.csv.ParseOptions(
+                delimiter=separator, newlines_in_values=True, invalid_row_handler=remember
+            ),
+            pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(names or found, pa.string()), strings_can_be_null=False
+            ),
+        )
+        total = path.stat().st_size
+        for batch in reader:
+            frame = _frame(batch)
+            _check_fields(frame, path, limits)
+            if progress:
+                progress(min(file.tell(), total), total)
+            yield frame
+
+
+def read_parquet(
+    path: Path,
+    *,
+    columns: Sequence[str] | None,
+    rows: int,
+    limits: Limits,
+    progress: Progress | None = None,
+) -> Iterator[pl.DataFrame]:
+    """Stream a Parquet file, at most ``rows`` records at a time."""
+    with _clear_errors(path), opened(path, limits) as handle:
+        file = pa.parquet.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
+        names, total = file.schema_arrow.names, file.metadata.num_rows
+        limits.check("columns", len(names), path)
+        limits.check("rows", total, path)
+        for i in range(file.metadata.num_row_groups):
+            limits.check("memory_bytes", file.metadata.row_group(i).total_byte_size, path)
+        _check_names(names, path)
+        wanted = None if columns is None else [name for name in names if name in columns]
+        done = 0
+        for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
+            frame = _frame(batch)
+            _check_fields(frame, path, limits)
+            done += frame.height
+            if progress:
+                progress(done, total)
+            yield frame
+
+
+def read_arrow(
+    path: Path, *, limits: Limits, progress: Progress | None = None
+) -> Iterator[pl.DataFrame]:
+    """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
+    readable(path, limits)
+    with _clear_errors(path), pa.memory_map(str(path)) as handle:
+        magic = handle.read(6) == b"ARROW1"
+        handle.seek(0)
+        reader = pa.ipc.open_file(handle) if magic else pa.ipc.open_stream(handle)
+        limits.check("columns", len(reader.schema.names), path)
+        _check_names(reader.schema.names, path)
+        total = path.stat().st_size
+        batches = (
+            (reader.get_batch(i) for i in range(reader.num_record_batches)) if magic else reader
+        )
+        for batch in batches:
+            batch.validate(full=True)
+            frame = _frame(batch)
+            _check_fields(frame, path, limits)
+            if progress:
+                progress(min(handle.tell(), total), total)
+            yield frame
+
+
+def frame_of_arrays(arrays: dict[str, Any], path: Path) -> pl.DataFrame:
+    """Make a table of equally long arrays, as an npz file holds them."""
+    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or -1 in lengths.values():
+        raise DataError(
+            str(path),
+            "arrays with one entry for each record",
+            ", ".join(f"{name}: {n if n >= 0 else 'a single value'}" for name, n in lengths.items()),
+            "Save arrays of equal length.",
+        )
+    native = {
+        name: np.ascontiguousarray(
+            array.reshape(len(array), -1) if array.ndim > 2 else array,
+            dtype=array.dtype.newbyteorder("="),
+        )
+        for name, array in arrays.items()
+    }
+    texts = {name: a.tolist() if a.dtype.kind in "US" else a for name, a in native.items()}
+    return pl.DataFrame(texts)
+
+
+def _first_line(file: BinaryIO, path: Path, limits: Limits) -> str:
+    """Read the first line of text, within the limits."""
+    raw = file.readline(limits.field_bytes + 1)
+    limits.check("field_bytes", len(raw), f"{path}: first line")
+    try:
+        return raw.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as cause:
+        raise _not_utf8(path) from cause
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    """Refuse columns without a name, or with one that is taken."""
+    for i, name in enumerate(names):
+        if not name.strip():
+            raise DataError(
+                str(path), "a name for each column", f"none for column {i + 1}", "Name it."
+            )
+        if name in names[:i]:
+            raise DataError(
+                str(path), "columns of different names", f"{name!r} twice", "Rename one of them."
+            )
+
+
+def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
+    """Hand an Arrow batch to polars."""
+    frame = pl.from_arrow(batch)
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101
+    return frame
+
+
+def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
+    """Refuse text fields longer than the limit."""
+    for column in frame.iter_columns():
+        if column.dtype == pl.String and column.len():
+            longest: Any = column.str.len_bytes().max()
+            limits.check("field_bytes", longest or 0, f"{path}: column {column.name!r}")
+
+
+@contextmanager
+def _clear_errors(path: Path, ragged: Sequence["pa.csv.InvalidRow"] = ()) -> Iterator[None]:
+    """Say what a parser's complaint means for the file."""
+    try:
+        with no_surprises(path):
+            yield
+    except (pa.ArrowException, pl.exceptions.PolarsError) as cause:
+        if ragged:
+            row = ragged[0]
+            number = "" if row.number is None else f" (line {row.number})"
+            raise DataError(
+                str(path),
+                f"{row.expected_columns} fields in each record",
+                f"{row.actual_columns} in one{number}",
+                "Quote fields that hold the separator, or correct the record.",
+            ) from cause
+        if "UTF8" in str(cause):
+            raise _not_utf8(path) from cause
+        if "straddles" in str(cause):
+            raise LimitError(
+                str(path),
+                f"records of at most {_BLOCK:,} bytes",
+                "a longer one",
+                "Look for a quotation mark that is never closed.",
+            ) from cause
+        raise DataError(
+            str(path),
+            f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
+            str(cause).split("\n")[0][:160],
+            "Write the file anew.",
+        ) from cause
+
+
+def _not_utf8(path: Path) -> DataError:
+    """Error for text in another encoding."""
+    return DataError(str(path), "UTF-8 text", "other bytes", "Save the file as UTF-8.")

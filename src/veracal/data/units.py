@@ -1,0 +1,87 @@
+"""Protect the person, not the row."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from veracal import _checks, _random
+from veracal._types import Array, Floats, Ints
+from veracal.data.dataset import TEXT, Dataset
+
+_SCALE = 2.0**-53
+
+
+def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
+    """Number the units of n rows from 0, and say how many there are.
+
+    Without ids each row is a unit of its own.
+    """
+    if units is None:
+        return np.arange(n), n
+    ids, numbers = np.unique(units, return_inverse=True)
+    return numbers.reshape(-1), len(ids)
+
+
+def limit_contributions(
+    dataset: Dataset,
+    *,
+    at_most: int | None,
+    unit: ArrayLike | None = None,
+    rng: np.random.Generator | None = None,
+) -> Dataset:
+    """Keep at most so many rows of each unit, chosen at random.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    at_most : int or None
+        Most rows of one unit; None keeps all and promises nothing.
+    unit : array of ids, optional
+        Whom each row belongs to, in place of the data set's own units.
+    rng : Generator, optional
+        By default from secret entropy.
+
+    Returns
+    -------
+    Dataset
+        With ``at_most`` set, rows in their old order.
+
+    Guarantees
+    ----------
+    No unit has more than ``at_most`` rows. Which rows of a unit are kept depends on the
+    number of its rows and on fresh draws alone: adding or removing a whole unit leaves the
+    law of everybody else's rows as it was.
+    """
+    if unit is not None:
+        dataset = Dataset(**{**_fields(dataset), "units": np.asarray(unit)})
+    if at_most is None:
+        return dataset
+    _checks.whole(at_most=at_most)
+    if dataset.units is None:
+        return dataset.changed(at_most=at_most)  # each row is a unit, and has one row
+    rng = _random.secret_generator() if rng is None else rng
+    numbers, _ = unit_numbers(dataset.units, len(dataset))
+    order = np.lexsort((rng.random(len(dataset)), numbers))
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    kept = np.sort(order[rank < at_most])
+    return dataset.take(kept).changed(at_most=at_most)
+
+
+def keyed_coins(ids: Array, key: bytes) -> Floats:
+    r"""Uniform numbers in [0, 1), each a function of an id and a key alone.
+
+    Coin i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{key}(id_i)`. Whoever has the same
+    id and key gets the same coin, whatever other records there are and in whatever order.
+    """
+    distinct, place = np.unique(ids.astype(TEXT), return_inverse=True)
+    digests = [hashlib.blake2b(str(i).encode(), key=key, digest_size=8).digest() for i in distinct]
+    bits = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64) >> np.uint64(11)
+    coins: Floats = (bits.astype(np.float64) * _SCALE)[place.reshape(-1)]
+    return coins
+
+
+def _fields(dataset: Dataset) -> dict[str, object]:
+    """Fields of a data set, by name."""
+    return {name: getattr(dataset, name) for name in dataset.__dataclass_fields__}
