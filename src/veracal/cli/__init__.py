@@ -1,0 +1,82 @@
+"""The command line: parse, call one library function, print."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from veracal import __version__
+from veracal.errors import VeracalError
+
+# Command groups and the modules that hold them. A module is imported when its group is
+# asked for, and imports the library when one of its commands runs.
+GROUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "data": "veracal.cli.data",
+        "schema": "veracal.cli.schema",
+    }
+)
+
+
+class _LateGroups(TyperGroup):
+    """Finds a group of commands only when it is named or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name every group, in the order of a day's work."""
+        return [*super().list_commands(ctx), *GROUPS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a group."""
+        if cmd_name not in GROUPS:
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_group(importlib.import_module(GROUPS[cmd_name]).app)
+        command.name = cmd_name
+        return command
+
+
+# Typer's own tracebacks print local variables, and those may be records.
+app = typer.Typer(
+    cls=_LateGroups,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted:
+        typer.echo(f"veracal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def veracal(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and leave.",
+        ),
+    ] = False,
+) -> None:
+    """Private classifiers whose confidence can be believed.
+
+    Start with:  veracal data show breast-cancer
+    """
+
+
+def main() -> None:
+    """Run the command line: 0 done, 1 an error we foresaw, 2 wrong usage."""
+    try:
+        app(prog_name="veracal")
+    except VeracalError as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        sys.exit(1)

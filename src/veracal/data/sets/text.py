@@ -1,0 +1,267 @@
+"""Collections of labelled text that are known by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from veracal.data.dataset import Dataset
+from veracal.data.sets.checksums import in_folder, in_package
+from veracal.data.sets.record import Entry, Request
+from veracal.data.sources import FromFolder, FromPip
+from veracal.data.text import load_text
+from veracal.data.text_forms import TEXT_FORMS
+
+_POLARITY = "negative or positive"
+_ENTAILMENT = "entailment or not"
+_NLI = "entailment, neutral or contradiction"
+_GENRES = "OANC and CC, by genre"
+_HARD = (
+    "Pairs that the hypothesis alone does not give away (Gururangan et al. 2018); tokenized."
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a collection: its name, its form, the published number of records."""
+
+    path: str
+    form: str
+    size: int
+
+
+def _load(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
+    """Load one part of a collection."""
+    assert request.part is not None
+    part = parts[request.part]
+    form = f"{part.form}-neutral" if request.variant == "neutral" else part.form
+    return load_text(
+        entry.find(request) / part.path,
+        TEXT_FORMS[form],
+        limits=request.limits,
+        size=part.size,
+        name=entry.name,
+        progress=request.progress,
+    )
+
+
+def _entry(
+    name: str,
+    title: str,
+    shape: str,
+    task: str,
+    licence: str,
+    folder: str,
+    parts: Mapping[str, Part],
+    *,
+    known: bool = True,
+    note: str = "",
+) -> Entry:
+    """Entry of a collection in a folder; ``known`` says whether checksums are."""
+    paths = tuple(part.path for part in parts.values())
+    source = FromFolder(folder, in_folder(folder, *paths)) if known else None
+    return Entry(
+        name,
+        title,
+        "text",
+        shape,
+        task,
+        licence,
+        (source or FromFolder(folder, needs=paths),),
+        partial(_load, parts),
+        parts=tuple(parts),
+        note=note,
+    )
+
+
+def _sentiment(domain: str, title: str, rows: int, file: str, unit: str) -> Entry:
+    """Entry of one of the four domains that were rated for VADER."""
+    member = in_package(f"hutto_ICWSM_2014/{file}_GroundTruth.txt")
+    package = FromPip(
+        "vaderSentiment",
+        "3.3.2",
+        2_466_783,
+        (member,),
+        sdist="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
+        inner="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
+    )
+    return Entry(
+        f"sentiment-{domain}",
+        title,
+        "text",
+        f"{rows:,} × text × 2",
+        f"{_POLARITY}, by the sign of the mean rating",
+        "MIT, as its package states",
+        (FromFolder("sentiment", (member,)), package),
+        partial(_load, {"all": Part(member.path, "sentiment", rows)}),
+        parts=("all",),
+        variants=("binary", "neutral"),
+        note=f"The {unit} is the unit. A mean rating of 0 is left out, or a third class in the "
+        "variant 'neutral'. Hutto and Gilbert 2014.",
+    )
+
+
+_GLUE = (
+    _entry(
+        "sst2",
+        "film reviews (GLUE)",
+        "67,349 + 872 × text × 2",
+        _POLARITY,
+        "research use",
+        "glue/SST-2",
+        {"train": Part("train.tsv", "sst2", 67_349), "dev": Part("dev.tsv", "sst2", 872)},
+    ),
+    _entry(
+        "mrpc",
+        "paraphrases (GLUE)",
+        "3,668 + 408 + 1,725 × pair × 2",
+        "paraphrase or not",
+        "Microsoft Research licence",
+        "glue/MRPC",
+        {
+            "train": Part("train.tsv", "mrpc", 3_668),
+            "dev": Part("dev.tsv", "mrpc", 408),
+            "test": Part("msr_paraphrase_test.txt", "mrpc", 1_725),
+        },
+        note="The train file whose checksum is known has 3,667 of the 3,668 rows.",
+    ),
+    _entry(
+        "rte",
+        "entailment (GLUE)",
+        "2,490 + 277 × pair × 2",
+        _ENTAILMENT,
+        "research use",
+        "glue/RTE",
+        {"train": Part("train.tsv", "rte", 2_490), "dev": Part("dev.tsv", "rte", 277)},
+    ),
+    _entry(
+        "wnli",
+        "pronouns (GLUE)",
+        "635 + 71 × pair × 2",
+        _ENTAILMENT,
+        "research use",
+        "glue/WNLI",
+        {"train": Part("train.tsv", "wnli", 635), "dev": Part("dev.tsv", "wnli", 71)},
+    ),
+    _entry(
+        "qnli",
+        "answers to questions (GLUE)",
+        "5,463 × pair × 2",
+        _ENTAILMENT,
+        "CC BY-SA 4.0",
+        "glue/QNLI",
+        {"dev": Part("dev.tsv", "qnli", 5_463)},
+    ),
+    _entry(
+        "qnli-train",
+        "QNLI's training file",
+        "104,743 × pair × 2",
+        _ENTAILMENT,
+        "CC BY-SA 4.0",
+        "glue/QNLI",
+        {"train": Part("train.tsv", "qnli", 104_743)},
+        known=False,
+    ),
+    _entry(
+        "qqp",
+        "pairs of questions (GLUE)",
+        "363,846 + 40,430 × pair × 2",
+        "duplicate or not",
+        "Quora's terms",
+        "glue/QQP",
+        {"train": Part("train.tsv", "qqp", 363_846), "dev": Part("dev.tsv", "qqp", 40_430)},
+        known=False,
+    ),
+    _entry(
+        "mnli-train",
+        "MultiNLI's training file",
+        "392,702 × pair × 3",
+        _NLI,
+        _GENRES,
+        "glue/MNLI",
+        {"train": Part("train.tsv", "mnli", 392_702)},
+        known=False,
+    ),
+)
+
+_SHIFT = (
+    _entry(
+        "mnli",
+        "MultiNLI, matched",
+        "9,815 × pair × 3",
+        _NLI,
+        _GENRES,
+        "nli_shift",
+        {"dev": Part("mnli_dev.jsonl", "mnli-jsonl", 9_815)},
+    ),
+    _entry(
+        "mnli-hard-matched",
+        "MultiNLI, hard matched",
+        "4,573 × pair × 3",
+        _NLI,
+        _GENRES,
+        "nli_shift",
+        {"dev": Part("mnli_dev_matched_hard.tsv", "mnli-hard", 4_573)},
+        note=_HARD,
+    ),
+    _entry(
+        "mnli-hard-mismatched",
+        "MultiNLI, hard mismatched",
+        "4,530 × pair × 3",
+        _NLI,
+        _GENRES,
+        "nli_shift",
+        {"dev": Part("mnli_dev_mismatched_hard.tsv", "mnli-hard", 4_530)},
+        note=_HARD,
+    ),
+    _entry(
+        "snli",
+        "picture captions",
+        "9,842 + 9,824 × pair × 3",
+        _NLI,
+        "CC BY-SA 4.0",
+        "nli_shift",
+        {
+            "dev": Part("snli_dev.jsonl", "snli-jsonl", 9_842),
+            "test": Part("snli_test_becel.tsv", "snli-becel", 9_824),
+        },
+    ),
+    _entry(
+        "scitail",
+        "science questions",
+        "2,126 × pair × 2",
+        _ENTAILMENT,
+        "Apache-2.0",
+        "nli_shift",
+        {"test": Part("scitail_test.jsonl", "scitail-jsonl", 2_126)},
+    ),
+    _entry(
+        "rte-nli",
+        "RTE, all labelled pairs",
+        "2,767 × pair × 2",
+        _ENTAILMENT,
+        "research use",
+        "nli_shift",
+        {"test": Part("rte_test.jsonl", "rte-jsonl", 2_767)},
+        note="For evaluation out of domain: GLUE's train and dev pairs in one file.",
+    ),
+    _entry(
+        "hans-regenerated",
+        "HANS, NOT the official file",
+        "30,000 × pair × 2",
+        _ENTAILMENT,
+        "MIT",
+        "hans_regenerated",
+        {"test": Part("hans_regenerated_seed0.tsv", "hans", 30_000)},
+        note="Regenerated with the published generator and seed 0: NOT the official file. Say "
+        "so wherever it is used.",
+    ),
+)
+
+_SENTIMENT = (
+    _sentiment("movies", "rated film reviews", 10_605, "movieReviewSnippets", "sentence"),
+    _sentiment("tweets", "rated tweets", 4_200, "tweets", "tweet"),
+    _sentiment("amazon", "rated product reviews", 3_708, "amazonReviewSnippets", "review"),
+    _sentiment("nyt", "rated newspaper editorials", 5_190, "nytEditorialSnippets", "article"),
+)
+
+ENTRIES = (*_GLUE, *_SHIFT, *_SENTIMENT)
