@@ -22,7 +22,7 @@ from veracal.data.text_lines import (
 )
 from veracal.errors import DataError, SchemaError
 
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
 
 
 @dataclass(frozen=True)
