@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
+from veracal.data.archives import NO_BOMB
 from veracal.data.limits import Limits
 from veracal.errors import FetchError, LimitError
 
@@ -82,7 +83,7 @@ def _zip_members(archive: Path, limits: Limits) -> Members:
 
 def _tar_members(archive: Path, limits: Limits) -> Members:
     """Iterate over the regular files of a tarball or Debian package, front to back."""
-    most = limits.expansion * archive.stat().st_size
+    most = max(NO_BOMB, limits.expansion * archive.stat().st_size)
     with (
         _expanded(archive) as stream,
         tarfile.open(

