@@ -180,5 +180,5 @@ def _deal(
 
 
 def _plane(X: Array, y: Array, name: str) -> Dataset:
-    """Points of the plane in two classes, the declared size being the real one: all is public."""
+    """Points of the plane in two classes; their number is public, so it is declared."""
     return Dataset(X, y, (0, 1), feature_names=("x1", "x2"), size=len(X), name=name)

@@ -49,7 +49,9 @@ class Number:
     @property
     def shift(self) -> float:
         """The c that is subtracted."""
-        return self.lower + (self.upper - self.lower) / 2 if self.center is None else self.center
+        return (
+            self.lower + (self.upper - self.lower) / 2 if self.center is None else self.center
+        )
 
     @property
     def scale(self) -> float:
@@ -62,13 +64,15 @@ class Number:
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
-        _check_range(self.lower, self.upper, self.scale, self.shift, where)
+        _check_range(self, where)
         _check_words(where, self.missing, self.outside, ("error", "clip"))
         if isinstance(self.missing, Constant) and not (
             _is_real(self.missing.value)
             and self.lower <= float(self.missing.value) <= self.upper
         ):
-            raise _bad_constant(where, f"a number in [{self.lower}, {self.upper}]", self.missing)
+            raise _bad_constant(
+                where, f"a number in [{self.lower}, {self.upper}]", self.missing
+            )
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,15 @@ class Vector:
     outside: Literal["error", "clip"] = "error"
     feature: bool = True
 
-    shift = Number.shift
-    scale = Number.scale
+    @property
+    def shift(self) -> float:
+        """The c that is subtracted."""
+        return Number(self.lower, self.upper, self.center).shift
+
+    @property
+    def scale(self) -> float:
+        """The s that is divided by."""
+        return Number(self.lower, self.upper, spread=self.spread).scale
 
     def feature_names(self, name: str) -> tuple[str, ...]:
         """Names of the columns of X it becomes."""
@@ -157,7 +168,7 @@ class Vector:
             raise SchemaError(
                 where, "missing = 'drop' or none", repr(self.missing), "Drop the row instead."
             )
-        _check_range(self.lower, self.upper, self.scale, self.shift, where)
+        _check_range(self, where)
         _check_words(where, self.missing, self.outside, ("error", "clip"))
 
 
@@ -212,7 +223,9 @@ class Unit:
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
-        if self.at_most is not None and not (isinstance(self.at_most, int) and self.at_most > 0):
+        if self.at_most is not None and not (
+            isinstance(self.at_most, int) and self.at_most > 0
+        ):
             raise SchemaError(
                 where, "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
             )
@@ -238,8 +251,9 @@ def _is_real(value: object) -> bool:
     )
 
 
-def _check_range(lower: float, upper: float, scale: float, shift: float, where: str) -> None:
+def _check_range(column: "Number | Vector", where: str) -> None:
     """Raise unless bounds are finite and ordered, and the scale is usable."""
+    lower, upper = column.lower, column.upper
     if not (_is_real(lower) and _is_real(upper) and lower < upper):
         raise SchemaError(
             where,
@@ -247,6 +261,7 @@ def _check_range(lower: float, upper: float, scale: float, shift: float, where: 
             f"lower={lower!r}, upper={upper!r}",
             "Declare bounds that hold by public knowledge.",
         )
+    shift, scale = column.shift, column.scale
     if not (_is_real(shift) and _is_real(scale) and scale > 0):
         raise SchemaError(
             where,
@@ -256,7 +271,9 @@ def _check_range(lower: float, upper: float, scale: float, shift: float, where: 
         )
 
 
-def _check_words(where: str, missing: object, outside: object, allowed: tuple[str, ...]) -> None:
+def _check_words(
+    where: str, missing: object, outside: object, allowed: tuple[str, ...]
+) -> None:
     """Raise unless the treatments are among those that exist."""
     if not (missing in ("drop", "indicator", None) or isinstance(missing, Constant)):
         raise SchemaError(

@@ -246,9 +246,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
                 for name in names
             }
         ),
-        units=(
-            None if first.units is None else np.concatenate([part.units for part in parts])  # type: ignore[misc]
-        ),
+        units=(None if first.units is None else np.concatenate([part.units for part in parts])),
     )
 
 
@@ -277,8 +275,14 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(where, "one dimension", f"shape {array.shape}", "Pass one value a row.")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     wanted = np.asarray(classes)
-    if wanted.dtype.kind in "iu" and array.dtype.kind == "f" and np.all(array == np.rint(array)):
+    if (
+        wanted.dtype.kind in "iu"
+        and array.dtype.kind == "f"
+        and np.all(array == np.rint(array))
+    ):
         array = array.astype(np.int64)
     texts, declared = array.astype(TEXT), wanted.astype(TEXT)
     order = np.argsort(declared)
@@ -286,9 +290,10 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     codes = order[place]
     wrong = np.flatnonzero(declared[codes] != texts)
     if len(wrong):
+        listed = ", ".join(map(repr, list(classes)[:8])) + (", …" if len(classes) > 8 else "")
         raise DataError(
             where,
-            f"one of {', '.join(map(repr, list(classes)[:8]))}{', …' if len(classes) > 8 else ''}",
+            f"one of {listed}",
             f"{texts[wrong[0]]!r} in record {wrong[0] + 1}",
             "Declare the label, or correct the record.",
         )

@@ -38,8 +38,9 @@ class _Cells:
         """Raise for the first wrong value, if any, naming its record."""
         rows = np.flatnonzero(wrong)
         if len(rows):
-            value = repr(self.values[int(rows[0])])
-            shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "…"
+            value = self.values[int(rows[0])]
+            text = repr(value.to_list() if isinstance(value, pl.Series) else value)
+            shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
             record = self.start + int(rows[0]) + 1
             raise DataError(self.where, expected, f"{shown} in record {record}", remedy)
 
@@ -79,7 +80,9 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
     kept = np.flatnonzero(~dropped)
     groups = {
         name: Group(
-            _group_codes(encoded[grouping.column], schema.columns[grouping.column], grouping.edges),
+            _group_codes(
+                encoded[grouping.column], schema.columns[grouping.column], grouping.edges
+            ),
             grouping.names(schema.columns[grouping.column]),
         )
         for name, grouping in schema.groups.items()
@@ -101,7 +104,8 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
 def check_columns(names: Sequence[str], schema: Schema, where: str) -> None:
     """Refuse a table whose columns are not exactly the declared ones."""
     undeclared = [name for name in names if name not in schema.columns]
-    absent = [name for name in schema.columns if name not in names]
+    needed = (name for name, c in schema.columns.items() if not isinstance(c, Ignore))
+    absent = [name for name in needed if name not in names]
     if undeclared:
         raise DataError(
             where,
@@ -220,7 +224,10 @@ def _floats(cells: _Cells, values: pl.Series) -> Floats:
     """Convert text or numbers to floats; a present value that is no number is refused."""
     if values.dtype.is_temporal() or values.dtype.is_nested():
         raise DataError(
-            cells.where, "numbers", f"the type {values.dtype}", "Convert it, or ignore the column."
+            cells.where,
+            "numbers",
+            f"the type {values.dtype}",
+            "Convert it, or ignore the column.",
         )
     numbers = values.cast(pl.Float64, strict=False)
     cells.refuse(
@@ -235,13 +242,13 @@ def _categories(cells: _Cells, column: Category) -> Ints:
     """Positions among the declared values; one more for missing, -1 for ignored values."""
     values = tuple(map(str, column.values))
     if column.outside == "ignore":
-        return _lookup(cells, values)
-    if isinstance(column.missing, Constant):
+        codes = _lookup(cells, values)
+    else:
         codes = _positions(cells, values, "Declare the value, or correct the record.")
+    if isinstance(column.missing, Constant):
         codes[cells.missing] = values.index(str(column.missing.value))
-        return codes
-    codes = _positions(cells, values, "Declare the value, or correct the record.")
-    codes[cells.missing] = len(values)
+    elif column.missing == "indicator":
+        codes[cells.missing] = len(values)
     return codes
 
 
@@ -265,7 +272,10 @@ def _as_text(cells: _Cells) -> pl.Series:
     values = cells.values
     if values.dtype.is_nested() or values.dtype.is_temporal() or values.dtype == pl.Binary:
         raise DataError(
-            cells.where, "text or whole numbers", f"the type {values.dtype}", "Convert the column."
+            cells.where,
+            "text or whole numbers",
+            f"the type {values.dtype}",
+            "Convert the column.",
         )
     if values.dtype.is_float():
         whole = (values == values.floor()) | values.is_null() | pl.Series(cells.missing)
@@ -319,7 +329,7 @@ def _checked_vectors(cells: _Cells, flat: pl.Series, column: Vector) -> Floats:
         numbers = numbers[present[places]]
     rows[present] = numbers.reshape(-1, column.size)
     bounds = f"{column.size} numbers in [{column.lower:g}, {column.upper:g}]"
-    cells.refuse(~np.isfinite(rows).all(axis=1), bounds, "Correct the record.")
+    cells.refuse(np.logical_not(np.isfinite(rows).all(axis=1)), bounds, "Correct the record.")
     if column.outside == "error":
         outside = ((rows < column.lower) | (rows > column.upper)).any(axis=1) & present
         cells.refuse(outside, bounds, "Widen the bounds, or declare outside = 'clip'.")
@@ -356,7 +366,7 @@ def _fill(block: Floats, values: Array, column: Column) -> None:
         known = np.flatnonzero((values >= 0) & (values < block.shape[1]))
         block[known, values[known]] = 1
         return
-    assert isinstance(column, Number | Vector)  # noqa: S101
+    assert isinstance(column, Number | Vector)
     scaled = (values - column.shift) / column.scale
     if isinstance(column, Vector):
         block[:] = scaled

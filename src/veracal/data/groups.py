@@ -73,8 +73,7 @@ class ByGroup:
 
         The value is None where the divisor is 0.
         """
-        swapped = (other, one) if one is not None else (None, None)
-        return self._compare(*swapped, lambda high, low: _ratio(low, high))
+        return self._compare(other, one, lambda high, low: _ratio(low, high))
 
     def _compare(
         self, one: str | None, other: str | None, rule: Callable[[Floats, Floats], Floats]
@@ -82,7 +81,9 @@ class ByGroup:
         """Apply a rule to (first, second) group, or to (largest, smallest)."""
         if (one is None) != (other is None):
             raise ValueError("Expected two groups to compare, or none, got one.")
-        point = np.array([[np.nan if e.value is None else e.value for e in self.values.values()]])
+        point = np.array(
+            [[np.nan if e.value is None else e.value for e in self.values.values()]]
+        )
         n = sum(estimate.n for estimate in self.values.values())
         if one is not None and other is not None:
             columns = [self._place(one), self._place(other)]

@@ -6,21 +6,17 @@ from pathlib import Path
 import numpy as np
 
 from veracal import _checks
-from veracal.data.arrays import load_array_folder, read_npz
-from veracal.data.columns import Unit, Vector
+from veracal.data.arrays import load_array_folder
+from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset, concatenate
 from veracal.data.encode import encode
-from veracal.data.limits import DEFAULT_LIMITS, Limits, no_surprises, readable
+from veracal.data.formats import read_table
+from veracal.data.limits import DEFAULT_LIMITS, Limits, no_surprises
 from veracal.data.rows import MappedRows
 from veracal.data.schema import Schema
-from veracal.data.tables import Progress, frame_of_arrays, read_arrow, read_csv, read_parquet
+from veracal.data.tables import Progress
 from veracal.data.units import limit_contributions
 from veracal.errors import DataError
-
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_ARROW = (".arrow", ".arrows", ".feather", ".ipc")
-_PARQUET = (".parquet", ".pq")
-FORMATS = (*_SEPARATORS, *_PARQUET, *_ARROW, ".npz", ".npy")
 
 
 def load(
@@ -104,7 +100,17 @@ def scan(
         yield from _load_mapped(array_folder, declared, limits).batches(rows)
         return
     start = 0
-    for frame in _frames(path, declared, rows, limits, progress):
+    frames = read_table(
+        path,
+        header=declared.header,
+        names=_written_names(declared),
+        separator=declared.separator,
+        ignored=[name for name, c in declared.columns.items() if isinstance(c, Ignore)],
+        rows=rows,
+        limits=limits,
+        progress=progress,
+    )
+    for frame in frames:
         limits.check("rows", start + frame.height, path)
         for piece in frame.iter_slices(rows):
             yield encode(piece, declared, where=path.name, start=start)
@@ -127,7 +133,10 @@ def _load_named(
     progress: Progress | None,
 ) -> Dataset:
     """Load an entry of the catalog."""
-    from veracal.data.catalog import Request, entry  # the catalog knows all loaders: import late
+    from veracal.data.catalog import (
+        Request,
+        entry,
+    )  # the catalog knows all loaders: import late
 
     if schema is not None:
         raise ValueError(f"Expected no schema for {name!r}, which brings its own.")
@@ -149,31 +158,6 @@ def _declared(schema: Schema | str | Path | None, path: Path, limits: Limits) ->
             "what it read by public knowledge, and pass schema=.",
         )
     return schema if isinstance(schema, Schema) else Schema.load(schema, limits=limits)
-
-
-def _frames(
-    path: Path, schema: Schema, rows: int, limits: Limits, progress: Progress | None
-) -> Iterator[object]:
-    """Open a file by its suffix."""
-    suffix = path.suffix.lower()
-    if suffix in _SEPARATORS:
-        return read_csv(
-            path,
-            names=None if schema.header else _written_names(schema),
-            separator=schema.separator or _SEPARATORS[suffix],
-            limits=limits,
-            progress=progress,
-        )
-    if suffix in _PARQUET:
-        return read_parquet(path, columns=None, rows=rows, limits=limits, progress=progress)
-    if suffix in _ARROW:
-        return read_arrow(path, limits=limits, progress=progress)
-    if suffix == ".npz":
-        return iter([frame_of_arrays(read_npz(path, limits), path)])
-    readable(path, limits)
-    raise DataError(
-        str(path), f"a file ending in {', '.join(FORMATS)}", repr(suffix), "Convert it to one."
-    )
 
 
 def _written_names(schema: Schema) -> list[str]:
@@ -218,8 +202,10 @@ def _load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
     dataset = load_array_folder(
         folder,
         classes=schema.classes,
-        groups={name: schema.groups[name].names(schema.columns[g.column])
-                for name, g in schema.groups.items()},
+        groups={
+            name: schema.groups[name].names(schema.columns[g.column])
+            for name, g in schema.groups.items()
+        },
         limits=limits,
         size=schema.size,
         name=schema.name,
@@ -237,10 +223,13 @@ def _load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
 
 def _check_mapped(rows: object, column: Vector, norm: float | None, folder: Path) -> None:
     """Check rows on disk against their declared bounds, a window at a time."""
-    assert isinstance(rows, MappedRows)  # noqa: S101
+    assert isinstance(rows, MappedRows)
     if rows.shape[1:] != (column.size,):
         raise DataError(
-            str(folder / "X.npy"), f"rows of {column.size} numbers", f"{rows.shape[1:]}", "Correct size."
+            str(folder / "X.npy"),
+            f"rows of {column.size} numbers",
+            f"{rows.shape[1:]}",
+            "Correct size.",
         )
     start = 0
     for window in rows.windows(65_536):

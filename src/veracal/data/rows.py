@@ -48,7 +48,9 @@ class MappedRows:
     def of(cls, array: "np.memmap[Any, Any]") -> "MappedRows":
         """Wrap a ``numpy.memmap`` that starts at the offset it was opened with."""
         if not array.flags.c_contiguous or array.filename is None:
-            raise ValueError("Expected a whole C-ordered memory map, got a strided view of one.")
+            raise ValueError(
+                "Expected a whole C-ordered memory map, got a strided view of one."
+            )
         return cls(Path(array.filename), array.dtype, array.shape, offset=array.offset)
 
     @property

@@ -59,8 +59,13 @@ class Runs:
         self.classes = check_classes(classes, "runs")
         self.labels = None if labels is None else np.asarray(labels, dtype=np.int64)
         if (self.labels is None) == (n is None):
-            raise ValueError("Expected either labels or the number of records n, got both or none.")
-        rows, k = (len(self.labels) if self.labels is not None else int(n or 0)), len(self.classes)
+            raise ValueError(
+                "Expected either labels or the number of records n, got both or none."
+            )
+        rows, k = (
+            (len(self.labels) if self.labels is not None else int(n or 0)),
+            len(self.classes),
+        )
         if thresholds and k != 2:
             raise ValueError(f"Expected thresholds only for two classes, got {k} classes.")
         if accuracy_levels and self.labels is None:
@@ -99,7 +104,10 @@ class Runs:
         """Unbiased variance of each probability over runs, of shape (n, k); needs m >= 2."""
         if self.m < 2:
             raise DataError(
-                "runs", "at least two of them", str(self.m), "Add more before asking for variance."
+                "runs",
+                "at least two of them",
+                str(self.m),
+                "Add more before asking for variance.",
             )
         return self._deviations / (self.m - 1)
 
@@ -151,7 +159,7 @@ class Runs:
         if not same:
             raise DataError(
                 "runs",
-                f"scores of {len(self)} records with the same labels, for {self.n_classes} classes",
+                f"scores of the same {len(self)} records for {self.n_classes} classes",
                 repr(scores),
                 "Score every run on the same records, in the same order.",
             )

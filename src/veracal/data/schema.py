@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -65,8 +66,8 @@ class Grouping:
         if isinstance(column, Category):
             names = tuple(map(str, column.values))
         else:
-            assert self.edges is not None  # noqa: S101 - checked by the schema
-            pairs = zip(self.edges[:-1], self.edges[1:], strict=True)
+            assert self.edges is not None
+            pairs = pairwise(self.edges)
             names = tuple(f"({low:g}, {high:g}]" for low, high in pairs)
             names = ("[" + names[0][1:], *names[1:])
         return (*names, "missing") if getattr(column, "missing", None) == "indicator" else names
@@ -174,9 +175,17 @@ class Schema:
         except (tomllib.TOMLDecodeError, RecursionError) as cause:
             raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
         _check_format(entries.pop("format", None), where)
+        if entries.pop("draft", False):
+            raise SchemaError(
+                where,
+                "a schema somebody stands for",
+                "draft = true",
+                "Put public knowledge in place of what was read from the records, then "
+                "delete that line.",
+            )
         columns = _table(entries.pop("columns", {}), f"{where}: columns")
         groups = _table(entries.pop("groups", {}), f"{where}: groups")
-        return _construct(
+        schema: Schema = _construct(
             cls,
             {
                 **entries,
@@ -185,6 +194,7 @@ class Schema:
             },
             where,
         )
+        return schema
 
     def to_toml(self) -> str:
         """Write TOML text that :meth:`from_toml` reads back to an equal schema."""
@@ -276,12 +286,17 @@ def _construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
         required = entry.default is MISSING and entry.default_factory is MISSING
         if required and name not in settings:
             raise SchemaError(
-                where, f"{name!r} to be declared", "no such entry", "Declare it: nothing is inferred."
+                where,
+                f"{name!r} to be declared",
+                "no such entry",
+                "Declare it: nothing is inferred.",
             )
     for name in ("values", "classes", "edges", "missing"):
         value = settings.get(name)
         if isinstance(value, str) and (name != "missing" or kind is Schema):
-            raise SchemaError(where, f"{name} to be a list", repr(value), "Write it in brackets.")
+            raise SchemaError(
+                where, f"{name} to be a list", repr(value), "Write it in brackets."
+            )
     return kind(**settings)
 
 
@@ -295,20 +310,30 @@ def _check(schema: Schema) -> None:
         _check_grouping(schema, grouping, f"{where}: group {name!r}")
     if not all(isinstance(mark, str) for mark in schema.missing):
         raise SchemaError(
-            f"{where}: missing", "marks as text", repr(schema.missing), 'Write them as in ["?"].'
+            f"{where}: missing",
+            "marks as text",
+            repr(schema.missing),
+            'Write them as in ["?"].',
         )
     for name, whole in (("size", True), ("norm", False)):
         value = getattr(schema, name)
-        number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        number = isinstance(value, int if whole else int | float) and not isinstance(
+            value, bool
+        )
         if value is not None and not (number and 0 < value < math.inf):
             kind = "a whole number" if whole else "a finite number"
             raise SchemaError(f"{where}: {name}", f"{kind} > 0", repr(value), "Correct it.")
     if not isinstance(schema.header, bool):
-        raise SchemaError(f"{where}: header", "true or false", repr(schema.header), "Correct it.")
+        raise SchemaError(
+            f"{where}: header", "true or false", repr(schema.header), "Correct it."
+        )
     separator = schema.separator
     if separator is not None and not (isinstance(separator, str) and len(separator) == 1):
         raise SchemaError(
-            f"{where}: separator", "one character", repr(separator), "Name the one between fields."
+            f"{where}: separator",
+            "one character",
+            repr(separator),
+            "Name the one between fields.",
         )
 
 
@@ -335,7 +360,10 @@ def _check_roles(schema: Schema, where: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaError(
-            f"{where}: columns", "features of different names", f"{twice!r} twice", "Rename one."
+            f"{where}: columns",
+            "features of different names",
+            f"{twice!r} twice",
+            "Rename one.",
         )
 
 
@@ -356,7 +384,7 @@ def _check_grouping(schema: Schema, grouping: Grouping, where: str) -> None:
             "Declare the column, and edges if it is a number.",
         )
     edges = grouping.edges
-    rising = all(low < high for low, high in zip(edges[:-1], edges[1:], strict=True))
+    rising = all(low < high for low, high in pairwise(edges))
     if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
         raise SchemaError(
             where,

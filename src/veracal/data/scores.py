@@ -241,7 +241,11 @@ class Scores:
         >>> scores.merge({"e": ["e"], "not e": ["n", "c"]}).values
         array([[0.5, 0.5]])
         """
-        old = [self.classes.index(c) if c in self.classes else -1 for new in into.values() for c in new]
+        old = [
+            self.classes.index(c) if c in self.classes else -1
+            for new in into.values()
+            for c in new
+        ]
         if sorted(old) != list(range(self.n_classes)):
             raise DataError(
                 f"{self.name}: merge",
@@ -255,12 +259,15 @@ class Scores:
             place[columns] = new
         join = _joined_logits if self.kind == "logits" else _joined_probabilities
         classes = check_classes(tuple(into), f"{self.name}: merge")
+        codes: Ints | None
         if labels is not None:
             codes = encode_labels(labels, classes, f"{self.name}: labels")
         else:
             codes = None if self.labels is None else place[self.labels]
         if codes is not None and len(codes) != len(self):
-            raise DataError(f"{self.name}: labels", str(len(self)), str(len(codes)), "Pass one a row.")
+            raise DataError(
+                f"{self.name}: labels", str(len(self)), str(len(codes)), "Pass one a row."
+            )
         return self._changed(values=join(self.values, members), classes=classes, labels=codes)
 
     def _changed(self, **changes: Any) -> Self:
@@ -277,7 +284,8 @@ def _joined_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
 def _joined_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
     """Probabilities of joined classes; rounding may lift a sum an ulp above 1."""
     sums = np.stack([values[:, list(m)].sum(axis=1) for m in members], axis=1)
-    return np.minimum(sums, 1)
+    result: Floats = np.minimum(sums, 1)
+    return result
 
 
 def _floats(values: ArrayLike, name: str) -> Floats:

@@ -101,14 +101,15 @@ def split(
     parts = [_part(dataset, place == i, fraction) for i, fraction in enumerate(fractions)]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
-    return Split(parts[0], parts[1], parts[2], tuple(fractions), relation, key is None)
+    return Split(parts[0], parts[1], parts[2], fractions, relation, key is None)
 
 
 def _check_fractions(fractions: tuple[float, float, float]) -> None:
     """Raise unless there are three shares that make a whole."""
     if len(fractions) != len(PARTS) or abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(
-            f"Expected three fractions (train, calibration, test) that sum to 1, got {fractions!r}."
+            "Expected three fractions (train, calibration, test) that sum to 1, got "
+            f"{fractions!r}."
         )
     _checks.fraction(**dict(zip(PARTS, fractions, strict=True)))
 
@@ -155,7 +156,7 @@ def _ids(dataset: Dataset, relation: Relation) -> Array:
         return dataset.units
     ids: list[str] = []
     for batch in dataset.batches():
-        ids.extend(_digest(row, label) for row, label in zip(batch.X, batch.y, strict=True))
+        ids.extend(_digest(row, label) for row, label in zip(batch.X[:], batch.y, strict=True))
     return np.asarray(ids, dtype=TEXT)
 
 

@@ -1,7 +1,8 @@
 """Files of records as a stream of small tables, with nothing inferred about them."""
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +18,8 @@ from veracal.data.limits import Limits, no_surprises, opened, readable
 from veracal.errors import DataError, LimitError
 
 Progress = Callable[[int, int | None], None]
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _BLOCK = 2**22  # bytes of a CSV file parsed at a time
 
 
@@ -24,7 +27,12 @@ def table_columns(path: Path, *, header: bool, separator: str, limits: Limits) -
     """Names in the first line of a CSV file, or as many made-up ones as it has fields."""
     with opened(path, limits) as file:
         line = _first_line(file, path, limits)
-    names = next(csv.reader([line], delimiter=separator), [])
+    try:
+        names = next(csv.reader([line], delimiter=separator), [])
+    except csv.Error as cause:
+        raise DataError(
+            str(path), "a first line of fields", str(cause), "Correct the first line."
+        ) from cause
     limits.check("columns", len(names), path)
     if not header:
         return [f"column_{i}" for i in range(len(names))]
@@ -55,41 +63,34 @@ def read_csv(
             f"{len(found)} in the first record",
             "Correct the schema, or set header = true if the first line names the columns.",
         )
-    ragged: list[pa.csv.InvalidRow] = []
-
-    def remember(row: pa.csv.InvalidRow) -> str:
-        ragged.append(row)
-        return "error"
-
-    with _clear_errors(path, ragged), opened(path, limits) as file:
+    with _clear_errors(path), opened(path, limits) as file:
         reader = pa.csv.open_csv(
             file,
             pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False, column_names=names),
-            pa.csv.ParseOptions(
-                delimiter=separator, newlines_in_values=True, invalid_row_handler=remember
-            ),
+            pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             pa.csv.ConvertOptions(
-                column_types=dict.fromkeys(names or found, pa.string()), strings_can_be_null=False
+                column_types=dict.fromkeys(names or found, pa.string()),
+                strings_can_be_null=False,
             ),
         )
         total = path.stat().st_size
         for batch in reader:
-            frame = _frame(batch)
-            _check_fields(frame, path, limits)
             if progress:
                 progress(min(file.tell(), total), total)
-            yield frame
+            yield _frame(batch, path, limits)
+        if progress:
+            progress(total, total)
 
 
 def read_parquet(
     path: Path,
     *,
-    columns: Sequence[str] | None,
     rows: int,
+    ignored: Collection[str] = (),
     limits: Limits,
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """Stream a Parquet file, at most ``rows`` records at a time."""
+    """Stream a Parquet file, at most ``rows`` records at a time, without ignored columns."""
     with _clear_errors(path), opened(path, limits) as handle:
         file = pa.parquet.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
         names, total = file.schema_arrow.names, file.metadata.num_rows
@@ -98,11 +99,10 @@ def read_parquet(
         for i in range(file.metadata.num_row_groups):
             limits.check("memory_bytes", file.metadata.row_group(i).total_byte_size, path)
         _check_names(names, path)
-        wanted = None if columns is None else [name for name in names if name in columns]
+        wanted = [name for name in names if name not in ignored]
         done = 0
         for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
-            frame = _frame(batch)
-            _check_fields(frame, path, limits)
+            frame = _frame(batch, path, limits)
             done += frame.height
             if progress:
                 progress(done, total)
@@ -110,7 +110,11 @@ def read_parquet(
 
 
 def read_arrow(
-    path: Path, *, limits: Limits, progress: Progress | None = None
+    path: Path,
+    *,
+    ignored: Collection[str] = (),
+    limits: Limits,
+    progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
     readable(path, limits)
@@ -118,29 +122,28 @@ def read_arrow(
         magic = handle.read(6) == b"ARROW1"
         handle.seek(0)
         reader = pa.ipc.open_file(handle) if magic else pa.ipc.open_stream(handle)
-        limits.check("columns", len(reader.schema.names), path)
-        _check_names(reader.schema.names, path)
-        total = path.stat().st_size
-        batches = (
-            (reader.get_batch(i) for i in range(reader.num_record_batches)) if magic else reader
-        )
-        for batch in batches:
-            batch.validate(full=True)
-            frame = _frame(batch)
-            _check_fields(frame, path, limits)
+        names = reader.schema.names
+        limits.check("columns", len(names), path)
+        _check_names(names, path)
+        total = reader.num_record_batches if magic else None
+        batches = map(reader.get_batch, range(total or 0)) if magic else reader
+        for done, batch in enumerate(batches, 1):
             if progress:
-                progress(min(handle.tell(), total), total)
-            yield frame
+                progress(done, total)
+            yield _frame(batch.drop_columns([n for n in names if n in ignored]), path, limits)
 
 
-def frame_of_arrays(arrays: dict[str, Any], path: Path) -> pl.DataFrame:
+def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
     """Make a table of equally long arrays, as an npz file holds them."""
+    limits.check("columns", len(arrays), path)
     lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
         raise DataError(
             str(path),
             "arrays with one entry for each record",
-            ", ".join(f"{name}: {n if n >= 0 else 'a single value'}" for name, n in lengths.items()),
+            ", ".join(
+                f"{name}: {n if n >= 0 else 'a single value'}" for name, n in lengths.items()
+            ),
             "Save arrays of equal length.",
         )
     native = {
@@ -151,7 +154,9 @@ def frame_of_arrays(arrays: dict[str, Any], path: Path) -> pl.DataFrame:
         for name, array in arrays.items()
     }
     texts = {name: a.tolist() if a.dtype.kind in "US" else a for name, a in native.items()}
-    return pl.DataFrame(texts)
+    frame = pl.DataFrame(texts)
+    _check_fields(frame, path, limits)
+    return frame
 
 
 def _first_line(file: BinaryIO, path: Path, limits: Limits) -> str:
@@ -173,15 +178,42 @@ def _check_names(names: Sequence[str], path: Path) -> None:
             )
         if name in names[:i]:
             raise DataError(
-                str(path), "columns of different names", f"{name!r} twice", "Rename one of them."
+                str(path),
+                "columns of different names",
+                f"{name!r} twice",
+                "Rename one of them.",
             )
 
 
-def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
-    """Hand an Arrow batch to polars."""
-    frame = pl.from_arrow(batch)
-    assert isinstance(frame, pl.DataFrame)  # noqa: S101
+def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
+    """Hand an Arrow batch to polars, once it is sound and of types we know."""
+    batch.validate(full=True)
+    for field in batch.schema:
+        if not _is_known(field.type):
+            raise DataError(
+                f"{path}: column {field.name!r}",
+                "numbers, text, true and false, or lists of numbers",
+                f"the type {field.type}",
+                "Convert the column, or declare it as kind = 'ignore'.",
+            )
+    # One column at a time: what else a file says of its columns is not wanted.
+    series = (pl.Series(name, pl.from_arrow(batch.column(name))) for name in batch.schema.names)
+    frame = pl.DataFrame(list(series))
+    _check_fields(frame, path, limits)
     return frame
+
+
+def _is_known(kind: pa.DataType) -> bool:
+    """Tell whether a column's type can be read by a schema."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_known(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = kind.value_type
+        return bool(types.is_integer(inner) or types.is_floating(inner))
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    return bool(text or number or types.is_boolean(kind) or types.is_null(kind))
 
 
 def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
@@ -193,19 +225,19 @@ def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
 
 
 @contextmanager
-def _clear_errors(path: Path, ragged: Sequence["pa.csv.InvalidRow"] = ()) -> Iterator[None]:
+def _clear_errors(path: Path) -> Iterator[None]:
     """Say what a parser's complaint means for the file."""
     try:
         with no_surprises(path):
             yield
-    except (pa.ArrowException, pl.exceptions.PolarsError) as cause:
-        if ragged:
-            row = ragged[0]
-            number = "" if row.number is None else f" (line {row.number})"
+    except (pa.ArrowException, UnicodeDecodeError, *_POLARS_ERRORS) as cause:
+        # From the message: Arrow's own handler of such rows fails where they are not UTF-8.
+        if ragged := _RAGGED.search(str(cause)):
+            line, expected, found = ragged.groups()
             raise DataError(
                 str(path),
-                f"{row.expected_columns} fields in each record",
-                f"{row.actual_columns} in one{number}",
+                f"{expected} fields in each record",
+                f"{found} in one{f' (line {line})' if line else ''}",
                 "Quote fields that hold the separator, or correct the record.",
             ) from cause
         if "UTF8" in str(cause):

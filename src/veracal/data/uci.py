@@ -17,7 +17,10 @@ VARIANTS = ("plain", "text", "code")
 
 
 def _table(
-    name: str, columns: Mapping[str, Column], size: int, ages: tuple[str, list[float]] | None = None
+    name: str,
+    columns: Mapping[str, Column],
+    size: int,
+    ages: tuple[str, list[float]] | None = None,
 ) -> Schema:
     """Schema of a UCI file: no header, '?' for missing values, rows that have any dropped."""
     groups = {"age": Grouping(ages[0], ages[1])} if ages else {}
@@ -85,7 +88,7 @@ _MAMMOGRAPHY = _table(
     },
     size=830,
 )
-_SIGNS = (
+_SIGNS = (  # in the order of the file
     "erythema scaling definite_borders itching koebner_phenomenon polygonal_papules "
     "follicular_papules oral_mucosal_involvement knee_and_elbow_involvement scalp_involvement "
     "family_history melanin_incontinence eosinophils_in_infiltrate pnl_infiltrate "
@@ -93,11 +96,11 @@ _SIGNS = (
     "elongation thinning spongiform_pustule munro_microabcess focal_hypergranulosis "
     "no_granular_layer vacuolisation spongiosis saw_tooth_retes follicular_horn_plug "
     "perifollicular_parakeratosis mononuclear_infiltrate band_like_infiltrate"
-).split()
+)
 _DERMATOLOGY = _table(
     "dermatology",
     {
-        **{sign: _number(0, 1 if sign == "family_history" else 3) for sign in _SIGNS},
+        **{sign: _number(0, 1 if sign == "family_history" else 3) for sign in _SIGNS.split()},
         "age": _number(0, 120),
         "disease": Target((1, 2, 3, 4, 5, 6)),
     },

@@ -1,6 +1,7 @@
 """Protect the person, not the row."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,7 +55,7 @@ def limit_contributions(
     law of everybody else's rows as it was.
     """
     if unit is not None:
-        dataset = Dataset(**{**_fields(dataset), "units": np.asarray(unit)})
+        dataset = replace(dataset, units=np.asarray(unit))
     if at_most is None:
         return dataset
     _checks.whole(at_most=at_most)
@@ -76,12 +77,9 @@ def keyed_coins(ids: Array, key: bytes) -> Floats:
     id and key gets the same coin, whatever other records there are and in whatever order.
     """
     distinct, place = np.unique(ids.astype(TEXT), return_inverse=True)
-    digests = [hashlib.blake2b(str(i).encode(), key=key, digest_size=8).digest() for i in distinct]
+    digests = [
+        hashlib.blake2b(str(i).encode(), key=key, digest_size=8).digest() for i in distinct
+    ]
     bits = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64) >> np.uint64(11)
     coins: Floats = (bits.astype(np.float64) * _SCALE)[place.reshape(-1)]
     return coins
-
-
-def _fields(dataset: Dataset) -> dict[str, object]:
-    """Fields of a data set, by name."""
-    return {name: getattr(dataset, name) for name in dataset.__dataclass_fields__}

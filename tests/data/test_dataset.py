@@ -1,0 +1,177 @@
+"""A data set holds what was declared, or is never made."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from veracal.data import Dataset, Group, cross
+from veracal.data.dataset import TEXT, concatenate, encode_labels
+from veracal.data.rows import MappedRows
+from veracal.errors import DataError
+
+
+@pytest.fixture
+def small() -> Dataset:
+    return Dataset.from_labels(
+        np.arange(12.0).reshape(6, 2),
+        ["a", "b", "a", "c", "b", "a"],
+        ["a", "b", "c"],
+        groups={"sex": Group.from_values(list("fmfmfm"), ["f", "m", "x"])},
+        units=["p", "p", "q", "q", "r", "s"],
+        feature_names=["u", "v"],
+        size=100,
+    )
+
+
+def test_labels_are_coded_by_declared_position(small: Dataset) -> None:
+    assert small.y.tolist() == [0, 1, 0, 2, 1, 0]
+    assert small.labels.tolist() == ["a", "b", "a", "c", "b", "a"]
+    assert small.groups["sex"].names == ("f", "m", "x")
+
+
+def test_repr_shows_no_record(small: Dataset) -> None:
+    shown = repr(
+        small.changed(X=np.full((6, 2), 7919.0), units=np.full(6, "zebra", dtype=TEXT))
+    )
+    assert "7919" not in shown and "zebra" not in shown
+
+
+def test_take_keeps_rows_together(small: Dataset) -> None:
+    part = small.take(np.array([5, 0]))
+    assert part.X.tolist() == [[10, 11], [0, 1]]
+    assert part.labels.tolist() == ["a", "a"]
+    assert part.groups["sex"].codes.tolist() == [1, 0]
+    assert part.units is not None and part.units.tolist() == ["s", "p"]
+    assert part.size == 100  # the declared figure, not a count
+    assert small.take(small.y == 0).X.tolist() == [[0, 1], [4, 5], [10, 11]]
+
+
+def test_batches_and_concatenate_are_inverse(small: Dataset) -> None:
+    batches = list(small.batches(4))
+    assert [len(batch) for batch in batches] == [4, 2]
+    whole = concatenate(batches)
+    for name in ("X", "y", "units"):
+        assert (getattr(whole, name) == getattr(small, name)).all()
+    assert (whole.groups["sex"].codes == small.groups["sex"].codes).all()
+
+
+def test_arrays_cannot_be_changed_by_accident(small: Dataset) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        small.X[0, 0] = 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f8"])
+def test_only_finite_numbers(bad: float, dtype: str) -> None:
+    X = np.zeros((3, 2), dtype=dtype)
+    X[1, 1] = bad
+    with pytest.raises(DataError, match="finite numbers, found .* in record 2"):
+        Dataset(X, [0, 1, 0], ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "classes", "complaint"),
+    [
+        (np.zeros(3), [0, 1, 0], ("a", "b"), "shape"),
+        (np.zeros((3, 1), complex), [0, 1, 0], ("a", "b"), "complex"),
+        (np.array([[object()]] * 3), [0, 1, 0], ("a", "b"), "other objects"),
+        (np.zeros((3, 1)), [0, 1], ("a", "b"), "3 rows"),
+        (np.zeros((3, 1)), [0, 1, 2], ("a", "b"), "codes from 0 to 1"),
+        (np.zeros((3, 1)), [0, -1, 0], ("a", "b"), "codes from 0 to 1"),
+        (np.zeros((3, 1)), [0.0, 1.0, 0.0], ("a", "b"), "whole numbers"),
+        (np.zeros((3, 1)), [0, 0, 0], ("a",), "at least two different"),
+        (np.zeros((3, 1)), [0, 0, 0], ("a", "a"), "at least two different"),
+        (np.zeros((3, 1)), [0, 0, 0], ("a", 1), "all text or all integers"),
+        (np.zeros((3, 1)), [0, 0, 0], (0.5, 1.5), "all text or all integers"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    X: object, y: object, classes: object, complaint: str
+) -> None:
+    with pytest.raises(DataError, match=complaint):
+        Dataset(X, y, classes)  # type: ignore[arg-type]
+
+
+def test_parts_of_other_lengths_are_refused() -> None:
+    X, y = np.zeros((3, 1)), [0, 1, 0]
+    with pytest.raises(DataError, match="group 's'"):
+        Dataset(X, y, ("a", "b"), groups={"s": Group(np.array([0]), ("x",))})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="units"):
+        Dataset(X, y, ("a", "b"), units=np.array([1, 2]))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="units"):
+        Dataset(X, y, ("a", "b"), units=np.array([1.5, 2, 3]))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="feature names"):
+        Dataset(X, y, ("a", "b"), feature_names=("u", "v"))  # type: ignore[arg-type]
+
+
+def test_images_and_text_are_features_too() -> None:
+    images = Dataset(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]), ("a", "b"))
+    assert images.X.dtype == np.uint8
+    text = Dataset(np.array([["good"], ["bad"]]), np.array([0, 1]), ("a", "b"))
+    assert text.X.dtype == TEXT and text.take(np.array([1])).X[0, 0] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "codes"),
+    [
+        (["1", "0"], [0, 1], [1, 0]),
+        ([1.0, 0.0], [0, 1], [1, 0]),
+        (np.array([1, 0], ">i2"), ["0", "1"], [1, 0]),
+        ([True, False], ["False", "True"], [1, 0]),
+        (["b", "a"], ["b", "a"], [0, 1]),
+        ([], ["b", "a"], []),
+    ],
+)
+def test_labels_match_as_they_are_written(
+    values: object, classes: object, codes: object
+) -> None:
+    assert encode_labels(values, classes, "y").tolist() == codes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [["a", "z"], [0.5, 1], [" a"], [None], [[1]]])
+def test_labels_outside_the_classes_are_refused(values: object) -> None:
+    with pytest.raises(DataError):
+        encode_labels(values, ["a", "b"] if values == ["a", "z"] else [0, 1], "y")  # type: ignore[arg-type]
+
+
+def test_cross_names_every_combination() -> None:
+    sex = Group(np.array([0, 1, 1]), ("f", "m"))
+    age = Group(np.array([2, 0, 2]), ("young", "middle", "old"))
+    both = cross(sex, age)
+    assert len(both.names) == 6
+    assert [both.names[code] for code in both.codes] == ["f & old", "m & young", "m & old"]
+
+
+def test_rows_on_disk_equal_the_array(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(50_000, 3)).astype(np.float32)
+    np.save(tmp_path / "X.npy", array)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    rows = MappedRows.of(mapped)
+    assert rows.shape == array.shape and rows.nbytes == array.nbytes
+    some = np.random.default_rng(1).integers(50_000, size=40_000)
+    for key in (slice(None), slice(10, 20), slice(None, None, 7), slice(5, 5), some):
+        assert (rows[key] == array[key]).all()
+    assert (rows[-1] == array[-1]).all()
+    assert (rows.take(some)[100:200] == array[some[100:200]]).all()
+    assert (rows.take(some).take(np.array([3, 1]))[:] == array[some[[3, 1]]]).all()
+    assert (np.asarray(rows) == array).all()
+    with pytest.raises(ValueError, match="without a copy"):
+        np.array(rows, copy=False)
+    with pytest.raises(ValueError, match="strided view"):
+        MappedRows.of(mapped[:, ::2])
+
+
+def test_a_data_set_of_rows_on_disk_stays_there(tmp_path: Path) -> None:
+    array = np.arange(20.0).reshape(10, 2)
+    np.save(tmp_path / "X.npy", array)
+    data = Dataset(
+        np.load(tmp_path / "X.npy", mmap_mode="r"), np.arange(10) % 2, ("even", "odd")
+    )
+    part = data.take(data.y == 1)
+    assert isinstance(part.X, MappedRows) and (part.X[:] == array[1::2]).all()
+    assert all(isinstance(batch.X, np.ndarray) for batch in part.batches(2))
+    array[3, 1] = np.nan
+    np.save(tmp_path / "X.npy", array)
+    with pytest.raises(DataError, match="nan in record 4"):
+        Dataset(np.load(tmp_path / "X.npy", mmap_mode="r"), np.arange(10) % 2, ("a", "b"))

@@ -1,0 +1,192 @@
+"""A schema says what is publicly known, and is refused when it cannot be meant."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veracal.data import (
+    Category,
+    Constant,
+    Grouping,
+    Ignore,
+    Number,
+    Schema,
+    Target,
+    Text,
+    Unit,
+    Vector,
+)
+from veracal.errors import DataError, LimitError, SchemaError
+
+Y = Target(("no", "yes"))
+X = Number(0, 1)
+
+EVERYTHING = Schema(
+    {
+        "age": Number(0, 120, center=40, spread=20.5, missing=Constant(40), outside="clip"),
+        "sex": Category(("f", "m"), missing="indicator"),
+        "ward": Category((1, 2), outside="ignore", missing=Constant(1)),
+        "scan": Vector(3, -1.5, 1, missing="drop"),
+        "group only": Number(0, 9, feature=False, missing="drop"),
+        "patient": Unit(at_most=4, missing="drop"),
+        'odd "name"\t\x7f é': Ignore(),
+        "y": Target((0, 1), missing="drop"),
+    },
+    groups={"sex": Grouping("sex"), "ages": Grouping("age", (0, 18, 65.5, 120))},
+    missing=("", "NA", "\x7f"),
+    norm=3.5,
+    size=1000,
+    header=False,
+    separator=";",
+    name="visits",
+)
+
+
+def test_toml_round_trip() -> None:
+    assert Schema.from_toml(EVERYTHING.to_toml()) == EVERYTHING
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+numbers = st.floats(-1e9, 1e9).map(lambda x: x + 0.0)
+
+
+@given(
+    st.dictionaries(
+        names, st.tuples(numbers, numbers).filter(lambda p: p[0] < p[1]), min_size=1
+    ),
+    st.lists(names, min_size=2, max_size=5, unique=True),
+    st.lists(names, max_size=3),
+)
+def test_toml_round_trip_of_any_names(
+    columns: dict[str, tuple[float, float]], classes: list[str], marks: list[str]
+) -> None:
+    declared = {f"x {name}": Number(*bounds) for name, bounds in columns.items()}
+    schema = Schema({**declared, "y": Target(classes)}, missing=marks)
+    assert Schema.from_toml(schema.to_toml()) == schema
+
+
+def test_properties() -> None:
+    schema = EVERYTHING
+    assert (schema.target, schema.classes, schema.unit, schema.at_most) == (
+        "y",
+        (0, 1),
+        "patient",
+        4,
+    )
+    assert schema.feature_names == (
+        "age", "sex=f", "sex=m", "sex=missing", "ward=1", "ward=2",
+        "scan_0", "scan_1", "scan_2",
+    )  # fmt: skip
+    assert schema.groups["ages"].names(schema.columns["age"]) == (
+        "[0, 18]", "(18, 65.5]", "(65.5, 120]",
+    )  # fmt: skip
+    assert schema.groups["sex"].names(schema.columns["sex"]) == ("f", "m", "missing")
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"x": X}, "exactly one target"),
+        ({"y": Y, "z": Y, "x": X}, "exactly one target"),
+        ({"y": Y, "u": Unit(), "v": Unit(), "x": X}, "at most one unit"),
+        ({"y": Y}, "as features"),
+        ({"y": Y, "x": Number(0, 1, feature=False)}, "as features"),
+        ({"y": Y, "x": X, "t": Text()}, "as features"),
+        ({"y": Y, "s": Text(), "t": Text(), "u": Text()}, "as features"),
+        ({"y": Y, "x": Vector(2, 0, 1), "x_1": X}, "'x_1' twice"),
+        ({"y": Y, "x": Number(1, 1)}, "lower < upper"),
+        ({"y": Y, "x": Number(2, 1)}, "lower < upper"),
+        ({"y": Y, "x": Number(0, float("inf"))}, "finite bounds"),
+        ({"y": Y, "x": Number(float("nan"), 1)}, "finite bounds"),
+        ({"y": Y, "x": Number("0", 1)}, "finite bounds"),
+        ({"y": Y, "x": Number(0, 1, spread=0)}, "spread > 0"),
+        ({"y": Y, "x": Number(0, 1, missing="mean")}, "'drop', 'indicator'"),
+        ({"y": Y, "x": Number(0, 1, missing=Constant(2))}, r"a number in \[0, 1\]"),
+        ({"y": Y, "x": Number(0, 1, missing=Constant("a"))}, r"a number in \[0, 1\]"),
+        ({"y": Y, "x": Number(0, 1, outside="ignore")}, "'error' or 'clip'"),
+        ({"y": Y, "x": Category(())}, "at least one value"),
+        ({"y": Y, "x": Category((1, "1"))}, "each different"),
+        ({"y": Y, "x": Category(("a",), missing=Constant("b"))}, "one of the declared values"),
+        ({"y": Y, "x": Category(("missing",), missing="indicator")}, "missing indicator"),
+        ({"y": Y, "x": Category(("a",), outside="clip")}, "'error' or 'ignore'"),
+        ({"y": Y, "x": Vector(0, 0, 1)}, "whole number of entries"),
+        ({"y": Y, "x": Vector(2, 0, 1, missing="indicator")}, "'drop' or none"),
+        ({"y": Y, "x": Text(missing="indicator")}, "'drop' or a text"),
+        ({"y": Target(("a",)), "x": X}, "at least two"),
+        ({"y": Target(("a", "b"), missing="indicator"), "x": X}, "cannot be made up"),
+        ({"y": Y, "u": Unit(at_most=0), "x": X}, "whole number > 0"),
+        ({"y": Y, "u": Unit(missing=Constant("a")), "x": X}, "cannot be made up"),
+    ],
+)
+def test_columns_that_cannot_be_meant(columns: dict[str, object], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        Schema(columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"size": 0}, "whole number > 0"),
+        ({"size": 1.5}, "whole number > 0"),
+        ({"norm": -1}, "finite number > 0"),
+        ({"norm": float("inf")}, "finite number > 0"),
+        ({"missing": (1,)}, "marks as text"),
+        ({"header": "yes"}, "true or false"),
+        ({"separator": ",,"}, "one character"),
+        ({"groups": {"g": Grouping("nobody")}}, "a declared category"),
+        ({"groups": {"g": Grouping("x")}}, "a number with edges"),
+        ({"groups": {"g": Grouping("x", (0, 0.5))}}, "that cover"),
+        ({"groups": {"g": Grouping("x", (0, 0.5, 0.5, 1))}}, "rising"),
+        ({"groups": {"g": Grouping("c")}}, "outside = 'error'"),
+    ],
+)
+def test_settings_that_cannot_be_meant(settings: dict[str, object], complaint: str) -> None:
+    columns = {"x": X, "c": Category(("a",), outside="ignore"), "y": Y}
+    with pytest.raises(SchemaError, match=complaint):
+        Schema(columns, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "format = 1, found no format"),
+        ("format = 2", "update Veracal"),
+        ("format = 1\na =", "TOML"),
+        ("format = 1\nnorms = 3", "Did you mean 'norm'"),
+        ("format = 1\ncolumns = 3", "a table"),
+        ("format = 1\n[columns]\nx = 3", "a table"),
+        ("format = 1\n[columns.x]\nlower = 0", "kind to be one of"),
+        ("format = 1\n[columns.x]\nkind = ['number']", "kind to be one of"),
+        ("format = 1\n[columns.x]\nkind = 'number'\nlower = 0", "'upper' to be declared"),
+        ("format = 1\n[columns.x]\nkind = 'number'\nlowr = 0", "Did you mean 'lower'"),
+        ("format = 1\n[columns.x]\nkind = 'category'\nvalues = 'ab'", "values to be a list"),
+        ("format = 1\nmissing = 'NA'", "missing to be a list"),
+        (
+            "format = 1\n[columns.x]\nkind = 'text'\nmissing = {median = 1}",
+            "constant",
+        ),
+        ("format = 1\ndraft = true", "somebody stands for"),
+    ],
+)
+def test_toml_that_says_something_else(text: str, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        Schema.from_toml(text)
+
+
+def test_files_that_are_no_schema(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing at that path"):
+        Schema.load(tmp_path / "none.toml")
+    path = tmp_path / "s.toml"
+    path.write_bytes(b"format = 1\nname = '\xff'")
+    with pytest.raises(SchemaError, match="UTF-8"):
+        Schema.load(path)
+    path.write_bytes(b"#" * (2**24 + 1))
+    with pytest.raises((SchemaError, LimitError), match="16 MiB"):
+        Schema.load(path)
+    path.write_text(EVERYTHING.to_toml())
+    assert Schema.load(path) == EVERYTHING
+    path.write_text("a = " + "[" * 100_000)
+    with pytest.raises(SchemaError, match="TOML"):
+        Schema.load(path)

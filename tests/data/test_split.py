@@ -1,0 +1,176 @@
+"""Parts are dealt so that no record moves another."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from veracal.data import Dataset, limit_contributions, split
+from veracal.data.dataset import TEXT
+from veracal.data.units import keyed_coins
+
+
+def dataset(n: int = 400, units: object = None, size: int | None = 1000) -> Dataset:
+    """Rows that carry their own number."""
+    ids = None if units is None else np.asarray(units)
+    return Dataset(
+        np.arange(n, dtype=float)[:, None], np.arange(n) % 2, ("a", "b"), units=ids, size=size
+    )
+
+
+def places(data: Dataset, **settings: object) -> dict[float, str]:
+    """Part that each row went to."""
+    parts = split(data, **settings).parts  # type: ignore[arg-type]
+    return {float(x): name for name, part in parts.items() for x in part.X[:, 0]}
+
+
+def test_parts_are_disjoint_and_whole() -> None:
+    data = dataset()
+    parts = split(data).parts
+    rows = np.concatenate([part.X[:, 0] for part in parts.values()])
+    assert sorted(rows) == list(range(400))
+    assert {name: part.size for name, part in parts.items()} == {
+        "train": 800, "calibration": 100, "test": 100,
+    }  # fmt: skip
+
+
+def test_the_deal_is_bernoulli() -> None:
+    """Part sizes vary as independent coins do, not less and not more."""
+    rng = np.random.default_rng(0)
+    sizes = [len(split(dataset(200), (0.7, 0.2, 0.1), rng=rng).train) for _ in range(2000)]
+    low, high = stats.chi2(1999).ppf([0.0005, 0.9995]) / 1999
+    assert low < np.var(sizes, ddof=1) / (200 * 0.7 * 0.3) < high
+    assert abs(np.mean(sizes) - 140) < 4 * np.sqrt(200 * 0.7 * 0.3 / 2000)
+    fixed = [
+        len(split(dataset(200), (0.7, 0.2, 0.1), relation="replace-one", fixed_size=True).train)
+        for _ in range(5)
+    ]
+    assert fixed == [140] * 5  # the close wrong law: no variance at all
+
+
+def test_a_share_of_zero_gives_no_part() -> None:
+    parts = split(dataset(), (0.9, 0.0, 0.1))
+    assert parts.calibration is None and set(parts.parts) == {"train", "test"}
+
+
+def test_fresh_splits_differ() -> None:
+    assert places(dataset()) != places(dataset())
+
+
+@pytest.mark.parametrize("with_units", [False, True])
+def test_a_key_repeats_and_another_key_does_not(with_units: bool) -> None:
+    data = dataset(units=np.arange(400) // 2 if with_units else None)
+    assert places(data, key="2026") == places(data, key="2026")
+    assert places(data, key="2026") != places(data, key="2027")
+
+
+@given(st.sets(st.integers(0, 399)), st.booleans(), st.randoms())
+def test_removing_records_moves_no_other(
+    gone: set[int], with_units: bool, random: object
+) -> None:
+    """Under a published key, what stays goes where it went before, in any order."""
+    data = dataset(units=[f"p{i // 3}" for i in range(400)] if with_units else None)
+    before = places(data, key="k")
+    kept = np.array([i for i in range(400) if i not in gone], dtype=int)
+    np.random.default_rng(len(gone)).shuffle(kept)
+    after = places(data.take(kept), key="k")
+    assert all(before[row] == part for row, part in after.items())
+
+
+def test_replacing_a_unit_keeps_its_part() -> None:
+    """Under replace-one whoever takes a place in the file inherits its part."""
+    ids = np.array([f"p{i // 4}" for i in range(400)], dtype=TEXT)
+    before = places(dataset(units=ids), key="k", relation="replace-one")
+    for stranger in ("0", "zzz"):
+        changed = ids.copy()
+        changed[40:44] = stranger
+        after = places(dataset(units=changed), key="k", relation="replace-one")
+        assert after == before
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"key": "k"}, {"relation": "replace-one", "fixed_size": True}]
+)
+def test_units_stay_together(settings: dict[str, object]) -> None:
+    units = np.random.default_rng(0).integers(50, size=400)
+    where = places(dataset(units=units), **settings)
+    for unit in range(50):
+        assert len({where[float(i)] for i in np.flatnonzero(units == unit)}) <= 1
+
+
+def test_exact_shares_only_for_replace_one() -> None:
+    with pytest.raises(ValueError, match="replace-one"):
+        split(dataset(), fixed_size=True)
+    parts = split(dataset(), fixed_size=True, relation="replace-one")
+    assert [len(part) for part in parts.parts.values()] == [320, 40, 40]
+
+
+@pytest.mark.parametrize(
+    "fractions", [(1.0,), (0.5, 0.5, 0.5), (-0.1, 0.6, 0.5), (0, 0.5, 0.5)]
+)
+def test_fractions_that_make_no_whole(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="fraction|between"):
+        split(dataset(), fractions)  # type: ignore[arg-type]
+
+
+def test_choices_that_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="either a key or an rng"):
+        split(dataset(), key="k", rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="relation"):
+        split(dataset(), relation="bounded")  # type: ignore[arg-type]
+
+
+def test_secrecy_is_remembered() -> None:
+    assert split(dataset()).secret and not split(dataset(), key="k").secret
+
+
+def test_keyed_coins_are_uniform_and_independent_of_company() -> None:
+    ids = np.arange(20_000)
+    coins = keyed_coins(ids, b"key")
+    assert stats.kstest(coins, "uniform").pvalue > 1e-3
+    assert stats.kstest(coins**1.05, "uniform").pvalue < 1e-3
+    assert (keyed_coins(ids[::-7], b"key") == coins[::-7]).all()
+    assert (keyed_coins(ids.astype(TEXT), b"key") == coins).all()
+    assert ((0 <= coins) & (coins < 1)).all()
+
+
+# Contributions ---------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 5))
+def test_nobody_contributes_more_than_allowed(units: list[int], at_most: int) -> None:
+    data = dataset(len(units), units=units)
+    kept = limit_contributions(data, at_most=at_most, rng=np.random.default_rng(0))
+    assert kept.at_most == at_most and kept.units is not None
+    for unit in set(units):
+        assert (kept.units == unit).sum() == min(units.count(unit), at_most)
+    assert (np.diff(kept.X[:, 0]) > 0).all()  # rows in their old order
+
+
+def test_every_row_of_a_unit_has_the_same_chance() -> None:
+    data, rng = dataset(8, units=[0] * 5 + [1] * 3), np.random.default_rng(0)
+    counts = np.zeros(8)
+    for _ in range(6000):
+        kept = limit_contributions(data, at_most=2, rng=rng)
+        counts[kept.X[:, 0].astype(int)] += 1
+    assert stats.chisquare(counts[:5]).pvalue > 1e-3
+    assert stats.chisquare(counts[5:]).pvalue > 1e-3
+    assert (
+        stats.chisquare(counts[:5] + np.array([150, -150, 0, 0, 0])).pvalue < 1e-3
+    )  # the test has teeth
+
+
+def test_choices_differ_from_call_to_call() -> None:
+    data = dataset(100, units=[0] * 100)
+    chosen = {tuple(limit_contributions(data, at_most=3).X[:, 0]) for _ in range(5)}
+    assert len(chosen) > 1
+
+
+def test_units_may_be_given_and_none_means_rows() -> None:
+    assert len(limit_contributions(dataset(6), at_most=1)) == 6
+    assert len(limit_contributions(dataset(6), at_most=1, unit=[0, 0, 0, 1, 1, 1])) == 2
+    unlimited = limit_contributions(dataset(6, units=[0] * 6), at_most=None)
+    assert len(unlimited) == 6 and unlimited.at_most is None
+    with pytest.raises(ValueError, match="at_most"):
+        limit_contributions(dataset(6), at_most=0)
