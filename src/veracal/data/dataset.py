@@ -275,29 +275,35 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(where, "one dimension", f"shape {array.shape}", "Pass one value a row.")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    wanted = np.asarray(classes)
-    if (
-        wanted.dtype.kind in "iu"
-        and array.dtype.kind == "f"
-        and np.all(array == np.rint(array))
-    ):
-        array = array.astype(np.int64)
-    texts, declared = array.astype(TEXT), wanted.astype(TEXT)
-    order = np.argsort(declared)
-    place = np.minimum(np.searchsorted(declared[order], texts), len(declared) - 1)
-    codes = order[place]
-    wrong = np.flatnonzero(declared[codes] != texts)
-    if len(wrong):
-        listed = ", ".join(map(repr, list(classes)[:8])) + (", …" if len(classes) > 8 else "")
-        raise DataError(
-            where,
-            f"one of {listed}",
-            f"{texts[wrong[0]]!r} in record {wrong[0] + 1}",
-            "Declare the label, or correct the record.",
-        )
-    return codes.astype(np.int64)
+    codes = np.empty(len(array), dtype=np.int64)
+    for start in range(0, len(array), _CHECKED_ROWS):  # as text, records take much more room
+        block = array[start : start + _CHECKED_ROWS]
+        found = _positions(block, np.asarray(classes))
+        codes[start : start + len(block)] = found
+        if (found < 0).any():
+            wrong = int(np.argmax(found < 0))
+            listed = ", ".join(map(repr, list(classes)[:8])) + ", …" * (len(classes) > 8)
+            raise DataError(
+                where,
+                f"one of {listed}",
+                f"{str(block[wrong])!r} in record {start + wrong + 1}",
+                "Declare the label, or correct the record.",
+            )
+    return codes
+
+
+def _positions(values: Array, classes: Array) -> Ints:
+    """Positions of values among classes, compared as they are written; -1 where there is none."""
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if values.dtype.kind == "f" and (values == np.rint(values)).all():
+        values = values.astype(np.int64)
+    if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
+        values, classes = values.astype(TEXT), classes.astype(TEXT)
+    order = np.argsort(classes)
+    place = np.searchsorted(classes[order], values)
+    codes: Ints = order[np.minimum(place, len(classes) - 1)]
+    return np.where(classes[codes] == values, codes, -1)
 
 
 def _features(X: Any, where: str) -> Array | MappedRows:

@@ -143,7 +143,7 @@ def _written(
         f"format = {FORMAT}",
         f"name = {quoted(path.stem)}",
         "# size = 1000  # a public figure for the number of rows: never count them for it",
-        "# norm = 1.0  # public bound on the Euclidean norm of an encoded row, if one is needed",
+        "# norm = 1.0  # public bound on the Euclidean norm of a row of X, if one is needed",
     ]
     if not header:
         lines.append("header = false")

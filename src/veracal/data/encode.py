@@ -1,5 +1,6 @@
 """A table becomes a data set, by its schema, one row at a time."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -156,15 +157,19 @@ def clip_rows(X: Floats, norm: float) -> Floats:
 
 def _cells(values: pl.Series, marks: Sequence[str], where: str, start: int) -> _Cells:
     """Find the missing values of a column: nulls, and fields that are a declared mark."""
-    missing = values.is_null()
-    if values.dtype == pl.String:
-        missing |= values.is_in(list(marks)).fill_null(True)
-    elif values.dtype.is_numeric():
-        numbers = [float(mark) for mark in marks if _is_float(mark)]
-        missing |= values.cast(pl.Float64).is_in(numbers).fill_null(True)
-        if values.dtype.is_float() and any(number != number for number in numbers):
-            missing |= values.is_nan().fill_null(True)
-    return _Cells(values, missing.to_numpy(), where, start)
+    numbers = [float(mark) for mark in marks if _is_float(mark)]
+    if values.dtype == pl.String and marks:
+        missing = values.is_in(list(marks)).fill_null(True).to_numpy()
+    elif values.dtype.is_numeric() and numbers:
+        floats = values.cast(pl.Float64)
+        missing = floats.is_in(numbers).fill_null(True).to_numpy()
+        if any(math.isnan(number) for number in numbers):
+            missing = missing | floats.is_nan().fill_null(True).to_numpy()
+    elif values.null_count():
+        missing = values.is_null().to_numpy()
+    else:
+        missing = np.zeros(len(values), dtype=bool)
+    return _Cells(values, missing, where, start)
 
 
 def _is_float(mark: str) -> bool:
@@ -208,20 +213,30 @@ def _encode(cells: _Cells, column: Column) -> Array:
 
 def _numbers(cells: _Cells, column: Number) -> Floats:
     """Values in their own scale; NaN marks the missing ones that an indicator will tell."""
-    numbers = _floats(cells, cells.values)
-    filled = column.missing.value if isinstance(column.missing, Constant) else np.nan
-    present = ~cells.missing
-    numbers[cells.missing] = filled
+    numbers = _floats(cells)
+    if cells.missing.any():
+        numbers = np.where(cells.missing, _substitute(column), numbers)
+    # NaN fails every comparison, so rows of a missing value are named as such.
+    fine = ((numbers >= column.lower) & (numbers <= column.upper)) | cells.missing
+    if fine.all():
+        return numbers
     bounds = f"a number in [{column.lower:g}, {column.upper:g}]"
-    cells.refuse(present & ~np.isfinite(numbers), bounds, "Correct the record.")
+    cells.refuse(~(np.isfinite(numbers) | cells.missing), bounds, "Correct the record.")
     if column.outside == "error":
-        outside = present & ((numbers < column.lower) | (numbers > column.upper))
-        cells.refuse(outside, bounds, "Widen the bounds, or declare outside = 'clip'.")
+        cells.refuse(~fine, bounds, "Widen the bounds, or declare outside = 'clip'.")
     return np.clip(numbers, column.lower, column.upper)
 
 
-def _floats(cells: _Cells, values: pl.Series) -> Floats:
+def _substitute(column: Number) -> float:
+    """What stands for a missing number: NaN where an indicator will tell of it."""
+    if isinstance(column.missing, Constant):
+        return float(column.missing.value)
+    return math.nan if column.missing == "indicator" else column.lower
+
+
+def _floats(cells: _Cells) -> Floats:
     """Convert text or numbers to floats; a present value that is no number is refused."""
+    values = cells.values
     if values.dtype.is_temporal() or values.dtype.is_nested():
         raise DataError(
             cells.where,
@@ -230,12 +245,14 @@ def _floats(cells: _Cells, values: pl.Series) -> Floats:
             "Convert it, or ignore the column.",
         )
     numbers = values.cast(pl.Float64, strict=False)
-    cells.refuse(
-        numbers.is_null().to_numpy() & ~cells.missing,
-        "a number",
-        "Correct the record, or list the mark under missing and declare a treatment.",
-    )
-    return np.array(numbers.fill_null(0.0).to_numpy())
+    if numbers.null_count():
+        cells.refuse(
+            numbers.is_null().to_numpy() & ~cells.missing,
+            "a number",
+            "Correct the record, or list the mark under missing and declare a treatment.",
+        )
+        numbers = numbers.fill_null(0.0)
+    return numbers.to_numpy()
 
 
 def _categories(cells: _Cells, column: Category) -> Ints:
@@ -370,7 +387,9 @@ def _fill(block: Floats, values: Array, column: Column) -> None:
     scaled = (values - column.shift) / column.scale
     if isinstance(column, Vector):
         block[:] = scaled
-        return
-    block[:, 0] = np.nan_to_num(scaled, nan=0.0)
-    if column.missing == "indicator":
-        block[:, 1] = np.isnan(values)
+    elif column.missing == "indicator":
+        missing = np.isnan(values)
+        block[:, 0] = np.where(missing, 0, scaled)
+        block[:, 1] = missing
+    else:
+        block[:, 0] = scaled

@@ -131,9 +131,8 @@ def _places(
         coins = (_random.secret_generator() if rng is None else rng).random(n_units)
     if fixed_size:
         coins = (np.argsort(np.argsort(coins, kind="stable"), kind="stable") + 0.5) / n_units
-    edges = np.cumsum(fractions)[:-1]
-    place: Ints = np.searchsorted(edges, coins, side="right")[numbers]
-    return place
+    place = np.searchsorted(np.cumsum(fractions)[:-1], coins, side="right").astype(np.int8)
+    return place if dataset.units is None else place[numbers]
 
 
 def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
