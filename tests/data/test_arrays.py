@@ -152,22 +152,28 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     assert read_npz(tmp_path / "a.npz", Limits(expansion=2000))["X"].shape == (2**22,)
 
 
+def test_a_bomb_beside_ordinary_arrays_is_refused(tmp_path, rng):
+    np.savez_compressed(tmp_path / "a.npz", X=np.zeros(2**19), noise=rng.random(2**17))
+
+    with pytest.raises(LimitError, match=r"X\.npy': expected data that unpacks to at most 200"):
+        read_npz(tmp_path / "a.npz")
+
+
 def test_members_that_share_their_bytes_are_refused(tmp_path):
-    """Many entries for the same packed bytes: each is fine by itself, the sum is a bomb."""
-    path = zipped(
-        tmp_path / "a.npz",
-        [("0.npy", npy(np.arange(2**17) // 8))],
-        compression=zipfile.ZIP_DEFLATED,
-    )
+    """Ten entries for the same packed bytes: each is fine by itself, the sum is a bomb."""
+    member = npy(np.arange(2**17) // 8)
+    path = zipped(tmp_path / "a.npz", [("0.npy", member)], compression=zipfile.ZIP_DEFLATED)
     data = path.read_bytes()
     start, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
+    limits = Limits(expansion=2 * len(member) // start)
+    read_npz(path, limits)
     entry = data[start:end]
     many = b"".join(entry.replace(b"0.npy", f"{i}.npy".encode()) for i in range(10))
     tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 10, 10, len(many), start, 0)
     path.write_bytes(data[:start] + many + tail)
 
-    with pytest.raises(LimitError, match="unpacks to at most 20 times"):
-        read_npz(path, Limits(expansion=20))
+    with pytest.raises(LimitError, match=r"a\.npz: expected data that unpacks to at most"):
+        read_npz(path, limits)
 
 
 def test_more_members_than_allowed_are_refused(tmp_path):
@@ -206,6 +212,31 @@ def test_a_member_that_was_altered_is_refused(tmp_path):
         read_npz(path)
 
 
+def test_a_member_shorter_than_announced_is_refused(tmp_path):
+    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)))])
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\1\2")
+    data[entry + 24] += 1  # low byte of the size once unpacked
+    path.write_bytes(data)
+
+    with pytest.raises(DataError, match="208 bytes instead of 209"):
+        read_npz(path)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(10, "breaks off"), (60, "breaks off"), (10**6, "larger than the file")],
+)
+def test_a_directory_of_another_size_is_refused(tmp_path, size, message):
+    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)))])
+    data = path.read_bytes()
+    end = data.index(b"PK\5\6")
+    path.write_bytes(data[: end + 12] + struct.pack("<L", size) + data[end + 16 :])
+
+    with pytest.raises(DataError, match=f"a directory .*{message}"):
+        read_npz(path)
+
+
 def test_a_truncated_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10))[:-8])])
 
@@ -229,7 +260,6 @@ def test_a_zip64_archive_is_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         for i in range(3):
             archive.writestr(f"{i}.npy", npy(np.full(2, i)))
-        archive.filelist[0].extra = b""
     data = (tmp_path / "a.npz").read_bytes()
     end = data.index(b"PK\5\6")
     size, start = struct.unpack("<2L", data[end + 12 : end + 20])
@@ -241,6 +271,9 @@ def test_a_zip64_archive_is_read(tmp_path):
     assert list(read_npz(tmp_path / "a.npz")) == ["0", "1", "2"]
     with pytest.raises(LimitError, match="members"):
         read_npz(tmp_path / "a.npz", Limits(members=2))
+    altered(tmp_path / "a.npz", b"PK\6\6", b"PK\6\5")
+    with pytest.raises(DataError, match="a directory that is not where it should be"):
+        read_npz(tmp_path / "a.npz")
 
 
 # ------------------------------------------------------------------ npy refused
@@ -273,7 +306,7 @@ HEADER = "{'descr': %r, 'fortran_order': False, 'shape': %s, }\n"
         (npy_with_header("{}\n"), "cannot be read"),
         (npy_with_header("[" * 5000 + "\n"), "cannot be read"),
         (npy_with_header("__import__('os').abort()\n"), "cannot be read"),
-        (npy_with_header(HEADER % ("<f8", "(-1,)")), "shape"),
+        (npy_with_header(HEADER % ("<f8", "(-1,)")), r"found shape \(-1,\)"),
         (npy_with_header(HEADER % ("<f8", "(True,)")), "float64|cannot be read"),
         (npy_with_header(HEADER % ("<f8", "(3,)"), b"\0" * 23), "expected 24 bytes.*found 23"),
         (npy_with_header(HEADER % ("<f8", "(3,)"), b"\0" * 25), "expected 24 bytes.*found 25"),

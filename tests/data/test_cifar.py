@@ -166,6 +166,14 @@ def test_limits_on_memory_hold(request, form):
         load_cifar10(folder, part="train", limits=Limits(memory_bytes=30_719))
 
 
+def test_labels_that_would_not_fit_in_memory_are_not_read(sprites):
+    (sprites / "test_lables.json").write_text("[3, 8" + " " * 50_000 + "]")
+
+    assert len(load_cifar10(sprites, part="test")) == 2
+    with pytest.raises(LimitError, match=r"test_lables\.json: expected at most 40,000 memory"):
+        load_cifar10(sprites, part="test", limits=Limits(memory_bytes=40_000))
+
+
 def test_other_sprites_are_refused(sprites, images):
     (sprites / "test_batch.png").write_bytes(png(images[0].reshape(4, 512, 3)))
     with pytest.raises(DataError, match="1024 pixels wide, found mode RGB, 512 pixels wide"):
@@ -234,6 +242,8 @@ def test_arguments_are_checked(corrupted):
         load_cifar_c(corrupted, corruption="fog", severity=6)
     with pytest.raises(ValueError, match="part"):
         load_cifar10(corrupted, part="val")
+    with pytest.raises(ValueError, match="part"):
+        load_cifar100(corrupted, part="val")
     with pytest.raises(ValueError, match="labels"):
         load_cifar100(corrupted, part="test", labels="medium")
     with pytest.raises(LimitError, match="memory"):

@@ -79,8 +79,6 @@ def pixels(
     bilinearly. Transparency and the orientation noted by a camera are ignored.
     """
     try:
-        if image.mode in ("P", "PA") and "transparency" in image.info:
-            image = image.convert("RGBA")
         image = image.convert("L" if mode == "grey" else "RGB")
     except Exception as cause:  # decoders fail in many ways on hostile bytes
         raise _broken(where, (image.format or "encoded",), f"damage ({cause})") from cause
