@@ -137,7 +137,7 @@ def test_an_error_we_foresaw_is_1_and_one_line(run, words):
 
 def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):
     code = (
-        "import veracal.data.tally as t\n"
+        "import veracal.data.scanning as t\n"
         "def broken(*args, **more):\n    record = 'very private'; raise RuntimeError('a bug')\n"
         "t.tally = broken\n"
         "open('s.toml', 'w').write('''" + SCHEMA + "''')\n"

@@ -12,7 +12,7 @@ from PIL import Image
 from veracal.data.catalog import CATALOG, Request, entry
 from veracal.data.fetch import fetch
 from veracal.data.limits import Limits
-from veracal.data.load import load
+from veracal.data.loading import load
 from veracal.data.sources import BuiltIn, FromExtra, FromFolder, FromPip, Package
 from veracal.errors import DataError, FetchError, LimitError
 

@@ -20,7 +20,7 @@ from veracal.data import clients
 from veracal.data.catalog import CATALOG, entry
 from veracal.data.fetch import MANIFEST, fetch, locate, obtain, status_of
 from veracal.data.limits import Limits
-from veracal.data.load import load
+from veracal.data.loading import load
 from veracal.data.sources import (
     BuiltIn,
     File,

@@ -125,7 +125,7 @@ def check(
     """Stream FILE through its schema and count its records, keeping none."""
     from veracal.cli._data_show import INTERNAL
     from veracal.data import Schema
-    from veracal.data.tally import tally
+    from veracal.data.scanning import tally
 
     declared = Schema.load(schema)
     with _show.progress_bar(f"Checking {file.name}") as progress:

@@ -5,11 +5,13 @@ from veracal.data.corrupt import corrupt_labels
 from veracal.data.dataset import Dataset, Group, cross
 from veracal.data.groups import ByGroup, Estimate, by_group
 from veracal.data.limits import Limits
-from veracal.data.load import load, scan
+from veracal.data.loading import load
 from veracal.data.runs import Runs
+from veracal.data.scanning import Tally, scan, tally
 from veracal.data.schema import Grouping, Schema
+from veracal.data.score_files import load_scores, scan_scores
 from veracal.data.scores import Scores
-from veracal.data.split import Split, split
+from veracal.data.splitting import Split, split
 from veracal.data.units import limit_contributions
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Schema",
     "Scores",
     "Split",
+    "Tally",
     "Target",
     "Text",
     "Unit",
@@ -36,6 +39,9 @@ __all__ = [
     "cross",
     "limit_contributions",
     "load",
+    "load_scores",
     "scan",
+    "scan_scores",
     "split",
+    "tally",
 ]

@@ -293,7 +293,7 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
 
 
 def _positions(values: Array, classes: Array) -> Ints:
-    """Positions of values among classes, compared as they are written; -1 where there is none."""
+    """Positions of values among classes, compared as written; -1 where there is none."""
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if values.dtype.kind == "f" and (values == np.rint(values)).all():

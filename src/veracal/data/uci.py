@@ -10,7 +10,7 @@ from veracal import _checks
 from veracal.data.columns import Category, Column, Number, Target
 from veracal.data.dataset import Dataset
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.load import load
+from veracal.data.loading import load
 from veracal.data.schema import Grouping, Schema
 
 VARIANTS = ("plain", "text", "code")

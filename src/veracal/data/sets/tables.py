@@ -5,7 +5,7 @@ from functools import partial
 from veracal.data import builtin, uci
 from veracal.data.arff import arff_to_csv
 from veracal.data.dataset import Dataset
-from veracal.data.load import load
+from veracal.data.loading import load
 from veracal.data.sets.checksums import in_folder, in_package
 from veracal.data.sets.german_credit import GERMAN_CREDIT
 from veracal.data.sets.record import Entry, Request

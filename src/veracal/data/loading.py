@@ -1,0 +1,129 @@
+"""From a name or a path to a data set."""
+
+from pathlib import Path
+
+import numpy as np
+
+from veracal.data.dataset import Dataset, concatenate
+from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.mapped import array_folder, load_mapped
+from veracal.data.scanning import declared_schema, scan
+from veracal.data.schema import Schema
+from veracal.data.tables import Progress
+from veracal.data.units import limit_contributions
+from veracal.errors import DataError
+
+
+def load(
+    what: str | Path,
+    *,
+    schema: Schema | str | Path | None = None,
+    part: str | None = None,
+    variant: str | None = None,
+    folder: str | Path | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    rng: np.random.Generator | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load a known data set by its name, or a file of records through its schema.
+
+    Parameters
+    ----------
+    what : str or Path
+        A name that ``veracal data list`` shows, or the path of a CSV, TSV, Parquet, Arrow
+        or npz file, or of a folder with ``X.npy`` and ``y.npy``, which stays on disk.
+    schema : Schema or path of one
+        What is publicly known about the file. Named sets bring their own.
+    part, variant : str, optional
+        For named sets: which part ('train', 'test', …) and which published version.
+    folder : path, optional
+        Where the user keeps copies of named sets; by default ``$VERACAL_DATA``.
+    limits : Limits
+        What is refused as too large before it is parsed.
+    rng : Generator, optional
+        For sets that are drawn at random, and for the choice of rows where a unit has more
+        than the schema allows. By default from secret entropy.
+    progress : callable, optional
+        Called with how much is done and how much there is.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        If anything is not as declared. Nothing is returned then, not even a part.
+
+    Examples
+    --------
+    >>> load("breast-cancer").classes
+    ('malignant', 'benign')
+    """
+    if isinstance(what, str) and _is_name(what):
+        return _load_named(what, schema, part, variant, folder, limits, rng, progress)
+    path = Path(what)
+    for word, value in (("part", part), ("variant", variant)):
+        if value is not None:
+            raise ValueError(f"Expected no {word} for a file, got {word}={value!r}.")
+    declared = declared_schema(schema, path, limits)
+    if (folder_of_arrays := array_folder(path)) is not None:
+        whole = load_mapped(folder_of_arrays, declared, limits)
+    else:
+        whole = _gather(path, declared, limits, progress)
+    _check_worth(whole, path)
+    return limit_contributions(whole, at_most=declared.at_most, rng=rng)
+
+
+def _is_name(what: str) -> bool:
+    """Tell a name from a path: names have neither a suffix nor a separator."""
+    return not Path(what).suffix and len(Path(what).parts) == 1 and not Path(what).exists()
+
+
+def _load_named(
+    name: str,
+    schema: object,
+    part: str | None,
+    variant: str | None,
+    folder: str | Path | None,
+    limits: Limits,
+    rng: np.random.Generator | None,
+    progress: Progress | None,
+) -> Dataset:
+    """Load an entry of the catalog."""
+    from veracal.data.catalog import Request, entry  # it knows all loaders, this one too
+
+    if schema is not None:
+        raise ValueError(f"Expected no schema for {name!r}, which brings its own.")
+    where = None if folder is None else Path(folder)
+    request = Request(
+        folder=where, part=part, variant=variant, limits=limits, rng=rng, progress=progress
+    )
+    return entry(name).load(request)
+
+
+def _gather(path: Path, schema: Schema, limits: Limits, progress: Progress | None) -> Dataset:
+    """Collect a streamed file, within the limit on memory."""
+    parts, taken = [], 0
+    for batch in scan(path, schema, limits=limits, progress=progress):
+        taken += batch.X.nbytes
+        limits.check("memory_bytes", taken, path)
+        parts.append(batch)
+    if not parts:
+        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
+    return concatenate(parts)
+
+
+def _check_worth(dataset: Dataset, path: Path) -> None:
+    """Refuse records from which nothing can be learnt: none, or all of one class."""
+    if not len(dataset):
+        raise DataError(
+            str(path), "at least one record", "none left", "Look at what is dropped as missing."
+        )
+    if (dataset.y == dataset.y[0]).all():
+        raise DataError(
+            str(path),
+            "records of at least two classes",
+            f"only {dataset.classes[dataset.y[0]]!r}",
+            "Check the target column.",
+        )
