@@ -1,0 +1,127 @@
+"""Neighboring data sets are dealt to parts of which exactly one differs, by one unit.
+
+That is what lets two mechanisms on two parts cost the larger of their budgets and not the
+sum. The deal with a published key is replayed on neighbors; the deal by secret coins must not
+repeat itself.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from veracal.data import Dataset, Split, split
+from veracal.data.dataset import TEXT
+
+NAME = "split"
+Dealer = Callable[..., Split]
+KEY = "a published key"
+
+
+def published_seed(data: Dataset, **settings: Any) -> Split:
+    """Draw coins in row order from a published seed."""
+    if settings.pop("key", None) is None:
+        return split(data, **settings)
+    return split(data, rng=np.random.default_rng(2026), **settings)
+
+
+def coin_by_row_number(data: Dataset, **settings: Any) -> Split:
+    """Hash the row number instead of who the row belongs to."""
+    rows = data.changed(units=np.arange(len(data)))
+    return split(rows, **settings)
+
+
+def coin_by_id_when_replacing(data: Dataset, **settings: Any) -> Split:
+    """Let a newcomer choose its own part under replace-one."""
+    return split(data, **{**settings, "relation": "add-remove"})
+
+
+def exact_shares(data: Dataset, **settings: Any) -> Split:
+    """Deal exact shares under add/remove."""
+    return split(data, **{**settings, "relation": "replace-one", "fixed_size": True})
+
+
+def stratified(data: Dataset, **settings: Any) -> Split:
+    """Balance the classes over the parts: the n-th of a class goes where n says."""
+    if settings.get("key") is None:
+        return split(data, **settings)
+    rank = np.zeros(len(data), dtype=int)
+    for label in (0, 1):
+        members = np.flatnonzero(data.y == label)
+        rank[members] = np.arange(len(members))
+    return split(data.changed(units=rank % 10), **settings)
+
+
+def always_the_same(data: Dataset, **settings: Any) -> Split:
+    """Use one key for every secret deal."""
+    return split(data, **{"key": "constant", **settings})
+
+
+CORRECT: Dealer = split
+MUTANTS: dict[str, Dealer] = {
+    "published seed, coins in row order": published_seed,
+    "coin on the row number": coin_by_row_number,
+    "replaced unit changes part": coin_by_id_when_replacing,
+    "exact shares under add/remove": exact_shares,
+    "stratified by class": stratified,
+    "secret coins repeat": always_the_same,
+}
+
+
+def run(subject: Dealer, *, long: bool) -> str:
+    """Replay the deal on neighbors."""
+    rng, neighbors = np.random.default_rng(0), 0
+    for _ in range(300 if long else 40):
+        data = people(int(rng.integers(20, 120)), rng)
+        for unit in rng.permutation(np.unique(data.units))[:10]:
+            compare(subject(data, key=KEY), subject(without(data, unit), key=KEY), unit)
+            replaced = with_stranger(data, unit, rng)
+            settings: dict[str, Any] = {"key": KEY, "relation": "replace-one"}
+            compare_replaced(subject(data, **settings), subject(replaced, **settings), unit)
+            neighbors += 2
+        first, second = (where(subject(data)) for _ in range(2))
+        assert first != second, "two secret deals are the same"
+    return f"{neighbors:,} neighbors, 0 units moved"
+
+
+def people(n: int, rng: np.random.Generator) -> Dataset:
+    """Rows that carry their own number, about three to a unit."""
+    units = np.array([f"p{i}" for i in rng.integers(n // 3, size=n)], dtype=TEXT)
+    return Dataset(np.arange(n, dtype=float)[:, None], rng.integers(2, size=n), ("a", "b"), units=units)
+
+
+def without(data: Dataset, unit: object) -> Dataset:
+    """Remove a unit."""
+    return data.take(np.asarray(data.units != unit))
+
+
+def with_stranger(data: Dataset, unit: object, rng: np.random.Generator) -> Dataset:
+    """Put a stranger with other records in a unit's place."""
+    assert data.units is not None
+    units, mine = data.units.copy(), data.units == unit
+    units[mine] = f"stranger {rng.integers(10**9)}"
+    X = np.where(mine[:, None], -1 - data.X, data.X)
+    return data.changed(units=units, X=X)
+
+
+def where(parts: Split) -> dict[tuple[str, float], str]:
+    """Part of each row, by unit and row."""
+    return {
+        (str(unit), float(x)): name
+        for name, part in parts.parts.items()
+        for unit, x in zip(part.units if part.units is not None else [], part.X[:, 0], strict=True)
+    }
+
+
+def compare(whole: Split, rest: Split, gone: object) -> None:
+    """Everybody else is where they were."""
+    before = {x: part for (_, x), part in where(whole).items()}
+    moved = [x for (_, x), part in where(rest).items() if before[x] != part]
+    assert not moved, f"{len(moved)} rows moved when {gone} left"
+
+
+def compare_replaced(whole: Split, replaced: Split, gone: object) -> None:
+    """Everybody is where they were, and the stranger is where the replaced one was."""
+    before = {x: part for (_, x), part in where(whole).items()}
+    after = {x if x >= 0 else -1 - x: part for (_, x), part in where(replaced).items()}
+    assert before == after, f"rows moved when {gone} was replaced"
