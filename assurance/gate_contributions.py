@@ -32,7 +32,9 @@ def by_batch(data: Dataset, *, at_most: int) -> Dataset:
     """Limit each batch of a stream by itself."""
     assert data.units is not None
     rows = [
-        np.flatnonzero(np.isin(data.X[:, 0], limit_contributions(part, at_most=at_most).X[:, 0]))
+        np.flatnonzero(
+            np.isin(data.X[:, 0], limit_contributions(part, at_most=at_most).X[:, 0])
+        )
         for part in data.batches(16)
     ]
     return data.take(np.unique(np.concatenate(rows))).changed(at_most=at_most)
@@ -70,7 +72,8 @@ def run(subject: Limiter, *, long: bool) -> str:
         counts = np.bincount(kept.units, minlength=8)
         expected = np.minimum(np.bincount(units, minlength=8), at_most)
         assert (counts == expected).all(), f"kept {counts}, expected {expected}"
-    return f"{sets:,} data sets within bounds, choice uniform at p = {choice_pvalue(subject, long):.3f}"
+    pvalue = choice_pvalue(subject, long)
+    return f"{sets:,} data sets within bounds, choice uniform at p = {pvalue:.3f}"
 
 
 def choice_pvalue(subject: Limiter, long: bool) -> float:
@@ -91,4 +94,6 @@ def choice_pvalue(subject: Limiter, long: bool) -> float:
 def rows(units: np.ndarray) -> Dataset:
     """Rows that carry their own number."""
     n = len(units)
-    return Dataset(np.arange(n, dtype=float)[:, None], np.arange(n) % 2, ("a", "b"), units=units)
+    return Dataset(
+        np.arange(n, dtype=float)[:, None], np.arange(n) % 2, ("a", "b"), units=units
+    )

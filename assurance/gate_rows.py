@@ -11,7 +11,17 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from veracal.data import Category, Constant, Dataset, Grouping, Number, Schema, Target, Unit, Vector
+from veracal.data import (
+    Category,
+    Constant,
+    Dataset,
+    Grouping,
+    Number,
+    Schema,
+    Target,
+    Unit,
+    Vector,
+)
 from veracal.data.encode import encode
 
 NAME = "rows"
@@ -129,7 +139,9 @@ def table(n: int, rng: np.random.Generator) -> pl.DataFrame:
 def compare(whole: Dataset, neighbor: Dataset, *, gone: str) -> None:
     """Rows of everybody in both must agree, and so must all that is public."""
     assert whole.units is not None and neighbor.units is not None
-    public = [(d.classes, d.feature_names, d.size, d.norm, d.X.shape[1:]) for d in (whole, neighbor)]
+    public = [
+        (d.classes, d.feature_names, d.size, d.norm, d.X.shape[1:]) for d in (whole, neighbor)
+    ]
     assert public[0] == public[1], f"public facts changed: {public}"
     there = {str(unit): i for i, unit in enumerate(neighbor.units)}
     kept = [str(unit) for unit in whole.units if unit != gone]

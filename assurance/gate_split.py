@@ -87,7 +87,9 @@ def run(subject: Dealer, *, long: bool) -> str:
 def people(n: int, rng: np.random.Generator) -> Dataset:
     """Rows that carry their own number, about three to a unit."""
     units = np.array([f"p{i}" for i in rng.integers(n // 3, size=n)], dtype=TEXT)
-    return Dataset(np.arange(n, dtype=float)[:, None], rng.integers(2, size=n), ("a", "b"), units=units)
+    return Dataset(
+        np.arange(n, dtype=float)[:, None], rng.integers(2, size=n), ("a", "b"), units=units
+    )
 
 
 def without(data: Dataset, unit: object) -> Dataset:
@@ -109,7 +111,9 @@ def where(parts: Split) -> dict[tuple[str, float], str]:
     return {
         (str(unit), float(x)): name
         for name, part in parts.parts.items()
-        for unit, x in zip(part.units if part.units is not None else [], part.X[:, 0], strict=True)
+        for unit, x in zip(
+            part.units if part.units is not None else [], part.X[:, 0], strict=True
+        )
     }
 
 
