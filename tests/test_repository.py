@@ -12,21 +12,23 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r'^```(\w+)(?: title="([^"]+)"| exit=(\d))?\n(.*?)^```$', re.MULTILINE | re.DOTALL
+)
 LOADED = re.compile(
     r'<(?:link|script|img|iframe|source)\b[^>]*(?:href|src)="?(?:https?:)?//[^>]*>'
 )
 HEAVY = {"numpy", "scipy", "sklearn", "polars", "pyarrow", "torch"}
 
 
-def blocks(page: Path) -> list[tuple[str, str, str]]:
-    """Language, title and text of each fenced block of a page."""
+def blocks(page: Path) -> list[tuple[str, str, str, str]]:
+    """Language, title, exit code and text of each fenced block of a page."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 def has_example(page: Path) -> bool:
     """Whether the page shows Python code."""
-    return any(language == "python" for language, _, _ in blocks(page))
+    return any(language == "python" for language, *_ in blocks(page))
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])
@@ -43,9 +45,11 @@ def test_the_examples_run(page, tmp_path, monkeypatch):
     """A page's blocks work from top to bottom, as a reader would copy and type them."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": page.stem}
-    for language, title, text in blocks(page):
+    for language, title, code, text in blocks(page):
         if title:
             Path(title).write_text(text, encoding="utf-8")
+        elif language == "console":
+            type_commands(text, int(code or 0))
         elif language == "python" and ">>>" in text:
             test = doctest.DocTestParser().get_doctest(text, names, page.name, page.name, 0)
             runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -53,6 +57,17 @@ def test_the_examples_run(page, tmp_path, monkeypatch):
             names = test.globs
         elif language == "python":
             exec(compile(text, page.name, "exec"), names)
+
+
+def type_commands(text: str, code: int) -> None:
+    """Run the lines that a reader would type, and expect them to end as the page says."""
+    scripts = Path(sys.executable).parent
+    path = os.pathsep.join([str(scripts), os.environ.get("PATH", "")])
+    for line in re.findall(r"^\$ (.+)$", text, flags=re.MULTILINE):
+        done = subprocess.run(
+            line, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path}
+        )
+        assert done.returncode == code, f"{line}: {done.stderr}"
 
 
 def test_the_vision_is_three_lines():

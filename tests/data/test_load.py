@@ -228,7 +228,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
         load(bad_csv("x")(tmp_path).rename(tmp_path / "x.xlsx"), schema=SCHEMA)
     with pytest.raises(DataError, match="veracal schema draft"):
         load(tmp_path / "x.csv")
-    with pytest.raises(ValueError, match="no part for a file"):
+    with pytest.raises(ValueError, match="no part for such a file"):
         load(tmp_path / "x.csv", schema=SCHEMA, part="train")
     (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere")
     with pytest.raises(DataError, match="nothing at that path"):

@@ -2,7 +2,7 @@
 
 import json as _json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-Progress = Callable[[int, int | None], None]
+    from veracal._types import Progress
+
 _WIDTH = 100  # where the output is no terminal
 
 
@@ -74,7 +75,7 @@ def table(
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Progress]:
+def progress_bar(what: str) -> "Iterator[Progress]":
     """Show progress on stderr, if somebody is watching, and clean up after it.
 
     Yields

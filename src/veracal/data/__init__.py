@@ -4,6 +4,7 @@ from veracal.data.columns import Category, Constant, Ignore, Number, Target, Tex
 from veracal.data.corrupt import corrupt_labels
 from veracal.data.dataset import Dataset, Group, cross
 from veracal.data.groups import ByGroup, Estimate, by_group
+from veracal.data.images import ImageForm
 from veracal.data.limits import Limits
 from veracal.data.loading import load
 from veracal.data.runs import Runs
@@ -12,6 +13,7 @@ from veracal.data.schema import Grouping, Schema
 from veracal.data.score_files import load_scores, scan_scores
 from veracal.data.scores import Scores
 from veracal.data.splitting import Split, split
+from veracal.data.text import TextForm
 from veracal.data.units import limit_contributions
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Group",
     "Grouping",
     "Ignore",
+    "ImageForm",
     "Limits",
     "Number",
     "Runs",
@@ -32,6 +35,7 @@ __all__ = [
     "Tally",
     "Target",
     "Text",
+    "TextForm",
     "Unit",
     "Vector",
     "by_group",

@@ -1,13 +1,12 @@
 """Data sets that need no download: scikit-learn's, and the papers' synthetic ones."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from veracal import _checks
-from veracal._types import Array
+from veracal._types import Array, Frozen
 from veracal.data.columns import Number, Target, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.encode import encode
@@ -53,7 +52,7 @@ def _breast_cancer_schema() -> Schema:
     return Schema({**columns, "diagnosis": target}, size=569, name="breast-cancer")
 
 
-SCHEMAS: Mapping[str, Schema] = MappingProxyType(
+SCHEMAS: Mapping[str, Schema] = Frozen(
     {
         "breast-cancer": _breast_cancer_schema(),
         "wine": Schema(
@@ -147,7 +146,7 @@ def synthetic_multiplicity(
     return _plane(X, y, f"synthetic-multiplicity ({variant})")
 
 
-SYNTHETIC: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
+SYNTHETIC: Mapping[str, Callable[..., Dataset]] = Frozen(
     {
         "synthetic-clipping": synthetic_clipping,
         "synthetic-multiplicity": synthetic_multiplicity,

@@ -1,14 +1,13 @@
 """CIFAR-10, CIFAR-100 and CIFAR-C in the forms in which they are published."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Array, Ints
+from veracal._types import Array, Frozen, Ints, Progress
 from veracal.data.arrays import map_npy, read_npy
 from veracal.data.cifar_names import (
     CIFAR10,
@@ -23,10 +22,9 @@ from veracal.data.pixels import guarded_pillow, open_image, pixels
 from veracal.data.strict_json import parse_json
 from veracal.errors import DataError
 
-Progress = Callable[[int, int | None], None]
 Part = Literal["train", "test"]
 _SIDE, _PIXELS = 32, 32 * 32
-_STEMS: Mapping[str, Sequence[str]] = MappingProxyType(
+_STEMS: Mapping[str, Sequence[str]] = Frozen(
     {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 )
 

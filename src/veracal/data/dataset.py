@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal import _checks
-from veracal._types import Array, Ints
+from veracal._types import Array, Frozen, Ints
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
@@ -120,7 +119,7 @@ class Dataset:
             "X": X,
             "y": _codes(f"{self.name}: labels", self.y, len(classes), n),
             "classes": classes,
-            "groups": MappingProxyType(dict(self.groups)),
+            "groups": Frozen(self.groups),
             "units": None if self.units is None else _ids(self.units, n, self.name),
             "feature_names": tuple(self.feature_names),
         }
@@ -148,7 +147,7 @@ class Dataset:
         labels: ArrayLike,
         classes: Sequence[Label],
         *,
-        groups: Mapping[str, Group] = MappingProxyType({}),
+        groups: Mapping[str, Group] = Frozen(),
         units: ArrayLike | None = None,
         feature_names: Sequence[str] = (),
         size: int | None = None,
@@ -203,7 +202,7 @@ class Dataset:
         return self.changed(
             X=X,
             y=self.y[index],
-            groups=MappingProxyType({k: g.take(index) for k, g in self.groups.items()}),
+            groups=Frozen({k: g.take(index) for k, g in self.groups.items()}),
             units=None if self.units is None else self.units[index],
         )
 
@@ -237,7 +236,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     return first.changed(
         X=np.concatenate([part.X[:] for part in parts]),
         y=np.concatenate([part.y for part in parts]),
-        groups=MappingProxyType(
+        groups=Frozen(
             {
                 name: Group(
                     np.concatenate([part.groups[name].codes for part in parts]),

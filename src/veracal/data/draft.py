@@ -6,10 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
+from veracal._types import Progress
 from veracal.data.formats import read_table
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.schema import FORMAT, quoted
-from veracal.data.tables import Progress
 from veracal.errors import DataError
 
 _MARKS = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", ".", "-")
@@ -184,7 +184,8 @@ def _kind(name: str, profile: _Profile, is_target: bool) -> list[str]:
         if len(listed) < 2:
             listed = [*listed, "another class"]
         return ['kind = "target"', f"classes = {quoted(listed)}  # ! {_READ}"]
-    few = values is not None and len(values) <= (2 if profile.numeric else _MOST_VALUES)
+    coded = values is not None and set(values) <= {"0", "1", "2"} and len(values) <= 2
+    few = values is not None and (coded or not profile.numeric)
     if profile.width is not None:
         return [
             'kind = "vector"',

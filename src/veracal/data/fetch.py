@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from veracal._types import Progress
 from veracal.data.feature_cache import cache_folder
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.sets.record import Entry
@@ -19,7 +20,6 @@ from veracal.data.sources import (
     FromExtra,
     FromFolder,
     Package,
-    Progress,
     Source,
     check_file,
     checksum,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import polars as pl
 
+from veracal._types import Progress
 from veracal.data.arrays import read_npz
 from veracal.data.limits import Limits, readable
 from veracal.data.tables import (
-    Progress,
     frame_of_arrays,
     read_arrow,
     read_csv,

@@ -1,15 +1,14 @@
 """Images in folders and zip archives, labelled by their names."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Array
+from veracal._types import Array, Frozen, Progress
 from veracal.data.dataset import TEXT, Dataset, Group, Label, check_classes
 from veracal.data.image_files import Files, open_files
 from veracal.data.limits import DEFAULT_LIMITS, Limits
@@ -17,7 +16,6 @@ from veracal.data.pixels import Mode, Resize, guarded_pillow, open_image, pixels
 from veracal.data.text_lines import read_names
 from veracal.errors import DataError, SchemaError
 
-Progress = Callable[[int, int | None], None]
 _SPECIAL = frozenset({"label", "part", "unit", "listed"})
 HIDDEN = (r"(.*/)?\..*", r"(.*/)?__MACOSX/.*", r"(.*/)?(Thumbs\.db|desktop\.ini)")
 
@@ -67,8 +65,8 @@ class ImageForm:
         _checks.one_of(("grey", "color"), mode=self.mode)
         _checks.one_of(("none", "stretch", "crop"), resize=self.resize)
         object.__setattr__(self, "classes", check_classes(self.classes, "image form"))
-        object.__setattr__(self, "aliases", MappingProxyType(dict(self.aliases)))
-        object.__setattr__(self, "groups", MappingProxyType(dict(self.groups)))
+        object.__setattr__(self, "aliases", Frozen(self.aliases))
+        object.__setattr__(self, "groups", Frozen(self.groups))
         if problem := self._problem():
             raise SchemaError("image form", *problem, "Correct the form.")
 

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
+from veracal._types import Progress
 from veracal.data.dataset import Dataset, concatenate
+from veracal.data.images import ImageForm, load_images
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.mapped import array_folder, load_mapped
 from veracal.data.scanning import declared_schema, scan
 from veracal.data.schema import Schema
-from veracal.data.tables import Progress
+from veracal.data.text import TextForm, load_text
 from veracal.data.units import limit_contributions
 from veracal.errors import DataError
 
@@ -17,7 +19,7 @@ from veracal.errors import DataError
 def load(
     what: str | Path,
     *,
-    schema: Schema | str | Path | None = None,
+    schema: Schema | ImageForm | TextForm | str | Path | None = None,
     part: str | None = None,
     variant: str | None = None,
     folder: str | Path | None = None,
@@ -31,11 +33,13 @@ def load(
     ----------
     what : str or Path
         A name that ``veracal data list`` shows, or the path of a CSV, TSV, Parquet, Arrow
-        or npz file, or of a folder with ``X.npy`` and ``y.npy``, which stays on disk.
-    schema : Schema or path of one
+        or npz file, of a folder with ``X.npy`` and ``y.npy``, which stays on disk, of a
+        folder or zip of images, or of a file of sentences.
+    schema : Schema or path of one, ImageForm or TextForm
         What is publicly known about the file. Named sets bring their own.
     part, variant : str, optional
-        For named sets: which part ('train', 'test', …) and which published version.
+        For named sets: which part ('train', 'test', …) and which published version. A
+        part may also be asked of images whose form finds it in their path.
     folder : path, optional
         Where the user keeps copies of named sets; by default ``$VERACAL_DATA``.
     limits : Limits
@@ -63,9 +67,14 @@ def load(
     if isinstance(what, str) and _is_name(what):
         return _load_named(what, schema, part, variant, folder, limits, rng, progress)
     path = Path(what)
-    for word, value in (("part", part), ("variant", variant)):
-        if value is not None:
-            raise ValueError(f"Expected no {word} for a file, got {word}={value!r}.")
+    if variant is not None:
+        raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
+    if isinstance(schema, ImageForm):
+        return load_images(path, schema, part=part, limits=limits, progress=progress)
+    if part is not None:
+        raise ValueError(f"Expected no part for such a file, got part={part!r}.")
+    if isinstance(schema, TextForm):
+        return load_text(path, schema, limits=limits, progress=progress)
     declared = declared_schema(schema, path, limits)
     if (folder_of_arrays := array_folder(path)) is not None:
         whole = load_mapped(folder_of_arrays, declared, limits)

@@ -17,8 +17,8 @@ from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
 _BATCH = 16  # rows a network sees at once; larger ones were not faster on two cores
-_BUCKET = 16  # texts are padded to a multiple of so many tokens
-_POSITIONS = 512  # places MiniLM knows
+_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens texts are padded to
+_POSITIONS = _LENGTHS[-1]  # places MiniLM knows
 _FORM = 1  # raise whenever the same record would get another feature from this file
 
 
@@ -196,7 +196,7 @@ class MiniLM:
 
     def _padded(self, tokens: int) -> int:
         """Length to which a text is padded, from its own length and nothing else."""
-        return min(-(-tokens // _BUCKET) * _BUCKET, self.max_tokens)
+        return min(self.max_tokens, next(length for length in _LENGTHS if length >= tokens))
 
     def _forward(self, network: Any, rows: Array) -> Floats:
         """Features of texts as tokens, kinds and mask, of shape (c, 3, tokens)."""

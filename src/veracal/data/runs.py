@@ -1,12 +1,11 @@
 """What m re-trainings said of n people, remembered without keeping what each one said."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from veracal._types import Array, Floats, Ints
+from veracal._types import Array, Floats, Frozen, Ints
 from veracal.data.dataset import Group, Label, check_classes
 from veracal.data.scores import Scores
 from veracal.errors import DataError
@@ -51,7 +50,7 @@ class Runs:
         classes: Sequence[Label],
         *,
         n: int | None = None,
-        groups: Mapping[str, Group] = MappingProxyType({}),
+        groups: Mapping[str, Group] = Frozen(),
         units: Array | None = None,
         thresholds: Sequence[float] = (),
         accuracy_levels: Sequence[float] = (),
@@ -70,7 +69,7 @@ class Runs:
             raise ValueError(f"Expected thresholds only for two classes, got {k} classes.")
         if accuracy_levels and self.labels is None:
             raise ValueError("Expected labels with accuracy_levels, got none.")
-        self.groups, self.units = MappingProxyType(dict(groups)), units
+        self.groups, self.units = Frozen(groups), units
         self.thresholds, self.accuracy_levels = tuple(thresholds), tuple(accuracy_levels)
         self.m = 0
         self.counts = np.zeros((rows, k), dtype=np.int64)

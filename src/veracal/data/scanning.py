@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from veracal import _checks
+from veracal._types import Progress
 from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.encode import encode
@@ -12,7 +13,6 @@ from veracal.data.formats import read_table
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.mapped import array_folder, load_mapped
 from veracal.data.schema import Schema
-from veracal.data.tables import Progress
 from veracal.errors import DataError
 
 _ROWS = 65_536

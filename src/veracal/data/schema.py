@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from veracal._types import Frozen
 from veracal.data.columns import (
     Category,
     Column,
@@ -114,7 +114,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         for attribute in ("columns", "groups"):
-            frozen = MappingProxyType(dict(getattr(self, attribute)))
+            frozen = Frozen(getattr(self, attribute))
             object.__setattr__(self, attribute, frozen)
         object.__setattr__(self, "missing", tuple(self.missing))
         _check(self)

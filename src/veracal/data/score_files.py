@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from veracal._types import Array
+from veracal._types import Array, Progress
 from veracal.data.dataset import Group, Label
 from veracal.data.formats import read_table
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.scores import Kind, Scores
-from veracal.data.tables import Progress
 from veracal.errors import DataError
 
 

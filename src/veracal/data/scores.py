@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax, logsumexp, softmax
 
-from veracal._types import Array, Floats, Ints
+from veracal._types import Array, Floats, Frozen, Ints
 from veracal.data.dataset import Group, Label, check_classes, encode_labels
 from veracal.errors import DataError
 
@@ -59,7 +58,7 @@ class Scores:
         labels: ArrayLike | None = None,
         *,
         classes: Sequence[Label] | None = None,
-        groups: Mapping[str, Group] = MappingProxyType({}),
+        groups: Mapping[str, Group] = Frozen(),
         units: ArrayLike | None = None,
         name: str = "scores",
     ) -> Self:
@@ -81,7 +80,7 @@ class Scores:
         labels: ArrayLike | None = None,
         *,
         classes: Sequence[Label] | None = None,
-        groups: Mapping[str, Group] = MappingProxyType({}),
+        groups: Mapping[str, Group] = Frozen(),
         units: ArrayLike | None = None,
         name: str = "scores",
     ) -> Self:
@@ -132,7 +131,7 @@ class Scores:
                 )
         values = values.view()
         values.flags.writeable = False
-        return cls(values, kind, declared, codes, MappingProxyType(dict(groups)), ids, name)
+        return cls(values, kind, declared, codes, Frozen(groups), ids, name)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -215,7 +214,7 @@ class Scores:
         return self._changed(
             values=self.values[index],
             labels=None if self.labels is None else self.labels[index],
-            groups=MappingProxyType({k: g.take(index) for k, g in self.groups.items()}),
+            groups=Frozen({k: g.take(index) for k, g in self.groups.items()}),
             units=None if self.units is None else self.units[index],
         )
 

@@ -13,8 +13,6 @@ from veracal.errors import FetchError
 
 _BLOCK = 2**20
 
-Progress = Callable[[int, int | None], None]
-
 
 @dataclass(frozen=True)
 class File:

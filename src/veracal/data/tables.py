@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,10 +14,10 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
+from veracal._types import Progress
 from veracal.data.limits import Limits, no_surprises, opened, readable
 from veracal.errors import DataError, LimitError
 
-Progress = Callable[[int, int | None], None]
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _BLOCK = 2**22  # bytes of a CSV file parsed at a time

@@ -4,17 +4,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 from veracal import _checks
+from veracal._types import Frozen, Progress
 from veracal.data.dataset import TEXT, Dataset, Group, Label, check_classes
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.text_lines import (
     Column,
-    Progress,
     Record,
     json_records,
     numbered_lines,
@@ -96,8 +95,8 @@ class TextForm:
         _checks.one_of(("tsv", "jsonl"), lines=self.lines)
         _checks.whole(least=0, broken=self.broken)
         object.__setattr__(self, "classes", check_classes(self.classes, "text form"))
-        object.__setattr__(self, "aliases", MappingProxyType(dict(self.aliases)))
-        object.__setattr__(self, "groups", MappingProxyType(dict(self.groups)))
+        object.__setattr__(self, "aliases", Frozen(self.aliases))
+        object.__setattr__(self, "groups", Frozen(self.groups))
         if problem := self._problem():
             raise SchemaError("text form", *problem, "Correct the form.")
 

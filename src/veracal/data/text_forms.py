@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
+from veracal._types import Frozen
 from veracal.data.text import Rating, TextForm
 
 NLI = ("entailment", "neutral", "contradiction")
@@ -43,7 +43,7 @@ _sentiment = TextForm(
     width=3,
 )
 
-TEXT_FORMS: Mapping[str, TextForm] = MappingProxyType(
+TEXT_FORMS: Mapping[str, TextForm] = Frozen(
     {
         # GLUE (Wang et al. 2019), as its download script lays the files out.
         "sst2": _sst2,

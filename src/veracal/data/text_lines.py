@@ -1,8 +1,9 @@
 """Lines of text files, and what is written in them."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from veracal._types import Progress
 from veracal.data.limits import DEFAULT_LIMITS, Limits, opened
 from veracal.data.strict_json import parse_json
 from veracal.errors import DataError, LimitError
@@ -10,7 +11,6 @@ from veracal.errors import DataError, LimitError
 Column = str | int
 Record = Mapping[Column, str]
 Lines = Iterator[tuple[int, str]]
-Progress = Callable[[int, int | None], None]
 _FIELDS_A_LINE = 32  # longest line, in longest fields
 
 

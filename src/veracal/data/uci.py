@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from veracal import _checks
+from veracal._types import Frozen
 from veracal.data.columns import Category, Column, Number, Target
 from veracal.data.dataset import Dataset
 from veracal.data.limits import DEFAULT_LIMITS, Limits
@@ -107,7 +107,7 @@ _DERMATOLOGY = _table(
     size=358,
 )
 
-SCHEMAS: Mapping[str, Schema] = MappingProxyType(
+SCHEMAS: Mapping[str, Schema] = Frozen(
     {schema.name: schema for schema in (_CREDIT, _CONTRACEPTION, _MAMMOGRAPHY, _DERMATOLOGY)}
 )
 _CLASSES = {

@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from veracal._types import Progress
 from veracal.data.dataset import Dataset
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.schema import Schema
-from veracal.data.sources import Progress, Source
+from veracal.data.sources import Source
 from veracal.errors import DataError
 
 Kind = Literal["table", "images", "text", "model"]
