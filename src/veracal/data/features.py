@@ -1,14 +1,13 @@
 """Records as vectors: what a frozen network makes of each picture or text."""
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
-from veracal._types import Array, Floats
+from veracal._types import Array, Floats, Progress
 from veracal.data.dataset import Dataset
 from veracal.data.feature_cache import Entry, cache_folder, private_folder, records_key
 from veracal.data.fixed_shape import Score
@@ -17,9 +16,7 @@ from veracal.data.networks import EfficientNetLite0, MiniLM
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
-__all__ = ["EfficientNetLite0", "Extractor", "MiniLM", "Progress", "extract"]
-
-Progress = Callable[[int, int], None]
+__all__ = ["EfficientNetLite0", "Extractor", "MiniLM", "extract"]
 
 
 class Extractor(Protocol):
@@ -144,5 +141,5 @@ def _remembered(dataset: Dataset, extractor: Extractor, folder: Path, tell: Prog
     return features
 
 
-def _say_nothing(done: int, total: int) -> None:
+def _say_nothing(done: int, total: int | None) -> None:
     """Progress for those who did not ask."""
