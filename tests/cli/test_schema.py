@@ -74,3 +74,10 @@ def test_wrong_usage_is_2_and_a_wrong_file_is_1(run: Run) -> None:
     assert run("check", "--nonsense")[0] == 2
     code, out, err = run("draft", "gone.csv")
     assert (code, out) == (1, "") and err.startswith("error: gone.csv: expected an existing")
+
+
+def test_help_tells_what_arguments_are(run: Run) -> None:
+    """A combination of typer and click once left it out in silence."""
+    code, out, _ = run("draft", "--help")
+    assert code == 0 and "CSV, TSV, Parquet, Arrow or npz file" in " ".join(out.split())
+    assert "Example:" in out
