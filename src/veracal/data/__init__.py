@@ -4,16 +4,16 @@ from veracal.data.columns import Category, Constant, Ignore, Number, Target, Tex
 from veracal.data.corrupt import corrupt_labels
 from veracal.data.dataset import Dataset, Group, cross
 from veracal.data.groups import ByGroup, Estimate, by_group
-from veracal.data.images import ImageForm
 from veracal.data.limits import Limits
 from veracal.data.loading import load
+from veracal.data.readers.images import ImageForm
+from veracal.data.readers.score_files import load_scores, scan_scores
+from veracal.data.readers.text import TextForm
 from veracal.data.runs import Runs
 from veracal.data.scanning import Tally, scan, tally
 from veracal.data.schema import Grouping, Schema
-from veracal.data.score_files import load_scores, scan_scores
 from veracal.data.scores import Scores
 from veracal.data.splitting import Split, split
-from veracal.data.text import TextForm
 from veracal.data.units import limit_contributions
 
 __all__ = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from veracal._types import Progress
-from veracal.data.formats import read_table
 from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.formats import read_table
 from veracal.data.schema import FORMAT, quoted
 from veracal.errors import DataError
 

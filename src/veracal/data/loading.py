@@ -6,12 +6,12 @@ import numpy as np
 
 from veracal._types import Progress
 from veracal.data.dataset import Dataset, concatenate
-from veracal.data.images import ImageForm, load_images
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.mapped import array_folder, load_mapped
+from veracal.data.readers.images import ImageForm, load_images
+from veracal.data.readers.mapped import array_folder, load_mapped
+from veracal.data.readers.text import TextForm, load_text
 from veracal.data.scanning import declared_schema, scan
 from veracal.data.schema import Schema
-from veracal.data.text import TextForm, load_text
 from veracal.data.units import limit_contributions
 from veracal.errors import DataError
 
@@ -100,7 +100,7 @@ def _load_named(
     progress: Progress | None,
 ) -> Dataset:
     """Load an entry of the catalog."""
-    from veracal.data.catalog import Request, entry  # it knows all loaders, this one too
+    from veracal.data.sets.catalog import Request, entry  # it knows all loaders, this one too
 
     if schema is not None:
         raise ValueError(f"Expected no schema for {name!r}, which brings its own.")

@@ -9,9 +9,9 @@ from veracal._types import Progress
 from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.encode import encode
-from veracal.data.formats import read_table
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.mapped import array_folder, load_mapped
+from veracal.data.readers.formats import read_table
+from veracal.data.readers.mapped import array_folder, load_mapped
 from veracal.data.schema import Schema
 from veracal.errors import DataError
 

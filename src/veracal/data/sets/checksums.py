@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib.resources import files
 
-from veracal.data.sources import File
+from veracal.data.sets.sources import File
 
 # Each line of the list: SHA-256, bytes, path below the folder or inside the package.
 _LINES = files("veracal.data.sets").joinpath("checksums.txt").read_text().splitlines()

@@ -3,16 +3,16 @@
 from functools import partial
 from typing import Literal, cast
 
-from veracal.data.cifar import load_cifar10, load_cifar100, load_cifar_c
-from veracal.data.cifar_names import CORRUPTIONS, EXTRA_CORRUPTIONS
 from veracal.data.dataset import Dataset
-from veracal.data.idx import load_idx
-from veracal.data.image_forms import CHEST_XRAY, food101, sun397
-from veracal.data.images import load_images
+from veracal.data.readers.cifar import load_cifar10, load_cifar100, load_cifar_c
+from veracal.data.readers.cifar_names import CORRUPTIONS, EXTRA_CORRUPTIONS
+from veracal.data.readers.idx import load_idx
+from veracal.data.readers.image_forms import CHEST_XRAY, food101, sun397
+from veracal.data.readers.images import load_images
+from veracal.data.readers.text_lines import read_names
 from veracal.data.sets.checksums import in_folder, in_package
 from veracal.data.sets.record import Entry, Request
-from veracal.data.sources import FromFolder, FromNpm
-from veracal.data.text_lines import read_names
+from veracal.data.sets.sources import FromFolder, FromNpm
 
 _PARTS = ("train", "test")
 _CIFAR = "asks for a citation"

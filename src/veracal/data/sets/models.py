@@ -2,7 +2,7 @@
 
 from veracal.data.sets.checksums import in_folder
 from veracal.data.sets.record import Entry
-from veracal.data.sources import FromExtra, FromFolder
+from veracal.data.sets.sources import FromExtra, FromFolder
 
 _LOGITS = in_folder("logits_cifar", "densenet40_cifar10.npz")
 _RESNETS = in_folder(

@@ -11,7 +11,7 @@ from veracal._types import Progress
 from veracal.data.dataset import Dataset
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.schema import Schema
-from veracal.data.sources import Source
+from veracal.data.sets.sources import Source
 from veracal.errors import DataError
 
 Kind = Literal["table", "images", "text", "model"]
@@ -98,7 +98,7 @@ class Entry:
 
     def find(self, request: Request) -> Path:
         """Folder with the set's files, fetched if need be."""
-        from veracal.data.fetch import obtain  # only sets with files need it
+        from veracal.data.sets.fetch import obtain  # only sets with files need it
 
         return obtain(self.name, self.sources, folder=request.folder, progress=request.progress)
 

@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from veracal.data import builtin, uci
-from veracal.data.arff import arff_to_csv
 from veracal.data.dataset import Dataset
 from veracal.data.loading import load
+from veracal.data.readers.arff import arff_to_csv
+from veracal.data.sets import builtin, uci
 from veracal.data.sets.checksums import in_folder, in_package
 from veracal.data.sets.german_credit import GERMAN_CREDIT
 from veracal.data.sets.record import Entry, Request
-from veracal.data.sources import BuiltIn, FromApt, FromFolder, FromPip
+from veracal.data.sets.sources import BuiltIn, FromApt, FromFolder, FromPip
 
 _UCI = "CC BY 4.0, as UCI lists it"
 _PARTS = ("train", "test")

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from veracal.data.dataset import Dataset
+from veracal.data.readers.text import load_text
+from veracal.data.readers.text_forms import TEXT_FORMS
 from veracal.data.sets.checksums import in_folder, in_package
 from veracal.data.sets.record import Entry, Request
-from veracal.data.sources import FromFolder, FromPip
-from veracal.data.text import load_text
-from veracal.data.text_forms import TEXT_FORMS
+from veracal.data.sets.sources import FromFolder, FromPip
 
 _POLARITY = "negative or positive"
 _ENTAILMENT = "entailment or not"

@@ -1,0 +1,6 @@
+"""Records as vectors, by networks that were trained on public data."""
+
+from veracal.data.features.extraction import Extractor, extract
+from veracal.data.features.networks import EfficientNetLite0, MiniLM
+
+__all__ = ["EfficientNetLite0", "Extractor", "MiniLM", "extract"]

@@ -1,0 +1,1 @@
+"""Files of every form, read without surprises."""

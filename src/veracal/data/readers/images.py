@@ -1,0 +1,291 @@
+"""Images in folders and zip archives, labelled by their names."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Frozen, Progress
+from veracal.data.dataset import TEXT, Dataset, Group, Label, check_classes
+from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.image_files import Files, open_files
+from veracal.data.readers.pixels import Mode, Resize, guarded_pillow, open_image, pixels
+from veracal.data.readers.text_lines import read_names
+from veracal.errors import DataError, SchemaError
+
+_SPECIAL = frozenset({"label", "part", "unit", "listed"})
+HIDDEN = (r"(.*/)?\..*", r"(.*/)?__MACOSX/.*", r"(.*/)?(Thumbs\.db|desktop\.ini)")
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    r"""What is publicly known about a collection of images.
+
+    Attributes
+    ----------
+    classes : tuple of str or int
+        Declared labels.
+    height, width : int
+        Size of the arrays.
+    patterns : tuple of str
+        Regular expressions; the first that matches the whole relative path of a file, with
+        forward slashes, tells what it is. Each has a group ``(?P<label>…)``. Optional
+        groups, the same in all patterns: ``part`` (such as train or test), ``unit`` (whom
+        the image shows), ``listed`` (how lists of files name it), and declared groups.
+    mode : 'grey' or 'color'
+    aliases : mapping of str to class
+        Labels as the paths write them, where that is not the name of the class.
+    groups : mapping of str to tuple of values
+        Groups of the patterns that divide the records, and the values each may have.
+    resize : 'none', 'stretch' or 'crop'
+        What to do with an image of another size: refuse it, scale it to the declared
+        size, or scale it to cover that size and cut off the rest.
+    ignore : tuple of str
+        Patterns of files that are no records. Any other file must match a pattern.
+    formats : tuple of str
+        Pillow's names of the formats that may occur.
+    """
+
+    classes: tuple[Label, ...]
+    height: int
+    width: int
+    patterns: tuple[str, ...]
+    mode: Mode = "color"
+    aliases: Mapping[str, Label] = field(default_factory=dict)
+    groups: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
+    resize: Resize = "none"
+    ignore: tuple[str, ...] = HIDDEN
+    formats: tuple[str, ...] = ("JPEG", "PNG")
+
+    def __post_init__(self) -> None:
+        _checks.whole(height=self.height, width=self.width)
+        _checks.one_of(("grey", "color"), mode=self.mode)
+        _checks.one_of(("none", "stretch", "crop"), resize=self.resize)
+        object.__setattr__(self, "classes", check_classes(self.classes, "image form"))
+        object.__setattr__(self, "aliases", Frozen(self.aliases))
+        object.__setattr__(self, "groups", Frozen(self.groups))
+        if problem := self._problem():
+            raise SchemaError("image form", *problem, "Correct the form.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image."""
+        return (self.height, self.width, *((3,) if self.mode == "color" else ()))
+
+    def _problem(self) -> tuple[str, str] | None:
+        """Say what was expected and found where the form contradicts itself."""
+        for target in self.aliases.values():
+            if target not in self.classes:
+                return "labels that stand for declared classes", repr(target)
+        names = []
+        for pattern in (*self.patterns, *self.ignore):
+            try:
+                names.append(frozenset(re.compile(pattern).groupindex))
+            except re.error as cause:
+                return "regular expressions", f"{pattern!r} ({cause})"
+        kinds = set(names[: len(self.patterns)])
+        if len(kinds) != 1 or "label" not in next(iter(kinds)):
+            return "patterns with a group named label, and the same groups in all", str(
+                [sorted(kind) for kind in kinds]
+            )
+        if (found := next(iter(kinds)) - _SPECIAL) != set(self.groups):
+            return f"the groups {sorted(self.groups)} in each pattern", str(sorted(found))
+        return None
+
+
+def load_images(
+    path: str | Path,
+    form: ImageForm,
+    *,
+    part: str | None = None,
+    lists: str | Path | Sequence[str | Path] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    size: int | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load images of one size.
+
+    Parameters
+    ----------
+    path : path
+        A folder, or a zip archive, which is not unpacked on disk.
+    form : ImageForm
+        What is known about it; ``veracal.data.readers.image_forms`` has some ready-made.
+    part : str, optional
+        Load only files whose pattern found this part. None: all.
+    lists : path or paths, optional
+        Text files that name, line by line, the files to load. None: all.
+    limits : Limits
+        What is refused as too large before it is decoded.
+    size : int, optional
+        Declared number of rows.
+    name : str, optional
+        What to call the data set; by default as the path.
+    progress : callable, optional
+        Called with the number of images decoded, and how many there are.
+
+    Returns
+    -------
+    Dataset
+        Bytes of shape (n, height, width) or (n, height, width, 3), sorted by path.
+
+    Raises
+    ------
+    DataError
+        Naming the first file that is not as the form says. Nothing is returned then.
+    """
+    path = Path(path)
+    with open_files(path, limits) as files:
+        found = _matched(files.names, form, path)
+        found = _chosen(found, part, _listed(lists, limits), path)
+        codes = _codes(found, form, path)
+        X = _decoded(files, tuple(found), form, path, limits, progress)
+    return Dataset(
+        X,
+        codes,
+        form.classes,
+        groups={
+            group: Group.from_values(_texts(found, group, path), values)
+            for group, values in form.groups.items()
+        },
+        units=_texts(found, "unit", path) if _has(form, "unit") else None,
+        size=size,
+        name=path.name if name is None else name,
+    )
+
+
+Found = dict[str, re.Match[str]]
+
+
+def _has(form: ImageForm, group: str) -> bool:
+    """Tell whether the patterns of a form have a group of this name."""
+    return group in re.compile(form.patterns[0]).groupindex
+
+
+def _matched(names: Iterable[str], form: ImageForm, path: Path) -> Found:
+    """Match every file that is not ignored; one that matches nothing is an error."""
+    patterns = [re.compile(pattern) for pattern in form.patterns]
+    ignore = [re.compile(pattern) for pattern in form.ignore]
+    found = {}
+    for name in names:
+        if any(pattern.fullmatch(name) for pattern in ignore):
+            continue
+        match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+        if match is None:
+            raise DataError(
+                f"{path}: {name}",
+                "a file that one of the form's patterns matches",
+                "one that none does",
+                "Add a pattern, or one to ignore, by dataclasses.replace(form, …).",
+            )
+        found[name] = match
+    return found
+
+
+def _listed(
+    lists: str | Path | Sequence[str | Path] | None, limits: Limits
+) -> dict[str, str] | None:
+    """Return the files that lists name, and which list names each."""
+    if lists is None:
+        return None
+    wanted: dict[str, str] = {}
+    for path in [lists] if isinstance(lists, str | Path) else lists:
+        for name in read_names(path, limits):
+            entry = name.removeprefix("/")
+            if entry in wanted:
+                raise DataError(
+                    str(path), "each file once in all lists", repr(entry), "Remove the line."
+                )
+            wanted[entry] = str(path)
+    return wanted
+
+
+def _chosen(found: Found, part: str | None, listed: dict[str, str] | None, path: Path) -> Found:
+    """Keep the files of a part, and those that are listed."""
+    if part is not None:
+        found = {n: m for n, m in found.items() if m.groupdict().get("part") == part}
+    if listed is not None:
+        found = _named(found, listed, path)
+    if not found:
+        chosen = "no image at all" if part is None else f"no image of part {part!r}"
+        raise DataError(str(path), "images that the form describes", chosen, "Check the path.")
+    return found
+
+
+def _named(found: Found, listed: dict[str, str], path: Path) -> Found:
+    """Keep the files that are listed, each of which must be there once."""
+    names: dict[str, str] = {}
+    for name, match in found.items():
+        entry = match.groupdict().get("listed") or name
+        if entry in names and entry in listed:
+            raise DataError(
+                f"{path}: {name}", f"{entry!r} once", "a second one", "Remove one of the files."
+            )
+        names[entry] = name
+    for entry, where in listed.items():
+        if entry not in names:
+            raise DataError(
+                where, f"files of {path}", repr(entry), "Complete the folder or the archive."
+            )
+    return {name: found[name] for name in sorted(names[entry] for entry in listed)}
+
+
+def _codes(found: Found, form: ImageForm, path: Path) -> Array:
+    """Return the position of each label among the classes."""
+    place = {label: i for i, label in enumerate(form.classes)}
+    known = {str(label): i for label, i in place.items()}
+    known |= {text: place[label] for text, label in form.aliases.items()}
+    for name, match in found.items():
+        if match["label"] not in known:
+            raise DataError(
+                f"{path}: {name}",
+                f"one of {len(known)} declared labels, such as {next(iter(known))!r}",
+                repr(match["label"]),
+                "Declare the class, or remove the file.",
+            )
+    return np.array([known[match["label"]] for match in found.values()], np.int64)
+
+
+def _texts(found: Found, group: str, path: Path) -> Array:
+    """Return what the patterns found in a group, for each file."""
+    for name, match in found.items():
+        if match[group] is None:
+            raise DataError(
+                f"{path}: {name}", f"a {group} in its name", "none", "Correct the pattern."
+            )
+    return np.array([match[group] for match in found.values()], TEXT)
+
+
+def _decoded(
+    files: Files,
+    names: Sequence[str],
+    form: ImageForm,
+    path: Path,
+    limits: Limits,
+    progress: Progress | None,
+) -> Array:
+    """Decode files into one array, whose size is checked first."""
+    shape = (len(names), *form.shape)
+    limits.check("rows", len(names), path)
+    limits.check("memory_bytes", int(np.prod(shape, dtype=object)), path)
+    X = np.empty(shape, np.uint8)
+    with guarded_pillow() as pillow:
+        for i, name in enumerate(names):
+            where = f"{path}: {name}"
+            data = files.read(name)
+            image = open_image(data, where, pillow, formats=form.formats, limits=limits)
+            X[i] = pixels(
+                image,
+                where,
+                mode=form.mode,
+                height=form.height,
+                width=form.width,
+                resize=form.resize,
+            )
+            if progress:
+                progress(i + 1, len(names))
+    return X

