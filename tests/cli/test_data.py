@@ -10,6 +10,7 @@ import pytest
 
 from veracal import __version__
 from veracal.cli import GROUPS, main
+from veracal.data import load
 from veracal.data.sets.catalog import CATALOG
 
 VISITS = "id,age,sex,label\n1,30,f,yes\n2,?,m,no\n3,50,m,no\n3,51,m,yes\n4,20,f,no\n"
@@ -327,3 +328,19 @@ def test_check_takes_a_matrix_on_disk(run, tmp_path):
     code, out, _ = run("data", "check", "m", "--schema", "m.toml", "--json")
     assert code == 0
     assert json.loads(out)["internal"]["read"] == json.loads(out)["internal"]["kept"] == 7
+
+
+def test_features_are_extracted_into_a_folder(run, data_folder, monkeypatch):
+    monkeypatch.setenv("VERACAL_DATA", str(data_folder("glue").parent))
+    code, out, err = run(
+        "data", "features", "wnli", "--part", "dev", "--out", "f", "--no-cache"
+    )
+    assert (code, out) == (0, "f\n")
+    assert "treat them as the records" in err
+    assert load("f", schema="f/schema.toml").X.shape == (71, 384)
+    code, _, err = run("data", "features", "wnli", "--out", "f")
+    assert code == 1
+    assert "expected a new folder" in err
+    code, _, err = run("data", "features", "wine", "--out", "g")
+    assert code == 1
+    assert "need another extractor" in err

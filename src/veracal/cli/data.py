@@ -140,6 +140,60 @@ def check(
     typer.echo(f"           ({INTERNAL})")
 
 
+@app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
+def features(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A named set of images or text, or a file of text.",
+            autocompletion=_names,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="New folder for the features.")],
+    schema: Annotated[
+        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+    ] = None,
+    part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
+    pixels: Annotated[int, typer.Option(min=32, help="Side that images are resized to.")] = 96,
+    tokens: Annotated[int, typer.Option(min=8, max=512, help="Where texts are cut.")] = 128,
+    cache: Annotated[bool, typer.Option(help="Keep the features for the next time.")] = True,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Turn images or text into vectors by a frozen network, one record at a time.
+
+    Images go through EfficientNet-Lite0, text through MiniLM. The folder holds X.npy, y.npy
+    and schema.toml, and loads as a matrix that stays on disk.
+    """
+    from veracal.data import Schema, load
+    from veracal.data.features import EfficientNetLite0, MiniLM, extract
+    from veracal.data.saving import SCHEMA_FILE, new_folder, save_matrix
+
+    _check_usage(what, schema, part)
+    new_folder(out)  # before the work, not after it
+    declared = None if schema is None else Schema.load(schema)
+    with _show.progress_bar(f"Loading {what}") as progress:
+        dataset = load(what, schema=declared, part=part, folder=folder, progress=progress)
+    is_text = dataset.X.dtype.kind == "T"
+    extractor = MiniLM(tokens) if is_text else EfficientNetLite0(pixels)
+    with _show.progress_bar(f"Extracting {extractor.name}") as progress:
+        found = extract(dataset, extractor, cache=None if cache else False, progress=progress)
+    assert extractor.bounds is not None
+    save_matrix(found, out, bounds=extractor.bounds)
+    figures = {
+        "folder": str(out),
+        "schema": str(out / SCHEMA_FILE),
+        "extractor": extractor.name,
+        "numbers": extractor.dimension,
+    }
+    if json:
+        _show.print_json(figures)
+    else:
+        typer.echo(out)
+    _show.status(f"{extractor.dimension} numbers for each record; treat them as the records.")
+
+
 def _check_usage(what: str, schema: Path | None, choice: str | None) -> None:
     """Refuse options that make no sense together."""
     from veracal.data.sets.catalog import CATALOG

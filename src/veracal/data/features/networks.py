@@ -43,6 +43,7 @@ class EfficientNetLite0:
     dimension: ClassVar[int] = 1280
     block: ClassVar[int] = _BATCH
     norm: ClassVar[None] = None
+    bounds: ClassVar[tuple[float, float]] = (0.0, 6.0)  # its last activation is ReLU6
 
     def __post_init__(self) -> None:
         _checks.whole(least=32, pixels=self.pixels)
@@ -56,7 +57,7 @@ class EfficientNetLite0:
                 where,
                 "pictures as bytes, of shape (n, height, width) or (n, height, width, 3)",
                 f"{X.dtype} of shape {X.shape}",
-                "Keep pictures as uint8 from 0 to 255; this extractor scales them itself.",
+                "Keep pictures as uint8 from 0 to 255; numbers and text need another extractor.",
             )
 
     def fingerprint(self) -> dict[str, str | int]:
@@ -145,6 +146,11 @@ class MiniLM:
     def norm(self) -> float | None:
         """Bound on the norm of a feature, if one is declared."""
         return 1.0 if self.normalize else None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Bounds on each number of a feature, if the settings promise any."""
+        return (-1.0, 1.0) if self.normalize else None
 
     def check(self, X: Array | MappedRows, where: str) -> None:
         """Refuse anything but sentences and pairs of them."""

@@ -1,0 +1,108 @@
+"""A matrix of records written to a folder, from which it can be mapped again."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from veracal.data.columns import Category, Column, Target, Unit, Vector
+from veracal.data.dataset import Dataset
+from veracal.data.limits import no_surprises
+from veracal.data.schema import Grouping, Schema
+from veracal.errors import DataError
+
+SCHEMA_FILE = "schema.toml"
+
+
+def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, float]) -> Path:
+    """Write a data set as ``X.npy``, ``y.npy`` and what belongs to it, with its schema.
+
+    ``load(folder, schema=folder / "schema.toml")`` maps it again.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With features of shape (n, d).
+    folder : path
+        A new folder. It appears whole or not at all, and only its owner can enter it:
+        features say almost as much about people as the records do.
+    bounds : two floats
+        Public bounds on every number of X.
+    """
+    folder = new_folder(folder)
+    if dataset.X.ndim != 2 or dataset.X.dtype.kind != "f":
+        raise DataError(
+            dataset.name,
+            "features of shape (n, d)",
+            f"{dataset.X.dtype} of shape {dataset.X.shape}",
+            "Extract features first.",
+        )
+    for name in dataset.groups:
+        if Path(name).name != name or "\0" in name:
+            raise DataError(
+                dataset.name,
+                "groups whose names can be files'",
+                repr(name),
+                "Rename the group.",
+            )
+    with no_surprises(folder.parent):
+        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        try:
+            _write(dataset, work, bounds)
+            work.rename(folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+    return folder
+
+
+def new_folder(folder: str | Path) -> Path:
+    """Return the path of a folder that is still to be made, or raise."""
+    if Path(folder).exists():
+        raise DataError(str(folder), "a new folder", "one that exists", "Name another.")
+    return Path(folder)
+
+
+def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
+    """Schema of a saved matrix: what was declared of the data set, and no more."""
+    columns: dict[str, Column] = {
+        "X": Vector(dataset.X.shape[1], *bounds, center=0, spread=1),
+        "y": Target(dataset.classes),
+    }
+    if dataset.units is not None:
+        columns["units"] = Unit(dataset.at_most)
+    for name, group in dataset.groups.items():
+        columns[f"group_{name}"] = Category(group.names, feature=False)
+    return Schema(
+        columns,
+        groups={name: Grouping(f"group_{name}") for name in dataset.groups},
+        norm=dataset.norm,
+        size=dataset.size,
+        name=dataset.name,
+    )
+
+
+def _write(dataset: Dataset, folder: Path, bounds: tuple[float, float]) -> None:
+    """Write the files of a data set, its rows a block at a time."""
+    X = np.lib.format.open_memmap(
+        folder / "X.npy", "w+", dtype=dataset.X.dtype, shape=dataset.X.shape
+    )
+    done = 0
+    for batch in dataset.batches():
+        X[done : done + len(batch)] = batch.X[:]
+        done += len(batch)
+    X.flush()
+    np.save(folder / "y.npy", dataset.labels)
+    if dataset.units is not None:
+        np.save(folder / "units.npy", _plain(dataset.units))
+    for name, group in dataset.groups.items():
+        np.save(folder / f"group_{name}.npy", np.asarray(group.names)[group.codes])
+    (folder / SCHEMA_FILE).write_text(
+        matrix_schema(dataset, bounds).to_toml(), encoding="utf-8"
+    )
+
+
+def _plain(ids: np.ndarray) -> np.ndarray:
+    """Ids in a type that npy files hold without pickling."""
+    return np.array(ids.tolist(), dtype=np.str_) if ids.dtype.kind == "T" else ids
