@@ -57,7 +57,7 @@ class EfficientNetLite0:
                 where,
                 "pictures as bytes, of shape (n, height, width) or (n, height, width, 3)",
                 f"{X.dtype} of shape {X.shape}",
-                "Keep pictures as uint8 from 0 to 255; numbers and text need another extractor.",
+                "Keep pictures as uint8 from 0 to 255; other records need another extractor.",
             )
 
     def fingerprint(self) -> dict[str, str | int]:
