@@ -119,6 +119,7 @@ def test_missing_values_without_a_treatment(column: Any, values: list[object]) -
         (Category(("a", "b")), ["a", "a "], "found 'a ' in record 2"),
         (Category((1, 2)), [1.0, 1.5], "whole numbers, found 1.5"),
         (Category(("a", "b")), [b"a", b"b"], "type Binary"),
+        (Category((1, 2)), [1.0, 1e300], "at most 64 bits, found 1e\\+300 in record 2"),
         (Vector(2, 0, 1), [[0, 1], [0]], r"list of 2 numbers.*record 2"),
         (Vector(2, 0, 1), [[0, 1], [0, 3]], r"2 numbers in \[0, 1\].*record 2"),
         (Vector(2, 0, 1), [[0, 1], [0, None]], r"2 numbers in \[0, 1\].*record 2"),

@@ -54,6 +54,16 @@ def test_a_share_of_zero_gives_no_part() -> None:
     assert parts.calibration is None and set(parts.parts) == {"train", "test"}
 
 
+@pytest.mark.parametrize("train", [0.1, 0.35, 0.7, 0.9, 1 - 1e-12])
+def test_rounding_sends_nobody_to_a_part_that_is_not(train: float) -> None:
+    class Last(np.random.Generator):
+        def random(self, size: int) -> np.ndarray:  # type: ignore[override]
+            return np.full(size, np.nextafter(1, 0))
+
+    parts = split(dataset(), (train, 1 - train, 0.0), rng=Last(np.random.PCG64(0)))
+    assert parts.calibration is not None and len(parts.calibration) == 400
+
+
 def test_fresh_splits_differ() -> None:
     assert places(dataset()) != places(dataset())
 

@@ -300,6 +300,11 @@ def _as_text(cells: _Cells) -> pl.Series:
             ~whole.fill_null(False).to_numpy(), "text or whole numbers", "Convert the column."
         )
         values = values.cast(pl.Int64, strict=False)
+        cells.refuse(
+            values.is_null().to_numpy() & ~cells.missing,
+            "whole numbers of at most 64 bits",
+            "Convert the column.",
+        )
     return values.cast(pl.String)
 
 

@@ -131,7 +131,9 @@ def _places(
         coins = (_random.secret_generator() if rng is None else rng).random(n_units)
     if fixed_size:
         coins = (np.argsort(np.argsort(coins, kind="stable"), kind="stable") + 0.5) / n_units
-    place = np.searchsorted(np.cumsum(fractions)[:-1], coins, side="right").astype(np.int8)
+    edges = np.cumsum(fractions)[:-1]
+    edges[np.cumsum(fractions[:0:-1])[::-1] == 0] = 1  # or rounding leaves room for no part
+    place = np.searchsorted(edges, coins, side="right").astype(np.int8)
     return place if dataset.units is None else place[numbers]
 
 
