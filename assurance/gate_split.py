@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from veracal.data import Dataset, Split, split
-from veracal.data.dataset import TEXT
+from veracal.data.labels import TEXT
 
 NAME = "split"
 Dealer = Callable[..., Split]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from veracal.data import Dataset, Group, cross
-from veracal.data.dataset import TEXT, concatenate, encode_labels
+from veracal.data.dataset import concatenate
+from veracal.data.labels import TEXT, encode_labels
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 

@@ -21,8 +21,8 @@ from veracal.data import (
     Unit,
     Vector,
 )
-from veracal.data.dataset import TEXT
 from veracal.data.encode import clip_rows, encode
+from veracal.data.labels import TEXT
 from veracal.errors import DataError
 
 Y = Target(("no", "yes"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from veracal.data import Dataset, Group, load
-from veracal.data.dataset import TEXT
+from veracal.data.labels import TEXT
 from veracal.data.rows import MappedRows
 from veracal.data.saving import save_matrix
 from veracal.errors import DataError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from veracal.data import Dataset, limit_contributions, split
-from veracal.data.dataset import TEXT
+from veracal.data.labels import TEXT
 from veracal.data.units import keyed_coins
 
 

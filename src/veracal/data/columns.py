@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from veracal.data.dataset import Label, check_classes
+from veracal.data.labels import Label, check_classes
 from veracal.errors import SchemaError
 
 

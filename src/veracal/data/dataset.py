@@ -9,11 +9,10 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks
 from veracal._types import Array, Frozen, Ints
+from veracal.data.labels import TEXT, Label, check_classes, encode_labels
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
-Label = str | int
-TEXT = np.dtypes.StringDType()
 _CHECKED_ROWS = 65_536
 
 
@@ -247,62 +246,6 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
         ),
         units=(None if first.units is None else np.concatenate([part.units for part in parts])),
     )
-
-
-def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
-    """Return declared classes as a tuple: at least two, all different, all str or all int."""
-    result = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
-    kinds = {type(label) for label in result}
-    if len(result) < 2 or len(set(result)) < len(result) or kinds not in ({str}, {int}):
-        raise DataError(
-            f"{where}: classes",
-            "at least two different labels, all text or all integers",
-            repr(result)[:80],
-            "Declare every class the records may have, whether or not it occurs.",
-        )
-    return result
-
-
-def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> Ints:
-    """Replace each value by its position among the declared classes.
-
-    Raises
-    ------
-    DataError
-        Naming the first value that was not declared, and its row.
-    """
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise DataError(where, "one dimension", f"shape {array.shape}", "Pass one value a row.")
-    codes = np.empty(len(array), dtype=np.int64)
-    for start in range(0, len(array), _CHECKED_ROWS):  # as text, records take much more room
-        block = array[start : start + _CHECKED_ROWS]
-        found = _positions(block, np.asarray(classes))
-        codes[start : start + len(block)] = found
-        if (found < 0).any():
-            wrong = int(np.argmax(found < 0))
-            listed = ", ".join(map(repr, list(classes)[:8])) + ", …" * (len(classes) > 8)
-            raise DataError(
-                where,
-                f"one of {listed}",
-                f"{str(block[wrong])!r} in record {start + wrong + 1}",
-                "Declare the label, or correct the record.",
-            )
-    return codes
-
-
-def _positions(values: Array, classes: Array) -> Ints:
-    """Positions of values among classes, compared as written; -1 where there is none."""
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
-    if values.dtype.kind == "f" and (values == np.rint(values)).all():
-        values = values.astype(np.int64)
-    if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
-        values, classes = values.astype(TEXT), classes.astype(TEXT)
-    order = np.argsort(classes)
-    place = np.searchsorted(classes[order], values)
-    codes: Ints = order[np.minimum(place, len(classes) - 1)]
-    return np.where(classes[codes] == values, codes, -1)
 
 
 def _features(X: Any, where: str) -> Array | MappedRows:

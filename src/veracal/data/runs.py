@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Array, Floats, Frozen, Ints
-from veracal.data.dataset import Group, Label, check_classes
+from veracal.data.dataset import Group
+from veracal.data.labels import Label, check_classes
 from veracal.data.scores import Scores
 from veracal.errors import DataError
 

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax, logsumexp, softmax
 
 from veracal._types import Array, Floats, Frozen, Ints
-from veracal.data.dataset import Group, Label, check_classes, encode_labels
+from veracal.data.dataset import Group
+from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.errors import DataError
 
 Kind = Literal["logits", "probabilities"]

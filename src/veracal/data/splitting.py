@@ -8,7 +8,8 @@ import numpy as np
 
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
-from veracal.data.dataset import TEXT, Dataset
+from veracal.data.dataset import Dataset
+from veracal.data.labels import TEXT
 from veracal.data.units import keyed_coins, unit_numbers
 
 Relation = Literal["add-remove", "replace-one"]

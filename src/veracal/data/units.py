@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
-from veracal.data.dataset import TEXT, Dataset
+from veracal.data.dataset import Dataset
+from veracal.data.labels import TEXT
 
 _SCALE = 2.0**-53
 

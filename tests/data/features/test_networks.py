@@ -13,8 +13,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from veracal.data.dataset import TEXT, Dataset
+from veracal.data.dataset import Dataset
 from veracal.data.features import EfficientNetLite0, MiniLM, extract
+from veracal.data.labels import TEXT
 from veracal.errors import DataError, MissingExtraError
 
 torch = pytest.importorskip("torch")

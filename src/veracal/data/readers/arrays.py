@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from veracal._types import Array
-from veracal.data.dataset import Dataset, Group, Label
+from veracal.data.dataset import Dataset, Group
+from veracal.data.labels import Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits, inside, no_surprises, opened
 from veracal.data.readers.archives import open_archive
 from veracal.data.readers.npy import NpyHeader, read_header

@@ -8,7 +8,8 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Array, Frozen, Ints, Progress
-from veracal.data.dataset import Dataset, Group, Label
+from veracal.data.dataset import Dataset, Group
+from veracal.data.labels import Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits, inside, no_surprises, opened, readable
 from veracal.data.readers.arrays import map_npy, read_npy
 from veracal.data.readers.cifar_names import (

@@ -12,7 +12,8 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from veracal._types import Array
-from veracal.data.dataset import Dataset, Label
+from veracal.data.dataset import Dataset
+from veracal.data.labels import Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits, opened
 from veracal.data.readers.archives import check_expansion
 from veracal.errors import DataError

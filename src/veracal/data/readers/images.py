@@ -9,7 +9,8 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Array, Frozen, Progress
-from veracal.data.dataset import TEXT, Dataset, Group, Label, check_classes
+from veracal.data.dataset import Dataset, Group
+from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.readers.image_files import Files, open_files
 from veracal.data.readers.pixels import Mode, Resize, guarded_pillow, open_image, pixels

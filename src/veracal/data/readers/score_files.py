@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array, Progress
-from veracal.data.dataset import Group, Label
+from veracal.data.dataset import Group
+from veracal.data.labels import Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.readers.formats import read_table
 from veracal.data.scores import Kind, Scores
