@@ -1,5 +1,6 @@
 """A data set holds what was declared, or is never made."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,7 @@ def test_rows_on_disk_equal_the_array(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", array)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     rows = MappedRows.of(mapped)
-    assert rows.shape == array.shape and rows.nbytes == array.nbytes
+    assert rows is not None and rows.shape == array.shape and rows.nbytes == array.nbytes
     some = np.random.default_rng(1).integers(50_000, size=40_000)
     for key in (slice(None), slice(10, 20), slice(None, None, 7), slice(5, 5), some):
         assert (rows[key] == array[key]).all()
@@ -159,8 +160,11 @@ def test_rows_on_disk_equal_the_array(tmp_path: Path) -> None:
     assert (np.asarray(rows) == array).all()
     with pytest.raises(ValueError, match="without a copy"):
         np.array(rows, copy=False)
-    with pytest.raises(ValueError, match="strided view"):
-        MappedRows.of(mapped[:, ::2])
+    part = MappedRows.of(mapped[10:20][3:5])
+    assert part is not None and (part[:] == array[13:15]).all()
+    for other in (mapped[:, ::2], mapped[::-1], mapped.T, mapped.astype(np.float64)):
+        assert MappedRows.of(other) is None
+    assert MappedRows.of(np.load(tmp_path / "X.npy", mmap_mode="c")) is None
 
 
 def test_a_data_set_of_rows_on_disk_stays_there(tmp_path: Path) -> None:
@@ -176,3 +180,97 @@ def test_a_data_set_of_rows_on_disk_stays_there(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", array)
     with pytest.raises(DataError, match="nan in record 4"):
         Dataset(np.load(tmp_path / "X.npy", mmap_mode="r"), np.arange(10) % 2, ("a", "b"))
+
+
+def test_a_slice_of_a_map_holds_its_own_rows(tmp_path: Path) -> None:
+    array = np.arange(12.0).reshape(6, 2)
+    np.save(tmp_path / "X.npy", array)
+    whole = np.load(tmp_path / "X.npy", mmap_mode="r")
+    for part in (whole[2:4], whole[4:1:-2], whole[:, :1][2:4], whole.astype(np.float32)[2:4]):
+        assert (Dataset(part, np.array([0, 1]), ("a", "b")).X[:] == np.asarray(part)).all()
+    edited = np.load(tmp_path / "X.npy", mmap_mode="c")
+    edited[0, 0] = 555
+    assert Dataset(edited, np.arange(6) % 2, ("a", "b")).X[0, 0] == 555
+
+
+def test_a_file_that_changes_after_its_check_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", np.ones((4, 2)))
+    data = Dataset(np.load(tmp_path / "X.npy", mmap_mode="r"), np.arange(4) % 2, ("a", "b"))
+    assert data.X[:].sum() == 8
+    np.save(tmp_path / "X.npy", np.full((5, 2), np.nan))
+    with pytest.raises(DataError, match="has changed since"):
+        data.X[:]
+    (tmp_path / "X.npy").unlink()
+    with pytest.raises(DataError, match="nothing at that path"):
+        data.X[:]
+
+
+def test_nobody_changes_a_record_afterwards() -> None:
+    X, y, units, codes = np.ones((2, 1)), np.array([0, 1]), np.array([1, 2]), np.array([0, 0])
+    data = Dataset(X, y, ("a", "b"), units=units, groups={"g": Group(codes, ("x", "y"))})
+    X[0], y[0], units[0], codes[0] = np.nan, 7, 9, 1
+    again = pickle.loads(pickle.dumps(data)).take(np.array([0, 1]))
+    for held in (data, data.take(np.array([0, 1])), again):
+        arrays = [held.X, held.y, held.units, held.groups["g"].codes]
+        assert [a.tolist() for a in arrays] == [[[1], [1]], [0, 1], [1, 2], [0, 0]]
+    for array in (data.X, data.y, data.units, data.groups["g"].codes, data.take([1]).y):
+        with pytest.raises(ValueError, match="read-only|WRITEABLE"):
+            array.flags.writeable = True
+            array[:1] = 5
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        np.array([None, "p", None], object),
+        np.array(["", "p", "q"]),
+        np.array([1.5, 2, 3], object),
+        np.array([np.nan, 1, 2]),
+        np.array([[1], [2], [3]]),
+        np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]),
+    ],
+)
+def test_an_id_that_is_missing_is_nobody(units: object) -> None:
+    with pytest.raises(DataError, match="units"):
+        Dataset(np.zeros((3, 1)), np.array([0, 1, 0]), ("a", "b"), units=units)  # type: ignore[arg-type]
+
+
+def test_masked_arrays_are_refused() -> None:
+    masked = np.ma.masked_array([[1.0], [3.0]], mask=[[1], [0]])
+    with pytest.raises(DataError, match="masked"):
+        Dataset(masked, np.array([0, 1]), ("a", "b"))
+    with pytest.raises(DataError, match="masked"):
+        encode_labels(np.ma.masked_array([0, 1], mask=[0, 1]), [0, 1], "y")
+
+
+def test_declared_bounds_must_hold() -> None:
+    X, y, units = np.array([[3.0, 4.0], [0, 1]]), np.array([0, 1]), np.array([7, 7])
+    with pytest.raises(DataError, match="norm at most 4.9, found 5 in record 1"):
+        Dataset(X, y, ("a", "b"), norm=4.9)
+    assert Dataset(X, y, ("a", "b"), norm=5).norm == 5
+    with pytest.raises(DataError, match="at most 1 rows of one unit, found 2"):
+        Dataset(X, y, ("a", "b"), units=units, at_most=1)
+    once = Dataset(X, y, ("a", "b"), units=np.array([1, 2]), at_most=1)
+    assert once.take([1, 0]).at_most == 1
+    assert once.take([1, 1]).at_most is None  # twice is twice
+
+
+def test_choosing_rows() -> None:
+    data = Dataset(np.arange(3.0)[:, None], np.array([0, 1, 0]), ("a", "b"))
+    assert len(data.take([])) == 0 and len(data.take(np.zeros(3, bool))) == 0
+    with pytest.raises(ValueError, match="mask of shape"):
+        data.take(np.array([True, False]))
+
+
+def test_groups_have_different_names() -> None:
+    with pytest.raises(DataError, match="different names"):
+        Group(np.array([0, 1]), ("a", "a"))
+    with pytest.raises(DataError, match="a list"):
+        Group(np.array([0, 1]), "ab")  # type: ignore[arg-type]
+
+
+def test_the_wrong_label_is_the_one_that_is_named() -> None:
+    with pytest.raises(DataError, match="'1.5' in record 3"):
+        encode_labels([0, 1, 1.5], [0, 1], "y")
+    with pytest.raises(DataError, match="'nan' in record 2"):
+        encode_labels([0, np.nan], [0, 1], "y")

@@ -9,11 +9,19 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks
 from veracal._types import Array, Frozen, Ints
-from veracal.data.labels import TEXT, Label, check_classes, encode_labels
+from veracal.data.checked import (
+    check_codes,
+    check_features,
+    check_ids,
+    frozen,
+    row_numbers,
+    same_length,
+)
+from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
-_CHECKED_ROWS = 65_536
+_ROWS = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +39,12 @@ class Group:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        codes = _codes("a group", self.codes, len(self.names))
-        object.__setattr__(self, "codes", codes)
+        if isinstance(self.names, str) or len(set(self.names)) < len(self.names):
+            raise DataError(
+                "a group", "a list of different names", repr(self.names)[:80], "Rename some."
+            )
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "codes", check_codes("a group", self.codes, len(self.names)))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -45,9 +57,11 @@ class Group:
         return Group(self.codes[index], self.names)
 
     @classmethod
-    def from_values(cls, values: ArrayLike, names: Sequence[Label]) -> "Group":
+    def from_values(
+        cls, values: ArrayLike, names: Sequence[Label], *, where: str = "a group"
+    ) -> "Group":
         """Code an array of values by their declared names."""
-        return cls(encode_labels(values, names, "a group"), tuple(map(str, names)))
+        return cls(encode_labels(values, names, where), tuple(map(str, names)))
 
 
 def cross(*groups: Group) -> Group:
@@ -89,14 +103,20 @@ class Dataset:
         Most rows of one unit, once :func:`limit_contributions` has seen to it.
     norm : float, optional
         Declared bound on the Euclidean norm of a row of X, enforced when it was made.
+    may_drop : bool
+        Whether loading may have left out rows, for a missing value or as too many of one
+        unit. Replacing a record in the file can then change the number of rows here.
+    dealt_by : tuple of str
+        Marks of the keys by which these rows were dealt, so that none deals them twice.
     name : str
         What to call it.
 
     Guarantees
     ----------
-    X holds no NaN and no infinity, every label and group code is declared, and all parts
-    have n rows; anything else is refused here, before a private computation starts.
-    ``repr`` shows no record.
+    X holds no NaN and no infinity, every label and group code is declared, all parts have n
+    rows, and ``norm`` and ``at_most`` hold; anything else is refused here, before a private
+    computation starts. Arrays that can be written to are copied, and the copies cannot; an
+    array that is read-only already is taken as it is. ``repr`` shows no record.
     """
 
     X: Array | MappedRows
@@ -108,24 +128,31 @@ class Dataset:
     size: int | None = None
     at_most: int | None = None
     norm: float | None = None
+    may_drop: bool = False
+    dealt_by: tuple[str, ...] = ()
     name: str = "data"
 
     def __post_init__(self) -> None:
+        for name in ("size", "at_most"):
+            if getattr(self, name) is not None:
+                _checks.whole(**{name: getattr(self, name)})
+        if self.norm is not None:
+            _checks.positive(norm=self.norm)
         classes = check_classes(self.classes, self.name)
-        X = _features(self.X, self.name)
+        X = check_features(self.X, self.norm, self.name)
         n = X.shape[0]
         fixed = {
             "X": X,
-            "y": _codes(f"{self.name}: labels", self.y, len(classes), n),
+            "y": check_codes(f"{self.name}: labels", self.y, len(classes), n),
             "classes": classes,
             "groups": Frozen(self.groups),
-            "units": None if self.units is None else _ids(self.units, n, self.name),
+            "units": None if self.units is None else check_ids(self.units, n, self.name),
             "feature_names": tuple(self.feature_names),
         }
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
         for name, group in self.groups.items():
-            _same_length(f"{self.name}: group {name!r}", len(group), n)
+            same_length(f"{self.name}: group {name!r}", len(group), n)
         if self.feature_names and len(self.feature_names) != X.shape[1]:
             raise DataError(
                 f"{self.name}: feature names",
@@ -133,11 +160,7 @@ class Dataset:
                 str(len(self.feature_names)),
                 "Name each column of X once.",
             )
-        for name in ("size", "at_most"):
-            if getattr(self, name) is not None:
-                _checks.whole(**{name: getattr(self, name)})
-        if self.norm is not None:
-            _checks.positive(norm=self.norm)
+        _check_contributions(self)
 
     @classmethod
     def from_labels(
@@ -194,15 +217,15 @@ class Dataset:
 
         Rows of a file stay on disk. The declared figures are kept as they are.
         """
-        index = np.asarray(index)
-        if index.dtype == bool:
-            index = np.flatnonzero(index)
-        X = self.X.take(index) if isinstance(self.X, MappedRows) else self.X[index]
+        rows = row_numbers(index, len(self))
+        X = self.X.take(rows) if isinstance(self.X, MappedRows) else frozen(self.X[rows])
+        twice = self.at_most is not None and len(np.unique(rows)) < len(rows)
         return self.changed(
             X=X,
-            y=self.y[index],
-            groups=Frozen({k: g.take(index) for k, g in self.groups.items()}),
-            units=None if self.units is None else self.units[index],
+            y=frozen(self.y[rows]),
+            groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
+            units=None if self.units is None else frozen(self.units[rows]),
+            at_most=None if twice else self.at_most,  # a row taken twice counts twice
         )
 
     def changed(self, **changes: Any) -> Self:
@@ -217,7 +240,7 @@ class Dataset:
             object.__setattr__(copy, known.name, value)
         return copy
 
-    def batches(self, rows: int = _CHECKED_ROWS) -> Iterator[Self]:
+    def batches(self, rows: int = _ROWS) -> Iterator[Self]:
         """Iterate over consecutive rows, at most ``rows`` at a time, in memory."""
         _checks.whole(rows=rows)
         for start in range(0, len(self), rows):
@@ -248,109 +271,15 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     )
 
 
-def _features(X: Any, where: str) -> Array | MappedRows:
-    """Return features in a type the house knows, checked to be finite, not writeable."""
-    if isinstance(X, np.memmap):
-        X = MappedRows.of(X)
-    if isinstance(X, MappedRows):
-        _finite_windows(X, where)
-        return X
-    array = np.asarray(X)
-    if array.dtype.kind in "UO":
-        array = _text(array, where)
-    elif array.dtype.kind in "biu" and array.dtype != np.uint8:
-        array = array.astype(np.float64)
-    elif array.dtype == np.float16 or not array.dtype.isnative:
-        array = array.astype(np.result_type(array.dtype.newbyteorder("="), np.float32))
-    if array.dtype.kind not in "fuT" or array.ndim < 2:
-        raise DataError(
-            f"{where}: features",
-            "numbers of shape (n, d), images or text of shape (n, 1 or 2)",
-            f"{array.dtype} of shape {array.shape}",
-            "Pass one row for each record.",
-        )
-    for start in range(0, len(array), _CHECKED_ROWS):
-        _finite(array[start : start + _CHECKED_ROWS], start, where)
-    array = array.view()
-    array.flags.writeable = False
-    return array
-
-
-def _text(array: Array, where: str) -> Array:
-    """Return an array of text, refusing objects of any other kind."""
-    if not all(isinstance(value, str) for value in array.flat):
-        raise DataError(
-            f"{where}: features", "numbers or text", "other objects", "Encode them by a schema."
-        )
-    return array.astype(TEXT)
-
-
-def _finite_windows(rows: MappedRows, where: str) -> None:
-    """Refuse rows on disk that hold anything but finite numbers."""
-    if rows.dtype.kind not in "fu" or rows.ndim < 2:
-        raise DataError(
-            f"{where}: features",
-            "floats or bytes of shape (n, d)",
-            f"{rows.dtype} of shape {rows.shape}",
-            "Save the array as float32.",
-        )
-    start = 0
-    for window in rows.windows(_CHECKED_ROWS):
-        _finite(window, start, where)
-        start += len(window)
-
-
-def _finite(block: Array, start: int, where: str) -> None:
-    """Refuse a block of rows with NaN or infinity in it."""
-    if block.dtype.kind != "f" or np.isfinite(block).all():
+def _check_contributions(dataset: Dataset) -> None:
+    """Refuse a unit with more rows than declared."""
+    if dataset.at_most is None or dataset.units is None or not len(dataset):
         return
-    row = int(np.flatnonzero(~np.isfinite(block.reshape(len(block), -1)).all(axis=1))[0])
-    value = block[row][~np.isfinite(block[row])].flat[0]
-    raise DataError(
-        f"{where}: features",
-        "finite numbers",
-        f"{value} in record {start + row + 1}",
-        "Declare how missing values are treated, or correct the record.",
-    )
-
-
-def _codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> Ints:
-    """Return an array of whole numbers in [0, k)."""
-    array = np.asarray(codes)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    most = int(np.unique(dataset.units, return_counts=True)[1].max())
+    if most > dataset.at_most:
         raise DataError(
-            where,
-            "whole numbers of shape (n,)",
-            f"{array.dtype} of shape {array.shape}",
-            "Encode the labels by their position among the classes.",
+            f"{dataset.name}: units",
+            f"at most {dataset.at_most} rows of one unit",
+            str(most),
+            "Use limit_contributions first.",
         )
-    if n is not None:
-        _same_length(where, len(array), n)
-    if len(array) and (array.min() < 0 or array.max() >= k):
-        bad = array[(array < 0) | (array >= k)][0]
-        raise DataError(
-            where, f"codes from 0 to {k - 1}", str(bad), "Declare the class, or correct it."
-        )
-    return array.astype(np.int64, copy=False)
-
-
-def _ids(units: ArrayLike, n: int, where: str) -> Array:
-    """Return unit ids as whole numbers or text."""
-    array = np.asarray(units)
-    if array.dtype.kind in "UO":
-        array = array.astype(TEXT)
-    if array.ndim != 1 or array.dtype.kind not in "iuT":
-        raise DataError(
-            f"{where}: units",
-            "ids of shape (n,), whole numbers or text",
-            f"{array.dtype} of shape {array.shape}",
-            "Pass one id for each row.",
-        )
-    _same_length(f"{where}: units", len(array), n)
-    return array
-
-
-def _same_length(where: str, found: int, n: int) -> None:
-    """Refuse a part with another number of rows than X."""
-    if found != n:
-        raise DataError(where, f"{n} rows, as X has", str(found), "Pass one value a row.")

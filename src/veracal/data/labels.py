@@ -13,6 +13,14 @@ TEXT = np.dtypes.StringDType()
 _BLOCK = 65_536  # records compared at a time: as text, they take much more room
 
 
+def refuse_mask(values: object, where: str) -> None:
+    """Refuse a masked array: what it hides would come back as ordinary values."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(
+            where, "a plain array", "a masked one", "Fill what is masked, or drop those rows."
+        )
+
+
 def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
     """Return declared classes as a tuple: at least two, all different, all str or all int."""
     result = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
@@ -35,6 +43,7 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     DataError
         Naming the first value that was not declared, and its row.
     """
+    refuse_mask(values, where)
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(where, "one dimension", f"shape {array.shape}", "Pass one value a row.")
@@ -59,8 +68,10 @@ def _positions(values: Array, classes: Array) -> Ints:
     """Positions of values among classes, compared as written; -1 where there is none."""
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    if values.dtype.kind == "f" and (values == np.rint(values)).all():
-        values = values.astype(np.int64)
+    if values.dtype.kind == "f":
+        whole = (values == np.rint(values)) & (np.abs(values) < 2**53)
+        found = _positions(np.where(whole, values, 0).astype(np.int64), classes)
+        return np.where(whole, found, -1)
     if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
         values, classes = values.astype(TEXT), classes.astype(TEXT)
     order = np.argsort(classes)

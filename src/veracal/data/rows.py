@@ -1,5 +1,6 @@
 """Rows of a matrix on disk, read a window at a time."""
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Array, Ints
+from veracal.data.limits import no_surprises
+from veracal.errors import DataError
 
 _WINDOW = 16_384  # rows mapped at a time
 
@@ -43,15 +46,23 @@ class MappedRows:
     ) -> None:
         self.path, self.dtype, self._file_shape = Path(path), np.dtype(dtype), tuple(shape)
         self._offset, self._index = offset, index
+        self._seen = _identity(self.path)
 
     @classmethod
-    def of(cls, array: "np.memmap[Any, Any]") -> "MappedRows":
-        """Wrap a ``numpy.memmap`` that starts at the offset it was opened with."""
-        if not array.flags.c_contiguous or array.filename is None:
-            raise ValueError(
-                "Expected a whole C-ordered memory map, got a strided view of one."
-            )
-        return cls(Path(array.filename), array.dtype, array.shape, offset=array.offset)
+    def of(cls, array: "np.memmap[Any, Any]") -> "MappedRows | None":
+        """Wrap a ``numpy.memmap``, or consecutive rows of one; None if it is neither.
+
+        A slice of a map reports the offset of the whole, so the place is taken from the
+        address of its first number.
+        """
+        whole = array
+        while isinstance(whole.base, np.memmap):
+            whole = whole.base
+        shared = isinstance(whole.base, mmap.mmap) and whole.filename and whole.mode != "c"
+        if not shared or not array.flags.c_contiguous:
+            return None
+        start = whole.offset + array.ctypes.data - whole.ctypes.data
+        return cls(Path(str(whole.filename)), array.dtype, array.shape, offset=start)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,6 +94,13 @@ class MappedRows:
         if isinstance(key, slice):
             key = np.arange(*key.indices(len(self)))
         chosen = key if self._index is None else self._index[key]
+        if _identity(self.path) != self._seen:
+            raise DataError(
+                str(self.path),
+                "the file that was checked when it was loaded",
+                "one that has changed since",
+                "Load it again, and let nobody write to it meanwhile.",
+            )
         result = np.empty((len(chosen), *self._file_shape[1:]), self.dtype)
         order = np.argsort(chosen, kind="stable")
         for begin in range(0, len(chosen), _WINDOW):
@@ -118,3 +136,10 @@ class MappedRows:
             offset=self._offset + start * row_bytes,
             shape=(stop - start, *self._file_shape[1:]),
         )
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written to, replaced or cut."""
+    with no_surprises(path):
+        seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
