@@ -21,6 +21,13 @@ def frozen(array: Array) -> Array:
     return array.view()  # of a view, the flag cannot be set back
 
 
+def restore(record: object, state: dict[str, Any]) -> None:
+    """Give an unpickled record its fields back, with arrays that cannot be written to."""
+    for name, value in state.items():
+        kept = frozen(value) if isinstance(value, np.ndarray) else value
+        object.__setattr__(record, name, kept)
+
+
 def row_numbers(index: ArrayLike, n: int) -> Ints:
     """Turn numbers of rows, or a mask of them, into numbers."""
     rows = np.asarray(index)

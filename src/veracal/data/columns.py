@@ -1,9 +1,11 @@
 """What a column may be declared to be."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
 
 from veracal.data.labels import Label, check_classes
 from veracal.errors import SchemaError
@@ -64,6 +66,7 @@ class Number:
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
+        _check_feature(self, where)
         _check_range(self, where)
         _check_words(where, self.missing, self.outside, ("error", "clip"))
         if isinstance(self.missing, Constant) and not (
@@ -97,7 +100,7 @@ class Category:
     feature: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "values", listed(self.values, "values"))
 
     def feature_names(self, name: str) -> tuple[str, ...]:
         """Names of the columns of X it becomes."""
@@ -106,6 +109,14 @@ class Category:
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
+        for value in self.values:
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                raise SchemaError(
+                    where,
+                    "values as text or whole numbers",
+                    repr(value),
+                    "Write truth values as the texts 'true' and 'false'.",
+                )
         texts = [str(value) for value in self.values]
         if not texts or len(set(texts)) < len(texts):
             raise SchemaError(
@@ -121,6 +132,7 @@ class Category:
                 "both",
                 "List 'missing' among the missing marks instead of the values.",
             )
+        _check_feature(self, where)
         _check_words(where, self.missing, self.outside, ("error", "ignore"))
         if isinstance(self.missing, Constant) and str(self.missing.value) not in texts:
             raise _bad_constant(where, "one of the declared values", self.missing)
@@ -144,6 +156,9 @@ class Vector:
     outside: Literal["error", "clip"] = "error"
     feature: bool = True
 
+    def __post_init__(self) -> None:
+        _plain(self)
+
     @property
     def shift(self) -> float:
         """The c that is subtracted."""
@@ -160,7 +175,7 @@ class Vector:
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
-        if not isinstance(self.size, int) or self.size < 1:
+        if not _is_whole(self.size) or self.size < 1:
             raise SchemaError(
                 where, "a whole number of entries", repr(self.size), "Set size to it."
             )
@@ -168,6 +183,7 @@ class Vector:
             raise SchemaError(
                 where, "missing = 'drop' or none", repr(self.missing), "Drop the row instead."
             )
+        _check_feature(self, where)
         _check_range(self, where)
         _check_words(where, self.missing, self.outside, ("error", "clip"))
 
@@ -191,6 +207,7 @@ class Text:
             raise SchemaError(
                 where, "missing = 'drop' or a text", repr(self.missing), "Declare one of them."
             )
+        _check_feature(self, where)
         _check_words(where, self.missing, "error", ("error",))
 
 
@@ -202,7 +219,7 @@ class Target:
     missing: Literal["drop"] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", tuple(self.classes))
+        object.__setattr__(self, "classes", listed(self.classes, "classes"))
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
@@ -223,9 +240,7 @@ class Unit:
 
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
-        if self.at_most is not None and not (
-            isinstance(self.at_most, int) and self.at_most > 0
-        ):
+        if self.at_most is not None and not (_is_whole(self.at_most) and self.at_most > 0):
             raise SchemaError(
                 where, "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
             )
@@ -244,11 +259,38 @@ Feature = Number | Category | Vector | Text
 Column = Feature | Target | Unit | Ignore
 
 
+def listed(values: object, what: str) -> tuple[Any, ...]:
+    """Return a declared list as a tuple of plain values; a text is no list of letters."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise SchemaError(
+            what, "a list", repr(values)[:40], "Write it in brackets, even with one entry."
+        )
+    return tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+
+
+def _plain(column: object) -> None:
+    """Turn numpy's numbers among the settings into Python's."""
+    for known in fields(column):  # type: ignore[arg-type]
+        value = getattr(column, known.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(column, known.name, value.item())
+
+
+def _is_whole(value: object) -> bool:
+    """Tell whether a value is a whole number, and not a truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_real(value: object) -> bool:
-    """Tell whether a value is a finite number."""
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
+    """Tell whether a value is a finite number that a float can hold."""
+    try:
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+        )
+    except OverflowError:
+        return False
 
 
 def _check_range(column: "Number | Vector", where: str) -> None:
@@ -268,6 +310,14 @@ def _check_range(column: "Number | Vector", where: str) -> None:
             "a finite center and a finite spread > 0",
             f"center={shift!r}, spread={scale!r}",
             "Correct them, or leave them out to scale by the bounds.",
+        )
+
+
+def _check_feature(column: "Feature", where: str) -> None:
+    """Raise unless the flag is a truth value."""
+    if not isinstance(column.feature, bool):
+        raise SchemaError(
+            where, "feature = true or false", repr(column.feature), "Write it without quotes."
         )
 
 

@@ -14,6 +14,7 @@ from veracal.data.checked import (
     check_features,
     check_ids,
     frozen,
+    restore,
     row_numbers,
     same_length,
 )
@@ -51,6 +52,9 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group(names={self.names})"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore(self, state)
 
     def take(self, index: Ints) -> "Group":
         """Keep the rows of ``index``, in its order."""
@@ -201,6 +205,9 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self)} rows of {shape}, {len(self.classes)} classes, "
             f"groups: {groups}, unit: {unit}, declared size: {self.size})"
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore(self, state)
 
     @property
     def n_classes(self) -> int:

@@ -21,11 +21,12 @@ from veracal.data.columns import (
     Text,
     Unit,
     Vector,
+    listed,
 )
 from veracal.data.labels import Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits, opened
 from veracal.data.schema_checks import check_schema
-from veracal.errors import SchemaError
+from veracal.errors import DataError, SchemaError
 
 FORMAT = 1
 _LARGEST_FILE = 2**24
@@ -59,7 +60,7 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if self.edges is not None:
-            object.__setattr__(self, "edges", tuple(self.edges))
+            object.__setattr__(self, "edges", listed(self.edges, "edges"))
 
     def names(self, column: Column) -> tuple[str, ...]:
         """Names of the groups, inhabited or not."""
@@ -68,7 +69,7 @@ class Grouping:
         else:
             assert self.edges is not None
             pairs = pairwise(self.edges)
-            names = tuple(f"({low:g}, {high:g}]" for low, high in pairs)
+            names = tuple(f"({_short(low)}, {_short(high)}]" for low, high in pairs)
             names = ("[" + names[0][1:], *names[1:])
         return (*names, "missing") if getattr(column, "missing", None) == "indicator" else names
 
@@ -116,7 +117,7 @@ class Schema:
         for attribute in ("columns", "groups"):
             frozen = Frozen(getattr(self, attribute))
             object.__setattr__(self, attribute, frozen)
-        object.__setattr__(self, "missing", tuple(self.missing))
+        object.__setattr__(self, "missing", listed(self.missing, "missing"))
         check_schema(self)
 
     @property
@@ -183,6 +184,18 @@ class Schema:
                 "Put public knowledge in place of what was read from the records, then "
                 "delete that line.",
             )
+        try:
+            return cls._from_entries(entries, where)
+        except DataError as error:
+            if error.where.startswith(where):
+                raise
+            raise SchemaError(
+                f"{where}: {error.where}", error.expected, error.found, error.remedy
+            ) from error
+
+    @classmethod
+    def _from_entries(cls, entries: dict[str, Any], where: str) -> "Schema":
+        """Make a schema of what a TOML file says."""
         columns = _table(entries.pop("columns", {}), f"{where}: columns")
         groups = _table(entries.pop("groups", {}), f"{where}: groups")
         schema: Schema = _construct(
@@ -208,6 +221,11 @@ class Schema:
         return "\n".join(lines) + "\n"
 
 
+def _short(number: float) -> str:
+    """Write a number in a few digits if that is exact, and in all of them if not."""
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+
+
 def quoted(value: object) -> str:
     """Write a value as TOML."""
     if isinstance(value, Constant):
@@ -231,7 +249,7 @@ def _settings(record: Any, skip: Sequence[str] = ()) -> list[str]:
 
 def _check_format(found: object, where: str) -> None:
     """Refuse a schema written for another version."""
-    if found != FORMAT:
+    if found != FORMAT or isinstance(found, bool):
         raise SchemaError(
             where,
             f"format = {FORMAT}",

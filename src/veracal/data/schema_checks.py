@@ -1,11 +1,14 @@
 """Whether the parts of a schema fit together."""
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from veracal.data.columns import Category, Number, Target, Text, Unit
 from veracal.errors import SchemaError
+
+_SEPARATORS = ",;\t|: ^~"
 
 if TYPE_CHECKING:
     from veracal.data.schema import Grouping, Schema
@@ -19,6 +22,9 @@ def check_schema(schema: "Schema") -> None:
     _check_roles(schema, where)
     for name, grouping in schema.groups.items():
         _check_grouping(schema, grouping, f"{where}: group {name!r}")
+    _check_marks(schema, where)
+    if not isinstance(schema.name, str):
+        raise SchemaError("schema: name", "a text", repr(schema.name), "Put it in quotes.")
     if not all(isinstance(mark, str) for mark in schema.missing):
         raise SchemaError(
             f"{where}: missing",
@@ -39,13 +45,34 @@ def check_schema(schema: "Schema") -> None:
             f"{where}: header", "true or false", repr(schema.header), "Correct it."
         )
     separator = schema.separator
-    if separator is not None and not (isinstance(separator, str) and len(separator) == 1):
+    if separator is not None and not (
+        isinstance(separator, str) and separator in _SEPARATORS and len(separator) == 1
+    ):
         raise SchemaError(
             f"{where}: separator",
-            "one character",
+            "one character that can stand between fields",
             repr(separator),
-            "Name the one between fields.",
+            "Name a comma, semicolon, tab, bar, colon or blank.",
         )
+
+
+def _check_marks(schema: "Schema", where: str) -> None:
+    """Raise if a mark of missing values is also a value that somebody may have."""
+    for name, column in schema.columns.items():
+        declared: Iterable[object] = ()
+        if isinstance(column, Category):
+            declared = column.values
+        elif isinstance(column, Target):
+            declared = column.classes
+        for value in declared:
+            if str(value) in schema.missing:
+                raise SchemaError(
+                    f"{where}: column {name!r}",
+                    "values that are no marks of missing ones",
+                    repr(value),
+                    "Take it from the values or from missing: everybody who has it would be "
+                    "taken for missing.",
+                )
 
 
 def _check_roles(schema: "Schema", where: str) -> None:
@@ -80,7 +107,14 @@ def _check_roles(schema: "Schema", where: str) -> None:
 
 def _check_grouping(schema: "Schema", grouping: "Grouping", where: str) -> None:
     """Raise unless a grouping divides everybody its column allows."""
-    column = schema.columns.get(grouping.column)
+    column = schema.columns.get(grouping.column) if isinstance(grouping.column, str) else None
+    if grouping.edges is not None and not all(
+        isinstance(e, int | float) and not isinstance(e, bool) and math.isfinite(e)
+        for e in grouping.edges
+    ):
+        raise SchemaError(
+            where, "edges as finite numbers", str(list(grouping.edges)), "Correct them."
+        )
     if isinstance(column, Category) and grouping.edges is None:
         if column.outside == "ignore":
             raise SchemaError(
