@@ -181,7 +181,7 @@ GOOD = "1,f,n,no\n2,m,n,yes\n"
         ("age,note,y\n1,n,no\n", "a column 'sex'"),
         ((HEAD + GOOD).encode() + b"3,\xff,n,no\n", "UTF-8 text"),
         (b"\xff\xfea\x00,\x00", "UTF-8 text"),
-        (HEAD + '1,"f,n,no\n' + "x" * 5_000_000, "records of at most|4 fields in each record"),
+        (HEAD + '1,"f,n,no\n' + "x" * 5_000_000, "a closing quotation mark"),
     ],
 )
 def test_broken_csv(tmp_path: Path, content: str | bytes, complaint: str) -> None:
@@ -328,6 +328,7 @@ def test_a_matrix_stays_on_disk(arrays: Path) -> None:
         ({"X": Vector(4, -1, 1, center=0, spread=1)}, "rows of 4 numbers"),
         ({"X": Vector(3, -0.5, 1, center=0, spread=1)}, r"numbers in \[-0.5, 1\]"),
         ({"units": Ignore()}, "exactly when the schema declares a unit"),
+        ({"age": Number(0, 1)}, "column 'age': expected X as the only feature"),
     ],
 )
 def test_a_matrix_is_checked_against_its_schema(
@@ -335,6 +336,27 @@ def test_a_matrix_is_checked_against_its_schema(
 ) -> None:
     with pytest.raises(DataError, match=complaint):
         load(arrays, schema=Schema({**MAPPED.columns, **changes}))
+
+
+def test_a_matrix_has_groups(arrays: Path) -> None:
+    np.save(arrays / "group_sex.npy", np.array(["f", "m"] * 5))
+    columns = {**MAPPED.columns, "sex": Category(("f", "m"), feature=False)}
+    data = load(arrays, schema=Schema(columns, groups={"sex": Grouping("sex")}))
+    assert len(data) == 7 and data.groups["sex"].names == ("f", "m")
+
+
+def test_only_x_stands_for_its_folder(arrays: Path) -> None:
+    with pytest.raises(DataError):
+        load(arrays / "whatever.npy", schema=MAPPED)
+
+
+def test_coded_columns_are_their_values(tmp_path: Path) -> None:
+    """Marks count in dictionary columns, which pandas writes for its categories."""
+    coded = FRAME.with_columns(
+        pl.col("age").cast(pl.Categorical), pl.col("sex").cast(pl.Categorical)
+    )
+    coded.write_parquet(tmp_path / "c.parquet")
+    assert load(tmp_path / "c.parquet", schema=SCHEMA).X[:].tolist() == EXPECTED
 
 
 def test_rows_on_disk_are_checked_against_the_norm(arrays: Path) -> None:

@@ -1,7 +1,9 @@
 """A schema says what is publicly known, and is refused when it cannot be meant."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +119,13 @@ def test_properties() -> None:
         ({"y": Target(("a",)), "x": X}, "at least two"),
         ({"y": Target(("a", "b"), missing="indicator"), "x": X}, "cannot be made up"),
         ({"y": Y, "u": Unit(at_most=0), "x": X}, "whole number > 0"),
+        ({"y": Y, "u": Unit(at_most=True), "x": X}, "whole number > 0"),
+        ({"y": Y, "x": Vector(True, 0, 1)}, "whole number of entries"),
+        ({"y": Y, "x": Number(0, 10**400)}, "finite bounds"),
+        ({"y": Y, "x": Number(0, 1, feature="false")}, "feature = true or false"),
+        ({"y": Y, "x": Category((True, False))}, "as the texts 'true' and 'false'"),
+        ({"y": Y, "x": Category((("a",),))}, "text or whole numbers"),
+        ({"y": Y, "x": Category((1.5,))}, "text or whole numbers"),
         ({"y": Y, "u": Unit(missing=Constant("a")), "x": X}, "cannot be made up"),
     ],
 )
@@ -133,6 +142,15 @@ def test_columns_that_cannot_be_meant(columns: dict[str, object], complaint: str
         ({"norm": -1}, "finite number > 0"),
         ({"norm": float("inf")}, "finite number > 0"),
         ({"missing": (1,)}, "marks as text"),
+        ({"missing": "NA"}, "a list"),
+        ({"missing": ("no",)}, "values that are no marks"),
+        ({"missing": ("a",)}, "values that are no marks"),
+        ({"name": 5}, "a text"),
+        ({"separator": "é"}, "between fields"),
+        ({"separator": '"'}, "between fields"),
+        ({"groups": {"g": Grouping("x", (0, float("inf")))}}, "finite numbers"),
+        ({"groups": {"g": Grouping("x", ("0", "1"))}}, "finite numbers"),
+        ({"groups": {"g": Grouping(["x"], (0, 1))}}, "a declared category"),
         ({"header": "yes"}, "true or false"),
         ({"separator": ",,"}, "one character"),
         ({"groups": {"g": Grouping("nobody")}}, "a declared category"),
@@ -168,6 +186,10 @@ def test_settings_that_cannot_be_meant(settings: dict[str, object], complaint: s
             "constant",
         ),
         ("format = 1\ndraft = true", "somebody stands for"),
+        ("format = true", "format = 1, found format = True"),
+        ("format = 1\n[columns.x]\nkind = 'category'\nvalues = 5", "a list"),
+        ("format = 1\n[groups.g]\ncolumn = 'x'\nedges = 5", "a list"),
+        ("format = 1\nname = 'h'", "schema: h: columns: expected exactly one target"),
     ],
 )
 def test_toml_that_says_something_else(text: str, complaint: str) -> None:
@@ -190,3 +212,22 @@ def test_files_that_are_no_schema(tmp_path: Path) -> None:
     path.write_text("a = " + "[" * 100_000)
     with pytest.raises(SchemaError, match="TOML"):
         Schema.load(path)
+
+
+@pytest.mark.parametrize("make", [Target, Category])
+def test_a_text_is_no_list_of_letters(make: Callable[[str], object]) -> None:
+    with pytest.raises(SchemaError, match="a list, found 'ab'"):
+        make("ab")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    column = Number(np.float32(0), np.int64(9), missing=Constant(3))
+    schema = Schema({"x": column, "c": Category(np.array([1, 2])), "y": Y})
+    assert Schema.from_toml(schema.to_toml()) == schema
+
+
+def test_bands_that_differ_have_names_that_differ() -> None:
+    edges = (0, 1_000_000, 1_000_001, 1_000_002)
+    schema = Schema({"x": Number(0, 1_000_002), "y": Y}, groups={"x": Grouping("x", edges)})
+    names = schema.groups["x"].names(schema.columns["x"])
+    assert names == ("[0, 1e+06]", "(1e+06, 1000001]", "(1000001, 1000002]")

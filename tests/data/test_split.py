@@ -1,12 +1,22 @@
 """Parts are dealt so that no record moves another."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from veracal.data import Dataset, limit_contributions, split
+from veracal.data import (
+    Dataset,
+    Number,
+    Schema,
+    Target,
+    limit_contributions,
+    load,
+    split,
+)
 from veracal.data.labels import TEXT
 from veracal.data.units import keyed_coins
 
@@ -88,15 +98,38 @@ def test_removing_records_moves_no_other(
     assert all(before[row] == part for row, part in after.items())
 
 
-def test_replacing_a_unit_keeps_its_part() -> None:
+def test_replacing_a_row_keeps_its_part() -> None:
     """Under replace-one whoever takes a place in the file inherits its part."""
-    ids = np.array([f"p{i // 4}" for i in range(400)], dtype=TEXT)
-    before = places(dataset(units=ids), key="k", relation="replace-one")
-    for stranger in ("0", "zzz"):
-        changed = ids.copy()
-        changed[40:44] = stranger
-        after = places(dataset(units=changed), key="k", relation="replace-one")
-        assert after == before
+    data = dataset()
+    before = places(data, key="k", relation="replace-one")
+    X = np.array(data.X)
+    X[40] = -1
+    after = places(data.changed(X=X), key="k", relation="replace-one")
+    assert {x if x >= 0 else 40.0: part for x, part in after.items()} == before
+
+
+def test_replace_one_wants_a_public_number_of_rows(tmp_path: Path) -> None:
+    """A replacement that is dropped for a missing value would move everybody behind it."""
+    (tmp_path / "t.csv").write_text("x,y\n1,a\n2,b\n")
+    dropping = Schema(
+        {"x": Number(0, 9, missing="drop"), "y": Target(("a", "b"))}, missing=["?"]
+    )
+    with pytest.raises(ValueError, match="may have dropped rows"):
+        split(load(tmp_path / "t.csv", schema=dropping), relation="replace-one")
+    keeping = Schema({"x": Number(0, 9), "y": Target(("a", "b"))})
+    split(load(tmp_path / "t.csv", schema=keeping), relation="replace-one")
+    limited = limit_contributions(dataset(4, units=[0, 0, 1, 1]), at_most=1)
+    with pytest.raises(ValueError, match="may have dropped rows"):
+        split(limited, relation="replace-one")
+    with pytest.raises(ValueError, match="no key .* with units"):
+        split(dataset(4, units=[0, 0, 1, 1]), relation="replace-one", key="k")
+
+
+def test_a_key_deals_the_same_rows_once() -> None:
+    train = split(dataset(), key="k").train
+    with pytest.raises(ValueError, match="not dealt these rows before"):
+        split(train, key="k")
+    assert len(split(train, key="another").parts) == 3
 
 
 @pytest.mark.parametrize(
@@ -125,14 +158,18 @@ def test_fractions_that_make_no_whole(fractions: tuple[float, ...]) -> None:
 
 
 def test_choices_that_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="either a key or an rng"):
+    with pytest.raises(ValueError, match="either a key as text or an rng"):
         split(dataset(), key="k", rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="a key as text"):
+        split(dataset(), key=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="relation"):
         split(dataset(), relation="bounded")  # type: ignore[arg-type]
 
 
 def test_secrecy_is_remembered() -> None:
-    assert split(dataset()).secret and not split(dataset(), key="k").secret
+    assert split(dataset()).secret
+    assert not split(dataset(), key="k").secret
+    assert not split(dataset(), rng=np.random.default_rng(0)).secret
 
 
 def test_keyed_coins_are_uniform_and_independent_of_company() -> None:
@@ -180,6 +217,8 @@ def test_choices_differ_from_call_to_call() -> None:
 def test_units_may_be_given_and_none_means_rows() -> None:
     assert len(limit_contributions(dataset(6), at_most=1)) == 6
     assert len(limit_contributions(dataset(6), at_most=1, unit=[0, 0, 0, 1, 1, 1])) == 2
+    bounded = dataset(6, units=np.arange(6)).changed(at_most=1)
+    assert limit_contributions(bounded, at_most=None, unit=[0] * 6).at_most is None
     unlimited = limit_contributions(dataset(6, units=[0] * 6), at_most=None)
     assert len(unlimited) == 6 and unlimited.at_most is None
     with pytest.raises(ValueError, match="at_most"):

@@ -1,6 +1,7 @@
 """One column of a table becomes numbers, by its declaration."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,20 +37,39 @@ class Cells:
 
 
 def find_missing(values: pl.Series, marks: Sequence[str], where: str, start: int) -> Cells:
-    """Find the missing values of a column: nulls, and fields that are a declared mark."""
-    numbers = [float(mark) for mark in marks if _is_float(mark)]
-    if values.dtype == pl.String and marks:
-        missing = values.is_in(list(marks)).fill_null(True).to_numpy()
-    elif values.dtype.is_numeric() and numbers:
-        floats = values.cast(pl.Float64)
-        missing = floats.is_in(numbers).fill_null(True).to_numpy()
-        if any(math.isnan(number) for number in numbers):
-            missing = missing | floats.is_nan().fill_null(True).to_numpy()
-    elif values.null_count():
-        missing = values.is_null().to_numpy()
+    """Find the missing values of a column: nulls, and fields that are a declared mark.
+
+    A vector is missing as a whole if any of its entries is.
+    """
+    if isinstance(values.dtype, pl.Array):
+        values = values.arr.to_list()
+    if isinstance(values.dtype, pl.List):
+        some = _is_missing(values.explode(empty_as_null=False, keep_nulls=False), marks)
+        owner = np.repeat(np.arange(len(values)), values.list.len().fill_null(0).to_numpy())
+        missing = values.is_null().to_numpy() | (
+            np.bincount(owner, weights=some, minlength=len(values)) > 0
+        )
     else:
-        missing = np.zeros(len(values), dtype=bool)
+        missing = _is_missing(values, marks)
     return Cells(values, missing, where, start)
+
+
+def _is_missing(values: pl.Series, marks: Sequence[str]) -> Bools:
+    """Tell which values are null, or written as one of the marks."""
+    found = np.array(values.is_null().to_numpy())
+    if values.dtype == pl.String and marks:
+        found |= values.is_in(list(marks)).fill_null(True).to_numpy()
+    elif values.dtype.is_integer():
+        whole = [int(mark) for mark in marks if re.fullmatch(r"[+-]?[0-9]{1,18}", mark)]
+        if whole:  # as integers: a float cannot tell all ids apart
+            found |= values.cast(pl.Int128).is_in(whole).fill_null(True).to_numpy()
+    elif values.dtype.is_float():
+        numbers = [float(mark) for mark in marks if _is_float(mark)]
+        if numbers:
+            found |= values.is_in(numbers).fill_null(True).to_numpy()
+        if any(math.isnan(number) for number in numbers):
+            found |= values.is_nan().fill_null(True).to_numpy()
+    return found
 
 
 def _is_float(mark: str) -> bool:
@@ -198,10 +218,13 @@ def _as_text(cells: Cells) -> pl.Series:
 
 
 def _ids(cells: Cells) -> Array:
-    """Ids of units, as whole numbers or text."""
+    """Ids of units, as whole numbers or text; rows without one will have been dropped."""
     if cells.values.dtype.is_integer():
         return np.array(cells.values.fill_null(0).to_numpy())
-    return _as_text(cells).fill_null("").to_numpy().astype(TEXT)
+    texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
+    cells.refuse((texts == "") & ~cells.missing, "an id", "List '' under missing, and drop it.")
+    texts[cells.missing] = "(dropped)"
+    return texts
 
 
 def _texts(cells: Cells, column: Text) -> Array:
@@ -214,30 +237,20 @@ def _texts(cells: Cells, column: Text) -> Array:
 
 def _vectors(cells: Cells, column: Vector) -> Floats:
     """Rows of numbers, all of the declared length, bounds checked or enforced."""
-    values = cells.values
-    if isinstance(values.dtype, pl.List):
-        lengths = values.list.len().fill_null(column.size).to_numpy()
-        cells.refuse(lengths != column.size, f"a list of {column.size} numbers", "Correct it.")
-        values = values.list.to_array(column.size)
-    if not isinstance(values.dtype, pl.Array) or values.dtype.shape != (column.size,):
+    values, present = cells.values, ~cells.missing
+    if not isinstance(values.dtype, pl.List):
         raise DataError(
             cells.where,
             f"lists of {column.size} numbers",
             f"the type {values.dtype}",
             "Correct the declared size or the column.",
         )
-    flat = values.explode(empty_as_null=True, keep_nulls=True)
-    return _checked_vectors(cells, flat, column)
-
-
-def _checked_vectors(cells: Cells, flat: pl.Series, column: Vector) -> Floats:
-    """Check entries of vectors against their declaration."""
-    present = ~cells.missing
-    rows = np.zeros((len(present), column.size))
+    lengths = values.list.len().fill_null(column.size).to_numpy()
+    expected = f"a list of {column.size} numbers"
+    cells.refuse(present & (lengths != column.size), expected, "Correct the size.")
+    rows = np.zeros((len(values), column.size))
+    flat = values.filter(pl.Series(present)).explode(empty_as_null=False, keep_nulls=False)
     numbers = flat.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
-    if len(numbers) != rows.size:  # a missing vector takes one place instead of all
-        places = np.repeat(np.arange(len(present)), np.where(present, column.size, 1))
-        numbers = numbers[present[places]]
     rows[present] = numbers.reshape(-1, column.size)
     bounds = f"{column.size} numbers in [{column.lower:g}, {column.upper:g}]"
     cells.refuse(np.logical_not(np.isfinite(rows).all(axis=1)), bounds, "Correct the record.")

@@ -7,6 +7,7 @@ import polars as pl
 
 from veracal._types import Array, Floats, Ints
 from veracal.data.cells import encode_column, find_missing
+from veracal.data.checked import frozen
 from veracal.data.columns import (
     Category,
     Column,
@@ -64,7 +65,7 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
         for name, grouping in schema.groups.items()
     }
     whole = Dataset(
-        _assemble(encoded, schema, frame.height),
+        frozen(_assemble(encoded, schema, frame.height)),
         encoded[schema.target],
         schema.classes,
         groups=groups,
@@ -72,6 +73,7 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
         feature_names=schema.feature_names,
         size=schema.size,
         norm=schema.norm,
+        may_drop=any(getattr(c, "missing", None) == "drop" for c in schema.columns.values()),
         name=schema.name,
     )
     return whole.take(kept) if len(kept) < frame.height else whole
@@ -123,7 +125,8 @@ def clip_rows(X: Floats, norm: float) -> Floats:
     ----------
     The computed norm of every row is at most ``norm``; shorter rows are unchanged.
     """
-    norms = np.linalg.norm(X, axis=1)
+    largest = np.maximum(np.abs(X).max(axis=1, initial=0), np.finfo(X.dtype).tiny)
+    norms = largest * np.linalg.norm(X / largest[:, None], axis=1)  # squares may overflow
     long = norms > norm
     # A computed norm may be an ulp too small, so aim a little below the bound.
     X[long] *= (norm * (1 - 1e-12) / norms[long])[:, None]

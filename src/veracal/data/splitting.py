@@ -29,8 +29,9 @@ class Split:
     relation : 'add-remove' or 'replace-one'
         The neighboring relation under which the deal keeps parts apart.
     secret : bool
-        Whether the coins came from secret entropy. Then the parts' costs also average:
-        delta(epsilon) is at most the weighted sum of the parts', not only their maximum.
+        Whether the coins came from entropy that nobody has seen. Then the parts' costs also
+        average: delta(epsilon) is at most the weighted sum of the parts', not only their
+        maximum. False with a key, and with a generator, whose seed somebody may know.
     """
 
     train: Dataset
@@ -72,8 +73,9 @@ def split(
         only for replace-one, where the number of records is public.
     key : str, optional
         Makes the deal repeatable. The coin is then a keyed hash of the unit's id or, without
-        units, of the record itself (for replace-one, of the place in the file), so the key
-        may be published: no record moves another.
+        units, of the record itself (for replace-one, of the row number), so the key may be
+        published: no record moves another. Rows that loading chose at random, where a unit
+        had too many, are chosen anew at each loading.
     rng : Generator, optional
         Secret source of the coins; by default fresh entropy. A generator whose seed is
         published voids the guarantee, since inserting one row re-deals all later ones:
@@ -87,7 +89,9 @@ def split(
     ----------
     Under the stated relation, neighboring data sets are dealt to parts of which exactly one
     differs, by one unit. Mechanisms run on different parts therefore cost together the
-    largest of their costs, not the sum (parallel composition).
+    largest of their costs, not the sum (parallel composition). For replace-one the number of
+    rows must be public, so data of which loading may have dropped some are refused; with
+    units, only secret coins will do, since a newcomer's rows may stand anywhere.
     """
     _check_fractions(fractions)
     _checks.one_of(("add-remove", "replace-one"), relation=relation)
@@ -96,13 +100,13 @@ def split(
             "Expected relation='replace-one' with fixed_size=True, got 'add-remove': under "
             "add/remove the size is private and exact shares would move other records."
         )
-    if key is not None and rng is not None:
-        raise ValueError("Expected either a key or an rng, got both.")
+    _check_choices(dataset, relation, key, rng)
     place = _places(dataset, fractions, relation, fixed_size, key, rng)
-    parts = [_part(dataset, place == i, fraction) for i, fraction in enumerate(fractions)]
+    dealt = dataset.changed(dealt_by=(*dataset.dealt_by, *_mark(key)))
+    parts = [_part(dealt, place == i, fraction) for i, fraction in enumerate(fractions)]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
-    return Split(parts[0], parts[1], parts[2], fractions, relation, key is None)
+    return Split(parts[0], parts[1], parts[2], fractions, relation, key is None and rng is None)
 
 
 def _check_fractions(fractions: tuple[float, float, float]) -> None:
@@ -113,6 +117,39 @@ def _check_fractions(fractions: tuple[float, float, float]) -> None:
             f"{fractions!r}."
         )
     _checks.fraction(**dict(zip(PARTS, fractions, strict=True)))
+
+
+def _check_choices(
+    dataset: Dataset, relation: Relation, key: str | None, rng: np.random.Generator | None
+) -> None:
+    """Raise for choices under which the guarantee would not hold."""
+    if key is not None and (rng is not None or not isinstance(key, str)):
+        raise ValueError(
+            f"Expected either a key as text or an rng, got key={key!r}, rng={rng!r}."
+        )
+    if relation == "replace-one" and dataset.may_drop:
+        raise ValueError(
+            "Expected data whose number of rows is public for relation='replace-one', got some "
+            "of which loading may have dropped rows: use 'add-remove', or a treatment of "
+            "missing values that keeps every row."
+        )
+    if relation == "replace-one" and key is not None and dataset.units is not None:
+        raise ValueError(
+            "Expected no key for relation='replace-one' with units, got one: leave it out, so "
+            "that the coins are secret."
+        )
+    if any(mark in dataset.dealt_by for mark in _mark(key)):
+        raise ValueError(
+            "Expected a key that has not dealt these rows before, got the same one again, "
+            "which would send all of them to one part."
+        )
+
+
+def _mark(key: str | None) -> tuple[str, ...]:
+    """What remembers that a key was used, without giving it away."""
+    if key is None:
+        return ()
+    return (hashlib.blake2b(key.encode(), person=b"veracal mark", digest_size=8).hexdigest(),)
 
 
 def _places(
@@ -148,12 +185,7 @@ def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
 def _ids(dataset: Dataset, relation: Relation) -> Array:
     """What a keyed coin hangs on: the slot, the unit, or the record itself."""
     if relation == "replace-one":
-        # By slot, in order of first appearance: whoever takes a unit's place inherits its
-        # part. By id, the newcomer could land in another part, and two would change.
-        numbers, n_units = unit_numbers(dataset.units, len(dataset))
-        firsts = np.full(n_units, len(dataset))
-        np.minimum.at(firsts, numbers, np.arange(len(dataset)))
-        return np.argsort(np.argsort(firsts))[numbers]
+        return np.arange(len(dataset))  # whoever takes a place inherits its part
     if dataset.units is not None:
         return dataset.units
     ids: list[str] = []

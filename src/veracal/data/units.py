@@ -56,9 +56,9 @@ def limit_contributions(
     law of everybody else's rows as it was.
     """
     if unit is not None:
-        dataset = replace(dataset, units=np.asarray(unit))
+        dataset = replace(dataset, units=np.asarray(unit), at_most=None)
     if at_most is None:
-        return dataset
+        return dataset.changed(at_most=None)
     _checks.whole(at_most=at_most)
     if dataset.units is None:
         return dataset.changed(at_most=at_most)  # each row is a unit, and has one row
@@ -68,7 +68,7 @@ def limit_contributions(
     starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
     rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
     kept = np.sort(order[rank < at_most])
-    return dataset.take(kept).changed(at_most=at_most)
+    return dataset.take(kept).changed(at_most=at_most, may_drop=True)
 
 
 def keyed_coins(ids: Array, key: bytes) -> Floats:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from veracal.data.columns import Vector
+from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.limits import Limits, no_surprises
 from veracal.data.readers.arrays import load_array_folder
@@ -15,7 +15,7 @@ from veracal.errors import DataError
 
 def array_folder(path: Path) -> Path | None:
     """Folder with ``X.npy`` that a path means, if it means one."""
-    if path.suffix.lower() == ".npy":
+    if path.name == "X.npy":
         return path.parent
     with no_surprises(path):
         return path if path.is_dir() else None
@@ -31,6 +31,7 @@ def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
             repr(column)[:80],
             "Rows of a matrix on disk are not rescaled: say so, or load an npz file.",
         )
+    _check_columns(schema, folder)
     dataset = load_array_folder(
         folder,
         classes=schema.classes,
@@ -51,6 +52,21 @@ def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
         )
     _check_mapped(dataset.X, column, schema.norm, folder)
     return dataset.changed(norm=schema.norm, feature_names=column.feature_names("X"))
+
+
+def _check_columns(schema: Schema, folder: Path) -> None:
+    """Refuse a schema with columns that such a folder cannot hold."""
+    grouping = {grouping.column for grouping in schema.groups.values()}
+    known = {"X", schema.target, schema.unit, *grouping}
+    for name, column in schema.columns.items():
+        is_feature = name != "X" and getattr(column, "feature", False)
+        if is_feature or (name not in known and not isinstance(column, Ignore)):
+            raise DataError(
+                f"{folder}: column {name!r}",
+                "X as the only feature, and columns with feature = false that form groups",
+                "another column",
+                "Put the numbers into X, or take the column out of the schema.",
+            )
 
 
 def _check_mapped(rows: object, column: Vector, norm: float | None, folder: Path) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet
 
 from veracal._types import Progress
 from veracal.data.limits import Limits, no_surprises, opened, readable
+from veracal.data.readers.quotes import QuoteChecked
 from veracal.errors import DataError, LimitError
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -28,12 +29,16 @@ def table_columns(path: Path, *, header: bool, separator: str, limits: Limits) -
     with opened(path, limits) as file:
         line = _first_line(file, path, limits)
     try:
-        names = next(csv.reader([line], delimiter=separator), [])
+        names = next(csv.reader([line], delimiter=separator, strict=True), [])
     except csv.Error as cause:
         raise DataError(
             str(path), "a first line of fields", str(cause), "Correct the first line."
         ) from cause
     limits.check("columns", len(names), path)
+    if not names:
+        raise DataError(
+            str(path), "fields in the first line", "an empty line", "Remove empty lines above."
+        )
     if not header:
         return [f"column_{i}" for i in range(len(names))]
     _check_names(names, path)
@@ -63,21 +68,31 @@ def read_csv(
             f"{len(found)} in the first record",
             "Correct the schema, or set header = true if the first line names the columns.",
         )
-    with _clear_errors(path), opened(path, limits) as file:
+    block = max(_BLOCK, 4 * limits.field_bytes)
+    with _clear_errors(path, block), opened(path, limits) as file:
+        # Names and types are both given: where either is missing, Arrow guesses types.
+        checked = QuoteChecked(file, separator, str(path))
         reader = pa.csv.open_csv(
-            file,
-            pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False, column_names=names),
+            checked,
+            pa.csv.ReadOptions(
+                block_size=block,
+                use_threads=False,
+                column_names=names or found,
+                skip_rows=1 if names is None else 0,
+            ),
             pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             pa.csv.ConvertOptions(
                 column_types=dict.fromkeys(names or found, pa.string()),
                 strings_can_be_null=False,
             ),
         )
+        assert set(reader.schema.types) == {pa.string()}
         total = path.stat().st_size
         for batch in reader:
             if progress:
                 progress(min(file.tell(), total), total)
             yield _frame(batch, path, limits)
+        checked.read()  # what the parser did not want is judged as well
         if progress:
             progress(total, total)
 
@@ -197,10 +212,18 @@ def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
                 "Convert the column, or declare it as kind = 'ignore'.",
             )
     # One column at a time: what else a file says of its columns is not wanted.
-    series = (pl.Series(name, pl.from_arrow(batch.column(name))) for name in batch.schema.names)
+    series = (pl.Series(name, _column(batch.column(name))) for name in batch.schema.names)
     frame = pl.DataFrame(list(series))
     _check_fields(frame, path, limits)
     return frame
+
+
+def _column(values: pa.Array) -> pl.Series:
+    """Hand one column to polars, a coded one as the values it stands for."""
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    series = pl.from_arrow(plain)
+    assert isinstance(series, pl.Series)
+    return series
 
 
 def _is_known(kind: pa.DataType) -> bool:
@@ -212,7 +235,7 @@ def _is_known(kind: pa.DataType) -> bool:
         inner = kind.value_type
         return bool(types.is_integer(inner) or types.is_floating(inner))
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
     return bool(text or number or types.is_boolean(kind) or types.is_null(kind))
 
 
@@ -225,8 +248,8 @@ def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
 
 
 @contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    """Say what a parser's complaint means for the file."""
+def _clear_errors(path: Path, block: int = _BLOCK) -> Iterator[None]:
+    """Say what a parser's complaint means for the file, read in blocks of so many bytes."""
     try:
         with no_surprises(path):
             yield
@@ -245,9 +268,9 @@ def _clear_errors(path: Path) -> Iterator[None]:
         if "straddles" in str(cause):
             raise LimitError(
                 str(path),
-                f"records of at most {_BLOCK:,} bytes",
+                f"records of at most {block:,} bytes",
                 "a longer one",
-                "Look for a quotation mark that is never closed.",
+                "Pass Limits with a larger field_bytes, a quarter of that.",
             ) from cause
         raise DataError(
             str(path),

@@ -1,0 +1,108 @@
+"""Quotation marks gone astray are noticed, and those that are right are not."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veracal.data import Ignore, Number, Schema, Target, Text, Unit, load
+from veracal.data.readers.quotes import QuoteChecked
+from veracal.errors import DataError
+
+
+def pass_through(data: bytes, step: int) -> bytes:
+    """Read bytes through the check, so many at a time."""
+    file = QuoteChecked(io.BytesIO(data), ",", "t.csv")
+    parts = []
+    while part := file.read(step):
+        parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a,b\n"x, y",2\n',
+        'a,b\n"say ""hi""",2\r\n"",""\r\n',
+        'a,b\n"two\nlines","""quoted"""\n',
+        'a,b\n5" pipe,12"\n',  # marks inside a plain field stand for themselves
+        'a,b\n"last"',
+        'a,b\n"a\rb",1\n',
+        '"",""',
+    ],
+)
+def test_sound_files_pass_unchanged(text: str, step: int) -> None:
+    assert pass_through(text.encode(), step) == text.encode()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('a,b\n1,"oops\n2,3\n', r"closing quotation mark, found none .*\(line 2\)"),
+        ('a,b\n1,2\n"x""\n2,3\n', r"found none before the file's end \(line 3\)"),
+        ('a,b\n"x" y,2\n', r"after a closing quotation mark, found more text \(line 2\)"),
+        ('a,b\n1,"q\n2,"ok\n', r"more text \(line 3\)"),
+        ("a,b\nfoo\rbar,1\n", r"a lone CR \(line 2\)"),
+        ("a,b\r1,2\r", r"a lone CR \(line 1\)"),
+    ],
+)
+def test_marks_gone_astray_are_noticed(text: str, complaint: str, step: int) -> None:
+    with pytest.raises(DataError, match=complaint):
+        pass_through(text.encode(), step)
+
+
+FIELDS = st.text(st.sampled_from('ab",\n é'), max_size=6)
+
+
+@given(st.lists(st.lists(FIELDS, min_size=2, max_size=2), max_size=6), st.integers(1, 9))
+def test_what_a_csv_writer_writes_always_passes(rows: list[list[str]], step: int) -> None:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    data = buffer.getvalue().encode()
+    assert pass_through(data, step) == data
+
+
+SCHEMA = Schema(
+    {"x": Number(0, 9), "y": Target(("a", "b")), "n": Ignore()},
+)
+
+
+def loaded(folder: Path, text: str, schema: Schema = SCHEMA) -> object:
+    """Load a CSV file with this content."""
+    (folder / "t.csv").write_text(text, newline="")
+    return load(folder / "t.csv", schema=schema)
+
+
+def test_no_record_is_swallowed_by_a_stray_mark(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="closing quotation mark"):
+        loaded(tmp_path, 'x,y,n\n1,a,k\n2,b,"oops\n3,a,k\n4,b,k\n')
+    rows = "1,a,k\n2,b,k\n" * 200_000
+    with pytest.raises(DataError, match=r"\(line 400002\)"):
+        loaded(tmp_path, "x,y,n\n" + rows + '2,b,"oops\n' + rows)
+
+
+def test_types_are_never_guessed(tmp_path: Path) -> None:
+    schema = Schema({"u": Unit(), "x": Number(0, 9), "y": Target(("a", "b"))})
+    body = "01,1,a\n1,2,b\n001,3,a\n"
+    data = loaded(tmp_path, "u,x,y\n" + body, schema)
+    assert data.units.tolist() == ["01", "1", "001"]  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="an empty line"):
+        loaded(tmp_path, "\nu,x,y\n" + body, schema)
+    with pytest.raises(DataError, match="first line"):
+        loaded(tmp_path, '"a\nb",u,y\n1,01,a\n2,1,b\n', schema)
+
+
+def test_long_fields_are_a_matter_of_limits(tmp_path: Path) -> None:
+    from veracal.data import Limits
+
+    (tmp_path / "t.csv").write_text("t,y\n" + "z" * 5_000_000 + ",a\nq,b\n")
+    schema = Schema({"t": Text(), "y": Target(("a", "b"))})
+    with pytest.raises(DataError, match="field_bytes"):
+        load(tmp_path / "t.csv", schema=schema)
+    data = load(tmp_path / "t.csv", schema=schema, limits=Limits(field_bytes=2**24))
+    assert len(data.X[0, 0]) == 5_000_000
