@@ -48,6 +48,9 @@ class Number:
     outside: Literal["error", "clip"] = "error"
     feature: bool = True
 
+    def __post_init__(self) -> None:
+        _plain(self)
+
     @property
     def shift(self) -> float:
         """The c that is subtracted."""

@@ -124,9 +124,7 @@ def _check_choices(
 ) -> None:
     """Raise for choices under which the guarantee would not hold."""
     if key is not None and (rng is not None or not isinstance(key, str)):
-        raise ValueError(
-            f"Expected either a key as text or an rng, got key={key!r}, rng={rng!r}."
-        )
+        raise ValueError(f"Expected either a key as text or an rng, got {key!r} and {rng!r}.")
     if relation == "replace-one" and dataset.may_drop:
         raise ValueError(
             "Expected data whose number of rows is public for relation='replace-one', got some "
