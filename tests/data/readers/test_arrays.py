@@ -319,6 +319,7 @@ HEADER = "{'descr': %r, 'fortran_order': False, 'shape': %s, }\n"
         (npy_with_header(HEADER % ("<c16", "(1,)"), b"\0" * 16), "type complex128"),
         (npy_with_header(HEADER % ("|S3", "(1,)"), b"abc"), r"type \|S3"),
         (npy(np.zeros(2, [("a", "f8")])), "type "),
+        (npy(np.zeros(2, np.longdouble)), r"at most 64 bits, found type float.*'float64'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -415,7 +416,7 @@ def test_a_lost_units_file_is_not_taken_for_none(folder):
 def test_groups_are_declared_or_refused(folder):
     with pytest.raises(DataError, match="one without a declaration"):
         load_array_folder(folder, classes=["well", "ill"])
-    with pytest.raises(DataError, match="one of 'm', 'x', found 'f'"):
+    with pytest.raises(DataError, match=r"group_sex\.npy: expected one of 'm', 'x', found 'f'"):
         load_array_folder(folder, classes=["well", "ill"], groups={"sex": ["m", "x"]})
     (folder / "group_sex.npy").unlink()
     with pytest.raises(DataError, match=r"group_sex.npy: expected an existing file"):
@@ -423,10 +424,24 @@ def test_groups_are_declared_or_refused(folder):
 
 
 def test_labels_must_be_declared_and_as_many_as_rows(folder):
-    with pytest.raises(DataError, match="'ill' in record 1"):
+    with pytest.raises(DataError, match=r"clinic.y\.npy: expected .*found 'ill' in record 1"):
         load_array_folder(folder, classes=["well", "dead"], groups=DECLARED["groups"])
-    np.save(folder / "y.npy", np.array(["ill"]))
-    with pytest.raises(DataError, match="4 rows, as X has"):
+
+
+@pytest.mark.parametrize("name", ["y", "units", "group_sex"])
+@pytest.mark.parametrize("shape", [(1,), (5,), (4, 1), (4, 2), ()])
+def test_files_beside_the_rows_are_columns_as_long(folder, name, shape):
+    np.save(folder / f"{name}.npy", np.zeros(shape, int))
+
+    with pytest.raises(DataError, match=rf"{name}\.npy: expected shape \(4,\): 4 rows, as X"):
+        load_array_folder(folder, **DECLARED)
+
+
+@pytest.mark.parametrize("ids", [[1.0, 2.0, np.nan, 2.0], ["a", "", "", "b"]])
+def test_units_that_are_missing_are_refused(folder, ids):
+    np.save(folder / "units.npy", np.array(ids))
+
+    with pytest.raises(DataError, match=r"units\.npy: units: expected"):
         load_array_folder(folder, **DECLARED)
 
 

@@ -27,7 +27,7 @@ def images():
     return np.random.default_rng(0).integers(0, 256, (6, 2, 32, 32, 3), dtype=np.uint8)
 
 
-LABELS = np.array([[3, 8], [0, 9], [1, 1], [5, 6], [7, 2], [4, 4]], np.uint8)
+LABELS = np.array([[3, 8], [0, 9], [1, 1], [5, 6], [7, 2], [4, 9]], np.uint8)
 
 
 def record(labels, image):
@@ -231,6 +231,19 @@ def test_other_corrupted_arrays_are_refused(tmp_path, X, labels):
 
     with pytest.raises(DataError, match="as many as labels and a multiple of five"):
         load_cifar_c(tmp_path, corruption="snow", severity=1)
+
+
+def test_images_of_one_class_are_refused(binary, corrupted, images):
+    (binary / "test_batch.bin").write_bytes(b"".join(record([4], x) for x in images[5]))
+    with pytest.raises(DataError, match="at least two classes, found only 'deer'"):
+        load_cifar10(binary, part="test")
+    (binary / "test.bin").write_bytes(b"".join(record([4, 0], x) for x in images[5]))
+    for labels in ("fine", "coarse"):
+        with pytest.raises(DataError, match="at least two classes"):
+            load_cifar100(binary, part="test", labels=labels)
+    np.save(corrupted / "labels.npy", np.full(15, 6))
+    with pytest.raises(DataError, match="at least two classes, found only 'frog'"):
+        load_cifar_c(corrupted, corruption="fog", severity=2)
 
 
 def test_arguments_are_checked(corrupted):

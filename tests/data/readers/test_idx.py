@@ -60,7 +60,14 @@ def test_a_pair_of_files_is_a_data_set(file):
 def test_labels_outside_the_classes_are_refused(file):
     images, labels = np.zeros((1, 2, 2), np.uint8), np.array([7], np.uint8)
 
-    with pytest.raises(DataError, match="'7' in record 1"):
+    with pytest.raises(DataError, match="labels: expected one of 0, 1, found '7' in record 1"):
+        load_idx(file(idx(images), "images"), file(idx(labels), "labels"), classes=range(2))
+
+
+def test_images_of_one_class_are_refused(file):
+    images, labels = np.zeros((2, 2, 2), np.uint8), np.array([1, 1], np.uint8)
+
+    with pytest.raises(DataError, match="labels: expected records of at least two classes"):
         load_idx(file(idx(images), "images"), file(idx(labels), "labels"), classes=range(2))
 
 

@@ -64,13 +64,17 @@ def test_partitions_of_sun397_select_files(tmp_path):
         load_images(root, form)
 
 
+def test_classes_of_sun397_may_go_without_their_first_slash():
+    assert sun397(["a/abbey", "/a/apse"]).aliases == {"a/apse": "/a/apse"}
+
+
 FOOD = {
     "images/apple_pie/1005649.jpg": jpeg(10),
     "images/apple_pie/1011328.jpg": jpeg(20),
     "images/waffles/1004515.jpg": jpeg(30),
     "meta/classes.txt": "apple_pie\nwaffles\n",
     "meta/train.txt": "waffles/1004515\napple_pie/1011328\n",
-    "meta/test.txt": "apple_pie/1005649\n",
+    "meta/test.txt": "apple_pie/1005649\nwaffles/1004515\n",
     "meta/train.json": "{}",
     "README.txt": "read me",
     "license_agreement.txt": "agree",
@@ -88,7 +92,7 @@ def test_food101_loads_in_its_form(tmp_path, top):
     assert train.X.shape == (2, 8, 12, 3)
     assert train.labels.tolist() == ["apple_pie", "waffles"]
     assert train.X[:, 0, 0, 0].tolist() == [20, 30]
-    assert test.labels.tolist() == ["apple_pie"]
+    assert test.labels.tolist() == ["apple_pie", "waffles"]
 
 
 XRAYS = {
@@ -96,6 +100,7 @@ XRAYS = {
     "train/NORMAL/NORMAL2-IM-0115-0001-0002.jpg": (0, "NORMAL2-IM-0115"),
     "train/PNEUMONIA/person1_bacteria_2.jpeg": (1, "person1"),
     "train/PNEUMONIA/person447_virus_921_1.jpg": (2, "person447"),
+    "val/NORMAL/NORMAL2-IM-1427-0001.jpeg": (0, "NORMAL2-IM-1427"),
     "val/PNEUMONIA/person1_virus_6.jpeg": (2, "person1"),
 }
 
@@ -109,10 +114,10 @@ def test_names_of_chest_xrays_are_understood(tmp_path, top):
 
     data = load_images(tmp_path / "xrays.zip", CHEST_XRAY)
 
-    assert data.X.shape == (5, 128, 128)
+    assert data.X.shape == (6, 128, 128)
     expected = [XRAYS[name] for name in sorted(XRAYS)]
     assert list(zip(data.y.tolist(), data.units.tolist(), strict=True)) == expected
-    assert len(load_images(tmp_path / "xrays.zip", CHEST_XRAY, part="val")) == 1
+    assert len(load_images(tmp_path / "xrays.zip", CHEST_XRAY, part="val")) == 2
 
 
 @pytest.mark.parametrize(

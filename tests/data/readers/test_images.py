@@ -1,6 +1,7 @@
 """Images arrive as the form declares them, or not at all."""
 
 import io
+import os
 import re
 import struct
 import sys
@@ -79,12 +80,19 @@ def test_images_come_sorted_with_labels_and_units(store):
 def test_one_part_is_loaded(store):
     path = store(FILES)
 
+    names = sorted(name for name in FILES if name.startswith("train"))
     np.testing.assert_array_equal(
-        load_images(path, FORM, part="test").X, [PICTURES["test/cat/3_1.png"]]
+        load_images(path, FORM, part="train").X, [PICTURES[name] for name in names]
     )
-    assert len(load_images(path, FORM, part="train")) == 3
     with pytest.raises(DataError, match="no image of part 'val'"):
         load_images(path, FORM, part="val")
+
+
+def test_images_of_one_class_are_refused_in_a_part_too(store):
+    with pytest.raises(
+        DataError, match="pets.*: expected records of at least two classes.*'cat'"
+    ):
+        load_images(store(FILES), FORM, part="test")
 
 
 def test_groups_come_from_the_pattern(store):
@@ -98,7 +106,10 @@ def test_groups_come_from_the_pattern(store):
 
     assert data.groups["where"].codes.tolist() == [0, 1, 1, 1]
     assert data.units is None
-    with pytest.raises(DataError, match="one of 'test', 'val', found 'train'"):
+    with pytest.raises(
+        DataError,
+        match=r"train/cat/9_1\.png: where: expected one of 'test', 'val', found 'train'",
+    ):
         load_images(store(FILES), replace(form, groups={"where": ("test", "val")}))
 
 
@@ -137,6 +148,17 @@ def test_a_unit_must_be_found_for_every_image(store):
     with pytest.raises(DataError, match=r"dog/2\.png: expected a unit in its name"):
         load_images(
             store({f"{n}.png": encoded(picture(0)) for n in ("cat/1_1", "dog/2")}), form
+        )
+
+
+def test_an_empty_unit_is_none(store):
+    form = replace(FORM, patterns=(r"(?P<label>\w+)/(?P<unit>\d*)_\d+\.png",))
+
+    with pytest.raises(
+        DataError, match=r"dog/_2\.png: expected a unit in its name, found none"
+    ):
+        load_images(
+            store({f"{n}.png": encoded(picture(0)) for n in ("cat/1_1", "dog/_2")}), form
         )
 
 
@@ -194,8 +216,9 @@ def test_two_files_of_one_listed_name_are_refused(store, listed):
 
 
 def one(store, data, **changes):
-    """Load a single image."""
-    return load_images(store({"train/cat/1_1.jpg": data}), replace(FORM, **changes)).X[0]
+    """Load an image, twice: once as a cat, once as a dog."""
+    files = {f"train/{label}/1_1.jpg": data for label in ("cat", "dog")}
+    return load_images(store(files), replace(FORM, **changes)).X[0]
 
 
 def test_grey_is_luma(store):
@@ -232,11 +255,32 @@ def test_palettes_with_transparency_are_converted(store):
     assert (one(store, file.getvalue()) == 255).all()
 
 
-def test_deep_images_are_refused(store):
-    deep = np.full((4, 6), 40_000, np.uint16)
+def png_of_depth(depth, kind, channels):
+    """A PNG file of 4 × 6 pixels with so many bits a channel."""
+    rows = b"".join(b"\0" + b"\x12\x34" * (6 * channels * depth // 16) for _ in range(4))
+    return png_of_size(6, 4, depth=depth, kind=kind, data=rows)
 
-    with pytest.raises(DataError, match="8 bits a channel, found an image of mode I;16"):
-        one(store, encoded(deep))
+
+@pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_deep_images_are_refused(store, kind, channels):
+    """16 bits of grey, color, and both with transparency, which Pillow would cut to 8."""
+    assert one(store, png_of_depth(8, kind, channels)).shape == (4, 6, 3)
+    with pytest.raises(DataError, match=r"8 bits a channel, found more .*Convert it to 8 bits"):
+        one(store, png_of_depth(16, kind, channels))
+
+
+def test_deep_images_of_other_formats_are_refused(store):
+    """A TIFF file of one row of 16-bit color, as simple as they come."""
+    tags = [(256, 1), (257, 1), (258, 200), (259, 1), (262, 2), (273, 210), (277, 3), (279, 6)]
+    entries = b"".join(
+        struct.pack("<HHII", tag, 3, 3 if tag == 258 else 1, value) for tag, value in tags
+    )
+    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0)
+    tiff = head.ljust(200, b"\0") + struct.pack("<3H", 16, 16, 16)
+    tiff = tiff.ljust(210, b"\0") + struct.pack("<3H", 300, 301, 302)
+
+    with pytest.raises(DataError, match="8 bits a channel, found more in an image of mode RGB"):
+        one(store, tiff, height=1, width=1, formats=("TIFF",))
 
 
 def test_other_sizes_are_refused_unless_declared(store):
@@ -273,8 +317,8 @@ def test_an_image_smaller_than_declared_is_enlarged(store):
 PNG = FILES["test/cat/3_1.png"]
 
 
-def png_of_size(width, height):
-    """A PNG file that announces a size, with no pixels to speak of."""
+def png_of_size(width, height, *, depth=8, kind=2, data=b"\0" * 100):
+    """A PNG file that announces a size, by default with no pixels to speak of."""
 
     def chunk(kind, data):
         return (
@@ -284,11 +328,11 @@ def png_of_size(width, height):
             + struct.pack(">I", zlib.crc32(kind + data))
         )
 
-    head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    head = struct.pack(">2I5B", width, height, depth, kind, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(b"\0" * 100))
+        + chunk(b"IDAT", zlib.compress(data))
         + chunk(b"IEND", b"")
     )
 
@@ -335,9 +379,9 @@ def test_declared_limits_bind_before_decoding(store):
 
 
 def test_a_file_that_would_not_fit_in_memory_is_not_read(store, rng):
-    path = store({"train/cat/1_1.jpg": PNG + rng.bytes(20_000)})
+    path = store({"train/cat/1_1.jpg": PNG + rng.bytes(20_000), "train/dog/1_1.jpg": PNG})
 
-    assert len(load_images(path, FORM)) == 1
+    assert len(load_images(path, FORM)) == 2
     with pytest.raises(LimitError, match="at most 10,000 memory bytes"):
         load_images(path, FORM, limits=Limits(memory_bytes=10_000))
 
@@ -422,9 +466,27 @@ def test_a_link_to_a_file_outside_is_refused(linked):
 
 def test_a_link_to_a_file_inside_is_followed(linked):
     pets, _ = linked
-    (pets / "train/cat/2_1.png").symlink_to(pets / "train/cat/1_1.png")
+    (pets / "train/dog").mkdir()
+    (pets / "train/dog/2_1.png").symlink_to(pets / "train/cat/1_1.png")
 
     assert len(load_images(pets, FORM)) == 2
+
+
+@pytest.mark.may_skip
+def test_a_name_that_is_no_text_is_refused(linked):
+    pets, _ = linked
+    broken = os.fsencode(pets) + b"/train/cat/\xff_1.png"
+    try:
+        os.link(pets / "train/cat/1_1.png", broken)
+    except OSError:
+        pytest.skip("this file system wants names in UTF-8")
+    form = replace(FORM, patterns=(r"(?P<part>train)/(?P<label>\w+)/(?P<unit>[^_]+)_\d\.png",))
+
+    with pytest.raises(DataError, match=r"cat/\\xff_1\.png: expected a name in UTF-8"):
+        load_images(pets, form)
+    ignoring = replace(form, ignore=(r".*\udcff.*",))
+    with pytest.raises(DataError, match="at least two classes"):  # nothing else is wrong
+        load_images(pets, ignoring)
 
 
 def test_a_link_to_a_folder_is_refused(linked):
@@ -467,6 +529,7 @@ def test_a_missing_pillow_is_named_with_its_extra(linked, monkeypatch):
         ({"patterns": (r"(?P<label>a)(?P<place>b)",)}, r"the groups \[\] in each pattern"),
         ({"groups": {"place": ("x",)}}, r"the groups \['place'\] in each pattern"),
         ({"aliases": {"pup": "wolf"}}, "declared classes, found 'wolf'"),
+        ({"aliases": {"dog": "cat"}}, "not classes themselves, found 'dog'"),
         ({"classes": ("cat",)}, "at least two different labels"),
     ],
 )

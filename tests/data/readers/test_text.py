@@ -58,7 +58,9 @@ def test_layouts_of_the_same_table_agree(file, whole):
 def test_only_newlines_end_lines(file):
     odd = "a\u2028b\x85c\x0bd\x0ce\rf"
 
-    assert load_text(file(f"sentence\tlabel\n{odd}\t1\n"), ONE).X.tolist() == [[odd]]
+    data = load_text(file(f"sentence\tlabel\n{odd}\t1\nx\t0\n"), ONE)
+
+    assert data.X.tolist() == [[odd], ["x"]]
 
 
 def test_columns_may_be_numbered(file):
@@ -86,7 +88,9 @@ def test_json_lines_are_read(file):
 def test_json_labels_may_be_numbers(file):
     form = replace(JSON, text=("s",), aliases={"0": "no", "1": "yes"})
 
-    assert load_text(file('{"s": "a", "label": 1}'), form).labels.tolist() == ["yes"]
+    data = load_text(file('{"s": "a", "label": 1}\n{"s": "b", "label": 0}'), form)
+
+    assert data.labels.tolist() == ["yes", "no"]
 
 
 def test_groups_and_units_are_read(file):
@@ -122,7 +126,7 @@ def test_ratings_that_are_no_numbers_are_refused(file, text):
 
 
 def test_progress_goes_from_the_start_to_the_end(file):
-    path = file("sentence\tlabel\n" + "a\t1\n" * 10_000)
+    path = file("sentence\tlabel\n" + "a\t1\nb\t0\n" * 5_000)
     calls = []
 
     load_text(path, ONE, progress=lambda done, total: calls.append((done, total)))
@@ -132,7 +136,67 @@ def test_progress_goes_from_the_start_to_the_end(file):
     assert calls[-1] == (path.stat().st_size,) * 2
 
 
+UNITS = replace(JSON, text=("s",), unit="id")
+
+
+def with_ids(*ids):
+    """JSON lines of one sentence each, of these people."""
+    return "\n".join(
+        json.dumps({"s": "a", "label": ("no", "yes")[i % 2], "id": id_})
+        for i, id_ in enumerate(ids)
+    )
+
+
+def test_ids_are_whole_numbers_or_text(file):
+    data = load_text(file(with_ids(7, "7", 10**25, "07")), UNITS)
+
+    assert data.units.tolist() == ["7", "7", "1" + 25 * "0", "07"]
+
+
+@pytest.mark.parametrize("number", ["1.0", "1e0", "0.5", "1E25"])
+def test_ids_with_a_fraction_are_refused(file, number):
+    text = with_ids(1, 1).replace('"id": 1}', f'"id": {number}}}')
+
+    with pytest.raises(DataError, match="line 1: id: expected text or a whole number"):
+        load_text(file(text), UNITS)
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t"])
+def test_a_record_of_nobody_is_refused(file, empty):
+    with pytest.raises(DataError, match="line 2: id: expected an id, found none"):
+        load_text(file(with_ids("a", empty, "b")), UNITS)
+
+
+def test_a_unit_that_is_cut_to_nothing_is_none(file):
+    form = replace(ONE, unit="id", unit_until="_")
+
+    with pytest.raises(DataError, match="line 3: id: expected an id"):
+        load_text(file("id\tsentence\tlabel\n7_1\ta\t0\n_2\tb\t1\n"), form)
+
+
+def test_a_record_that_is_left_out_needs_no_id(file):
+    form = replace(ONE, unit="id", drop=("-",))
+    path = file("id\tsentence\tlabel\n7\ta\t0\n\tb\t-\n8\tc\t1\n")
+
+    assert load_text(path, form).units.tolist() == ["7", "8"]
+
+
+def test_an_undeclared_group_is_refused_with_its_line(file):
+    form = replace(ONE, groups={"place": ("x", "y")}, drop=("-",))
+    path = file("sentence\tplace\tlabel\na\tx\t0\nb\tx\t-\nc\tz\t1\n")
+
+    with pytest.raises(DataError, match="line 4: place: expected one of 'x', 'y', found 'z'"):
+        load_text(path, form)
+
+
 # ------------------------------------------------------------------ labels
+
+
+def test_a_file_of_one_class_is_refused(file):
+    with pytest.raises(
+        DataError, match=r"train\.tsv: expected records of at least two classes"
+    ):
+        load_text(file("sentence\tlabel\na\t1\nb\t1\n"), ONE)
 
 
 def test_rows_without_a_label_are_dropped_only_if_their_mark_is_declared(file):
@@ -237,7 +301,7 @@ def test_bad_json_lines_are_refused(file, line, message):
 
 
 def test_limits_hold(file):
-    path = file("sentence\tlabel\n" + "a\t1\n" * 9 + "é" * 50 + "\t1\n")
+    path = file("sentence\tlabel\n" + "a\t1\n" * 9 + "é" * 50 + "\t0\n")
 
     load_text(path, ONE, limits=Limits(field_bytes=100))
     with pytest.raises(LimitError, match="line 11: sentence: expected at most 99 field bytes"):
@@ -285,6 +349,11 @@ def test_whatever_byte_breaks_the_error_is_ours(file, rng):
         ({"text": ("a", "b", "c")}, "one or two columns"),
         ({"classes": ("yes",), "aliases": {}}, "at least two different labels"),
         ({"aliases": {"0": "never"}}, "declared classes, found 'never'"),
+        ({"aliases": {"no": "yes"}}, "aliases that are not classes themselves, found 'no'"),
+        ({"drop": ("no",)}, "missing labels that stand for no class, found 'no'"),
+        ({"drop": ("0",)}, "missing labels that stand for no class, found '0'"),
+        ({"drop": "NA"}, "a tuple of marks, found 'NA'"),
+        ({"classes": (0, 1), "aliases": {}, "drop": ("1",)}, "stand for no class, found '1'"),
         ({"rating": Rating(0, "never")}, "declared classes, found 'never'"),
         ({"header": False}, "positions of columns"),
         ({"header": False, "width": 2}, "positions of columns"),

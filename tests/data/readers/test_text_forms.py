@@ -86,20 +86,26 @@ def test_a_small_file_of_each_form_loads(tmp_path, name):
 
 def test_the_second_layout_of_mnli_loads(tmp_path):
     header = [*MNLI, "label2", "label3", "label4", "label5", "gold_label"]
-    path = table(tmp_path / "dev.tsv", header, pair("neutral", "gold_label"))
+    rows = [pair(label, "gold_label") for label in ("neutral", "entailment")]
+    path = table(tmp_path / "dev.tsv", header, *rows)
 
     data = load_text(path, TEXT_FORMS["mnli"])
 
-    assert data.X.tolist() == [['a "b', "c"]]
-    assert data.labels.tolist() == ["neutral"]
+    assert data.X.tolist() == [['a "b', "c"]] * 2
+    assert data.labels.tolist() == ["neutral", "entailment"]
 
 
 def test_the_official_layout_of_hans_loads(tmp_path):
     header = ["gold_label", *PARSES, "sentence1", "sentence2", "pairID", "heuristic", "subcase"]
-    row = pair("non-entailment", "gold_label", heuristic="lexical_overlap")
-    data = load_text(table(tmp_path / "a.txt", [*header, "template"], row), TEXT_FORMS["hans"])
+    rows = [
+        pair("non-entailment", "gold_label", heuristic="lexical_overlap"),
+        pair("entailment", "gold_label", heuristic="constituent"),
+    ]
+    path = table(tmp_path / "a.txt", [*header, "template"], *rows)
 
-    assert data.groups["heuristic"].codes.tolist() == [0]
+    data = load_text(path, TEXT_FORMS["hans"])
+
+    assert data.groups["heuristic"].codes.tolist() == [0, 2]
 
 
 def test_units_of_sentiment_are_whole_reviews(tmp_path):
@@ -132,10 +138,12 @@ def test_official_json_lines_load(tmp_path, name):
 @pytest.mark.parametrize("name", ["mnli-jsonl", "snli-jsonl", "rte-jsonl", "scitail-jsonl"])
 def test_plain_json_lines_load_and_need_a_label(tmp_path, name):
     row = {"premise": "a", "hypothesis": "b", "label": "entailment"}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    labels = list(TEXT_FORMS[name].classes[:2])
+    lines = [json.dumps(row | {"label": label}) for label in labels]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "b.jsonl").write_text(json.dumps(row | {"label": "-"}))
 
-    assert load_text(tmp_path / "a.jsonl", TEXT_FORMS[name]).labels.tolist() == ["entailment"]
+    assert load_text(tmp_path / "a.jsonl", TEXT_FORMS[name]).labels.tolist() == labels
     with pytest.raises(DataError, match="found '-'"):
         load_text(tmp_path / "b.jsonl", TEXT_FORMS[name])
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from veracal._types import Array
+from veracal.data.checked import check_ids
 from veracal.data.dataset import Dataset, Group
-from veracal.data.labels import Label
+from veracal.data.labels import Label, encode_labels
 from veracal.data.limits import DEFAULT_LIMITS, Limits, inside, no_surprises, opened
 from veracal.data.readers.archives import open_archive
 from veracal.data.readers.npy import NpyHeader, read_header
@@ -100,12 +101,14 @@ def load_array_folder(
     ----------
     folder : path
         Holds ``X.npy`` (rows of floats or bytes) and ``y.npy`` (labels as they are
-        written); if rows belong to people, ``units.npy``; for each declared group,
-        ``group_<name>.npy``. Other files are left alone.
+        written); if rows belong to people, ``units.npy`` (ids, whole numbers or text); for
+        each declared group, ``group_<name>.npy``. Other files are left alone.
     classes : sequence of str or int
         Declared labels.
     groups : mapping of str to sequence of str or int, optional
-        Declared groups, and the values each may have.
+        Declared groups, and the values each may have. A group's file holds these values. By
+        a schema that cuts a number into bands, they are the names of the bands, such as
+        ``[0, 18]`` and ``(18, 100]``, and not the numbers: nothing is cut here.
     limits : Limits
     size : int, optional
         Declared number of rows.
@@ -116,19 +119,45 @@ def load_array_folder(
     declared = dict(groups or {})
     found = _file_names(folder)
     _check_group_files(folder, found, declared)
+    rows = map_npy(inside(folder, Path("X.npy")), limits)
 
-    def side(stem: str) -> Array:
-        return read_npy(inside(folder, Path(f"{stem}.npy")), limits)
+    def column(stem: str) -> tuple[Array, str]:
+        where = str(folder / f"{stem}.npy")
+        array = read_npy(inside(folder, Path(f"{stem}.npy")), limits)
+        return _as_long(array, len(rows), where), where
 
-    return Dataset.from_labels(
-        map_npy(inside(folder, Path("X.npy")), limits),
-        side("y"),
-        classes,
-        groups={g: Group.from_values(side(f"group_{g}"), v) for g, v in declared.items()},
-        units=side("units") if "units.npy" in found else None,
+    labels, where = column("y")
+    return Dataset(
+        rows,
+        encode_labels(labels, classes, where),
+        tuple(classes),
+        groups={g: _group(v, *column(f"group_{g}")) for g, v in declared.items()},
+        units=_ids(*column("units")) if "units.npy" in found else None,
         size=size,
         name=folder.name if name is None else name,
     )
+
+
+def _as_long(array: Array, n: int, where: str) -> Array:
+    """Refuse an array of another length than X, or of another shape than a column."""
+    if array.shape != (n,):
+        raise DataError(
+            where,
+            f"shape ({n},): {n} rows, as X has",
+            f"shape {array.shape}",
+            "Save one value for each row of X.npy.",
+        )
+    return array
+
+
+def _group(names: Sequence[Label], values: Array, where: str) -> Group:
+    """Return an attribute that divides the rows."""
+    return Group.from_values(values, names, where=where)
+
+
+def _ids(ids: Array, where: str) -> Array:
+    """Return whom each row belongs to."""
+    return check_ids(ids, len(ids), where)
 
 
 def _unpacked(data: bytes, where: str, limits: Limits) -> Array:

@@ -21,6 +21,7 @@ from veracal.data.readers.cifar_names import (
 )
 from veracal.data.readers.pixels import guarded_pillow, open_image, pixels
 from veracal.data.readers.strict_json import parse_json
+from veracal.data.worth import check_worth
 from veracal.errors import DataError
 
 Part = Literal["train", "test"]
@@ -68,7 +69,7 @@ def load_cifar10(
     else:
         X, numbers = _binary(files, 1, limits, progress)
         labels = numbers[:, 0]
-    return Dataset(X, labels, CIFAR10, size=size, name=f"CIFAR-10 {part}")
+    return _worthy(Dataset(X, labels, CIFAR10, size=size, name=f"CIFAR-10 {part}"), folder)
 
 
 def load_cifar100(
@@ -100,9 +101,9 @@ def load_cifar100(
     coarse, fine = numbers.T
     name = f"CIFAR-100 {part}"
     if labels == "coarse":
-        return Dataset(X, coarse, CIFAR100_COARSE, size=size, name=name)
+        return _worthy(Dataset(X, coarse, CIFAR100_COARSE, size=size, name=name), folder)
     groups = {"superclass": Group(coarse, CIFAR100_COARSE)}
-    return Dataset(X, fine, CIFAR100, groups=groups, size=size, name=name)
+    return _worthy(Dataset(X, fine, CIFAR100, groups=groups, size=size, name=name), folder)
 
 
 def load_cifar_c(
@@ -146,7 +147,14 @@ def load_cifar_c(
     chosen = slice(n * (severity - 1), n * severity)
     limits.check("memory_bytes", n * _PIXELS * 3, path)
     name = f"CIFAR-C {corruption} {severity}"
-    return Dataset(rows[chosen], labels[chosen], tuple(classes), size=size, name=name)
+    dataset = Dataset(rows[chosen], labels[chosen], tuple(classes), size=size, name=name)
+    return _worthy(dataset, folder)
+
+
+def _worthy(dataset: Dataset, folder: Path) -> Dataset:
+    """Return a data set from which something can be learnt."""
+    check_worth(dataset, folder)
+    return dataset
 
 
 def _suffix(folder: Path, stem: str, name: str, known: Sequence[str] = (".bin", ".png")) -> str:

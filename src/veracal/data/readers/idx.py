@@ -13,9 +13,10 @@ import numpy as np
 
 from veracal._types import Array
 from veracal.data.dataset import Dataset
-from veracal.data.labels import Label
+from veracal.data.labels import Label, encode_labels
 from veracal.data.limits import DEFAULT_LIMITS, Limits, opened
 from veracal.data.readers.archives import check_expansion
+from veracal.data.worth import check_worth
 from veracal.errors import DataError
 
 # Third byte of the file: type of the numbers, which are big-endian.
@@ -63,10 +64,15 @@ def load_idx(
     name: str | None = None,
 ) -> Dataset:
     """Load a pair of idx files: images of shape (n, height, width), and their labels."""
-    name = Path(images).name if name is None else name
-    return Dataset.from_labels(
-        read_idx(images, limits), read_idx(labels, limits), classes, size=size, name=name
+    dataset = Dataset(
+        read_idx(images, limits),
+        encode_labels(read_idx(labels, limits), classes, str(labels)),
+        tuple(classes),
+        size=size,
+        name=Path(images).name if name is None else name,
     )
+    check_worth(dataset, labels)
+    return dataset
 
 
 @contextmanager

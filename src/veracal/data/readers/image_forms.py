@@ -46,7 +46,7 @@ def sun397(
         height=height,
         width=width,
         patterns=(r"(?:SUN397/)?(?P<listed>(?P<label>[a-z]/.+)/sun_[a-z]+\.jpg)",),
-        aliases={name.strip("/"): name for name in classes},
+        aliases={name.strip("/"): name for name in classes if name.strip("/") != name},
         resize=resize,
         ignore=(*HIDDEN, r"(?:SUN397/)?[^/]*\.txt"),
         # Some of its files are named .jpg and are not.

@@ -12,9 +12,11 @@ from veracal._types import Array, Frozen, Progress
 from veracal.data.dataset import Dataset, Group
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.aliases import alias_problem, coded
 from veracal.data.readers.image_files import Files, open_files
 from veracal.data.readers.pixels import Mode, Resize, guarded_pillow, open_image, pixels
 from veracal.data.readers.text_lines import read_names
+from veracal.data.worth import check_worth
 from veracal.errors import DataError, SchemaError
 
 _SPECIAL = frozenset({"label", "part", "unit", "listed"})
@@ -78,9 +80,8 @@ class ImageForm:
 
     def _problem(self) -> tuple[str, str] | None:
         """Say what was expected and found where the form contradicts itself."""
-        for target in self.aliases.values():
-            if target not in self.classes:
-                return "labels that stand for declared classes", repr(target)
+        if problem := alias_problem(self.aliases, self.classes):
+            return problem
         names = []
         for pattern in (*self.patterns, *self.ignore):
             try:
@@ -145,18 +146,19 @@ def load_images(
         found = _chosen(found, part, _listed(lists, limits), path)
         codes = _codes(found, form, path)
         X = _decoded(files, tuple(found), form, path, limits, progress)
-    return Dataset(
+    dataset = Dataset(
         X,
         codes,
         form.classes,
         groups={
-            group: Group.from_values(_texts(found, group, path), values)
-            for group, values in form.groups.items()
+            group: _group(found, group, values, path) for group, values in form.groups.items()
         },
         units=_texts(found, "unit", path) if _has(form, "unit") else None,
         size=size,
         name=path.name if name is None else name,
     )
+    check_worth(dataset, path)
+    return dataset
 
 
 Found = dict[str, re.Match[str]]
@@ -175,6 +177,7 @@ def _matched(names: Iterable[str], form: ImageForm, path: Path) -> Found:
     for name in names:
         if any(pattern.fullmatch(name) for pattern in ignore):
             continue
+        _check_name(name, path)
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is None:
             raise DataError(
@@ -185,6 +188,17 @@ def _matched(names: Iterable[str], form: ImageForm, path: Path) -> Found:
             )
         found[name] = match
     return found
+
+
+def _check_name(name: str, path: Path) -> None:
+    """Refuse a name that is not text: nobody could be told apart, or told of, by it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as cause:
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise DataError(
+            f"{path}: {shown}", "a name in UTF-8", "other bytes", "Rename the file."
+        ) from cause
 
 
 def _listed(
@@ -237,9 +251,7 @@ def _named(found: Found, listed: dict[str, str], path: Path) -> Found:
 
 def _codes(found: Found, form: ImageForm, path: Path) -> Array:
     """Return the position of each label among the classes."""
-    place = {label: i for i, label in enumerate(form.classes)}
-    known = {str(label): i for label, i in place.items()}
-    known |= {text: place[label] for text, label in form.aliases.items()}
+    known = coded(form.aliases, form.classes)
     for name, match in found.items():
         if match["label"] not in known:
             raise DataError(
@@ -251,10 +263,25 @@ def _codes(found: Found, form: ImageForm, path: Path) -> Array:
     return np.array([known[match["label"]] for match in found.values()], np.int64)
 
 
+def _group(found: Found, group: str, values: Sequence[Label], path: Path) -> Group:
+    """Return the attribute that the patterns found in a group."""
+    texts, known = _texts(found, group, path), {str(value) for value in values}
+    for name, text in zip(found, texts.tolist(), strict=True):
+        if text not in known:
+            listed = ", ".join(map(repr, values[:8])) + ", …" * (len(values) > 8)
+            raise DataError(
+                f"{path}: {name}: {group}",
+                f"one of {listed}",
+                repr(text),
+                "Declare the value, or remove the file.",
+            )
+    return Group.from_values(texts, values)
+
+
 def _texts(found: Found, group: str, path: Path) -> Array:
     """Return what the patterns found in a group, for each file."""
     for name, match in found.items():
-        if match[group] is None:
+        if not match[group]:
             raise DataError(
                 f"{path}: {name}", f"a {group} in its name", "none", "Correct the pattern."
             )

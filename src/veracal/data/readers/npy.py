@@ -110,6 +110,13 @@ def _check_dtype(dtype: np.dtype[Any], where: str) -> None:
             f"type {str(dtype)[:60]}",
             "Save numbers, or text with astype(str), one array for each column.",
         )
+    if dtype.kind == "f" and dtype.itemsize > 8:
+        raise DataError(
+            where,
+            "numbers of at most 64 bits",
+            f"type {dtype}, which differs from machine to machine",
+            "Save the array with astype('float64').",
+        )
 
 
 def _check_size(header: NpyHeader, length: int, where: str, limits: Limits) -> None:

@@ -59,11 +59,11 @@ def open_image(
     except Exception as cause:  # decoders fail in many ways on hostile bytes
         raise _broken(where, formats, "another or a broken file") from cause
     limits.check("memory_bytes", image.width * image.height * 4, where)
-    if image.mode not in _KNOWN_MODES:
+    if image.mode not in _KNOWN_MODES or _is_deep(image, data):
         raise DataError(
             where,
             "8 bits a channel",
-            f"an image of mode {image.mode}",
+            f"more in an image of mode {image.mode}",
             "Convert it to 8 bits by a rule that suits what it shows.",
         )
     return image
@@ -85,6 +85,15 @@ def pixels(
     if image.size != (width, height):
         image = _fitted(image, where, height, width, resize)
     return np.asarray(image, np.uint8)
+
+
+def _is_deep(image: Any, data: bytes) -> bool:
+    """Tell whether there are 16 bits a channel where Pillow, in silence, would keep 8.
+
+    A PNG opens with its header, whose depth is byte 24 of the file; for other formats the
+    decoder that Pillow chose says it.
+    """
+    return (image.format == "PNG" and data[24] > 8) or ";16" in repr(image.tile)
 
 
 def _fitted(image: Any, where: str, height: int, width: int, resize: Resize) -> Any:

@@ -13,6 +13,7 @@ from veracal._types import Frozen, Progress
 from veracal.data.dataset import Dataset, Group
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.aliases import alias_problem, coded
 from veracal.data.readers.text_lines import (
     Column,
     Record,
@@ -20,6 +21,7 @@ from veracal.data.readers.text_lines import (
     numbered_lines,
     tab_records,
 )
+from veracal.data.worth import check_worth
 from veracal.errors import DataError, SchemaError
 
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
@@ -55,15 +57,18 @@ class TextForm:
     classes : tuple of str or int
         Declared labels.
     aliases : mapping of str to class
-        Labels as the file writes them, where that is not the name of the class.
+        Labels as the file writes them, where that is not the name of the class. What is
+        the name of a class cannot be an alias.
     drop : tuple of str
-        Marks that stand where a record has no label; such records are left out.
+        Marks that stand where a record has no label; such records are left out. None of
+        them is a class or an alias.
     rating : Rating, optional
         If the label column holds numbers, how they become classes.
     groups : mapping of column to tuple of values
         Columns that divide the records, and the values each may have.
     unit : column, optional
-        Column that says whom a row belongs to.
+        Column that says whom a row belongs to. Ids are text or, in JSON, whole numbers:
+        7 and "7" are the same person, 7.0 is refused. Every record has one.
     unit_until : str
         If not empty, only what stands before the first occurrence of it names the unit.
     lines : 'tsv' or 'jsonl'
@@ -104,17 +109,17 @@ class TextForm:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns that are read."""
-        unit = () if self.unit is None else (self.unit,)
-        return (*self.text, self.label, *self.groups, *unit)
+        return (*self.text, self.label, *self.groups, *_ids(self))
 
     def _problem(self) -> tuple[str, str] | None:
         """Say what was expected and found where the form contradicts itself."""
         if len(self.text) not in (1, 2):
             return "one or two columns of text", str(len(self.text))
-        tie = () if self.rating is None or self.rating.tie is None else (self.rating.tie,)
-        for target in (*self.aliases.values(), *tie):
-            if target not in self.classes:
-                return "labels that stand for declared classes", repr(target)
+        if problem := alias_problem(self.aliases, self.classes, self.drop):
+            return problem
+        tie = None if self.rating is None else self.rating.tie
+        if tie is not None and tie not in self.classes:
+            return "labels that stand for declared classes", repr(tie)
         numbered = any(isinstance(column, int) for column in self.columns)
         if self.lines == "jsonl" and (numbered or not self.header):
             return "columns of JSON objects by their names", "positions"
@@ -168,13 +173,16 @@ def load_text(
     for where, record in _records(path, form, limits, progress):
         code = labels.code(record[form.label], where)
         if code is not None:
+            _check_owner(record, form, where)
             rows.append(tuple(record[column] for column in form.columns))
             codes.append(code)
     if not rows:
         raise DataError(
             str(path), "at least one labelled record", "none", "Name a file with records."
         )
-    return _dataset(rows, codes, form, size, path.name if name is None else name)
+    dataset = _dataset(rows, codes, form, size, path.name if name is None else name)
+    check_worth(dataset, path)
+    return dataset
 
 
 def _dataset(
@@ -201,18 +209,36 @@ def _dataset(
     )
 
 
+def _check_owner(record: Record, form: TextForm, where: str) -> None:
+    """Refuse a record that belongs to nobody, or to a group that was not declared."""
+    if form.unit is not None and not record[form.unit].strip():
+        raise DataError(
+            f"{where}: {form.unit}",
+            "an id",
+            "none",
+            "All who lack one would count as one person: give each an id, or drop the record.",
+        )
+    for column, values in form.groups.items():
+        if record[column] not in map(str, values):
+            listed = ", ".join(map(repr, values[:8])) + ", …" * (len(values) > 8)
+            raise DataError(
+                f"{where}: {column}",
+                f"one of {listed}",
+                repr(record[column][:60]),
+                "Declare the value, or correct the record.",
+            )
+
+
 class _Labels:
     """Codes of the labels a form declares."""
 
     def __init__(self, form: TextForm) -> None:
         self.form = form
-        place = {label: i for i, label in enumerate(form.classes)}
-        self.known: dict[str, int | None] = {str(label): i for label, i in place.items()}
-        self.known.update({text: place[label] for text, label in form.aliases.items()})
+        self.known: dict[str, int | None] = {**coded(form.aliases, form.classes)}
         self.known.update(dict.fromkeys(form.drop))
         self.tie = None
         if form.rating is not None and form.rating.tie is not None:
-            self.tie = place[form.rating.tie]
+            self.tie = form.classes.index(form.rating.tie)
 
     def code(self, text: str, where: str) -> int | None:
         """Position of a label among the classes, or None if its row is left out."""
@@ -249,7 +275,7 @@ def _records(
     """Yield the place of each record, and the columns of the form in it."""
     lines = numbered_lines(path, limits, progress)
     records = (
-        json_records(lines, path, form.columns, texts=form.text)
+        json_records(lines, path, form.columns, texts=form.text, ids=_ids(form))
         if form.lines == "jsonl"
         else tab_records(
             lines,
@@ -267,3 +293,8 @@ def _records(
         if form.unit is not None and form.unit_until:
             record = {**record, form.unit: record[form.unit].partition(form.unit_until)[0]}
         yield where, record
+
+
+def _ids(form: TextForm) -> tuple[Column, ...]:
+    """Columns that tell people apart."""
+    return () if form.unit is None else (form.unit,)

@@ -87,9 +87,22 @@ def tab_records(
 
 
 def json_records(
-    lines: Lines, path: Path, columns: Sequence[Column], *, texts: Collection[Column]
+    lines: Lines,
+    path: Path,
+    columns: Sequence[Column],
+    *,
+    texts: Collection[Column],
+    ids: Collection[Column] = (),
 ) -> Iterator[tuple[str, Record]]:
-    """Parse each line as a JSON object; ``texts`` must be strings, others may be numbers."""
+    """Parse each line as a JSON object.
+
+    Parameters
+    ----------
+    texts : collection of columns
+        Must be strings; others may be numbers.
+    ids : collection of columns
+        Strings or whole numbers: of 7 and 7.0 nobody knows whether they are one person.
+    """
     for number, line in lines:
         where = f"{path}, line {number}"
         value = parse_json(line, where)
@@ -100,6 +113,14 @@ def json_records(
         for column in columns:
             if column not in value:
                 raise _no_column(where, column, ", ".join(value))
+        for column in ids:
+            if isinstance(value[column], float):
+                raise DataError(
+                    f"{where}: {column}",
+                    "text or a whole number, as ids are",
+                    repr(value[column]),
+                    "Write ids as text.",
+                )
         yield where, {c: _scalar(value[c], c, c in texts, where) for c in columns}
 
 
