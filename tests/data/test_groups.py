@@ -120,8 +120,29 @@ def test_intersections() -> None:
 def test_unknown_groups_and_levels(scores: Scores, rng: np.random.Generator) -> None:
     with pytest.raises(DataError, match="a group among 'sex'"):
         by_group(accuracy, scores, "age", rng=rng)
-    with pytest.raises(ValueError, match="level"):
-        by_group(accuracy, scores, "sex", level=95, rng=rng)
+    for level in (95, 0, 1, "a"):
+        with pytest.raises(ValueError, match="level"):
+            by_group(accuracy, scores, "sex", level=level, rng=rng)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"one group or several, got group=\(\)"):
+        by_group(accuracy, scores, (), rng=rng)
+
+
+def test_intersections_of_one_name_are_refused(rng: np.random.Generator) -> None:
+    """Else "a & b" and "c" would meet "a" and "b & c", and one would hide the other."""
+    groups = {
+        "p": Group(np.array([0, 0, 1, 1]), ("a & b", "a")),
+        "q": Group(np.array([0, 1, 0, 1]), ("c", "b & c")),
+    }
+    scores = Scores.from_probabilities([0.1, 0.2, 0.8, 0.9], [0, 1, 1, 1], groups=groups)
+    with pytest.raises(DataError, match="p & q: .*different names, found 'a & b & c' twice"):
+        by_group(accuracy, scores, ("p", "q"), rng=rng)
+    alone = by_group(accuracy, scores, "p", replicates=5, rng=rng)
+    assert [estimate.n for estimate in alone.values.values()] == [2, 2]
+
+
+def test_nobody_has_no_figures(rng: np.random.Generator, scores: Scores) -> None:
+    result = by_group(accuracy, scores.take([]), "sex", replicates=2, rng=rng)
+    assert result.overall.value is None and result.overall.n == 0
 
 
 def test_corrupted_labels_follow_their_law(rng: np.random.Generator) -> None:

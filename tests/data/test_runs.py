@@ -1,11 +1,12 @@
 """Streamed statistics of many runs equal those of all their scores side by side."""
 
+import pickle
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from veracal.data import Runs, Scores
+from veracal.data import Group, Runs, Scores
 from veracal.errors import DataError
 
 N, K, M = 40, 3, 25
@@ -104,3 +105,79 @@ def test_what_does_not_belong_is_refused(labels: np.ndarray) -> None:
         Runs(labels, range(K), thresholds=[0.5])
     with pytest.raises(ValueError, match="labels with accuracy_levels"):
         Runs(None, range(K), n=N, accuracy_levels=[0.5])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[5, 0], [-1, 0], [0.9, 0.2], [0.0, 1.0], ["b", "a"], [[0], [1]], [True, False], 1, [1, 2]],
+)
+def test_labels_are_positions(labels: object) -> None:
+    with pytest.raises(DataError, match="runs: labels"):
+        Runs(labels, (1, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [-1, 2.7, float("nan"), "2", True])
+def test_the_number_of_records_is_a_whole_number(n: object) -> None:
+    with pytest.raises(ValueError, match=">= 0"):
+        Runs(None, (0, 1), n=n)  # type: ignore[arg-type]
+
+
+def test_there_may_be_no_records() -> None:
+    assert Runs(None, (0, 1), n=0).add(Scores.from_probabilities([])).m == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"units": [1]},
+        {"units": [1.0, np.nan]},
+        {"units": [[1, 2], [3, 4]]},
+        {"groups": {"g": Group(np.array([0]), ("x",))}},
+        {"groups": {"g": np.array([0, 0])}},
+        {"thresholds": [1.5]},
+        {"thresholds": ["a"]},
+        {"accuracy_levels": [float("nan")]},
+    ],
+)
+def test_settings_are_checked(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="xpected"):
+        Runs([0, 1], (0, 1), **settings)  # type: ignore[arg-type]
+
+
+def test_runs_on_the_records_of_scores() -> None:
+    group = {"g": Group(np.array([0, 1]), ("x", "y"))}
+    scores = Scores.from_probabilities([0.1, 0.9], [1, 2], classes=(1, 2), groups=group)
+    runs = Runs.like(scores, thresholds=[0.5], accuracy_levels=[0.5])
+    assert runs.m == 0 and runs.labels is not None and runs.labels.tolist() == [0, 1]
+    assert runs.groups["g"].names == ("x", "y") and runs.thresholds == (0.5,)
+    assert runs.add(scores).accuracy.tolist() == [1]
+    unlabeled = Runs.like(Scores.from_probabilities([0.1, 0.9], units=["p", "q"]))
+    assert unlabeled.labels is None and len(unlabeled) == 2
+    assert unlabeled.units is not None and unlabeled.units.tolist() == ["p", "q"]
+
+
+def test_runs_on_other_labels_or_people_are_not_merged() -> None:
+    runs = Runs([0, 1], (0, 1), units=["p", "q"])
+    for other in (Runs([1, 0], (0, 1)), Runs(None, (0, 1), n=2)):
+        with pytest.raises(DataError, match="the same labels, found others"):
+            runs.merge(other)
+        with pytest.raises(DataError, match="the same labels, found others"):
+            other.merge(runs)
+    with pytest.raises(DataError, match="same records"):
+        runs.merge(Runs([0, 1], (0, 1), units=["q", "p"]))
+    with pytest.raises(DataError, match="same records"):
+        runs.add(Scores.from_probabilities([0.1, 0.9], units=["q", "p"]))
+    assert runs.merge(Runs([0, 1], (0, 1))).m == 0
+
+
+def test_labels_and_units_cannot_be_changed() -> None:
+    labels, units = np.array([0, 1]), np.array([7, 8])
+    runs = Runs(labels, (0, 1), units=units)
+    labels[0], units[0] = 1, 9
+    for kept in (runs, pickle.loads(pickle.dumps(runs))):
+        assert kept.labels.tolist() == [0, 1] and kept.units.tolist() == [7, 8]
+        for array in (kept.labels, kept.units):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+        kept.add(Scores.from_probabilities([0.1, 0.9]))  # the rest goes on as before
+        assert kept.accuracy.tolist() == [1]

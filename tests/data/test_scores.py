@@ -1,18 +1,18 @@
 """Scores know what they hold, and convert it exactly."""
 
-from pathlib import Path
+import copy
+import pickle
+from collections.abc import Callable
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import softmax
 
-from veracal.data import Group, Limits, Scores
-from veracal.data.readers.score_files import load_scores, scan_scores
-from veracal.errors import DataError, LimitError
+from veracal.data import Group, Scores
+from veracal.errors import DataError
 
 LOGITS = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 3.0], [1.0, 1.0, 1.0]])
 
@@ -73,6 +73,7 @@ def test_one_column_is_the_second_of_two_classes() -> None:
         ([[1 + 1j, 0]], "real numbers"),
         (3.0, "real numbers"),
         ([[1.0], [2.0]], "at least two"),
+        ([[np.longdouble("1e400"), 0]], "inf in record 1"),
     ],
 )
 def test_logits_that_are_none(values: object, complaint: str) -> None:
@@ -87,6 +88,8 @@ def test_logits_that_are_none(values: object, complaint: str) -> None:
         ([[0.5, 0.4]], "sum to 1, found 0.9"),
         ([[0.5, np.nan]], r"in \[0, 1\]"),
         ([[1.1, -0.1]], r"in \[0, 1\]"),
+        ([0.5, 1.5], r"found 1\.5 in record 2"),  # and not -0.5, which nobody gave
+        (np.ma.masked_array([[0.5, 0.5]], mask=True), "a plain array"),
     ],
 )
 def test_probabilities_that_are_none(values: object, complaint: str) -> None:
@@ -103,8 +106,15 @@ def test_probabilities_that_are_none(values: object, complaint: str) -> None:
         {"labels": ["a", "b", "c"]},
         {"classes": ["a", "b"]},
         {"classes": ["a", "b", "b"]},
+        {"labels": [[0], [1], [2]]},
         {"units": [1]},
+        {"units": [[1, 2], [3, 4], [5, 6]]},
+        {"units": [1.0, 2.0, 3.0]},
+        {"units": [np.nan, np.nan, np.nan]},
+        {"units": np.array([None, "p", None], object)},
+        {"units": ["p", "", "q"]},
         {"groups": {"g": Group(np.array([0]), ("x",))}},
+        {"groups": {"g": np.array([0, 0, 0])}},
     ],
 )
 def test_parts_that_do_not_fit(settings: dict[str, object]) -> None:
@@ -129,6 +139,81 @@ def test_take_keeps_rows_together() -> None:
     assert part.groups["g"].codes.tolist() == [0, 0] and part.units is not None
     assert part.units.tolist() == ["p", "p"]
     assert scores.take(np.array([False, True, False])).values.tolist() == [[0, 0, 3]]
+    nobody = scores.take([])
+    assert nobody.values.shape == (0, 3) and len(nobody.groups["g"]) == 0
+    assert scores.take(np.zeros(3, bool)).values.shape == (0, 3)
+
+
+@pytest.mark.parametrize("mask", [[True], [True, False], [True] * 4, [[True] * 3]])
+def test_a_mask_has_an_entry_for_each_record(mask: list[bool]) -> None:
+    with pytest.raises(ValueError, match=r"a mask of shape \(3,\)"):
+        Scores.from_logits(LOGITS).take(mask)
+
+
+def whole() -> Scores:
+    """Scores with every part."""
+    return Scores.from_logits(
+        LOGITS.copy(),
+        np.array([0, 2, 1]),
+        groups={"g": Group(np.array([0, 1, 0]), ("x", "y"))},
+        units=np.array([1, 2, 3]),
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        whole,
+        lambda: Scores.from_probabilities([0.5, 0.5, 0.5], [0, 1, 1], units=[1, 2, 3]),
+        lambda: Scores(LOGITS.copy(), "logits", (0, 1, 2), np.array([0, 1, 2])),
+        lambda: whole().take([2, 0]),
+        lambda: whole().take(np.arange(3)),
+        lambda: whole().merge({"a": [0], "b": [1, 2]}),
+        lambda: whole().merge({"a": [0], "b": [1, 2]}, labels=["a", "b", "a"]),
+        lambda: pickle.loads(pickle.dumps(whole())),
+        lambda: pickle.loads(pickle.dumps(whole(), protocol=5)),
+        lambda: copy.deepcopy(whole()),
+        lambda: copy.copy(whole()),
+    ],
+)
+def test_scores_cannot_be_changed(made: Callable[[], Scores]) -> None:
+    scores = made()
+    for array in (scores.values, scores.labels, scores.units):
+        if array is not None:
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.flags.writeable = True
+
+
+def test_scores_are_not_changed_through_what_they_were_made_of() -> None:
+    values, codes, units = LOGITS.copy(), np.array([0, 2, 1]), np.array([1, 2, 3])
+    view = values.view()
+    view.flags.writeable = False  # yet the array behind it can be written to
+    made = [Scores.from_logits(given, codes, units=units) for given in (values, view)] + [
+        Scores(given, "logits", (0, 1, 2), codes, units=units) for given in (values, view)
+    ]
+    values[:], codes[:], units[:] = np.nan, 0, 9
+    for scores in made:
+        assert (scores.values == LOGITS).all() and scores.known_labels.tolist() == [0, 2, 1]
+        assert scores.units is not None and scores.units.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (([[np.nan, 1.0]], "logits", (0, 1)), "finite logits"),
+        (([[0.5, 0.6]], "probabilities", (0, 1)), "sum to 1"),
+        (([0.5, 0.6], "probabilities", (0, 1)), "Use Scores.from_probabilities"),
+        (([[0.0, 1.0]], "scores", (0, 1)), "kind"),
+        (([[0.0, 1.0]], "logits", (0, 1), [2]), "codes from 0 to 1, found 2"),
+        (([[0.0, 1.0]], "logits", (0, 1), [0.5]), "whole numbers"),
+        (([[0.0, 1.0]], "logits", ("a", "b"), ["a"]), "whole numbers"),
+    ],
+)
+def test_the_constructor_checks_as_the_others_do(arguments: tuple, complaint: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ValueError, match=complaint):
+        Scores(*arguments)
 
 
 INTO = {"yes": ["e"], "no": ["n", "c"]}
@@ -165,59 +250,10 @@ def test_merging_takes_labels_of_the_new_classes() -> None:
         {"a": ["e"], "b": ["n"]},
         {"a": ["e", "n"], "b": ["c", "e"]},
         {"a": ["e", "z"], "b": ["n", "c"]},
+        {"a": ["e", "n", "c"], "b": []},
+        {"a": "en", "b": "c"},
     ],
 )
 def test_merging_wants_every_class_once(into: dict[str, list[str]]) -> None:
     with pytest.raises(DataError, match="exactly once"):
         Scores.from_logits(LOGITS, classes=["e", "n", "c"]).merge(into)  # type: ignore[arg-type]
-
-
-# Files -----------------------------------------------------------------------------------
-
-
-def test_files_of_every_form_agree(tmp_path: Path) -> None:
-    labels, sex, ids = [0, 2, 1], ["f", "m", "f"], ["p", "p", "q"]
-    np.savez(tmp_path / "s.npz", logits=LOGITS, labels=labels, sex=sex, id=ids)
-    frame = pl.DataFrame({"logits": LOGITS.tolist(), "labels": labels, "sex": sex, "id": ids})
-    frame.write_parquet(tmp_path / "s.parquet")
-    frame.write_ipc(tmp_path / "s.arrow")
-    spread = {f"logits_{i}": LOGITS[:, i] for i in range(3)}
-    pl.DataFrame({**spread, "labels": labels, "sex": sex, "id": ids}).write_csv(
-        tmp_path / "s.csv"
-    )
-    for name in ("s.npz", "s.parquet", "s.arrow", "s.csv"):
-        scores = load_scores(tmp_path / name, groups={"sex": ["f", "m"]}, unit="id")
-        assert scores.kind == "logits" and scores.values.tolist() == LOGITS.tolist()
-        assert scores.known_labels.tolist() == labels
-        assert scores.groups["sex"].codes.tolist() == [0, 1, 0]
-        assert scores.units is not None and scores.units.tolist() == ids
-    assert [len(s) for s in scan_scores(tmp_path / "s.parquet", rows=2)] == [2, 1]
-
-
-def test_files_that_hold_no_scores(tmp_path: Path) -> None:
-    np.savez(tmp_path / "s.npz", x=LOGITS)
-    with pytest.raises(DataError, match="logits or probabilities"):
-        load_scores(tmp_path / "s.npz")
-    with pytest.raises(DataError, match="ending in '_test'"):
-        load_scores(tmp_path / "s.npz", part="test")
-    np.savez(tmp_path / "s.npz", logits=LOGITS, labels=[0, 1, 9])
-    with pytest.raises(DataError, match="'9' in record 3"):
-        load_scores(tmp_path / "s.npz")
-    with pytest.raises(DataError, match="a column 'sex'"):
-        load_scores(tmp_path / "s.npz", groups={"sex": ["f"]})
-    with pytest.raises(LimitError):
-        load_scores(tmp_path / "s.npz", limits=Limits(rows=2))
-    pl.DataFrame({"logits": [[1.0, 2.0], [1.0]]}).write_parquet(tmp_path / "s.parquet")
-    with pytest.raises(DataError, match="lists of one length"):
-        load_scores(tmp_path / "s.parquet")
-    (tmp_path / "s.csv").write_text("logits_0,logits_1\n1,a\n")
-    with pytest.raises(DataError, match="nan in record 1"):
-        load_scores(tmp_path / "s.csv")
-
-
-def test_published_logits(data_folder) -> None:  # type: ignore[no-untyped-def]
-    path = data_folder("logits_cifar/densenet40_cifar10.npz")
-    scores = load_scores(path, part="test")
-    assert len(scores) == 10_000 and scores.n_classes == 10
-    assert scores.correct.mean() == pytest.approx(0.9242)
-    assert len(load_scores(path, part="val")) == 5_000

@@ -1,7 +1,8 @@
 """Any metric, told apart by group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -143,12 +144,13 @@ def by_group(
     private.
     """
     _checks.whole(replicates=replicates)
+    _checks.fraction(level=level)
     if not 0 < level < 1:
         raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
     name, chosen = _chosen(scores, group)
     points = _evaluate(metric, scores, chosen)
-    draws = np.empty((replicates, 1 + len(chosen.names)))
-    for i in range(replicates):
+    draws = np.empty((int(replicates), 1 + len(chosen.names)))
+    for i in range(len(draws)):
         rows = resampled_rows(scores, rng)
         draws[i] = _evaluate(metric, scores.take(rows), chosen.take(rows))
     sizes = np.bincount(chosen.codes, minlength=len(chosen.names))
@@ -178,11 +180,30 @@ def resampled_rows(scores: Scores, rng: np.random.Generator) -> Ints:
 def _chosen(scores: Scores, group: str | tuple[str, ...]) -> tuple[str, Group]:
     """The attribute, or the intersection of several."""
     names = (group,) if isinstance(group, str) else tuple(group)
+    if not names:
+        raise ValueError(f"Expected one group or several, got group={group!r}.")
     for name in names:
         if name not in scores.groups:
             known = ", ".join(map(repr, scores.groups)) or "none"
             raise DataError(scores.name, f"a group among {known}", repr(name), "Declare it.")
-    return " & ".join(names), cross(*(scores.groups[name] for name in names))
+    groups, joined = [scores.groups[name] for name in names], " & ".join(names)
+    _check_joined(groups, f"{scores.name}: {joined}")
+    return joined, cross(*groups)
+
+
+def _check_joined(groups: Sequence[Group], where: str) -> None:
+    """Refuse intersections of one name: one would hide the people of the other."""
+    seen = set()
+    for parts in product(*(group.names for group in groups)):
+        name = " & ".join(parts)
+        if name in seen:
+            raise DataError(
+                where,
+                "intersections of different names",
+                f"{name!r} twice",
+                "Rename the groups so that their names do not hold ' & '.",
+            )
+        seen.add(name)
 
 
 def _evaluate(metric: Metric, scores: Scores, group: Group) -> Floats:

@@ -1,11 +1,14 @@
 """What m re-trainings said of n people, remembered without keeping what each one said."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
+from veracal.data.checked import check_codes, check_ids, frozen
 from veracal.data.dataset import Group
 from veracal.data.labels import Label, check_classes
 from veracal.data.scores import Scores
@@ -19,10 +22,13 @@ class Runs:
     for the class, and the mean, the sum of squared deviations, the least and the largest of
     its probability (Welford's recurrence). Memory is O(nk + m), never O(nmk).
 
+    :meth:`like` makes one for the records of given scores.
+
     Parameters
     ----------
-    labels : array of ints of shape (n,) or None
-        Right answers by position among ``classes``.
+    labels : array of ints in [0, k), of shape (n,), or None
+        Right answers by position among ``classes``, as in :attr:`Scores.labels` and
+        :attr:`Dataset.y`; not as they are written: with the classes 1 and 2 they are 0 and 1.
     classes : sequence of str or int
     n : int, optional
         Number of records, where there are no labels.
@@ -52,25 +58,29 @@ class Runs:
         *,
         n: int | None = None,
         groups: Mapping[str, Group] = Frozen(),
-        units: Array | None = None,
+        units: ArrayLike | None = None,
         thresholds: Sequence[float] = (),
         accuracy_levels: Sequence[float] = (),
     ) -> None:
-        self.classes = check_classes(classes, "runs")
-        self.labels = None if labels is None else np.asarray(labels, dtype=np.int64)
-        if (self.labels is None) == (n is None):
+        self.classes, k = check_classes(classes, "runs"), len(classes)
+        if (labels is None) == (n is None):
             raise ValueError(
                 "Expected either labels or the number of records n, got both or none."
             )
-        rows, k = (
-            (len(self.labels) if self.labels is not None else int(n or 0)),
-            len(self.classes),
-        )
+        if n is not None:
+            _checks.whole(least=0, n=n)
+        self.labels = None if labels is None else check_codes("runs: labels", labels, k)
+        rows = int(n or 0) if self.labels is None else len(self.labels)
+        self.units = None if units is None else check_ids(units, rows, "runs")
+        self.groups = _checked_groups(groups, rows)
         if thresholds and k != 2:
             raise ValueError(f"Expected thresholds only for two classes, got {k} classes.")
         if accuracy_levels and self.labels is None:
             raise ValueError("Expected labels with accuracy_levels, got none.")
-        self.groups, self.units = Frozen(groups), units
+        for threshold in thresholds:
+            _checks.fraction(threshold=threshold)
+        for level in accuracy_levels:
+            _checks.fraction(accuracy_level=level)
         self.thresholds, self.accuracy_levels = tuple(thresholds), tuple(accuracy_levels)
         self.m = 0
         self.counts = np.zeros((rows, k), dtype=np.int64)
@@ -82,6 +92,34 @@ class Runs:
         self.level_counts = np.zeros((len(self.accuracy_levels), rows, k), dtype=np.int64)
         self.level_m = np.zeros(len(self.accuracy_levels), dtype=np.int64)
         self._accuracy: list[float] = []
+
+    @classmethod
+    def like(
+        cls,
+        scores: Scores,
+        *,
+        thresholds: Sequence[float] = (),
+        accuracy_levels: Sequence[float] = (),
+    ) -> "Runs":
+        """Collect runs on the records of ``scores``, which are not yet added.
+
+        Labels, classes, groups and units are those of the scores.
+        """
+        return cls(
+            scores.labels,
+            scores.classes,
+            n=len(scores) if scores.labels is None else None,
+            groups=scores.groups,
+            units=scores.units,
+            thresholds=thresholds,
+            accuracy_levels=accuracy_levels,
+        )
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name in ("labels", "units"):  # arrays come out of a pickle ready to be changed
+            if state[name] is not None:
+                setattr(self, name, frozen(state[name]))
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -136,8 +174,15 @@ class Runs:
         :math:`M_2 = M_2' + M_2'' + (\bar p' - \bar p'')^2 \, m' m'' / (m' + m'')`.
         """
         mine = (self.classes, len(self), self.thresholds, self.accuracy_levels)
-        if mine != (other.classes, len(other), other.thresholds, other.accuracy_levels):
+        theirs = (other.classes, len(other), other.thresholds, other.accuracy_levels)
+        if mine != theirs or not _same(self.units, other.units):
             raise DataError("runs", repr(self), repr(other), "Merge runs on the same records.")
+        if (self.labels is None) != (other.labels is None) or not _same(
+            self.labels, other.labels
+        ):
+            raise DataError(
+                "runs", "the same labels", "others", "Merge runs on the same records."
+            )
         total = self.m + other.m
         if other.m:
             gap = other.mean - self.mean
@@ -153,10 +198,12 @@ class Runs:
 
     def _check(self, scores: Scores) -> None:
         """Refuse scores on other records or classes."""
-        same = scores.classes == self.classes and len(scores) == len(self)
-        if same and self.labels is not None and scores.labels is not None:
-            same = bool((scores.labels == self.labels).all())
-        if not same:
+        if not (
+            scores.classes == self.classes
+            and len(scores) == len(self)
+            and _same(self.labels, scores.labels)
+            and _same(self.units, scores.units)
+        ):
             raise DataError(
                 "runs",
                 f"scores of the same {len(self)} records for {self.n_classes} classes",
@@ -172,3 +219,21 @@ class Runs:
             if accuracy >= level:
                 self.level_counts[i, rows, decisions] += 1
                 self.level_m[i] += 1
+
+
+def _checked_groups(groups: Mapping[str, Group], n: int) -> Frozen[str, Group]:
+    """Return attributes of n records."""
+    for name, group in groups.items():
+        if not isinstance(group, Group) or len(group) != n:
+            raise DataError(
+                f"runs: group {name!r}",
+                f"a Group of {n} records",
+                f"{len(group)} in a {type(group).__name__}",
+                "Take the groups of the records that are scored.",
+            )
+    return Frozen(groups)
+
+
+def _same(one: Array | None, other: Array | None) -> bool:
+    """Tell whether two arrays agree; one that is not known agrees with any."""
+    return one is None or other is None or np.array_equal(one, other)

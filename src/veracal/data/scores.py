@@ -2,18 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import log_softmax, softmax
 
+from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
+from veracal.data.checked import check_codes, check_ids, frozen, row_numbers
 from veracal.data.dataset import Group
 from veracal.data.labels import Label, check_classes, encode_labels
+from veracal.data.score_values import (
+    Kind,
+    check_range,
+    check_values,
+    floats,
+    joined_logits,
+    joined_probabilities,
+)
 from veracal.errors import DataError
-
-Kind = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,7 +49,9 @@ class Scores:
     Guarantees
     ----------
     Logits are finite; probabilities lie in [0, 1] and each row sums to 1 within 1e-3 for
-    single and 1e-6 for double precision, and is never silently rescaled.
+    single and 1e-6 for double precision, and is never silently rescaled. Every label and
+    group is declared, every unit has an id. Arrays that somebody could write to are copied,
+    and the copies cannot be written to.
     """
 
     values: Floats
@@ -51,6 +61,36 @@ class Scores:
     groups: Mapping[str, Group] = field(default_factory=dict)
     units: Array | None = None
     name: str = "scores"
+
+    def __post_init__(self) -> None:
+        _checks.one_of(("logits", "probabilities"), kind=self.kind)
+        values = floats(self.values, self.name)
+        check_values(values, self.kind, self.name)
+        n, k = values.shape
+        classes = check_classes(self.classes, self.name)
+        for part, found, expected in (("classes", len(classes), k), *self._lengths(n)):
+            if found != expected:
+                raise DataError(
+                    f"{self.name}: {part}",
+                    f"{expected} for scores of shape {values.shape}",
+                    str(found),
+                    "Pass as many.",
+                )
+        where, labels, units = f"{self.name}: labels", self.labels, self.units
+        fixed = {
+            "values": values,
+            "classes": classes,
+            "labels": None if labels is None else check_codes(where, labels, k),
+            "groups": Frozen(self.groups),
+            "units": None if units is None else check_ids(units, n, self.name),
+        }
+        for name, value in fixed.items():
+            object.__setattr__(self, name, value)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():  # arrays come out of a pickle ready to be changed
+            kept = frozen(value) if isinstance(value, np.ndarray) else value
+            object.__setattr__(self, name, kept)
 
     @classmethod
     def from_logits(
@@ -67,12 +107,10 @@ class Scores:
 
         Labels are written as in ``classes``; without classes, as 0, …, k-1.
         """
-        values = _floats(logits, name)
+        values = floats(logits, name)
         if values.ndim == 1:
-            values = np.stack([np.zeros_like(values), values], axis=1)
-        if not np.isfinite(values).all():
-            raise _bad(values, ~np.isfinite(values), "finite logits", name)
-        return cls._checked(values, "logits", labels, classes, groups, units, name)
+            values = frozen(np.stack([np.zeros_like(values), values], axis=1))
+        return cls._labeled(values, "logits", labels, classes, groups, units, name)
 
     @classmethod
     def from_probabilities(
@@ -89,21 +127,14 @@ class Scores:
 
         Labels are written as in ``classes``; without classes, as 0, …, k-1.
         """
-        values = _floats(probabilities, name)
+        values = floats(probabilities, name)
         if values.ndim == 1:
-            values = np.stack([1 - values, values], axis=1)
-        wrong = ~((values >= 0) & (values <= 1))
-        if wrong.any():
-            raise _bad(values, wrong, "probabilities in [0, 1] (pass logits as logits)", name)
-        tol = 1e-3 if values.dtype == np.float32 else 1e-6
-        sums = values.sum(axis=1, dtype=np.float64)
-        off = np.abs(sums - 1) > tol
-        if off.any():
-            raise _bad(sums, off, "probabilities that sum to 1", name)
-        return cls._checked(values, "probabilities", labels, classes, groups, units, name)
+            check_range(values, name)  # an error must name what was given, not 1 minus it
+            values = frozen(np.stack([1 - values, values], axis=1))
+        return cls._labeled(values, "probabilities", labels, classes, groups, units, name)
 
     @classmethod
-    def _checked(
+    def _labeled(
         cls,
         values: Floats,
         kind: Kind,
@@ -113,26 +144,12 @@ class Scores:
         units: ArrayLike | None,
         name: str,
     ) -> Self:
-        """Make scores whose values were checked, checking what belongs to them."""
-        n, k = values.shape
+        """Make scores from labels as they are written, instead of their positions."""
+        k = values.shape[1]
         declared = check_classes(tuple(range(k)) if classes is None else classes, name)
         codes = None if labels is None else encode_labels(labels, declared, f"{name}: labels")
-        ids = None if units is None else np.asarray(units)
-        parts = {"classes": (len(declared), k), "groups": (n, n)}
-        parts |= {} if codes is None else {"labels": (len(codes), n)}
-        parts |= {} if ids is None else {"units": (len(ids), n)}
-        parts |= {f"group {key!r}": (len(group), n) for key, group in groups.items()}
-        for part, (found, expected) in parts.items():
-            if found != expected:
-                raise DataError(
-                    f"{name}: {part}",
-                    f"{expected} for scores of shape {values.shape}",
-                    str(found),
-                    "Pass as many.",
-                )
-        values = values.view()
-        values.flags.writeable = False
-        return cls(values, kind, declared, codes, Frozen(groups), ids, name)
+        ids: Any = units
+        return cls(values, kind, declared, codes, groups, ids, name)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -207,16 +224,14 @@ class Scores:
             )
         return self.labels
 
-    def take(self, index: Ints) -> Self:
+    def take(self, index: ArrayLike) -> Self:
         """Keep the rows of ``index`` (numbers or a mask), in its order."""
-        index = np.asarray(index)
-        if index.dtype == bool:
-            index = np.flatnonzero(index)
+        rows = row_numbers(index, len(self))
         return self._changed(
-            values=self.values[index],
-            labels=None if self.labels is None else self.labels[index],
-            groups=Frozen({k: g.take(index) for k, g in self.groups.items()}),
-            units=None if self.units is None else self.units[index],
+            values=self.values[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
+            units=None if self.units is None else self.units[rows],
         )
 
     def merge(
@@ -230,7 +245,7 @@ class Scores:
         Parameters
         ----------
         into : mapping of new class to the old classes it takes in
-            Every old class appears exactly once.
+            Every old class appears exactly once, and every new one takes in some.
         labels : array of shape (n,), optional
             Labels written as the new classes, for records that never had the old ones. By
             default each old label follows its class.
@@ -246,18 +261,19 @@ class Scores:
             for new in into.values()
             for c in new
         ]
-        if sorted(old) != list(range(self.n_classes)):
+        hollow = any(isinstance(new, str) or not len(new) for new in into.values())
+        if hollow or sorted(old) != list(range(self.n_classes)):
             raise DataError(
                 f"{self.name}: merge",
-                f"each of {self.classes} exactly once",
-                repr({new: list(members) for new, members in into.items()}),
+                f"lists with each of {self.classes} exactly once",
+                repr(dict(into)),
                 "Name every class in one place.",
             )
         members = [[self.classes.index(c) for c in new] for new in into.values()]
         place = np.empty(self.n_classes, dtype=np.int64)
         for new, columns in enumerate(members):
             place[columns] = new
-        join = _joined_logits if self.kind == "logits" else _joined_probabilities
+        join = joined_logits if self.kind == "logits" else joined_probabilities
         classes = check_classes(tuple(into), f"{self.name}: merge")
         codes: Ints | None
         if labels is not None:
@@ -270,40 +286,23 @@ class Scores:
             )
         return self._changed(values=join(self.values, members), classes=classes, labels=codes)
 
+    def _lengths(self, n: int) -> list[tuple[str, int, int]]:
+        """Name each part that has a row for each record, with how many it has and should."""
+        parts: dict[str, Any] = {"labels": self.labels, "units": self.units}
+        for name, group in self.groups.items():
+            if not isinstance(group, Group):
+                raise DataError(
+                    f"{self.name}: group {name!r}",
+                    "a Group",
+                    type(group).__name__,
+                    "Make it with Group.from_values(values, names).",
+                )
+            parts[f"group {name!r}"] = group.codes
+        return [(k, len(np.atleast_1d(v)), n) for k, v in parts.items() if v is not None]
+
     def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields that need no check."""
-        kept = {known.name: getattr(self, known.name) for known in fields(self)}
-        return type(self)(**{**kept, **changes})
-
-
-def _joined_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
-    """Logits of joined classes."""
-    return np.stack([logsumexp(values[:, list(m)], axis=1) for m in members], axis=1)
-
-
-def _joined_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
-    """Probabilities of joined classes; rounding may lift a sum an ulp above 1."""
-    sums = np.stack([values[:, list(m)].sum(axis=1) for m in members], axis=1)
-    result: Floats = np.minimum(sums, 1)
-    return result
-
-
-def _floats(values: ArrayLike, name: str) -> Floats:
-    """Return real numbers of one or two dimensions, in single or double precision."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
-        raise DataError(
-            name,
-            "real numbers of shape (n, k), or (n,) for two classes",
-            f"{array.dtype} of shape {array.shape}",
-            "Pass one row for each record.",
-        )
-    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
-    return np.array(array, dtype=np.float32 if single else np.float64)
-
-
-def _bad(values: Array, wrong: Array, expected: str, name: str) -> DataError:
-    """Error that names the first wrong value and its record."""
-    row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-    value = values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]
-    return DataError(name, expected, f"{value:g} in record {row + 1}", "Correct the record.")
+        """Copy with other fields that need no check, new arrays among them."""
+        copy = object.__new__(type(self))
+        state = {known.name: getattr(self, known.name) for known in fields(self)}
+        copy.__setstate__({**state, **changes})
+        return copy

@@ -423,7 +423,7 @@ def test_groups_are_declared_or_refused(folder):
         load_array_folder(folder, **DECLARED)
 
 
-def test_labels_must_be_declared_and_as_many_as_rows(folder):
+def test_labels_must_be_declared(folder):
     with pytest.raises(DataError, match=r"clinic.y\.npy: expected .*found 'ill' in record 1"):
         load_array_folder(folder, classes=["well", "dead"], groups=DECLARED["groups"])
 

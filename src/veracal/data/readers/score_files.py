@@ -1,18 +1,28 @@
 """Scores of anybody's model, from a file."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from veracal._types import Array, Progress
+from veracal.data.checked import frozen
 from veracal.data.dataset import Group
-from veracal.data.labels import Label
+from veracal.data.labels import TEXT, Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.arrays import read_npz
 from veracal.data.readers.formats import read_table
-from veracal.data.scores import Kind, Scores
+from veracal.data.readers.tables import frame_of_arrays
+from veracal.data.score_values import Kind
+from veracal.data.scores import Scores
 from veracal.errors import DataError
+
+_KINDS: tuple[Kind, ...] = ("logits", "probabilities")
+_OFTEN_LABELS = ("label", "y")  # names that others give to what is called labels here
+_RECORD = re.compile(r"(?<= in record )[0-9]+$")
 
 
 def scan_scores(
@@ -29,7 +39,8 @@ def scan_scores(
     """Stream scores from an npz, Parquet, Arrow or CSV file.
 
     The file has ``logits`` or ``probabilities`` (a two-dimensional array, a list column, or
-    columns ``logits_0``, ``logits_1``, …) and, if they are known, ``labels``.
+    columns ``logits_0`` to ``logits_<k-1>`` in the order of the classes) and, if they are
+    known, ``labels``. One of the two, never both.
 
     Parameters
     ----------
@@ -37,7 +48,7 @@ def scan_scores(
         How labels are written; by default 0, …, k-1.
     groups : mapping of column to its declared values, optional
     unit : str, optional
-        Column that says whom a row belongs to.
+        Column that says whom a row belongs to: whole numbers or text, in every record.
     part : str, optional
         Where one file holds several sets, the suffix of its arrays: with 'test', the arrays
         ``logits_test`` and ``labels_test``.
@@ -45,10 +56,21 @@ def scan_scores(
         Most records at a time.
     """
     path, ending = Path(path), "" if part is None else f"_{part}"
-    for frame in _of_part(path, ending, rows, limits, progress):
-        limits.check("rows", frame.height, path)
+    start, k = 0, None
+    for frame in _frames(path, ending, rows, limits, progress):
+        limits.check("rows", start + frame.height, path)
         for piece in frame.iter_slices(rows):
-            yield _scores(piece, path, ending, classes, groups or {}, unit)
+            with _counted_from(start):
+                scores = _scores(piece, path, ending, classes, groups or {}, unit)
+            if k not in (None, scores.n_classes):
+                raise DataError(
+                    str(path),
+                    f"scores for {k} classes in every record",
+                    f"{scores.n_classes} in record {start + 1}",
+                    "Write lists of one length.",
+                )
+            yield scores
+            start, k = start + len(scores), scores.n_classes
 
 
 def load_scores(
@@ -83,14 +105,15 @@ def load_scores(
 def join_scores(parts: Sequence[Scores]) -> Scores:
     """Join scores of one declaration, row after row."""
     first = parts[0]
-    make = Scores.from_logits if first.kind == "logits" else Scores.from_probabilities
-    names = np.asarray(first.classes)
-    return make(
-        np.concatenate([part.values for part in parts]),
-        None
-        if first.labels is None
-        else names[np.concatenate([p.known_labels for p in parts])],
-        classes=first.classes,
+    return Scores(
+        frozen(np.concatenate([part.values for part in parts])),
+        first.kind,
+        first.classes,
+        labels=(
+            None
+            if first.labels is None
+            else np.concatenate([part.known_labels for part in parts])
+        ),
         groups={
             name: Group(
                 np.concatenate([part.groups[name].codes for part in parts]), group.names
@@ -102,18 +125,34 @@ def join_scores(parts: Sequence[Scores]) -> Scores:
     )
 
 
-def _of_part(
+@contextmanager
+def _counted_from(start: int) -> Iterator[None]:
+    """Let errors about a batch name the record by its number in the file."""
+    try:
+        yield
+    except DataError as error:
+        found = _RECORD.sub(lambda number: str(int(number[0]) + start), error.found)
+        raise type(error)(error.where, error.expected, found, error.remedy) from error
+
+
+def _frames(
     path: Path, ending: str, rows: int, limits: Limits, progress: Progress | None
 ) -> Iterator[pl.DataFrame]:
     """Stream a file; from an npz with several sets, only the arrays of one."""
-    if path.suffix.lower() != ".npz" or not ending:
+    if path.suffix.lower() != ".npz":
         return read_table(path, rows=rows, limits=limits, progress=progress)
-    from veracal.data.readers.arrays import read_npz
-    from veracal.data.readers.tables import frame_of_arrays
-
     arrays = {k: a for k, a in read_npz(path, limits).items() if k.endswith(ending)}
     if not arrays:
         raise DataError(str(path), f"arrays ending in {ending!r}", "none", "Check the part.")
+    for kind in _KINDS:
+        scores = arrays.get(f"{kind}{ending}")
+        if scores is not None and scores.ndim > 2:
+            raise DataError(
+                f"{path}: {kind}{ending}",
+                "shape (n, k), or (n,) for two classes",
+                f"shape {scores.shape}",
+                "Save one row for each record.",
+            )
     return iter([frame_of_arrays(arrays, path, limits)])
 
 
@@ -131,38 +170,85 @@ def _scores(
     for name in (*groups, *((unit,) if unit else ())):
         if name not in frame.columns:
             raise DataError(str(path), f"a column {name!r}", "none", "Check the spelling.")
-    labels = frame[f"labels{ending}"] if f"labels{ending}" in frame.columns else None
+    labels = f"labels{ending}"
+    if labels not in frame.columns:
+        used = {*groups, unit}
+        _check_unlabeled([name for name in frame.columns if name not in used], labels, path)
+
+    def column(name: str) -> Array:
+        return _plain(frame[name], f"{path}: {name}")
+
     return make(
         values,
-        None if labels is None else _plain(labels),
+        column(labels) if labels in frame.columns else None,
         classes=classes,
-        groups={name: Group.from_values(_plain(frame[name]), v) for name, v in groups.items()},
-        units=None if unit is None else _plain(frame[unit]),
+        groups={
+            name: Group.from_values(column(name), names, where=f"{path}: group {name!r}")
+            for name, names in groups.items()
+        },
+        units=None if unit is None else column(unit),
         name=path.name,
     )
 
 
+def _check_unlabeled(columns: Sequence[str], labels: str, path: Path) -> None:
+    """Refuse to take scores for unlabeled where the labels have another name."""
+    for name in columns:
+        if name.lower() in [labels.replace("labels", often, 1) for often in _OFTEN_LABELS]:
+            raise DataError(
+                str(path),
+                f"labels in a column {labels!r}, or none",
+                f"a column {name!r}",
+                f"Rename it to {labels!r} if it holds the right answers, else to another name.",
+            )
+
+
 def _values(frame: pl.DataFrame, path: Path, ending: str) -> tuple[Kind, Array]:
     """Find the scores among the columns."""
-    kinds: tuple[Kind, ...] = ("logits", "probabilities")
-    for kind in kinds:
-        name = f"{kind}{ending}"
-        if name in frame.columns:
-            return kind, _matrix(frame[name], path)
-        spread = [f"{name}_{i}" for i in range(frame.width) if f"{name}_{i}" in frame.columns]
-        if spread:
-            columns = frame.select(pl.col(spread).cast(pl.Float64, strict=False))
-            return kind, columns.fill_null(np.nan).to_numpy()
+    found = {
+        kind: columns for kind in _KINDS if (columns := _named(frame, f"{kind}{ending}", path))
+    }
+    if len(found) == 1:
+        kind, columns = next(iter(found.items()))
+        whole = columns == [f"{kind}{ending}"]
+        values = _matrix(frame[columns[0]], path) if whole else _spread(frame, columns, path)
+        return kind, values
+    listed = ", ".join(map(repr, frame.columns[:8]))
     raise DataError(
         str(path),
         "logits or probabilities",
-        f"only {', '.join(map(repr, frame.columns[:8]))}",
-        "Name the columns so; with several sets in one file, name the part.",
+        "both" if found else f"only {listed}",
+        "Keep those that the model gave, and remove the others."
+        if found
+        else "Name the columns so; with several sets in one file, name the part.",
     )
 
 
+def _named(frame: pl.DataFrame, name: str, path: Path) -> list[str]:
+    """Columns with scores of one kind: one of that name, or numbered ones without a gap."""
+    pattern = re.compile(rf"{re.escape(name)}(_[0-9]+)?")
+    columns = [column for column in frame.columns if pattern.fullmatch(column)]
+    expected = [f"{name}_{i}" for i in range(len(columns))]
+    if columns == [name] or not columns:
+        return columns
+    if set(columns) == set(expected):
+        return expected
+    raise DataError(
+        str(path),
+        f"one column {name!r}, or one for each class from {name}_0 on, without a gap",
+        ", ".join(map(repr, columns[:8])),
+        "Number the columns in the order of the classes.",
+    )
+
+
+def _spread(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> Array:
+    """Put columns side by side."""
+    single = all(frame[column].dtype == pl.Float32 for column in columns)
+    return np.stack([_numbers(frame[column], path, single=single) for column in columns], 1)
+
+
 def _matrix(values: pl.Series, path: Path) -> Array:
-    """Turn a list column into a matrix."""
+    """Turn a column of lists into a matrix; one of numbers stays a column."""
     if isinstance(values.dtype, pl.List):
         lengths = values.list.len().unique().to_list()
         if len(lengths) != 1 or lengths[0] is None:
@@ -173,13 +259,41 @@ def _matrix(values: pl.Series, path: Path) -> Array:
                 "Correct them.",
             )
         values = values.list.to_array(lengths[0])
-    return values.to_numpy()
-
-
-def _plain(values: pl.Series) -> Array:
-    """Hand a column to numpy; an unknown value becomes one that nobody declared."""
-    if values.dtype.is_numeric():
+    if isinstance(values.dtype, pl.Array):
         return values.to_numpy()
-    return (
-        values.cast(pl.String).fill_null("(missing)").to_numpy().astype(np.dtypes.StringDType())
-    )
+    return _numbers(values, path, single=values.dtype == pl.Float32)
+
+
+def _numbers(values: pl.Series, path: Path, *, single: bool) -> Array:
+    """Read a column as numbers, which are text in a CSV file; NaN, refused later, if none."""
+    if isinstance(values.dtype, pl.List | pl.Array):
+        raise DataError(
+            f"{path}: {values.name}",
+            "a number in each record",
+            f"a column of type {values.dtype}",
+            "Name a matrix without a number; with several sets in one file, name the part.",
+        )
+    kind = pl.Float32 if single else pl.Float64
+    return values.cast(kind, strict=False).fill_null(np.nan).to_numpy()
+
+
+def _plain(values: pl.Series, where: str) -> Array:
+    """Hand a column of labels, values or ids to numpy, once none is missing."""
+    if isinstance(values.dtype, pl.List | pl.Array):
+        raise DataError(
+            where,
+            "one value a record",
+            f"a column of type {values.dtype}",
+            "Save shape (n,): a single column by ravel(), one-hot rows by argmax(axis=1).",
+        )
+    if values.null_count():
+        row = values.is_null().arg_max() or 0
+        raise DataError(
+            where,
+            "a value in every record",
+            f"none in record {row + 1}",
+            "Fill it in, or leave the record out.",
+        )
+    if values.dtype.is_integer() or values.dtype.is_float():
+        return values.to_numpy()
+    return values.cast(pl.String).to_numpy().astype(TEXT)

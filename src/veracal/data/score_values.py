@@ -1,0 +1,86 @@
+"""The numbers a classifier gives: what they must be, and how they add up."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from veracal._types import Array, Floats
+from veracal.data.checked import frozen
+from veracal.data.labels import refuse_mask
+from veracal.errors import DataError
+
+Kind = Literal["logits", "probabilities"]
+
+
+def floats(values: ArrayLike, name: str) -> Floats:
+    """Return real numbers of one or two dimensions, in single or double precision."""
+    refuse_mask(values, name)
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
+        raise DataError(
+            name,
+            "real numbers of shape (n, k), or (n,) for two classes",
+            f"{array.dtype} of shape {array.shape}",
+            "Pass one row for each record.",
+        )
+    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    dtype = np.dtype(np.float32 if single else np.float64)
+    if array.dtype == dtype and _is_settled(array):
+        return array
+    with np.errstate(over="ignore"):  # a number too large for a float is refused as infinite
+        return frozen(np.array(array, dtype=dtype))
+
+
+def check_values(values: Floats, kind: Kind, name: str) -> None:
+    """Refuse what is not a row of logits or of probabilities for each record."""
+    if values.ndim != 2:
+        raise DataError(
+            name, "shape (n, k)", f"shape {values.shape}", f"Use Scores.from_{kind}."
+        )
+    if kind == "logits":
+        if not np.isfinite(values).all():
+            raise _bad(values, ~np.isfinite(values), "finite logits", name)
+        return
+    check_range(values, name)
+    tol = 1e-3 if values.dtype == np.float32 else 1e-6
+    sums = values.sum(axis=1, dtype=np.float64)
+    off = np.abs(sums - 1) > tol
+    if off.any():
+        raise _bad(sums, off, "probabilities that sum to 1", name)
+
+
+def check_range(values: Floats, name: str) -> None:
+    """Refuse numbers outside [0, 1], NaN among them."""
+    wrong = ~((values >= 0) & (values <= 1))
+    if wrong.any():
+        raise _bad(values, wrong, "probabilities in [0, 1] (pass logits as logits)", name)
+
+
+def joined_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
+    """Logits of joined classes."""
+    return np.stack([logsumexp(values[:, list(m)], axis=1) for m in members], axis=1)
+
+
+def joined_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
+    """Probabilities of joined classes; rounding may lift a sum an ulp above 1."""
+    sums = np.stack([values[:, list(m)].sum(axis=1) for m in members], axis=1)
+    result: Floats = np.minimum(sums, 1)
+    return result
+
+
+def _is_settled(array: Array) -> bool:
+    """Tell whether nobody can write to the memory of an array, through whatever view."""
+    base: object = array
+    while isinstance(base, np.ndarray) and not base.flags.writeable:
+        base = base.base
+    return base is None  # not a writeable array, nor a file that may change
+
+
+def _bad(values: Array, wrong: Array, expected: str, name: str) -> DataError:
+    """Error that names the first wrong value and its record."""
+    row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+    value = values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]
+    return DataError(name, expected, f"{value:g} in record {row + 1}", "Correct the record.")
