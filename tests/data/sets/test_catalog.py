@@ -207,7 +207,6 @@ def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-CIFAR_RECORD = bytes([3]) + bytes(3072)
 PAIR = (
     "index\tquestion\tsentence\tlabel\n0\twho?\tme\tentailment\n1\twhere?\tno\tnot_entailment\n"
 )
@@ -230,21 +229,24 @@ FORMS = {
     ),
     "cifar10": (
         {
-            **{f"cifar-10-batches-bin/data_batch_{i}.bin": CIFAR_RECORD for i in range(1, 6)},
-            "cifar-10-batches-bin/test_batch.bin": CIFAR_RECORD,
+            **{
+                f"cifar-10-batches-bin/data_batch_{i}.bin": bytes([i]) + bytes(3072)
+                for i in range(1, 6)
+            },
+            "cifar-10-batches-bin/test_batch.bin": bytes([3]) + bytes(3072),
         },
         None,
         (5, 32, 32, 3),
-        ["cat"] * 5,
+        ["automobile", "bird", "cat", "deer", "dog"],
     ),
     "cifar100": (
         {
-            "cifar-100-binary/train.bin": bytes([4, 0]) + bytes(3072),
-            "cifar-100-binary/test.bin": bytes([4, 0]) + bytes(3072),
+            "cifar-100-binary/train.bin": bytes([4, 0, *bytes(3072), 11, 19, *bytes(3072)]),
+            "cifar-100-binary/test.bin": bytes([4, 0, *bytes(3072)]),
         },
         None,
-        (1, 32, 32, 3),
-        ["apple"],
+        (2, 32, 32, 3),
+        ["apple", "cattle"],
     ),
     "cifar10-c": (
         {
@@ -260,22 +262,24 @@ FORMS = {
             "SUN397/a/abbey/sun_aa.jpg": jpeg(10),
             "SUN397/a/alley/sun_ab.jpg": jpeg(20),
             "SUN397/ClassName.txt": "/a/abbey\n/a/alley\n",
-            "SUN397/Training_02.txt": "/a/alley/sun_ab.jpg\n",
+            "SUN397/a/alley/sun_ac.jpg": jpeg(30),
+            "SUN397/Training_02.txt": "/a/alley/sun_ab.jpg\n/a/abbey/sun_aa.jpg\n",
         },
         "02",
-        (1, 224, 224, 3),
-        ["/a/alley"],
+        (2, 224, 224, 3),
+        ["/a/abbey", "/a/alley"],
     ),
     "food101": (
         {
             "food-101/images/apple_pie/1.jpg": jpeg(10),
             "food-101/images/waffles/2.jpg": jpeg(20),
+            "food-101/images/waffles/3.jpg": jpeg(30),
             "food-101/meta/classes.txt": "apple_pie\nwaffles\n",
-            "food-101/meta/train.txt": "waffles/2\n",
+            "food-101/meta/train.txt": "waffles/2\napple_pie/1\n",
         },
         None,
-        (1, 224, 224, 3),
-        ["waffles"],
+        (2, 224, 224, 3),
+        ["apple_pie", "waffles"],
     ),
     "chest-xray": (
         {
