@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from veracal import __version__
+from veracal.cli._show import prepare_streams, status
 from veracal.errors import VeracalError
 
 # Command groups and the modules that hold them. A module is imported when its group is
@@ -75,8 +76,9 @@ def veracal(
 
 def main() -> None:
     """Run the command line: 0 done, 1 an error we foresaw, 2 wrong usage."""
+    prepare_streams()
     try:
         app(prog_name="veracal")
     except VeracalError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        status("error: " + " ".join(str(error).split()))
         sys.exit(1)

@@ -1,6 +1,9 @@
 """What commands print: results on stdout, everything else on stderr."""
 
+import codecs
+import io
 import json as _json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,23 +11,73 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from veracal.errors import DataError
+
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
     from veracal._types import Progress
 
 _WIDTH = 100  # where the output is no terminal
 
 
+def visible(text: str, keep: str = "") -> str:
+    r"""Write characters that a terminal would obey, hide or reorder as escapes.
+
+    Names and values come out of files. The escapes are those of TOML, so that text in TOML
+    means the same afterwards. Characters in ``keep`` stay.
+
+    Examples
+    --------
+    >>> print(visible("a\x1b[2Jb"))
+    a\u001b[2Jb
+    """
+    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    """Escape of one character in TOML."""
+    short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    code = ord(character)
+    return short.get(character) or (f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}")
+
+
+def prepare_streams() -> None:
+    """Let stdout and stderr escape what their encoding lacks, instead of failing."""
+    codecs.register_error("veracal-escape", _replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="veracal-escape")
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """Escape the characters that could not be encoded."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(map(_escape, error.object[error.start : error.end])), error.end
+
+
 def print_json(result: Mapping[str, Any]) -> None:
-    """Print one JSON object."""
-    typer.echo(_json.dumps(result, ensure_ascii=False, indent=2))
+    """Print one JSON object, in characters that every terminal can show."""
+    try:
+        text = _json.dumps(result, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as cause:
+        raise DataError(
+            "--json",
+            "values that JSON can hold: text, finite numbers, true and false",
+            str(cause),
+            "Leave the option out, or correct the schema.",
+        ) from cause
+    typer.echo(text)
+
+
+def say(text: str) -> None:
+    """Print a line of a result that may hold names and values of files."""
+    typer.echo(visible(text))
 
 
 def status(text: str) -> None:
     """Say something that is no result."""
-    typer.echo(text, err=True)
+    typer.echo(visible(text), err=True)
 
 
 def console() -> "Console":
@@ -43,7 +96,8 @@ def table(
     *,
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
-) -> "Table":
+    note: str = "",
+) -> "Group":
     """Lay rows of text out below a title.
 
     Parameters
@@ -52,15 +106,15 @@ def table(
         Headings. If all are empty there is no line of them.
     right : sequence of columns whose text ends at one edge
     whole : sequence of columns that are never folded
+    note : str, optional
+        A line below the rows.
     """
     from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     result = Table(
-        title=f"\n{title}",
-        title_justify="left",
-        title_style="bold",
         header_style="dim",
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -68,10 +122,12 @@ def table(
     )
     for name in columns:
         align: Literal["left", "right"] = "right" if name in right else "left"
-        result.add_column(name, justify=align, no_wrap=name in whole)
+        result.add_column(name, justify=align, no_wrap=name in whole, overflow="fold")
     for row in rows:
-        result.add_row(*map(Text, row))  # as it is: brackets in a value are no markup
-    return result
+        result.add_row(*(Text(visible(cell)) for cell in row))
+    # As text: brackets in a name or a value are no markup.
+    below = [Text(note, style="dim")] if note else []
+    return Group(Text("\n" + visible(title), style="bold"), result, *below)
 
 
 @contextmanager
@@ -97,12 +153,28 @@ def progress_bar(what: str) -> "Iterator[Progress]":
         disable=not sys.stderr.isatty(),
     )
     with bars:
-        task = bars.add_task(what, total=None)
+        task = bars.add_task(visible(what), total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
-def listed(values: Iterable[object], most: int = 8) -> str:
-    """Write some values, and how many more there are."""
+def counted(number: int, noun: str) -> str:
+    """Write how many there are of something."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(values: Iterable[object], most: int = 8, *, quote: bool = False) -> str:
+    """Write some values, and how many more there are.
+
+    Values in which a comma or a blank would mislead stand in quotation marks; an interval
+    is told apart by its brackets.
+    """
     words = [str(value) for value in values]
+    shown = [repr(word) if quote or _is_unclear(word) else word for word in words[:most]]
     more = f", … ({len(words)} in all)" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    return ", ".join(shown) + more
+
+
+def _is_unclear(word: str) -> bool:
+    """Tell whether a value in a list could be taken for something else."""
+    interval = re.fullmatch(r"[\[(][^\[\]()]*[\])]", word)
+    return word != word.strip() or not word or ("," in word and not interval)

@@ -1,11 +1,14 @@
 """Commands about schemas."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli._show import print_json, status
+from veracal.cli import _show
+
+if TYPE_CHECKING:
+    from veracal.data.draft import Draft
 
 app = typer.Typer(no_args_is_help=True, help="Declare what is publicly known about a table.")
 
@@ -25,26 +28,53 @@ def draft(
     header: Annotated[
         bool, typer.Option(help="Whether the first line names the columns.")
     ] = True,
+    separator: Annotated[
+        str | None, typer.Option(help="Character between fields, if not as the suffix tells.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write here instead of to stdout.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Propose a schema for FILE, warning of every field that was read from the records."""
     from veracal.data.draft import draft as propose
-    from veracal.data.files import write_new
+    from veracal.data.files import new_file, write_new
 
-    proposal = propose(file, target=target, unit=unit, groups=group or (), header=header)
     if out is not None:
-        write_new(out, proposal.text)
+        new_file(out)  # before the work, not after it
+    with _show.progress_bar(f"Reading {file.name}") as progress:
+        proposal = propose(
+            file,
+            target=target,
+            unit=unit,
+            groups=group or (),
+            header=header,
+            separator="\t" if separator == "\\t" else separator,
+            progress=progress,
+        )
+    text = _show.visible(proposal.text, keep="\n")
+    if out is not None:
+        write_new(out, text)
     if json:
-        fields = [{"field": w.field, "warning": w.message} for w in proposal.warnings]
-        print_json({"schema": proposal.text, "warnings": fields})
+        fields = [
+            {"where": w.where, "field": w.field, "warning": w.reason} for w in proposal.warnings
+        ]
+        _show.print_json({"schema": text, "warnings": fields})
     elif out is None:
-        typer.echo(proposal.text, nl=False)
-    for warning in proposal.warnings:
-        status(f"warning: {warning.field}: {warning.message}")
-    status(
-        f"{len(proposal.warnings)} fields must be replaced by public knowledge; then delete "
-        "the line 'draft = true'."
+        typer.echo(text, nl=False)
+    _warn(proposal)
+
+
+def _warn(proposal: "Draft") -> None:
+    """Say what was read, one line for each column, and how much there is to do."""
+    fields: dict[tuple[str, str], list[str]] = {}
+    for warned in proposal.warnings:
+        fields.setdefault((warned.where, warned.reason), []).append(warned.field)
+    for (where, reason), names in fields.items():
+        _show.status(f"warning: {where}: {reason}: {', '.join(names)}")
+    empty = sum(warned.reason == "to be filled in" for warned in proposal.warnings)
+    read = _show.counted(len(proposal.warnings) - empty, "field")
+    filled = f", fill in {_show.counted(empty, 'field')}" if empty else ""
+    _show.status(
+        f"Replace {read} by public knowledge{filled}, then delete the line 'draft = true'."
     )
 
 
@@ -69,8 +99,8 @@ def check(
         "norm": declared.norm,
     }
     if json:
-        print_json(figures)
+        _show.print_json(figures)
     else:
         for name, value in figures.items():
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            typer.echo(f"{name:>9}  {'not declared' if value in (None, []) else shown}")
+            shown = _show.listed(value) if isinstance(value, list) else value
+            _show.say(f"{name:>9}  {'not declared' if value in (None, []) else shown}")

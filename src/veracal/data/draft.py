@@ -1,29 +1,33 @@
 """A first proposal of a schema, which somebody must still make true."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-
 from veracal._types import Progress
+from veracal.data.draft_lines import Line, Reason, Role, column_lines, fill, group_lines, read
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.readers.formats import read_table
+from veracal.data.profiles import Profile, look
 from veracal.data.schema import FORMAT, quoted
 from veracal.errors import DataError
 
-_MARKS = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", ".", "-")
-_MOST_VALUES = 40  # a column with more different values is not proposed as a category
 _TARGET_NAMES = ("target", "label", "class", "y", "outcome", "diagnosis")
-_READ = "read from the records: replace by public knowledge"
+_SEPARATORS = ",;\t|: ^~"  # those that a schema can name
+_OPENING = """\
+# A DRAFT, made by looking at the records. Lines marked '!' were read from them:
+# put what is publicly known in their place (a code book, the law, a device's
+# range). Lines marked '?' are to be filled in. Then delete the next line.
+draft = true"""
+_FEATURES = {f'kind = "{kind}"' for kind in ("number", "category", "vector")}
 
 
 @dataclass(frozen=True)
 class Warned:
-    """A field of a draft that came out of the records, and what to do about it."""
+    """A field of a draft that cannot stay as it is: where it stands, and why."""
 
+    where: str
     field: str
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -34,44 +38,20 @@ class Draft:
     warnings: tuple[Warned, ...]
 
 
-@dataclass
-class _Profile:
-    """What was seen of one column so far."""
+@dataclass(frozen=True)
+class _Roles:
+    """What columns are for, as far as somebody said so."""
 
-    values: set[str] | None = field(default_factory=set)  # None: too many to be a category
-    marks: set[str] = field(default_factory=set)
-    numeric: bool = True
-    whole: bool = True
-    low: float = float("inf")
-    high: float = float("-inf")
-    longest: int = 0
-    width: int | None = None  # entries of a vector
+    target: str
+    unit: str | None
+    groups: tuple[str, ...]
+    guessed: bool
 
-    def see(self, column: pl.Series) -> None:
-        """Take in one batch of the column."""
-        if isinstance(column.dtype, pl.Array | pl.List):
-            lists = column if isinstance(column.dtype, pl.List) else column.arr.to_list()
-            self.width = int(lists.list.len().max() or 0)  # type: ignore[arg-type]
-            column = lists.explode(empty_as_null=True, keep_nulls=True)
-        texts = column.cast(pl.String, strict=False)
-        missing = texts.is_in(_MARKS) | texts.is_null()
-        self.marks |= set(texts.filter(missing).drop_nulls().unique().to_list())
-        if texts.is_null().any():
-            self.marks.add("")
-        present = texts.filter(~missing)
-        self.longest = max(self.longest, int(present.str.len_chars().max() or 0))  # type: ignore[arg-type]
-        self._see_numbers(present.cast(pl.Float64, strict=False))
-        if self.values is not None:
-            self.values |= set(present.unique().to_list())
-            self.values = self.values if len(self.values) <= _MOST_VALUES else None
-
-    def _see_numbers(self, numbers: pl.Series) -> None:
-        """Take in the column as numbers, where it has any."""
-        self.numeric &= not numbers.is_null().any() and bool(numbers.is_finite().all())
-        if self.numeric and numbers.len():
-            self.low = min(self.low, float(numbers.min()))  # type: ignore[arg-type]
-            self.high = max(self.high, float(numbers.max()))  # type: ignore[arg-type]
-            self.whole &= bool((numbers == numbers.floor()).all())
+    def of(self, name: str) -> Role:
+        """Role of one column."""
+        if name == self.target:
+            return "guess" if self.guessed else "target"
+        return "unit" if name == self.unit else "group" if name in self.groups else None
 
 
 def draft(
@@ -81,6 +61,7 @@ def draft(
     unit: str | None = None,
     groups: Sequence[str] = (),
     header: bool = True,
+    separator: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
 ) -> Draft:
@@ -91,129 +72,150 @@ def draft(
     path : path
         A CSV, TSV, Parquet, Arrow or npz file.
     target, unit : str, optional
-        Columns to predict, and that say whom a row belongs to. Without a target the last
-        column is proposed.
+        Columns to predict, and that say whom a row belongs to. Without a target one is
+        guessed by its name, or else the last column is taken.
     groups : sequence of str
         Columns by which results will be told apart.
     header : bool
         Whether the first line of a CSV file names its columns.
+    separator : str, optional
+        Character between fields of a CSV file; by default a comma, and a tab for ``.tsv``.
 
     Guarantees
     ----------
     None: a draft is made of what the records say, so publishing it, or training by it,
-    leaks. Each such field carries a warning, and the text is refused as a schema until
-    somebody deletes its line ``draft = true``.
+    leaks. Each such field carries a warning, what a column is taken for and that nothing
+    in it was missing included, and the text is refused as a schema until somebody deletes
+    its line ``draft = true``.
     """
     path = Path(path)
-    profiles: dict[str, _Profile] = {}
-    for frame in read_table(path, header=header, limits=limits, progress=progress):
-        for column in frame.iter_columns():
-            profiles.setdefault(column.name, _Profile()).see(column)
-    if not profiles:
-        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
+    if separator is not None and not (len(separator) == 1 and separator in _SEPARATORS):
+        raise DataError(
+            "separator",
+            "one character that can stand between fields",
+            repr(separator),
+            "Name a comma, semicolon, tab, bar, colon or blank.",
+        )
+    profiles = look(path, header=header, separator=separator, limits=limits, progress=progress)
+    roles = _roles(path, profiles, target, unit, tuple(dict.fromkeys(groups)))
+    return _written(path, profiles, roles, header, separator)
+
+
+def _roles(
+    path: Path,
+    profiles: Mapping[str, Profile],
+    target: str | None,
+    unit: str | None,
+    groups: tuple[str, ...],
+) -> _Roles:
+    """Settle what columns are for, or raise."""
     for name in (*groups, *(word for word in (target, unit) if word is not None)):
         if name not in profiles:
             known = ", ".join(map(repr, list(profiles)[:12]))
             raise DataError(
                 str(path), f"a column among {known}", repr(name), "Check the spelling."
             )
-    return _written(path, profiles, target, unit, groups, header)
+        profile = profiles[name]
+        if profile.foreign or profile.widths:
+            raise DataError(
+                f"{path}: column {name!r}",
+                "single values, as numbers or text",
+                f"the type {profile.foreign}" if profile.foreign else "lists",
+                "Convert the column, or name another.",
+            )
+    left = [name for name, p in profiles.items() if not (p.foreign or p.widths)]
+    left = [name for name in left if name != unit and name not in groups]
+    named = [name for name in left if name.lower() in _TARGET_NAMES]
+    guess = target or next(iter(named or left[-1:]), None)
+    if guess is None:
+        raise DataError(
+            str(path),
+            "a column to predict",
+            "none beside those with another role",
+            "Name fewer, or check the separator.",
+        )
+    roles = _Roles(guess, unit, groups, guessed=target is None)
+    _check_roles(path, roles)
+    return roles
+
+
+def _check_roles(path: Path, roles: _Roles) -> None:
+    """Raise if a column has two roles that do not go together."""
+    if roles.target == roles.unit:
+        raise DataError(
+            f"{path}: column {roles.unit!r}",
+            "one column to predict, another that says whom a row belongs to",
+            "one for both",
+            "Name two.",
+        )
+    for name in roles.groups:
+        role = {roles.target: "the target", roles.unit: "the unit"}.get(name)
+        if role is not None:
+            raise DataError(
+                f"{path}: group {name!r}",
+                "an attribute that people share, beside the target and the unit",
+                f"{role} itself",
+                "Name another column.",
+            )
 
 
 def _written(
     path: Path,
-    profiles: dict[str, _Profile],
-    target: str | None,
-    unit: str | None,
-    groups: Sequence[str],
+    profiles: Mapping[str, Profile],
+    roles: _Roles,
     header: bool,
+    separator: str | None,
 ) -> Draft:
     """Write the proposal down."""
-    warnings: list[Warned] = []
-    if target is None:
-        named = [name for name in profiles if name.lower() in _TARGET_NAMES and name != unit]
-        target = named[0] if named else [name for name in profiles if name != unit][-1]
-        warnings.append(Warned(target, "guessed to be the target: pass --target"))
-    marks = sorted(set().union(*(profile.marks for profile in profiles.values())))
-    lines = [
-        "# A DRAFT. Every line marked '!' was read from the records. Replace it by what is",
-        "# publicly known without them (a code book, the law, a device's range), and then",
-        "# delete the next line.",
-        "draft = true",
-        f"format = {FORMAT}",
-        f"name = {quoted(path.stem)}",
-        "# size = 1000  # a public figure for the number of rows: never count them for it",
-        "# norm = 1.0  # public bound on the Euclidean norm of a row of X, if one is needed",
-    ]
-    if not header:
-        lines.append("header = false")
-    if marks:
-        lines.append(f"missing = {quoted(marks)}  # ! {_READ}")
-        warnings.append(Warned("missing", f"marks {marks} {_READ}"))
+    suggested: set[str] = set()
     for name, profile in profiles.items():
-        lines += ["", f"[columns.{quoted(name)}]"]
-        lines += _column(name, profile, name == target, name == unit, warnings)
-    lines += _groups(groups, profiles)
-    return Draft("\n".join(lines) + "\n", tuple(warnings))
+        if name not in (roles.target, roles.unit):
+            suggested |= profile.suggested_marks
+    seen = {name: profile.without(suggested) for name, profile in profiles.items()}
+    columns = {
+        name: column_lines(profile, profiles[name], roles.of(name))
+        for name, profile in seen.items()
+    }
+    sections = {"schema": list(_heading(path, seen, columns.values(), header, separator))}
+    for name, lines in columns.items():
+        sections[f"column {name!r}"] = [Line(f"\n[columns.{quoted(name)}]"), *lines]
+    for name in roles.groups:
+        title = [Line(f"\n[groups.{quoted(name)}]"), Line(f"column = {quoted(name)}")]
+        sections[f"group {name!r}"] = [*title, *group_lines(seen[name])]
+    text = "\n".join(str(line) for lines in sections.values() for line in lines)
+    return Draft(text + "\n", tuple(_warnings(sections)))
 
 
-def _column(
-    name: str, profile: _Profile, is_target: bool, is_unit: bool, warnings: list[Warned]
-) -> list[str]:
-    """Lines that declare one column."""
-    found = [] if is_unit else _kind(name, profile, is_target)
-    lines = (
-        ['kind = "unit"', "# at_most = 1  # most rows anybody may contribute"]
-        if is_unit
-        else found
-    )
-    if profile.marks and not lines[0].startswith('kind = "ignore"'):
-        choice = '"drop"' if is_unit or is_target or profile.width else '"indicator"'
-        lines.append(f'missing = {choice}  # ! {_READ} (or "drop", or {{ constant = … }})')
-    for line in lines:
-        if f"  # ! {_READ}" in line:
-            warnings.append(Warned(name, line.split("  # ! ")[0] + f": {_READ}"))
-    return lines
+def _warnings(sections: Mapping[str, Iterable[Line]]) -> Iterator[Warned]:
+    """One warning for each line that must not stay as it is."""
+    for where, lines in sections.items():
+        for line in lines:
+            if line.reason is not None:
+                yield Warned(where, line.field, line.reason)
 
 
-def _kind(name: str, profile: _Profile, is_target: bool) -> list[str]:
-    """Lines for what a column seems to be."""
-    values = sorted(profile.values) if profile.values is not None else None
-    if is_target:
-        listed = values or ["replace", "me"]
-        if len(listed) < 2:
-            listed = [*listed, "another class"]
-        return ['kind = "target"', f"classes = {quoted(listed)}  # ! {_READ}"]
-    coded = values is not None and set(values) <= {"0", "1", "2"} and len(values) <= 2
-    few = values is not None and (coded or not profile.numeric)
-    if profile.width is not None:
-        return [
-            'kind = "vector"',
-            f"size = {profile.width}",
-            *_bounds(profile),
-        ]
-    if profile.numeric and not few and profile.low < profile.high:
-        return ['kind = "number"', *_bounds(profile)]
-    if few and values:
-        return ['kind = "category"', f"values = {quoted(values)}  # ! {_READ}"]
-    if profile.longest > 30 and not profile.numeric:
-        return ['kind = "ignore"  # free text? Then kind = "text", with no other features']
-    return ['kind = "ignore"  # too many values for a category: an id? Then kind = "unit"']
-
-
-def _bounds(profile: _Profile) -> list[str]:
-    """Lines for the bounds of numbers."""
-    low, high = (int(x) if profile.whole else x for x in (profile.low, profile.high))
-    return [f"lower = {low}  # ! {_READ}", f"upper = {high}  # ! {_READ}"]
-
-
-def _groups(groups: Sequence[str], profiles: dict[str, _Profile]) -> list[str]:
-    """Lines that declare groups."""
-    lines = []
-    for name in groups:
-        lines += ["", f"[groups.{quoted(name)}]", f"column = {quoted(name)}"]
-        profile = profiles[name]
-        if profile.numeric and (profile.values is None or len(profile.values) > 2):
-            low, high = profile.low, profile.high
-            lines.append(f"edges = [{low:g}, {(low + high) / 2:g}, {high:g}]  # ! {_READ}")
-    return lines
+def _heading(
+    path: Path,
+    profiles: Mapping[str, Profile],
+    columns: Iterable[Sequence[Line]],
+    header: bool,
+    separator: str | None,
+) -> Iterator[Line]:
+    """Lines about the table as a whole."""
+    yield Line(_OPENING)
+    yield Line(f"format = {FORMAT}")
+    # A name whose bytes are no text cannot stand in TOML.
+    yield Line(f"name = {quoted(path.stem.encode(errors='replace').decode())}")
+    yield Line("# size = 1000", "a public figure for the number of rows: do not count them")
+    yield Line("# norm = 1.0", "a public bound on the Euclidean norm of a row of X, if any")
+    if not header:
+        yield Line("header = false")
+    if separator is not None:
+        yield Line(f"separator = {quoted(separator)}")
+    marks = sorted(set().union(*(profile.marks for profile in profiles.values())))
+    if marks:
+        yield read(f"missing = {quoted(marks)}", "spellings of a missing value that occur")
+    else:
+        yield read('# missing = [""]', "no missing value occurs; can any?")
+    if {lines[0].toml for lines in columns}.isdisjoint(_FEATURES):
+        yield fill("# [columns]", "none looks like a feature; declare one")
