@@ -1,17 +1,24 @@
 """The data commands: results on stdout, the rest on stderr, and one line for an error."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
+from datetime import date
 
 import pytest
 
 from veracal import __version__
-from veracal.cli import GROUPS, main
+from veracal.cli import GROUPS, _show
 from veracal.data import load
 from veracal.data.sets.catalog import CATALOG
+from veracal.errors import DataError
 
 VISITS = "id,age,sex,label\n1,30,f,yes\n2,?,m,no\n3,50,m,no\n3,51,m,yes\n4,20,f,no\n"
 SCHEMA = """
@@ -36,28 +43,6 @@ classes = ["no", "yes"]
 [groups.sex]
 column = "sex"
 """
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """No test sees the user's cache or data, and each starts in an empty folder."""
-    monkeypatch.setenv("VERACAL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("VERACAL_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """A function that runs a command line and returns its exit code, stdout and stderr."""
-
-    def command(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["veracal", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return left.value.code or 0, out, err
-
-    return command
 
 
 @pytest.fixture
@@ -109,6 +94,7 @@ def test_nothing_heavy_is_imported_for_help():
         ("data", "show", "digits", "--no-such-option"),
         ("data", "show", "digits", "--schema", "x.toml"),
         ("data", "show", "x.csv", "--part", "train"),
+        ("data", "show", "a/b", "--part", "train"),
     ],
 )
 def test_wrong_usage_is_2_and_says_so_on_stderr(run, words):
@@ -122,6 +108,7 @@ def test_wrong_usage_is_2_and_says_so_on_stderr(run, words):
     [
         ("data", "show", "brest-cancer"),
         ("data", "show", "x.csv"),
+        ("data", "show", "n" * 300),
         ("data", "check", "x.csv", "--schema", "x.toml"),
         ("data", "fetch", "digits"),
         ("data", "fetch", "credit"),
@@ -134,6 +121,82 @@ def test_an_error_we_foresaw_is_1_and_one_line(run, words):
     code, out, err = run(*words)
     assert (code, out) == (1, "")
     assert re.fullmatch(r"error: .*expected .*found .*\.\n", err)
+
+
+def test_errors_speak_of_what_the_command_takes(run, visits):
+    code, _, err = run("data", "show", "visits.csv")
+    assert code == 1
+    assert "expected a schema" in err
+    assert "name it with --schema." in err
+    for command in ("fetch", "path"):
+        code, _, err = run("data", command, "nosuch")
+        assert code == 1
+        assert "expected a name in the catalog, found 'nosuch'" in err
+
+
+@pytest.mark.parametrize("words", [("show",), ("features", "--out", "f")])
+def test_a_schema_belongs_to_a_file_that_exists(run, visits, words):
+    code, _, err = run("data", *words, "nosuch", "--schema", "visits.toml")
+    assert code == 1
+    assert err == (
+        "error: nosuch: expected an existing file, found nothing at that path. "
+        "Check the spelling.\n"
+    )
+
+
+def test_nothing_out_of_a_file_commands_the_terminal(run, tmp_path):
+    """Names and values in a schema, and errors about them, are escaped."""
+    evil = "\x1b[2J\u202e\x9b"
+    (tmp_path / "t.toml").write_text(
+        f"format = 1\nname = {json.dumps(evil)}\n"
+        f"[columns.{json.dumps(evil)}]\nkind = 'category'\nvalues = [{json.dumps(evil)}, 'q']\n"
+        "[columns.y]\nkind = 'target'\nclasses = ['a', 'b']\n"
+        f"[groups.{json.dumps(evil)}]\ncolumn = {json.dumps(evil)}\n"
+    )
+    (tmp_path / "t.csv").write_text(f"{evil},y\n{evil},a\nq,b\n")
+    (tmp_path / "wrong.csv").write_text(f"{evil},y\n{evil}?,a\nq,b\n")
+    words = (
+        ("data", "show", "t.csv", "--schema", "t.toml"),
+        ("data", "show", "t.csv", "--schema", "t.toml", "--json"),
+        ("data", "check", "t.csv", "--schema", "t.toml"),
+        ("data", "check", "wrong.csv", "--schema", "t.toml"),
+        ("schema", "check", "t.toml"),
+        ("schema", "draft", "t.csv", "--target", evil),
+    )
+    for command in words:
+        _, out, err = run(*command)
+        assert out + err
+        assert all(character.isprintable() or character == "\n" for character in out + err)
+    assert "\\u001b[2J\\u202e\\u009b" in run(*words[0])[1]
+
+
+def test_json_holds_json_or_nothing(capsys):
+    for value in (float("-inf"), date(2020, 1, 1)):
+        with pytest.raises(DataError, match="JSON can hold"):
+            _show.print_json({"value": value})
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_every_terminal_shows_something(encoding, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", "from veracal.cli import main; main()", "data", "list"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "VERACAL_CACHE": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    mark = "●" if encoding == "utf-8" else "\\u25cf"
+    assert f"{mark} digits" in done.stdout.decode(encoding)
+
+
+def test_lists_are_clear():
+    assert _show.listed(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
+        "a, 'b, c', '', ' d', [0, 18], (18, 65]"
+    )
+    assert _show.listed(range(10), 2) == "0, 1, … (10 in all)"
+    assert _show.listed(["?", ","], quote=True) == "'?', ','"
+    assert _show.counted(1, "row") == "1 row"
+    assert _show.counted(1200, "row") == "1,200 rows"
 
 
 def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):
@@ -160,6 +223,55 @@ def test_the_list_has_every_set_in_a_hundred_columns(run):
     assert all(re.search(rf"^ [●○–] {name} ", out, re.MULTILINE) for name in CATALOG)
     assert max(map(len, out.splitlines())) <= 100
     assert re.search(r"● digits .*1,797 × 64 × 10 .*built in", out)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_list_loses_nothing_in_a_terminal(tmp_path, width):
+    shown = in_terminal(width, "data", "list")
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in shown
+    for known in CATALOG.values():
+        assert any(
+            re.match(rf" [●○–] {known.name} +{known.title.split()[0]}", x) for x in lines
+        )
+    assert re.search(
+        r"● digits +8×8 handwritten digits +\n +1,797 × 64 × 10 +\(built in\)", shown
+    )
+
+
+def test_show_loses_nothing_in_a_terminal(tmp_path):
+    shown = in_terminal(60, "data", "show", "breast-cancer")
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "…" not in shown
+    assert re.search(r"worst fractal dimension +number; 0 to 0\.3 +1", shown)
+    assert re.search(
+        r"mean radius +number +0 to 40 +error +1",
+        in_terminal(80, "data", "show", "breast-cancer"),
+    )
+
+
+def in_terminal(width: int, *words: str) -> str:
+    """What somebody sees in a terminal so wide."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    code = "from veracal.cli import main; main()"
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=follower,
+        stdout=follower,
+        stderr=subprocess.DEVNULL,  # where the progress is
+        env={**environment, "TERM": "xterm", "NO_COLOR": "1"},
+    ) as running:
+        os.close(follower)
+        parts = []
+        with suppress(OSError), os.fdopen(leader, "rb", buffering=0) as shown:
+            while part := shown.read(65536):  # Linux ends a terminal with an error
+                parts.append(part)
+    assert running.returncode == 0
+    text = b"".join(parts).decode().replace("\r", "")
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
 def test_the_list_as_json(run):
@@ -219,7 +331,7 @@ def test_show_gives_the_schema_and_a_split(run):
     assert re.search(r"mean radius +number +0 to 40 +error +1", out)
     assert re.search(r"diagnosis +target +malignant, benign +error +–", out)
     assert re.search(r"declared size +569", out)
-    assert "real rows (internal: private under add/remove)" in out
+    assert "Real rows are internal: private under add/remove." in out
     rows = re.findall(r"^ (train|calibration|test) +(\d+)% +(\d+) +(\d+)", out, re.MULTILINE)
     assert [row[:3] for row in rows] == [
         ("train", "80", "455"),
@@ -288,6 +400,19 @@ def test_show_says_every_treatment_of_a_column(run, tmp_path):
     assert re.search(r"train +80% +not declared", out)
 
 
+def test_show_counts_in_good_grammar(run, tmp_path):
+    (tmp_path / "t.csv").write_text("u,x,y\n1,1000001,0\n2,1000002,1\n")
+    (tmp_path / "t.toml").write_text(
+        "format = 1\n[columns.u]\nkind = 'unit'\nat_most = 1\n"
+        "[columns.x]\nkind = 'number'\nlower = 1000000\nupper = 1000003\n"
+        "[columns.y]\nkind = 'target'\nclasses = [0, 1]\n"
+    )
+    _, out, _ = run("data", "show", "t.csv", "--schema", "t.toml")
+    assert re.search(r"a record is +1 number\s", out)
+    assert re.search(r"unit +u, with at most 1 row\s", out)
+    assert "1000000 to 1000003" in out
+
+
 def test_show_describes_text(run, folder):
     code, out, _ = run("data", "show", "qnli-train", "--folder", str(folder))
     assert code == 0
@@ -298,7 +423,7 @@ def test_show_describes_text(run, folder):
 def test_check_counts_what_is_read_and_dropped(run, visits):
     code, out, err = run("data", "check", "visits.csv", "--schema", "visits.toml")
     assert (code, err) == (0, "")
-    assert re.findall(r"(\w+) +(\d) records", out) == [
+    assert re.findall(r"(\w+) +(\d) records?\n", out) == [
         ("read", "5"),
         ("kept", "4"),
         ("dropped", "1"),
@@ -328,6 +453,23 @@ def test_check_takes_a_matrix_on_disk(run, tmp_path):
     code, out, _ = run("data", "check", "m", "--schema", "m.toml", "--json")
     assert code == 0
     assert json.loads(out)["internal"]["read"] == json.loads(out)["internal"]["kept"] == 7
+
+
+def test_a_group_that_cannot_be_saved_is_refused_before_the_work(run, tmp_path, monkeypatch):
+    def extract(*_, **__):
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("veracal.data.features.extract", extract)
+    (tmp_path / "t.csv").write_text("t,s,y\na b,f,0\nc d,m,1\n")
+    (tmp_path / "t.toml").write_text(
+        "format = 1\n[columns.t]\nkind = 'text'\n"
+        "[columns.s]\nkind = 'category'\nvalues = ['f', 'm']\nfeature = false\n"
+        "[columns.y]\nkind = 'target'\nclasses = [0, 1]\n"
+        "[groups.'a/b']\ncolumn = 's'\n"
+    )
+    code, _, err = run("data", "features", "t.csv", "--schema", "t.toml", "--out", "f")
+    assert code == 1
+    assert "Rename the group" in err
 
 
 def test_features_are_extracted_into_a_folder(run, data_folder, monkeypatch):

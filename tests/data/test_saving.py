@@ -8,7 +8,7 @@ import pytest
 from veracal.data import Dataset, Group, load
 from veracal.data.labels import TEXT
 from veracal.data.rows import MappedRows
-from veracal.data.saving import save_matrix
+from veracal.data.saving import check_group_names, save_matrix
 from veracal.errors import DataError
 
 
@@ -47,6 +47,7 @@ def test_a_matrix_loads_as_it_was(tmp_path: Path, changes: dict[str, object]) ->
 def test_only_its_owner_enters(tmp_path: Path) -> None:
     folder = save_matrix(dataset(), tmp_path / "m", bounds=(-1, 1))
     assert folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
 
 
 def test_nothing_is_overwritten_or_half_written(
@@ -59,6 +60,13 @@ def test_nothing_is_overwritten_or_half_written(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match="a new folder"):
+        save_matrix(dataset(), tmp_path / "link", bounds=(-1, 1))
+    (tmp_path / "link").unlink()
+    with pytest.raises(DataError, match="a folder in a folder that exists"):
+        save_matrix(dataset(), tmp_path / "no" / "m", bounds=(-1, 1))
+
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(DataError, match="No space left"):
         save_matrix(dataset(), tmp_path / "n", bounds=(-1, 1))
@@ -69,6 +77,13 @@ def test_what_is_no_matrix_is_refused(tmp_path: Path) -> None:
     images = Dataset(np.zeros((2, 4, 4), np.uint8), np.array([0, 1]), ("a", "b"))
     with pytest.raises(DataError, match="shape \\(n, d\\)"):
         save_matrix(images, tmp_path / "m", bounds=(0, 1))
-    group = {"../out": Group(np.zeros(5, int), ("x",))}
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "x" * 250, "é" * 130, "a\0b"])
+def test_groups_that_cannot_be_files_are_refused(tmp_path: Path, name: str) -> None:
+    data = dataset(groups={name: Group(np.zeros(5, int), ("x",))})
     with pytest.raises(DataError, match="Rename the group"):
-        save_matrix(dataset(groups=group), tmp_path / "m", bounds=(-1, 1))
+        check_group_names(data)
+    with pytest.raises(DataError, match="Rename the group"):
+        save_matrix(data, tmp_path / "m", bounds=(-1, 1))
+    assert not list(tmp_path.iterdir())

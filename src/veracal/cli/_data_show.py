@@ -1,20 +1,22 @@
 """Data sets, schemas and splits as tables for people and as facts for programs."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from veracal.cli._show import listed, table
+from veracal.cli._show import counted, listed, table
 from veracal.data import Category, Dataset, Number, Schema, Split, Target, Unit, Vector
 from veracal.data.columns import Column, Constant, Ignore
 from veracal.data.sets.fetch import Status, status_of
 from veracal.data.sets.record import Entry
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 INTERNAL = "internal: private under add/remove"
+_WIDE = 100  # characters that the list of sets needs to have one line for each
+_NARROW = 80  # below it, what is declared about a column stands in one column
 _MARKS: Mapping[Status, str] = {"here": "●", "to fetch": "○", "elsewhere": "–"}
 _HEADINGS = {
     "table": "Tables",
@@ -43,18 +45,25 @@ def entry_facts(known: Entry, folder: Path | None) -> dict[str, Any]:
     }
 
 
-def entry_tables(entries: Iterable[Entry], folder: Path | None) -> Iterator["Table"]:
-    """One table for each kind of set."""
+def entry_tables(
+    entries: Iterable[Entry], folder: Path | None, width: int
+) -> Iterator["Group"]:
+    """One table for each kind of set, in two lines a set where one would be too narrow."""
     entries = list(entries)
     longest = max(len(known.name) for known in entries)
     for kind, heading in _HEADINGS.items():
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for known in (known for known in entries if known.kind == kind):
             status, where = status_of(known, folder=folder)
             name = f"{_MARKS[status]} {known.name:{longest}}"
-            rows.append((name, f"{known.title:24}", f"{known.shape:33}", where))
-        columns = ("  name", "what", "records × features × classes", "from")
-        yield table(heading, columns, rows, whole=(columns[0], columns[2]))
+            if width >= _WIDE:
+                rows.append((name, f"{known.title:24}", f"{known.shape:33}", where))
+            else:
+                rows += [(name, known.title), ("", f"{known.shape}  ({where})")]
+        columns: tuple[str, ...] = ("  name", "what", "records × features × classes", "from")
+        if width < _WIDE:
+            columns = ("  name", "what, and records × features × classes (from)")
+        yield table(heading, columns, rows, whole=columns[0::2])
 
 
 def dataset_facts(dataset: Dataset, schema: Schema | None, dealt: Split) -> dict[str, Any]:
@@ -85,26 +94,27 @@ def dataset_facts(dataset: Dataset, schema: Schema | None, dealt: Split) -> dict
     }
 
 
-def dataset_tables(dataset: Dataset, schema: Schema | None, dealt: Split) -> Iterator["Table"]:
+def dataset_tables(
+    dataset: Dataset, schema: Schema | None, dealt: Split, width: int
+) -> Iterator["Group"]:
     """The schema, the figures that are public, and the split."""
     if schema is not None:
-        yield table(
-            f"{dataset.name}: the schema",
-            ("column", "kind", "declared", "if missing", "columns of X"),
-            (_column_row(name, column) for name, column in schema.columns.items()),
-            right=("columns of X",),
-        )
+        columns: tuple[str, ...] = ("column", "kind", "declared", "if missing", "in X")
+        rows = [_column_row(name, column) for name, column in schema.columns.items()]
+        if width < _NARROW:
+            columns, rows = ("column", "declared", "in X"), list(map(_narrowed, rows))
+        yield table(f"{dataset.name}: the schema", columns, rows, right=("in X",))
     yield table(f"{dataset.name}: what is public", ("", ""), _public(dataset, schema))
-    rows = [
-        (name, f"{share:.0%}", _or_not(part.size), f"{len(part):,}")
-        for (name, part), share in zip(_parts(dealt), dealt.fractions, strict=True)
-        if part is not None
-    ]
     yield table(
         f"{dataset.name}: a fresh split, each {_unit(dataset)} by a secret coin of its own",
-        ("part", "share", "nominal size", f"real rows ({INTERNAL})"),
-        rows,
-        right=("share", "nominal size", f"real rows ({INTERNAL})"),
+        ("part", "share", "nominal size", "real rows"),
+        [
+            (name, f"{share:.0%}", _or_not(part.size), f"{len(part):,}")
+            for (name, part), share in zip(_parts(dealt), dealt.fractions, strict=True)
+            if part is not None
+        ],
+        right=("share", "nominal size", "real rows"),
+        note=f"Real rows are {INTERNAL}.",
     )
 
 
@@ -123,8 +133,9 @@ def _record(dataset: Dataset) -> str:
     shape = dataset.X.shape[1:]
     if dataset.X.dtype.kind == "T":
         return "a text" if shape == (1,) else "a pair of texts"
-    kind = "numbers" if len(shape) == 1 else "pixels"
-    return f"{'×'.join(map(str, shape))} {kind}"
+    if len(shape) == 1:
+        return counted(shape[0], "number")
+    return f"{'×'.join(map(str, shape))} pixels"
 
 
 def _or_not(value: object) -> str:
@@ -141,18 +152,35 @@ def _public(dataset: Dataset, schema: Schema | None) -> Iterator[tuple[str, str]
     if dataset.units is None:
         yield "unit", "the row"
     else:
-        most = "any number of" if dataset.at_most is None else f"at most {dataset.at_most}"
-        yield "unit", f"{(schema and schema.unit) or 'an id'}, with {most} rows"
+        yield "unit", f"{(schema and schema.unit) or 'an id'}, with {_rows(dataset.at_most)}"
     yield (
         "norm of a row",
-        "not bounded" if dataset.norm is None else f"at most {dataset.norm:g}",
+        "not bounded" if dataset.norm is None else f"at most {_short(dataset.norm)}",
     )
     yield "declared size", _or_not(dataset.size)
     if schema is not None and schema.missing:
-        yield "missing marks", listed(map(repr, schema.missing))
+        yield "missing marks", listed(schema.missing, quote=True)
 
 
-def _column_row(name: str, column: Column) -> tuple[str, str, str, str, str]:
+def _rows(most: int | None) -> str:
+    """How many rows one unit may have."""
+    return "any number of rows" if most is None else f"at most {counted(most, 'row')}"
+
+
+def _short(number: float) -> str:
+    """Write a number so that two that differ look different."""
+    return f"{number:.12g}"
+
+
+def _narrowed(row: Sequence[str]) -> tuple[str, str, str]:
+    """One line of the table of columns, for a terminal with little room."""
+    name, kind, declared, missing, width = row
+    usual = missing in ("", "error")
+    words = [kind, declared, "" if usual else f"if missing: {missing}"]
+    return name, "; ".join(word for word in words if word), width
+
+
+def _column_row(name: str, column: Column) -> tuple[str, ...]:
     """One line of the table of columns."""
     kind = type(column).__name__.lower()
     width = "–"
@@ -165,22 +193,22 @@ def _declared(column: Column) -> str:
     """What a column was declared to hold."""
     match column:
         case Number():
-            return f"{column.lower:g} to {column.upper:g}" + _outside(column.outside)
+            return _bounds(column)
         case Vector():
-            bounds = f"{column.lower:g} to {column.upper:g}" + _outside(column.outside)
-            return f"{column.size} numbers, {bounds}"
+            return f"{counted(column.size, 'number')}, {_bounds(column)}"
         case Category():
             return listed(column.values) + _outside(column.outside)
         case Target():
             return listed(column.classes)
         case Unit():
-            return (
-                "any number of rows"
-                if column.at_most is None
-                else f"at most {column.at_most} rows"
-            )
+            return _rows(column.at_most)
         case _:
             return ""
+
+
+def _bounds(column: Number | Vector) -> str:
+    """Bounds of numbers, and what becomes of others."""
+    return f"{_short(column.lower)} to {_short(column.upper)}" + _outside(column.outside)
 
 
 def _outside(rule: str) -> str:
@@ -192,6 +220,6 @@ def _missing(column: Column) -> str:
     """What becomes of a missing value."""
     treatment = getattr(column, "missing", None)
     if isinstance(treatment, Constant):
-        return f"{treatment.value} instead"
+        return f"{listed([treatment.value])} instead"
     words = {None: "error", "drop": "drop the row", "indicator": "indicator"}
     return "" if isinstance(column, Ignore) else words[treatment]

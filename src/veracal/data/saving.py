@@ -1,5 +1,6 @@
 """A matrix of records written to a folder, from which it can be mapped again."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -8,11 +9,13 @@ import numpy as np
 
 from veracal.data.columns import Category, Column, Target, Unit, Vector
 from veracal.data.dataset import Dataset
+from veracal.data.files import new_file
 from veracal.data.limits import no_surprises
 from veracal.data.schema import Grouping, Schema
 from veracal.errors import DataError
 
 SCHEMA_FILE = "schema.toml"
+_LONGEST_NAME = 255  # bytes, on the file systems in use
 
 
 def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, float]) -> Path:
@@ -38,14 +41,7 @@ def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, fl
             f"{dataset.X.dtype} of shape {dataset.X.shape}",
             "Extract features first.",
         )
-    for name in dataset.groups:
-        if Path(name).name != name or "\0" in name:
-            raise DataError(
-                dataset.name,
-                "groups whose names can be files'",
-                repr(name),
-                "Rename the group.",
-            )
+    check_group_names(dataset)
     with no_surprises(folder.parent):
         work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
@@ -59,9 +55,20 @@ def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, fl
 
 def new_folder(folder: str | Path) -> Path:
     """Return the path of a folder that is still to be made, or raise."""
-    if Path(folder).exists():
-        raise DataError(str(folder), "a new folder", "one that exists", "Name another.")
-    return Path(folder)
+    return new_file(Path(folder), "folder")
+
+
+def check_group_names(dataset: Dataset) -> None:
+    """Refuse groups whose names cannot be part of a file's."""
+    for name in dataset.groups:
+        long = len(os.fsencode(_group_file(name))) > _LONGEST_NAME
+        if Path(name).name != name or "\0" in name or long:
+            raise DataError(
+                dataset.name,
+                "groups whose names can be files'",
+                repr(name[:80]),
+                "Rename the group.",
+            )
 
 
 def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
@@ -97,10 +104,17 @@ def _write(dataset: Dataset, folder: Path, bounds: tuple[float, float]) -> None:
     if dataset.units is not None:
         np.save(folder / "units.npy", _plain(dataset.units))
     for name, group in dataset.groups.items():
-        np.save(folder / f"group_{name}.npy", np.asarray(group.names)[group.codes])
+        np.save(folder / _group_file(name), np.asarray(group.names)[group.codes])
     (folder / SCHEMA_FILE).write_text(
         matrix_schema(dataset, bounds).to_toml(), encoding="utf-8"
     )
+    for file in folder.iterdir():
+        file.chmod(0o600)
+
+
+def _group_file(name: str) -> str:
+    """File with the groups of each row."""
+    return f"group_{name}.npy"
 
 
 def _plain(ids: np.ndarray) -> np.ndarray:
