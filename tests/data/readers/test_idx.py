@@ -88,7 +88,10 @@ WHOLE = idx(np.zeros((3, 2), np.uint8))
         (struct.pack(">4B2I", 0, 0, 8, 2, 0, 2), "at least one record"),
         # 4 GB announced, nothing there: found out before anything is allocated.
         (struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 1), "at most 1,000,000,000 rows"),
-        (struct.pack(">4B2I", 0, 0, 14, 2, 10**9, 100), "at most 17,179,869,184 memory bytes"),
+        (
+            struct.pack(">4B2I", 0, 0, 14, 2, 10**9, 100),
+            f"at most {Limits().memory_bytes:,} memory bytes",
+        ),
         (struct.pack(">4B2I", 0, 0, 8, 2, 1, 2**32 - 1), "at most 200,000 columns"),
         (gzip.compress(WHOLE[:-1]), "expected 6 bytes after the header, found 5"),
         (gzip.compress(WHOLE + b"\0"), "expected 6 bytes after the header, found more"),
