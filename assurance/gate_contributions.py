@@ -13,7 +13,7 @@ Limiter = Callable[..., Dataset]
 
 def one_too_many(data: Dataset, *, at_most: int) -> Dataset:
     """Keep one row more than declared."""
-    return limit_contributions(data, at_most=at_most + 1).changed(at_most=at_most)
+    return limit_contributions(data, at_most=at_most + 1)._changed(at_most=at_most)
 
 
 def the_first_rows(data: Dataset, *, at_most: int) -> Dataset:
@@ -25,7 +25,7 @@ def the_first_rows(data: Dataset, *, at_most: int) -> Dataset:
         seen[unit] = seen.get(unit, 0) + 1
         if seen[unit] <= at_most:
             kept.append(i)
-    return data.take(np.array(kept, dtype=int)).changed(at_most=at_most)
+    return data.take(np.array(kept, dtype=int))._changed(at_most=at_most)
 
 
 def by_batch(data: Dataset, *, at_most: int) -> Dataset:
@@ -37,12 +37,12 @@ def by_batch(data: Dataset, *, at_most: int) -> Dataset:
         )
         for part in data.batches(16)
     ]
-    return data.take(np.unique(np.concatenate(rows))).changed(at_most=at_most)
+    return data.take(np.unique(np.concatenate(rows)))._changed(at_most=at_most)
 
 
 def promised_only(data: Dataset, *, at_most: int) -> Dataset:
     """Write the bound down and keep everything."""
-    return data.changed(at_most=at_most)
+    return data._changed(at_most=at_most)
 
 
 def fixed_seed(data: Dataset, *, at_most: int) -> Dataset:

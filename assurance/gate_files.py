@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
 
 from veracal.data import Number, Schema, Target, Vector, load
 from veracal.data.readers.idx import read_idx
@@ -76,6 +79,8 @@ def unlimited(path: Path) -> object:
             return [archive.read(name) for name in archive.namelist()]
     if path.suffix == ".gz":
         return gzip.decompress(path.read_bytes())
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
     if path.suffix == ".csv":
         return [line.split(",") for line in path.read_text().splitlines()]
     return correct(path)
@@ -269,6 +274,34 @@ def linked_images(root: Path, outside: Path) -> Path:
     return root / "i"
 
 
+def coded_texts(root: Path, outside: Path) -> Path:
+    texts = pa.array(["z" * 500_000] * 3_000)
+    pq.write_table(pa.table({"x": texts, "y": pa.array([0, 1] * 1_500)}), root / "t.parquet")
+    return root / "t.parquet"
+
+
+def packed_parquet(root: Path, outside: Path) -> Path:
+    table = pa.table({"x": np.zeros(40_000_000), "y": np.zeros(40_000_000, np.int8)})
+    pq.write_table(table, root / "z.parquet", compression="zstd", use_dictionary=False)
+    return root / "z.parquet"
+
+
+def packed_arrow(root: Path, outside: Path) -> Path:
+    table = pa.table({"x": np.zeros(40_000_000), "y": np.zeros(40_000_000, np.int8)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(root / "z.arrow", table.schema, options=options) as writer:
+        writer.write_table(table)
+    return root / "z.arrow"
+
+
+def packed_stream(root: Path, outside: Path) -> Path:
+    table = pa.table({"x": pa.array(["z" * 400_000] * 1_000).dictionary_encode()})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(root / "z.arrows", table.schema, options=options) as writer:
+        writer.write_table(table)
+    return root / "z.arrows"
+
+
 def endless_line(root: Path, outside: Path) -> Path:
     (root / "e.csv").write_bytes(b"x,y\n" + b"1" * 150_000_000)
     return root / "e.csv"
@@ -311,6 +344,10 @@ ATTACKS: dict[str, Callable[[Path, Path], Path]] = {
         zip_of_zeros,
         giant_image,
         linked_images,
+        coded_texts,
+        packed_parquet,
+        packed_arrow,
+        packed_stream,
         endless_line,
         many_columns,
         nested_json,

@@ -2,7 +2,7 @@
 
 Parallel composition, the declared sensitivity of every later mechanism and the meaning of
 "neighboring data sets" all rest on this. Each table is encoded with and without one of its
-rows, and once with a stranger in its place: what remains must be the same, bit for bit.
+people, and once with a stranger instead: what remains must be the same, bit for bit.
 """
 
 from collections.abc import Callable
@@ -51,13 +51,13 @@ def correct(frame: pl.DataFrame, schema: Schema) -> Dataset:
 def standardized(frame: pl.DataFrame, schema: Schema) -> Dataset:
     """Scale by the records' own mean and deviation."""
     data = correct(frame, schema)
-    return data.changed(X=(data.X - data.X.mean(axis=0)) / (data.X.std(axis=0) + 1e-9))
+    return data._changed(X=(data.X - data.X.mean(axis=0)) / (data.X.std(axis=0) + 1e-9))
 
 
 def scaled_by_extremes(frame: pl.DataFrame, schema: Schema) -> Dataset:
     """Take bounds from the records."""
     data = correct(frame, schema)
-    return data.changed(X=data.X / (np.abs(data.X).max(axis=0) + 1e-9))
+    return data._changed(X=data.X / (np.abs(data.X).max(axis=0) + 1e-9))
 
 
 def mean_imputed(frame: pl.DataFrame, schema: Schema) -> Dataset:
@@ -66,19 +66,19 @@ def mean_imputed(frame: pl.DataFrame, schema: Schema) -> Dataset:
     X = np.array(data.X)
     missing = X[:, 1] > 0
     X[missing, 0] = X[~missing, 0].mean() if (~missing).any() else 0
-    return data.changed(X=X)
+    return data._changed(X=X)
 
 
 def observed_categories(frame: pl.DataFrame, schema: Schema) -> Dataset:
     """Give a column only to categories that occur."""
     data = correct(frame, schema)
-    return data.changed(X=data.X[:, (data.X != 0).any(axis=0)])
+    return data._changed(X=data.X[:, (data.X != 0).any(axis=0)])
 
 
 def counted_size(frame: pl.DataFrame, schema: Schema) -> Dataset:
     """Declare the number of records that there are."""
     data = correct(frame, schema)
-    return data.changed(size=len(data))
+    return data._changed(size=len(data))
 
 
 def without_duplicates(frame: pl.DataFrame, schema: Schema) -> Dataset:
@@ -90,7 +90,7 @@ def clipped_to_median(frame: pl.DataFrame, schema: Schema) -> Dataset:
     """Take the norm bound from the records."""
     data = correct(frame, replace(schema, norm=None))
     norms = np.linalg.norm(data.X, axis=1, keepdims=True)
-    return data.changed(X=data.X * np.minimum(1, np.median(norms) / norms), norm=schema.norm)
+    return data._changed(X=data.X * np.minimum(1, np.median(norms) / norms), norm=schema.norm)
 
 
 CORRECT: Encoder = correct

@@ -27,7 +27,7 @@ def published_seed(data: Dataset, **settings: Any) -> Split:
 
 def coin_by_row_number(data: Dataset, **settings: Any) -> Split:
     """Hash the row number instead of who the row belongs to."""
-    rows = data.changed(units=np.arange(len(data)))
+    rows = data._changed(units=np.arange(len(data)))
     return split(rows if settings.get("relation") != "replace-one" else data, **settings)
 
 
@@ -38,7 +38,7 @@ def coin_by_id_when_replacing(data: Dataset, **settings: Any) -> Split:
 
 def exact_shares(data: Dataset, **settings: Any) -> Split:
     """Deal exact shares under add/remove."""
-    rows = data.changed(units=None)
+    rows = data._changed(units=None)
     return split(rows, **{**settings, "relation": "replace-one", "fixed_size": True})
 
 
@@ -50,7 +50,7 @@ def stratified(data: Dataset, **settings: Any) -> Split:
     for label in (0, 1):
         members = np.flatnonzero(data.y == label)
         rank[members] = np.arange(len(members))
-    return split(data.changed(units=rank % 10), **settings)
+    return split(data._changed(units=rank % 10), **settings)
 
 
 def always_the_same(data: Dataset, **settings: Any) -> Split:
@@ -77,7 +77,7 @@ def run(subject: Dealer, *, long: bool) -> str:
         for unit in rng.permutation(np.unique(data.units))[:10]:
             compare(subject(data, key=KEY), subject(without(data, unit), key=KEY), unit)
             neighbors += 1
-        rows = data.changed(units=None)
+        rows = data._changed(units=None)
         settings: dict[str, Any] = {"key": KEY, "relation": "replace-one"}
         for row in rng.permutation(len(rows))[:10]:
             replaced = with_stranger(rows, row)
@@ -105,7 +105,7 @@ def with_stranger(data: Dataset, row: int) -> Dataset:
     """Put a stranger in the place of a row."""
     X = np.array(data.X)
     X[row] = -1 - X[row]
-    return data.changed(X=X)
+    return data._changed(X=X)
 
 
 def where(parts: Split) -> dict[float, str]:

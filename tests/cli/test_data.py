@@ -24,7 +24,7 @@ VISITS = "id,age,sex,label\n1,30,f,yes\n2,?,m,no\n3,50,m,no\n3,51,m,yes\n4,20,f,
 SCHEMA = """
 format = 1
 missing = ["?"]
-size = 5
+size = 5000
 name = "visits"
 [columns.id]
 kind = "unit"
@@ -352,7 +352,7 @@ def test_show_as_json_keeps_real_counts_apart(run, visits):
     assert code == 0
     assert facts["classes"] == ["no", "yes"]
     assert facts["groups"] == {"sex": ["f", "m"]}
-    assert (facts["unit"], facts["at_most"], facts["size"]) == ("id", 2, 5)
+    assert (facts["unit"], facts["at_most"], facts["size"]) == ("id", 2, 5000)
     assert facts["features"] == {"shape": [3], "names": ["age", "sex=f", "sex=m"]}
     assert facts["schema"]["columns"]["age"] == {
         "kind": "number",
@@ -360,7 +360,7 @@ def test_show_as_json_keeps_real_counts_apart(run, visits):
         "upper": 120,
         "missing": "drop",
     }
-    assert facts["split"]["parts"]["train"] == {"share": 0.8, "nominal_size": 4}
+    assert facts["split"]["parts"]["train"] == {"share": 0.8, "nominal_size": 4000}
     internal = facts.pop("internal")
     assert internal["rows"] == sum(internal["parts"].values()) == 4
     assert "private under add/remove" in internal["note"]

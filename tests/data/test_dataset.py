@@ -1,10 +1,13 @@
 """A data set holds what was declared, or is never made."""
 
 import pickle
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from veracal.data import Dataset, Group, cross
 from veracal.data.dataset import concatenate
@@ -34,7 +37,7 @@ def test_labels_are_coded_by_declared_position(small: Dataset) -> None:
 
 def test_repr_shows_no_record(small: Dataset) -> None:
     shown = repr(
-        small.changed(X=np.full((6, 2), 7919.0), units=np.full(6, "zebra", dtype=TEXT))
+        small._changed(X=np.full((6, 2), 7919.0), units=np.full(6, "zebra", dtype=TEXT))
     )
     assert "7919" not in shown and "zebra" not in shown
 
@@ -86,6 +89,7 @@ def test_only_finite_numbers(bad: float, dtype: str) -> None:
         (np.zeros((3, 1)), [0, 0, 0], ("a", "a"), "at least two different"),
         (np.zeros((3, 1)), [0, 0, 0], ("a", 1), "all text or all integers"),
         (np.zeros((3, 1)), [0, 0, 0], (0.5, 1.5), "all text or all integers"),
+        (np.zeros((3, 1)), [0, 0, 0], ([1], [2]), "all text or all integers"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -182,6 +186,28 @@ def test_a_data_set_of_rows_on_disk_stays_there(tmp_path: Path) -> None:
         Dataset(np.load(tmp_path / "X.npy", mmap_mode="r"), np.arange(10) % 2, ("a", "b"))
 
 
+@given(st.data())
+def test_rows_on_disk_are_chosen_as_numpy_chooses(data: st.DataObject) -> None:
+    array = np.arange(40.0).reshape(20, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "X.npy", array)
+        rows = MappedRows.of(np.load(Path(folder) / "X.npy", mmap_mode="r"))
+        assert rows is not None
+        first = data.draw(st.lists(st.integers(-20, 19), min_size=1, max_size=30))
+        second = data.draw(st.lists(st.integers(-len(first), len(first) - 1), max_size=9))
+        mask = data.draw(st.lists(st.booleans(), min_size=20, max_size=20))
+        assert (rows[first] == array[first]).all()
+        assert (rows[mask] == array[mask]).all()
+        chosen = np.array(second, dtype=int)
+        assert (rows.take(first).take(second)[:] == array[first][chosen]).all()
+        assert (rows.take(first)[chosen] == array[first][chosen]).all()
+        for wrong in ([20], [-21], [0.5], [[0]], [True, False]):
+            with pytest.raises(IndexError):
+                rows[wrong]
+            with pytest.raises(IndexError):
+                rows.take(wrong)
+
+
 def test_a_slice_of_a_map_holds_its_own_rows(tmp_path: Path) -> None:
     array = np.arange(12.0).reshape(6, 2)
     np.save(tmp_path / "X.npy", array)
@@ -213,6 +239,12 @@ def test_nobody_changes_a_record_afterwards() -> None:
     for held in (data, data.take(np.array([0, 1])), again, again.take(np.array([0, 1]))):
         arrays = [held.X, held.y, held.units, held.groups["g"].codes]
         assert [a.tolist() for a in arrays] == [[[1], [1]], [0, 1], [1, 2], [0, 0]]
+    view = X.view()
+    view.flags.writeable = False
+    X[0] = 1
+    through_a_view = Dataset(view, np.array([0, 1]), ("a", "b"))
+    X[0] = np.nan
+    assert through_a_view.X.tolist() == [[1], [1]]
     for array in (
         data.X,
         data.y,

@@ -59,7 +59,9 @@ def test_records_cross_process_boundaries() -> None:
 
 
 def test_mappings_stay_as_they_are() -> None:
-    mapping = Frozen({"a": 1})
+    given = {"a": 1}
+    mapping = Frozen(given)
+    given["a"] = 2
     assert mapping == {"a": 1} and repr(mapping) == "{'a': 1}" and len(mapping) == 1
     with pytest.raises(TypeError, match="item assignment"):
         mapping["a"] = 2  # type: ignore[index]

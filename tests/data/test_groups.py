@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from veracal.data import Group, Scores, by_group, corrupt_labels, load
-from veracal.data.groups import resampled_rows
+from veracal.data.units import UnitRows
 from veracal.errors import DataError
 
 
@@ -95,13 +95,18 @@ def test_whole_units_are_drawn() -> None:
 
 
 def test_resampling_takes_all_rows_of_a_unit() -> None:
-    units = np.array([5, 7, 5, 9, 7, 5])
-    scores = scores_of(np.ones(6, bool), np.zeros(6, int), units=units)
+    units = UnitRows.of(np.array([5, 7, 5, 9, 7, 5]), 6)
     rng = np.random.default_rng(0)
     for _ in range(50):
-        drawn = np.bincount(resampled_rows(scores, rng), minlength=6)
+        drawn = np.bincount(units.resampled(rng), minlength=6)
         assert drawn[0] == drawn[2] == drawn[5] and drawn[1] == drawn[4]
         assert drawn[0] + drawn[1] + drawn[3] == 3
+
+
+def test_infinite_values_have_infinite_intervals(rng: np.random.Generator) -> None:
+    scores = scores_of(np.ones(20, bool), np.repeat([0, 1], 10))
+    result = by_group(lambda _: float("inf"), scores, "sex", replicates=20, rng=rng)
+    assert (result.overall.value, result.overall.low, result.overall.high) == (np.inf,) * 3
 
 
 def test_intersections() -> None:

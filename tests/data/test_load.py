@@ -3,6 +3,7 @@
 import contextlib
 import zipfile
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from veracal.data import (
     Number,
     Schema,
     Target,
+    Text,
     Unit,
     Vector,
     load,
@@ -235,7 +237,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
         load(tmp_path / "link.csv", schema=SCHEMA)
 
 
-def test_a_path_that_vanishes_while_it_is_read(tmp_path: Path) -> None:
+def test_a_path_that_vanishes_before_it_is_read(tmp_path: Path) -> None:
     path = write(FRAME, tmp_path / "p.csv")
     stream = scan(path, SCHEMA)
     path.unlink()
@@ -263,6 +265,74 @@ def test_limits(tmp_path: Path, suffix: str, limits: Limits, complaint: str) -> 
 def test_limits_must_make_sense() -> None:
     with pytest.raises(ValueError, match="integer rows >= 1"):
         Limits(rows=0)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
+def test_long_names_that_pack_well_are_no_bomb(tmp_path: Path, suffix: str) -> None:
+    names = ["a rather long name of a category, " + word for word in ("one", "two")]
+    frame = pl.DataFrame({"c": names * 100_000, "y": ["no", "yes"] * 100_000})
+    schema = Schema({"c": Category(names), "y": Target(("no", "yes"))})
+    path = tmp_path / f"p{suffix}"
+    match suffix:
+        case ".parquet":
+            frame.write_parquet(path)
+        case ".arrow":
+            frame.with_columns(pl.col("c").cast(pl.Categorical)).write_ipc(
+                path, compression="zstd"
+            )
+        case ".arrows":
+            frame.write_ipc_stream(path, compression="zstd")
+    assert load(path, schema=schema).X[:3].tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_a_small_file_of_much_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pl.DataFrame({"t": ["z" * 50_000] * 30_000, "y": ["no", "yes"] * 15_000}).write_parquet(
+        path
+    )
+    schema = Schema({"t": Text(), "y": Target(("no", "yes"))})
+    assert path.stat().st_size < 100_000
+    with pytest.raises(LimitError, match="200 times its packed size"):
+        load(path, schema=schema)
+    trusted = Limits(expansion=10**7, memory_bytes=2**26)
+    with pytest.raises(LimitError, match="memory bytes"):
+        load(path, schema=schema, limits=trusted)
+
+
+def test_row_groups_are_measured_before_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "g.parquet"
+    pl.DataFrame(
+        {"x": np.random.default_rng(0).random(10_000), "y": [0, 1] * 5_000}
+    ).write_parquet(path)
+    schema = Schema(
+        {"x": Number(0, 0.5), "y": Target((0, 1))}
+    )  # reading would find another error
+    with pytest.raises(LimitError, match="memory bytes"):
+        load(path, schema=schema, limits=Limits(memory_bytes=50_000))
+
+
+def test_ignored_columns_are_not_read(tmp_path: Path) -> None:
+    """Not even looked at: a schema could not read such a type."""
+    path = tmp_path / "i.parquet"
+    FRAME.with_columns(note=pl.Series([date(2020, 1, 1)] * 4)).write_parquet(path)
+    assert load(path, schema=SCHEMA).X[:].tolist() == EXPECTED
+
+
+def test_an_rng_repeats_the_choice_of_rows(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("x,u,y\n" + "".join(f"{i / 100},0,{'ab'[i % 2]}\n" for i in range(100)))
+    schema = Schema({"x": Number(0, 1), "u": Unit(at_most=5), "y": Target(("a", "b"))})
+    rows = [
+        load(path, schema=schema, rng=np.random.default_rng(seed)).X[:, 0].tolist()
+        for seed in (1, 1, 2)
+    ]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_a_folder_without_a_matrix(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").mkdir()
+    with pytest.raises(DataError, match="a folder with X.npy"):
+        load(tmp_path / "x.csv", schema=SCHEMA)
 
 
 def test_duplicate_columns_in_typed_files(tmp_path: Path) -> None:

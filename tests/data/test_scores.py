@@ -54,6 +54,17 @@ def test_dtypes(dtype: object) -> None:
 def test_huge_logits_overflow_nothing() -> None:
     scores = Scores.from_logits(np.array([[3e38, -3e38], [1000, 0]], dtype=np.float32))
     assert scores.probabilities.tolist() == [[1, 0], [1, 0]]
+    huge = Scores.from_logits(np.array([[1.7e308, -1.7e308]]))
+    assert huge.probabilities.tolist() == [[1, 0]]
+    assert huge.log_probabilities.tolist() == [[0, -np.inf]]
+
+
+def test_sums_are_held_to_the_stated_tolerance() -> None:
+    off = np.array([[0.5, 0.5 + 1e-5]])
+    with pytest.raises(DataError, match="sum to 1"):
+        Scores.from_probabilities(off)
+    assert len(Scores.from_probabilities(off.astype(np.float32))) == 1
+    assert len(Scores.from_probabilities(np.array([[0.5, 0.5 + 1e-7]]))) == 1
 
 
 def test_one_column_is_the_second_of_two_classes() -> None:
@@ -230,6 +241,12 @@ def test_merging_logits_and_probabilities_agree() -> None:
         merged.probabilities, probabilities.merge(INTO).values, rtol=1e-14
     )
     assert merged.classes == ("yes", "no") and merged.kind == "logits"
+    group = {"g": Group(np.array([0, 1, 0]), ("x", "y"))}
+    kept = Scores.from_logits(LOGITS, classes=classes, groups=group, units=[1, 2, 3]).merge(
+        INTO
+    )
+    assert kept.groups["g"].codes.tolist() == [0, 1, 0] and kept.units is not None
+    assert kept.units.tolist() == [1, 2, 3]
     assert merged.labels is not None and merged.labels.tolist() == [0, 1, 1]
     # The sum of the joined decides, not the larger of them: three equal classes make 1 to 2.
     assert merged.predictions.tolist() == [0, 1, 1]

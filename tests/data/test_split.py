@@ -1,5 +1,6 @@
 """Parts are dealt so that no record moves another."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_replacing_a_row_keeps_its_part() -> None:
     before = places(data, key="k", relation="replace-one")
     X = np.array(data.X)
     X[40] = -1
-    after = places(data.changed(X=X), key="k", relation="replace-one")
+    after = places(data._changed(X=X), key="k", relation="replace-one")
     assert {x if x >= 0 else 40.0: part for x, part in after.items()} == before
 
 
@@ -217,9 +218,45 @@ def test_choices_differ_from_call_to_call() -> None:
 def test_units_may_be_given_and_none_means_rows() -> None:
     assert len(limit_contributions(dataset(6), at_most=1)) == 6
     assert len(limit_contributions(dataset(6), at_most=1, unit=[0, 0, 0, 1, 1, 1])) == 2
-    bounded = dataset(6, units=np.arange(6)).changed(at_most=1)
+    bounded = dataset(6, units=np.arange(6))._changed(at_most=1)
     assert limit_contributions(bounded, at_most=None, unit=[0] * 6).at_most is None
     unlimited = limit_contributions(dataset(6, units=[0] * 6), at_most=None)
     assert len(unlimited) == 6 and unlimited.at_most is None
     with pytest.raises(ValueError, match="at_most"):
         limit_contributions(dataset(6), at_most=0)
+
+
+# What must not change unnoticed ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("deal", [split, lambda data: limit_contributions(data, at_most=1)])
+def test_the_coins_are_secret_unless_somebody_says_otherwise(
+    deal: Callable[[Dataset], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[np.random.Generator] = []
+
+    def remembered() -> np.random.Generator:
+        drawn.append(np.random.default_rng(0))
+        return drawn[-1]
+
+    monkeypatch.setattr("veracal._random.secret_generator", remembered)
+    deal(dataset(units=np.arange(400) // 2))
+    assert len(drawn) == 1
+
+
+KNOWN = [
+    {"train": [1, 2, 3, 6, 7, 10], "calibration": [4, 5, 9, 11], "test": [0, 8]},
+    {"train": [0, 1, 2, 3, 4, 5, 7, 8, 10, 11], "calibration": [9], "test": [6]},
+    {"train": [0, 4, 5, 6, 8, 9, 10, 11], "calibration": [1, 3], "test": [2, 7]},
+]
+
+
+def test_published_keys_keep_their_meaning() -> None:
+    """Whoever published a key can deal the same parts again, with any later version."""
+    rows = split(dataset(12), key="2026").parts
+    units = split(dataset(12, units=[f"p{i}" for i in range(12)]), key="2026").parts
+    places = split(dataset(12), key="2026", relation="replace-one").parts
+    assert [
+        {name: part.X[:, 0].astype(int).tolist() for name, part in parts.items()}
+        for parts in (rows, units, places)
+    ] == KNOWN

@@ -8,7 +8,7 @@ from veracal.data.limits import Limits
 from veracal.data.loading import load
 from veracal.data.readers.images import ImageForm
 from veracal.data.readers.score_files import load_scores, scan_scores
-from veracal.data.readers.text import TextForm
+from veracal.data.readers.text import Rating, TextForm
 from veracal.data.runs import Runs
 from veracal.data.scanning import Tally, scan, tally
 from veracal.data.schema import Grouping, Schema
@@ -28,6 +28,7 @@ __all__ = [
     "ImageForm",
     "Limits",
     "Number",
+    "Rating",
     "Runs",
     "Schema",
     "Scores",

@@ -14,11 +14,19 @@ _ROWS = 65_536  # rows checked at a time
 
 
 def frozen(array: Array) -> Array:
-    """Return an array that cannot be written to, copying it if it could be."""
-    if array.flags.writeable:
-        array = array.copy() if not array.flags.owndata or array.base is not None else array
+    """Return an array that nobody can write to, copying it if somebody else could."""
+    if not is_settled(array):
+        array = array.copy() if array.base is not None else array
         array.flags.writeable = False
     return array.view()  # of a view, the flag cannot be set back
+
+
+def is_settled(array: Array) -> bool:
+    """Tell whether nobody can write to the memory of an array, through whatever view."""
+    base: object = array
+    while isinstance(base, np.ndarray) and not base.flags.writeable:
+        base = base.base
+    return base is None  # not a writeable array, nor a file that may change
 
 
 def restore(record: object, state: dict[str, Any]) -> None:
@@ -60,15 +68,14 @@ def check_features(X: Any, norm: float | None, where: str) -> Array | MappedRows
 
 def _in_memory(X: Any, where: str) -> Array:
     """Return an array of a type the house knows, that nobody else can write to."""
-    given = np.asarray(X)
-    array = given
+    array = np.asarray(X)
     if array.dtype.kind in "UO":
         array = _text(array, where)
     elif array.dtype.kind in "biu" and array.dtype != np.uint8:
         array = array.astype(np.float64)
     elif array.dtype == np.float16 or not array.dtype.isnative:
         array = array.astype(np.result_type(array.dtype.newbyteorder("="), np.float32))
-    elif array.flags.writeable:
+    elif not is_settled(array):
         array = array.copy()
     return frozen(np.asarray(array))
 
@@ -127,7 +134,7 @@ def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> I
         raise DataError(
             where, f"codes from 0 to {k - 1}", str(bad), "Declare the class, or correct it."
         )
-    return frozen(array.astype(np.int64, copy=array.flags.writeable))
+    return frozen(array.astype(np.int64, copy=not is_settled(array)))
 
 
 def check_ids(units: ArrayLike, n: int, where: str) -> Array:

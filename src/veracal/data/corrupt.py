@@ -22,4 +22,4 @@ def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> D
     _checks.fraction(p=p)
     drawn = rng.integers(dataset.n_classes, size=len(dataset))
     y = np.where(rng.random(len(dataset)) < p, drawn, dataset.y)
-    return dataset.changed(y=y)
+    return dataset._changed(y=y)

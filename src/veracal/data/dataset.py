@@ -68,14 +68,14 @@ class Group:
         return cls(encode_labels(values, names, where), tuple(map(str, names)))
 
 
-def cross(*groups: Group) -> Group:
+def cross(first: Group, *others: Group) -> Group:
     """Intersect attributes: women over 60 are the cross of women and of people over 60.
 
     Names are joined with ``" & "``; every combination is kept, inhabited or not, so the
     list of names says nothing about the records.
     """
-    codes, names = groups[0].codes, groups[0].names
-    for other in groups[1:]:
+    codes, names = first.codes, first.names
+    for other in others:
         codes = codes * len(other.names) + other.codes
         names = tuple(f"{mine} & {theirs}" for mine in names for theirs in other.names)
     return Group(codes, names)
@@ -119,8 +119,8 @@ class Dataset:
     ----------
     X holds no NaN and no infinity, every label and group code is declared, all parts have n
     rows, and ``norm`` and ``at_most`` hold; anything else is refused here, before a private
-    computation starts. Arrays that can be written to are copied, and the copies cannot; an
-    array that is read-only already is taken as it is. ``repr`` shows no record.
+    computation starts. Arrays that somebody can write to, through whatever view, are copied,
+    and the copies cannot be written to. ``repr`` shows no record.
     """
 
     X: Array | MappedRows
@@ -227,7 +227,7 @@ class Dataset:
         rows = row_numbers(index, len(self))
         X = self.X.take(rows) if isinstance(self.X, MappedRows) else frozen(self.X[rows])
         twice = self.at_most is not None and len(np.unique(rows)) < len(rows)
-        return self.changed(
+        return self._changed(
             X=X,
             y=frozen(self.y[rows]),
             groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
@@ -235,7 +235,7 @@ class Dataset:
             at_most=None if twice else self.at_most,  # a row taken twice counts twice
         )
 
-    def changed(self, **changes: Any) -> Self:
+    def _changed(self, **changes: Any) -> Self:
         """Copy with other fields, for changes that cannot break what was checked.
 
         The checks are skipped: a pass over all records for each subset would be work
@@ -253,7 +253,7 @@ class Dataset:
         for start in range(0, len(self), rows):
             index = np.arange(start, min(start + rows, len(self)))
             part = self.take(index)
-            yield part.changed(X=part.X[:])
+            yield part._changed(X=part.X[:])
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
@@ -262,7 +262,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     if len(parts) == 1:
         return first
     names = tuple(first.groups)
-    return first.changed(
+    return first._changed(
         X=np.concatenate([part.X[:] for part in parts]),
         y=np.concatenate([part.y for part in parts]),
         groups=Frozen(

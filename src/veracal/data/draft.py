@@ -9,10 +9,10 @@ from veracal.data.draft_lines import Line, Reason, Role, column_lines, fill, gro
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.profiles import Profile, look
 from veracal.data.schema import FORMAT, quoted
+from veracal.data.schema_checks import SEPARATORS
 from veracal.errors import DataError
 
 _TARGET_NAMES = ("target", "label", "class", "y", "outcome", "diagnosis")
-_SEPARATORS = ",;\t|: ^~"  # those that a schema can name
 _OPENING = """\
 # A DRAFT, made by looking at the records. Lines marked '!' were read from them:
 # put what is publicly known in their place (a code book, the law, a device's
@@ -89,7 +89,7 @@ def draft(
     its line ``draft = true``.
     """
     path = Path(path)
-    if separator is not None and not (len(separator) == 1 and separator in _SEPARATORS):
+    if separator is not None and not (len(separator) == 1 and separator in SEPARATORS):
         raise DataError(
             "separator",
             "one character that can stand between fields",

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Floats, Ints
+from veracal._types import Floats
 from veracal.data.dataset import Group, cross
 from veracal.data.scores import Scores
-from veracal.data.units import unit_numbers
+from veracal.data.units import UnitRows
 from veracal.errors import DataError
 
 Metric = Callable[[Scores], float]
@@ -150,8 +150,9 @@ def by_group(
     name, chosen = _chosen(scores, group)
     points = _evaluate(metric, scores, chosen)
     draws = np.empty((int(replicates), 1 + len(chosen.names)))
+    units = UnitRows.of(scores.units, len(scores))
     for i in range(len(draws)):
-        rows = resampled_rows(scores, rng)
+        rows = units.resampled(rng)
         draws[i] = _evaluate(metric, scores.take(rows), chosen.take(rows))
     sizes = np.bincount(chosen.codes, minlength=len(chosen.names))
     estimates = [
@@ -160,21 +161,6 @@ def by_group(
     ]
     values = dict(zip(chosen.names, estimates[1:], strict=True))
     return ByGroup(name, estimates[0], values, level, draws[:, 1:])
-
-
-def resampled_rows(scores: Scores, rng: np.random.Generator) -> Ints:
-    """Rows of as many units, drawn with replacement, as there are."""
-    if scores.units is None:
-        return rng.integers(len(scores), size=len(scores))
-    numbers, n_units = unit_numbers(scores.units, len(scores))
-    order = np.argsort(numbers, kind="stable")
-    sizes = np.bincount(numbers, minlength=n_units)
-    starts = np.cumsum(sizes) - sizes
-    drawn = rng.integers(n_units, size=n_units)
-    lengths = sizes[drawn]
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    rows: Ints = order[np.repeat(starts[drawn], lengths) + within]
-    return rows
 
 
 def _chosen(scores: Scores, group: str | tuple[str, ...]) -> tuple[str, Group]:
@@ -220,7 +206,9 @@ def _estimate(value: float, draws: Floats, level: float, n: int) -> Estimate:
     drawn = draws[~np.isnan(draws)]
     if np.isnan(value) or not len(drawn):
         return Estimate(None, None, None, level, n)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(
+        drawn, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf"
+    )  # no interpolation, which infinite values would not survive
     return Estimate(value, float(low), float(high), level, n)
 
 

@@ -25,7 +25,8 @@ def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
     """Return declared classes as a tuple: at least two, all different, all str or all int."""
     result = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
     kinds = {type(label) for label in result}
-    if len(result) < 2 or len(set(result)) < len(result) or kinds not in ({str}, {int}):
+    known = kinds in ({str}, {int})
+    if not known or len(result) < 2 or len(set(result)) < len(result):
         raise DataError(
             f"{where}: classes",
             "at least two different labels, all text or all integers",

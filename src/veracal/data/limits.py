@@ -37,7 +37,7 @@ class Limits:
     rows: int = 1_000_000_000
     columns: int = 200_000
     field_bytes: int = 2**20
-    memory_bytes: int = 16 * _GIB
+    memory_bytes: int = 8 * _GIB
     expansion: int = 200
     members: int = 2_000_000
 

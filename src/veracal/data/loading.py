@@ -13,6 +13,7 @@ from veracal.data.readers.text import TextForm, load_text
 from veracal.data.scanning import declared_schema, scan
 from veracal.data.schema import Schema
 from veracal.data.units import limit_contributions
+from veracal.data.worth import check_worth
 from veracal.errors import DataError
 
 
@@ -80,7 +81,7 @@ def load(
         whole = load_mapped(folder_of_arrays, declared, limits)
     else:
         whole = _gather(path, declared, limits, progress)
-    _check_worth(whole, path)
+    check_worth(whole, path)
     return limit_contributions(whole, at_most=declared.at_most, rng=rng)
 
 
@@ -115,7 +116,7 @@ def _gather(path: Path, schema: Schema, limits: Limits, progress: Progress | Non
     """Collect a streamed file, within the limit on memory."""
     parts, taken = [], 0
     for batch in scan(path, schema, limits=limits, progress=progress):
-        taken += batch.X.nbytes
+        taken += _held_bytes(batch)
         limits.check("memory_bytes", taken, path)
         parts.append(batch)
     if not parts:
@@ -123,16 +124,7 @@ def _gather(path: Path, schema: Schema, limits: Limits, progress: Progress | Non
     return concatenate(parts)
 
 
-def _check_worth(dataset: Dataset, path: Path) -> None:
-    """Refuse records from which nothing can be learnt: none, or all of one class."""
-    if not len(dataset):
-        raise DataError(
-            str(path), "at least one record", "none left", "Look at what is dropped as missing."
-        )
-    if (dataset.y == dataset.y[0]).all():
-        raise DataError(
-            str(path),
-            "records of at least two classes",
-            f"only {dataset.classes[dataset.y[0]]!r}",
-            "Check the target column.",
-        )
+def _held_bytes(batch: Dataset) -> int:
+    """Bytes that a batch takes; an array of text says only those of its pointers."""
+    texts = [a for a in (batch.X[:], batch.units) if a is not None and a.dtype.kind == "T"]
+    return batch.X.nbytes + sum(int(np.strings.str_len(text).sum()) for text in texts)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 from veracal._types import Progress
 from veracal.data.limits import Limits, opened
 from veracal.data.readers.formats import read_table
-from veracal.data.readers.tables import _is_known, table_columns
+from veracal.data.readers.tables import is_known, table_columns
 from veracal.errors import DataError
 
 MOST_VALUES = 40  # a column with more different values is not proposed as a category
@@ -142,7 +142,7 @@ def look(
     """Read a file once and say what each of its columns looks like, in their order."""
     _check_columns(path, header, separator, limits)
     types = _column_types(path, limits)
-    foreign = {name: str(kind) for name, kind in types.items() if not _is_known(kind)}
+    foreign = {name: str(kind) for name, kind in types.items() if not is_known(kind)}
     profiles = {name: Profile(foreign=foreign.get(name)) for name in types}
     frames = read_table(
         path,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from veracal._types import Array, Ints
 from veracal.data.limits import no_surprises
@@ -86,14 +87,13 @@ class MappedRows:
     def __repr__(self) -> str:
         return f"MappedRows({self.path.name!r}, shape={self.shape}, dtype={self.dtype})"
 
-    def __getitem__(self, key: "slice | Ints | int") -> Array:
-        """Copy rows into memory: a slice, an array of row numbers, or one row."""
+    def __getitem__(self, key: "slice | ArrayLike") -> Array:
+        """Copy rows into memory: a slice, row numbers or a mask, or one row."""
         if isinstance(key, int | np.integer):
-            row: Array = self[np.arange(len(self))[[key]]][0]
+            row: Array = self[np.asarray([key])][0]
             return row
-        if isinstance(key, slice):
-            key = np.arange(*key.indices(len(self)))
-        chosen = key if self._index is None else self._index[key]
+        rows = self._rows(key)
+        chosen = rows if self._index is None else self._index[rows]
         if _identity(self.path) != self._seen:
             raise DataError(
                 str(self.path),
@@ -109,14 +109,31 @@ class MappedRows:
             result[part] = self._mapped(start, stop)[chosen[part] - start]
         return result
 
+    def _rows(self, key: "slice | ArrayLike") -> Ints:
+        """Turn what numpy would take for an index of the first axis into row numbers."""
+        if isinstance(key, slice):
+            return np.arange(*key.indices(len(self)))
+        rows = np.asarray(key)
+        if rows.dtype == bool and rows.shape == (len(self),):
+            return np.flatnonzero(rows)
+        rows = rows.astype(np.int64) if rows.size == 0 else rows
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise IndexError(
+                f"Expected row numbers or a mask of {len(self)} rows, got {key!r}."
+            )
+        if len(rows) and not -len(self) <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise IndexError(f"Expected row numbers below {len(self)}, got {int(rows.max())}.")
+        return np.where(rows < 0, rows + len(self), rows)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("Rows on disk cannot become an array without a copy.")
         return np.asarray(self[:], dtype=dtype)
 
-    def take(self, index: Ints) -> "MappedRows":
+    def take(self, index: ArrayLike) -> "MappedRows":
         """Choose rows without reading them."""
-        chosen = np.asarray(index) if self._index is None else self._index[index]
+        rows = self._rows(index)
+        chosen = rows if self._index is None else self._index[rows]
         return MappedRows(
             self.path, self.dtype, self._file_shape, offset=self._offset, index=chosen
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from veracal.data.columns import Category, Number, Target, Text, Unit
 from veracal.errors import SchemaError
 
-_SEPARATORS = ",;\t|: ^~"
+SEPARATORS = ",;\t|: ^~"
 
 if TYPE_CHECKING:
     from veracal.data.schema import Grouping, Schema
@@ -46,7 +46,7 @@ def check_schema(schema: "Schema") -> None:
         )
     separator = schema.separator
     if separator is not None and not (
-        isinstance(separator, str) and separator in _SEPARATORS and len(separator) == 1
+        isinstance(separator, str) and separator in SEPARATORS and len(separator) == 1
     ):
         raise SchemaError(
             f"{where}: separator",

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from veracal._types import Array, Floats
-from veracal.data.checked import frozen
+from veracal.data.checked import frozen, is_settled
 from veracal.data.labels import refuse_mask
 from veracal.errors import DataError
 
@@ -28,7 +28,7 @@ def floats(values: ArrayLike, name: str) -> Floats:
         )
     single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     dtype = np.dtype(np.float32 if single else np.float64)
-    if array.dtype == dtype and _is_settled(array):
+    if array.dtype == dtype and is_settled(array):
         return array
     with np.errstate(over="ignore"):  # a number too large for a float is refused as infinite
         return frozen(np.array(array, dtype=dtype))
@@ -69,14 +69,6 @@ def joined_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Fl
     sums = np.stack([values[:, list(m)].sum(axis=1) for m in members], axis=1)
     result: Floats = np.minimum(sums, 1)
     return result
-
-
-def _is_settled(array: Array) -> bool:
-    """Tell whether nobody can write to the memory of an array, through whatever view."""
-    base: object = array
-    while isinstance(base, np.ndarray) and not base.flags.writeable:
-        base = base.base
-    return base is None  # not a writeable array, nor a file that may change
 
 
 def _bad(values: Array, wrong: Array, expected: str, name: str) -> DataError:

@@ -171,7 +171,8 @@ class Scores:
         r"""Probabilities of shape (n, k): as given, or :math:`\mathrm{softmax}(z)`."""
         if self.kind == "probabilities":
             return self.values
-        result: Floats = softmax(self.values.astype(np.float64), axis=1)
+        with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+            result: Floats = softmax(self.values.astype(np.float64), axis=1)
         return result
 
     @property
@@ -191,7 +192,8 @@ class Scores:
         """Logarithms of the probabilities, without the loss of going through them."""
         if self.kind == "probabilities":
             return self.logits
-        result: Floats = log_softmax(self.values.astype(np.float64), axis=1)
+        with np.errstate(over="ignore"):
+            result: Floats = log_softmax(self.values.astype(np.float64), axis=1)
         return result
 
     @property

@@ -102,7 +102,7 @@ def split(
         )
     _check_choices(dataset, relation, key, rng)
     place = _places(dataset, fractions, relation, fixed_size, key, rng)
-    dealt = dataset.changed(dealt_by=(*dataset.dealt_by, *_mark(key)))
+    dealt = dataset._changed(dealt_by=(*dataset.dealt_by, *_mark(key)))
     parts = [_part(dealt, place == i, fraction) for i, fraction in enumerate(fractions)]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
@@ -203,4 +203,4 @@ def _part(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:
     if fraction == 0:
         return None
     size = None if dataset.size is None else max(1, round(dataset.size * fraction))
-    return dataset.take(mask).changed(size=size)
+    return dataset.take(mask)._changed(size=size)

@@ -1,7 +1,7 @@
 """Protect the person, not the row."""
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,38 @@ def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
         return np.arange(n), n
     ids, numbers = np.unique(units, return_inverse=True)
     return numbers.reshape(-1), len(ids)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRows:
+    """Rows of each unit, side by side, for drawing whole units again and again.
+
+    Attributes
+    ----------
+    order : array of ints of shape (n,)
+        Row numbers, unit after unit.
+    starts, sizes : arrays of ints, one for each unit
+        Where its rows begin in ``order``, and how many they are.
+    """
+
+    order: Ints
+    starts: Ints
+    sizes: Ints
+
+    @classmethod
+    def of(cls, units: Array | None, n: int) -> "UnitRows":
+        """Gather the rows of each unit; without ids each row is one."""
+        numbers, n_units = unit_numbers(units, n)
+        sizes = np.bincount(numbers, minlength=n_units)
+        return cls(np.argsort(numbers, kind="stable"), np.cumsum(sizes) - sizes, sizes)
+
+    def resampled(self, rng: np.random.Generator) -> Ints:
+        """Rows of as many units, drawn with replacement, as there are."""
+        drawn = rng.integers(len(self.sizes), size=len(self.sizes))
+        lengths = self.sizes[drawn]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        rows: Ints = self.order[np.repeat(self.starts[drawn], lengths) + within]
+        return rows
 
 
 def limit_contributions(
@@ -58,17 +90,17 @@ def limit_contributions(
     if unit is not None:
         dataset = replace(dataset, units=np.asarray(unit), at_most=None)
     if at_most is None:
-        return dataset.changed(at_most=None)
+        return dataset._changed(at_most=None)
     _checks.whole(at_most=at_most)
     if dataset.units is None:
-        return dataset.changed(at_most=at_most)  # each row is a unit, and has one row
+        return dataset._changed(at_most=at_most)  # each row is a unit, and has one row
     rng = _random.secret_generator() if rng is None else rng
     numbers, _ = unit_numbers(dataset.units, len(dataset))
     order = np.lexsort((rng.random(len(dataset)), numbers))
     starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
     rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
     kept = np.sort(order[rank < at_most])
-    return dataset.take(kept).changed(at_most=at_most, may_drop=True)
+    return dataset.take(kept)._changed(at_most=at_most, may_drop=True)
 
 
 def keyed_coins(ids: Array, key: bytes) -> Floats:

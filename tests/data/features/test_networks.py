@@ -403,3 +403,32 @@ def test_a_line_through_features_tells_praise_from_blame(data_folder):
     probe = LogisticRegression(max_iter=1000).fit(train.X, train.y)
 
     assert probe.score(test.X, test.y) > 0.7
+
+
+def test_pixels_are_scaled_as_the_network_was_trained():
+    torch = pytest.importorskip("torch")
+    black = np.zeros((1, 96, 96, 3), np.uint8)
+    extractor = EfficientNetLite0(96)
+    with torch.inference_mode():
+        pixels = torch.full((1, 3, 96, 96), (0 - 127) / 128)
+        expected = extractor._network().extract_features(pixels).mean((2, 3)).numpy()
+    np.testing.assert_allclose(
+        extractor.scorer((96, 96, 3))(black), expected, atol=1e-4, rtol=1e-4
+    )
+    nearly = torch.full((1, 3, 96, 96), (0 - 127.5) / 127.5)
+    with torch.inference_mode():
+        other = extractor._network().extract_features(nearly).mean((2, 3)).numpy()
+    assert np.abs(other - expected).max() > 1e-3  # the test has teeth
+
+
+def test_bounds_are_those_of_the_networks():
+    assert EfficientNetLite0().bounds == (0, 6)
+    assert MiniLM().bounds == (-1, 1) and MiniLM(normalize=False).bounds is None
+
+
+def test_other_weights_than_the_published_ones_are_refused(tmp_path, monkeypatch):
+    other = tmp_path / "weights.pth"
+    other.write_bytes(b"not the published file")
+    monkeypatch.setattr(EfficientNetLite0, "_weights", lambda self: other)
+    with pytest.raises(DataError, match="the published weights"):
+        EfficientNetLite0()._network()

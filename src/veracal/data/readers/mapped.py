@@ -18,7 +18,16 @@ def array_folder(path: Path) -> Path | None:
     if path.name == "X.npy":
         return path.parent
     with no_surprises(path):
-        return path if path.is_dir() else None
+        if not path.is_dir():
+            return None
+        if not (path / "X.npy").exists():
+            raise DataError(
+                str(path),
+                "a folder with X.npy and y.npy",
+                "one without X.npy",
+                "Name a file inside it, or pass a form for images.",
+            )
+    return path
 
 
 def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
@@ -51,7 +60,7 @@ def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
             "Add the file, or declare its column as kind = 'unit'.",
         )
     _check_mapped(dataset.X, column, schema.norm, folder)
-    return dataset.changed(norm=schema.norm, feature_names=column.feature_names("X"))
+    return dataset._changed(norm=schema.norm, feature_names=column.feature_names("X"))
 
 
 def _check_columns(schema: Schema, folder: Path) -> None:

@@ -16,11 +16,15 @@ import pyarrow.parquet
 
 from veracal._types import Progress
 from veracal.data.limits import Limits, no_surprises, opened, readable
+from veracal.data.readers.archives import check_expansion
+from veracal.data.readers.coded import Texts
+from veracal.data.readers.ipc_sizes import check_batches
 from veracal.data.readers.quotes import QuoteChecked
 from veracal.errors import DataError, LimitError
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+_HARMLESS = 2**28  # bytes of a row group, which is unpacked page by page
 _BLOCK = 2**22  # bytes of a CSV file parsed at a time
 
 
@@ -107,21 +111,34 @@ def read_parquet(
 ) -> Iterator[pl.DataFrame]:
     """Stream a Parquet file, at most ``rows`` records at a time, without ignored columns."""
     with _clear_errors(path), opened(path, limits) as handle:
-        file = pa.parquet.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
+        file = _open_parquet(handle, path, limits)
         names, total = file.schema_arrow.names, file.metadata.num_rows
-        limits.check("columns", len(names), path)
-        limits.check("rows", total, path)
-        for i in range(file.metadata.num_row_groups):
-            limits.check("memory_bytes", file.metadata.row_group(i).total_byte_size, path)
-        _check_names(names, path)
         wanted = [name for name in names if name not in ignored]
-        done = 0
+        done, texts = 0, Texts(path, limits)
         for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
-            frame = _frame(batch, path, limits)
-            done += frame.height
+            for piece in texts.pieces(batch):
+                yield _frame(piece, path, limits)
+            done += batch.num_rows
             if progress:
                 progress(done, total)
-            yield frame
+
+
+def _open_parquet(handle: BinaryIO, path: Path, limits: Limits) -> "pa.parquet.ParquetFile":
+    """Open a Parquet file whose sizes are within the limits, texts staying coded."""
+    settings = {"pre_buffer": False, "buffer_size": 2**20}
+    file = pa.parquet.ParquetFile(handle, **settings)
+    names = file.schema_arrow.names
+    limits.check("columns", len(names), path)
+    limits.check("rows", file.metadata.num_rows, path)
+    _check_names(names, path)
+    for i in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(i)
+        packed = sum(group.column(j).total_compressed_size for j in range(group.num_columns))
+        limits.check("memory_bytes", group.total_byte_size, path)
+        check_expansion(packed, group.total_byte_size, path, limits, harmless=_HARMLESS)
+    texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+    handle.seek(0)
+    return pa.parquet.ParquetFile(handle, read_dictionary=texts, **settings)
 
 
 def read_arrow(
@@ -133,6 +150,8 @@ def read_arrow(
 ) -> Iterator[pl.DataFrame]:
     """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
     readable(path, limits)
+    with _clear_errors(path):
+        check_batches(path, limits)
     with _clear_errors(path), pa.memory_map(str(path)) as handle:
         magic = handle.read(6) == b"ARROW1"
         handle.seek(0)
@@ -141,11 +160,14 @@ def read_arrow(
         limits.check("columns", len(names), path)
         _check_names(names, path)
         total = reader.num_record_batches if magic else None
+        texts = Texts(path, limits)
         batches = map(reader.get_batch, range(total or 0)) if magic else reader
         for done, batch in enumerate(batches, 1):
             if progress:
                 progress(done, total)
-            yield _frame(batch.drop_columns([n for n in names if n in ignored]), path, limits)
+            kept = batch.drop_columns([n for n in names if n in ignored])
+            for piece in texts.pieces(kept):
+                yield _frame(piece, path, limits)
 
 
 def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
@@ -204,7 +226,7 @@ def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
     """Hand an Arrow batch to polars, once it is sound and of types we know."""
     batch.validate(full=True)
     for field in batch.schema:
-        if not _is_known(field.type):
+        if not is_known(field.type):
             raise DataError(
                 f"{path}: column {field.name!r}",
                 "numbers, text, true and false, or lists of numbers",
@@ -220,23 +242,33 @@ def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
 
 def _column(values: pa.Array) -> pl.Series:
     """Hand one column to polars, a coded one as the values it stands for."""
-    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    series = pl.from_arrow(plain)
+    if pa.types.is_dictionary(values.type):
+        words = values.dictionary
+        words = words.cast(pa.large_string()) if _is_text(words.type) else words
+        values = words.take(values.indices)
+    series = pl.from_arrow(values)
     assert isinstance(series, pl.Series)
     return series
 
 
-def _is_known(kind: pa.DataType) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
+    """Tell whether a type is one of Arrow's three for text."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    )
+
+
+def is_known(kind: pa.DataType) -> bool:
     """Tell whether a column's type can be read by a schema."""
     types = pa.types
     if types.is_dictionary(kind):
-        return _is_known(kind.value_type)
+        return is_known(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = kind.value_type
         return bool(types.is_integer(inner) or types.is_floating(inner))
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
-    return bool(text or number or types.is_boolean(kind) or types.is_null(kind))
+    return bool(_is_text(kind) or number or types.is_boolean(kind) or types.is_null(kind))
 
 
 def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:

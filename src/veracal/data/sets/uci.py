@@ -156,7 +156,7 @@ def load_uci(
     _checks.one_of(VARIANTS, variant=variant)
     dataset = load(Path(path), schema=SCHEMAS[name], limits=limits)
     # The number of rows after dropping is published, so these may also serve replace-one.
-    dataset = dataset.changed(classes=_CLASSES[name], may_drop=False)
+    dataset = dataset._changed(classes=_CLASSES[name], may_drop=False)
     return dataset if variant == "plain" else _as_published(dataset, name, variant)
 
 
