@@ -1,6 +1,7 @@
 """Files load through their schema, whole or as a stream, or say what is wrong with them."""
 
 import contextlib
+import struct
 import zipfile
 from collections.abc import Callable
 from datetime import date
@@ -455,3 +456,20 @@ def test_a_draft_is_no_schema(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text("draft = true\n" + SCHEMA.to_toml())
     with pytest.raises(SchemaError, match="delete that line"):
         load(write(FRAME, tmp_path / "p.csv"), schema=tmp_path / "s.toml")
+
+
+def test_idx_files_load_through_a_schema(tmp_path: Path) -> None:
+    images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+    head = b"\0\0\x08\x03" + struct.pack(">III", 4, 2, 3)
+    (tmp_path / "t-images-idx3-ubyte").write_bytes(head + images.tobytes())
+    labels = b"\0\0\x08\x01" + struct.pack(">I", 4) + bytes([0, 1, 1, 0])
+    (tmp_path / "t-labels-idx1-ubyte").write_bytes(labels)
+    schema = Schema({"X": Vector(6, 0, 255, center=0, spread=1), "y": Target((0, 1))})
+    data = load(tmp_path / "t-images-idx3-ubyte", schema=schema)
+    assert (data.X[:] == images.reshape(4, 6)).all() and data.y.tolist() == [0, 1, 1, 0]
+    (tmp_path / "pictures.idx").write_bytes(head + images.tobytes())
+    with pytest.raises(DataError, match="beside a file of labels"):
+        load(tmp_path / "pictures.idx", schema=schema)
+    (tmp_path / "t-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match="nothing at that path"):
+        load(tmp_path / "t-images-idx3-ubyte", schema=schema)

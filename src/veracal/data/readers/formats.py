@@ -8,6 +8,7 @@ import polars as pl
 from veracal._types import Progress
 from veracal.data.limits import Limits, readable
 from veracal.data.readers.arrays import read_npz
+from veracal.data.readers.idx import is_idx, read_idx_pair
 from veracal.data.readers.tables import (
     frame_of_arrays,
     read_arrow,
@@ -34,7 +35,7 @@ def read_table(
     limits: Limits,
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """Stream the records of a CSV, TSV, Parquet, Arrow or npz file.
+    """Stream the records of a CSV, TSV, Parquet, Arrow, npz or idx file.
 
     Parameters
     ----------
@@ -65,6 +66,8 @@ def read_table(
         return read_arrow(path, ignored=ignored, limits=limits, progress=progress)
     if suffix == ".npz":
         return iter([frame_of_arrays(read_npz(path, limits), path, limits)])
+    if is_idx(path):
+        return iter([frame_of_arrays(read_idx_pair(path, limits), path, limits)])
     readable(path, limits)
     raise DataError(
         str(path), f"a file ending in {', '.join(SUFFIXES)}", repr(suffix), "Convert it to one."

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,31 @@ def read_idx(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
             raise _wrong_length(path, size, str(len(data)) if len(data) < size else "more")
     array = np.frombuffer(data, dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="))
+
+
+def is_idx(path: Path) -> bool:
+    """Tell by its name whether a file is an idx file, packed or not."""
+    return path.suffix.lower() == ".idx" or re.search(r"[.-]idx\d", path.name) is not None
+
+
+def read_idx_pair(images: Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Array]:
+    """Read images and, from the file beside them that MNIST's names ask for, their labels.
+
+    Returns
+    -------
+    dict of arrays
+        ``X``, of shape (n, d), and ``y``, of shape (n,): the columns a schema declares.
+    """
+    labels = images.with_name(images.name.replace("images", "labels").replace("idx3", "idx1"))
+    if labels == images:
+        raise DataError(
+            str(images),
+            "a name with 'images' in it, beside a file of labels",
+            "another name",
+            "Rename the two as train-images-idx3-ubyte and train-labels-idx1-ubyte.",
+        )
+    X = read_idx(images, limits)
+    return {"X": X.reshape(len(X), -1), "y": read_idx(labels, limits)}
 
 
 def load_idx(
