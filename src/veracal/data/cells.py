@@ -56,7 +56,9 @@ def find_missing(values: pl.Series, marks: Sequence[str], where: str, start: int
 
 def _is_missing(values: pl.Series, marks: Sequence[str]) -> Bools:
     """Tell which values are null, or written as one of the marks."""
-    found = np.array(values.is_null().to_numpy())
+    found = np.zeros(len(values), dtype=bool)
+    if values.null_count():
+        found |= values.is_null().to_numpy()
     if values.dtype == pl.String and marks:
         found |= values.is_in(list(marks)).fill_null(True).to_numpy()
     elif values.dtype.is_integer():
