@@ -381,3 +381,12 @@ def test_forms_cannot_be_changed():
         ONE.label = "other"
     with pytest.raises(TypeError):
         ONE.aliases["2"] = "yes"
+
+
+def test_a_form_that_drops_records_says_so(tmp_path):
+    (tmp_path / "t.tsv").write_text("s\ty\ngood\t1\nbad\t0\nodd\t-\n")
+    form = TextForm(text=("s",), label="y", classes=("0", "1"), drop=("-",))
+    dropped = load_text(tmp_path / "t.tsv", form)
+    assert len(dropped) == 2 and dropped.may_drop
+    (tmp_path / "t.tsv").write_text("s\ty\ngood\t1\nbad\t0\n")
+    assert not load_text(tmp_path / "t.tsv", replace(form, drop=())).may_drop

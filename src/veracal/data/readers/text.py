@@ -205,6 +205,7 @@ def _dataset(
         },
         units=None if form.unit is None else columns[-1],
         size=size,
+        may_drop=bool(form.drop or form.broken or (form.rating and form.rating.tie is None)),
         name=name,
     )
 
