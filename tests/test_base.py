@@ -31,9 +31,9 @@ def test_fraction_refuses(value: float) -> None:
 
 
 def test_checks_accept_numpy_numbers() -> None:
-    _checks.positive(a=np.float32(0.5), b=np.int64(3))
-    _checks.whole(a=np.int32(1), b=2.0)
-    _checks.fraction(a=np.float64(1), b=0)
+    assert _checks.positive(a=np.float32(0.5), b=np.int64(3)) is None
+    assert _checks.whole(a=np.int32(1), b=2.0) is None
+    assert _checks.fraction(a=np.float64(1), b=0) is None
 
 
 def test_one_of_lists_the_words() -> None:
