@@ -10,7 +10,7 @@ from scipy.special import log_softmax, softmax
 
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
-from veracal.data.checked import check_codes, check_ids, frozen, row_numbers
+from veracal.data.checked import check_codes, check_ids, frozen, restore, row_numbers
 from veracal.data.dataset import Group
 from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.data.score_values import (
@@ -87,10 +87,8 @@ class Scores:
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():  # arrays come out of a pickle ready to be changed
-            kept = frozen(value) if isinstance(value, np.ndarray) else value
-            object.__setattr__(self, name, kept)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore(self, state)
 
     @classmethod
     def from_logits(
