@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.ipc
+import pyarrow.parquet
 import pytest
 
 from veracal.data import (
@@ -473,3 +474,16 @@ def test_idx_files_load_through_a_schema(tmp_path: Path) -> None:
     (tmp_path / "t-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="nothing at that path"):
         load(tmp_path / "t-images-idx3-ubyte", schema=schema)
+
+
+def test_a_billion_rows_in_a_few_bytes_are_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    rows = 5_000_000
+    same = pa.table({"x": np.full(rows, 9.0), "y": pa.array(np.arange(rows) % 2)})
+    pa.parquet.write_table(same, path)
+    # Reading would complain of 9 first, which is out of bounds.
+    schema = Schema({"x": Number(0, 1), "y": Target((0, 1))})
+    with pytest.raises(LimitError, match="memory bytes, found 40,000,000"):
+        load(path, schema=schema, limits=Limits(memory_bytes=39_000_000))
+    with pytest.raises(DataError, match="found 9.0 in record 1"):
+        load(path, schema=schema)

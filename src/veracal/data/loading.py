@@ -7,6 +7,7 @@ import numpy as np
 from veracal._types import Progress
 from veracal.data.dataset import Dataset, concatenate
 from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.readers.formats import stated_rows
 from veracal.data.readers.images import ImageForm, load_images
 from veracal.data.readers.mapped import array_folder, load_mapped
 from veracal.data.readers.text import TextForm, load_text
@@ -114,6 +115,9 @@ def _load_named(
 
 def _gather(path: Path, schema: Schema, limits: Limits, progress: Progress | None) -> Dataset:
     """Collect a streamed file, within the limit on memory."""
+    stated = stated_rows(path, limits)
+    if stated is not None:  # a few bytes can state a billion rows
+        limits.check("memory_bytes", 8 * stated * len(schema.feature_names), path)
     parts, taken = [], 0
     for batch in scan(path, schema, limits=limits, progress=progress):
         taken += _held_bytes(batch)

@@ -11,6 +11,7 @@ from veracal.data.readers.arrays import read_npz
 from veracal.data.readers.idx import is_idx, read_idx_pair
 from veracal.data.readers.tables import (
     frame_of_arrays,
+    parquet_rows,
     read_arrow,
     read_csv,
     read_parquet,
@@ -22,6 +23,11 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".arrows", ".feather", ".ipc")
 SUFFIXES = (*_SEPARATORS, *_PARQUET, *_ARROW, ".npz")
+
+
+def stated_rows(path: Path, limits: Limits) -> int | None:
+    """Number of records that a file states at its head or foot; None if only a count tells."""
+    return parquet_rows(path, limits) if path.suffix.lower() in _PARQUET else None
 
 
 def read_table(
