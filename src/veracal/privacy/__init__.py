@@ -1,0 +1,1 @@
+"""What a release costs, who pays, and how the noise is added."""
