@@ -1,15 +1,22 @@
 """The few things every room rests on."""
 
+import copy
+import multiprocessing
 import os
 import pickle
+import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from randomgen import ChaCha
 from scipy import stats
 
 from veracal import _checks, _random
 from veracal.errors import DataError, LimitError, MissingExtraError, VeracalError
+
+# From Python 3.12 on, forking a process with threads warns; these tests mean to.
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "3", True, None])
@@ -65,14 +72,138 @@ def test_secret_generators_share_nothing() -> None:
     assert stats.kstest(np.concatenate([first, second]), "uniform").pvalue > 1e-6
 
 
+def draws_of_children(rng: np.random.Generator, children: int = 4) -> list[bytes]:
+    """Fork, let each child draw from the very generator of its parent, and collect."""
+    drawn = []
+    for _ in range(children):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - runs in the child
+            os.write(write, rng.bytes(32))
+            os._exit(0)
+        os.waitpid(child, 0)
+        drawn.append(os.read(read, 32))
+        os.close(read), os.close(write)
+    return drawn
+
+
+@forks
 def test_forked_children_share_no_draws() -> None:
+    rng = _random.secret_generator()
+    rng.bytes(5)  # in the middle of a block
+    drawn = [*draws_of_children(rng), rng.bytes(32), *draws_of_children(rng)]
+    assert len(set(drawn)) == len(drawn) and all(len(part) == 32 for part in drawn)
+
+
+@forks
+def test_the_fork_test_notices_a_generator_that_survives_forks() -> None:
+    assert len(set(draws_of_children(np.random.default_rng(0)))) == 1
+
+
+@forks
+def test_grandchildren_and_spawned_generators_share_no_draws() -> None:
+    rng = _random.secret_generator()
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover - runs in the child
-        os.write(write, _random.secret_generator().bytes(32))
+    if (child := os.fork()) == 0:  # pragma: no cover - runs in the child
+        if (grandchild := os.fork()) == 0:
+            os.write(write, rng.bytes(32))
+            os._exit(0)
+        os.waitpid(grandchild, 0)
+        os.write(write, rng.bytes(32))
         os._exit(0)
     os.waitpid(child, 0)
-    assert os.read(read, 32) != _random.secret_generator().bytes(32)
+    family = {os.read(read, 32), os.read(read, 32), rng.bytes(32)}
+    spawned = {kid.bytes(32) for kid in [*rng.spawn(3), *rng.bit_generator.spawn(0)]}
+    assert len(family) == 3 and len(spawned) == 3 and not family & spawned
+    assert all(_random.is_secret(kid) for kid in rng.spawn(2))
+
+
+@forks
+def test_multiprocessing_forks_share_no_draws() -> None:
+    rng = _random.secret_generator()
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    for _ in range(3):
+        process = context.Process(target=lambda: queue.put(rng.bytes(32)))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    assert len({queue.get() for _ in range(3)} | {rng.bytes(32)}) == 4
+
+
+@forks
+def test_a_child_draws_although_a_thread_of_the_parent_held_the_lock() -> None:
+    rng = _random.secret_generator()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with rng.bit_generator.lock:
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    (drawn,) = draws_of_children(rng, 1)
+    done.set()
+    thread.join()
+    assert len(drawn) == 32
+
+
+def test_threads_share_no_draws() -> None:
+    rng = _random.secret_generator()
+    drawn: list[np.ndarray] = []
+    threads = [
+        threading.Thread(target=lambda: drawn.append(rng.random(20_000))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(np.unique(np.concatenate(drawn))) == 80_000
+
+
+def raw_state(rng: np.random.Generator) -> object:
+    return rng.bit_generator.state
+
+
+def set_state(rng: np.random.Generator) -> None:
+    rng.bit_generator.state = {}
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        pickle.dumps,
+        copy.deepcopy,
+        raw_state,
+        set_state,
+        lambda rng: copy.copy(rng.bit_generator),
+        lambda rng: pickle.dumps(rng.bit_generator),
+        lambda rng: rng.bit_generator.jumped(),
+        lambda rng: rng.bit_generator.advance(-1),
+    ],
+)
+def test_a_secret_state_is_never_read_copied_or_written(
+    leak: Callable[[np.random.Generator], object],
+) -> None:
+    rng = _random.secret_generator()
+    with pytest.raises(TypeError, match="never read, copied, rewound or written"):
+        leak(rng)
+    assert len(rng.bytes(8)) == 8
+
+
+def test_what_a_secret_generator_shows_does_not_tell_its_draws() -> None:
+    rng = _random.secret_generator()
+    shown = ChaCha(seed=rng.bit_generator.seed_seq, rounds=20)
+    assert np.random.Generator(shown).bytes(32) != rng.bytes(32)
+
+
+def test_only_fresh_entropy_is_secret() -> None:
+    assert _random.is_secret(_random.generator(None))
+    for known in (_random.generator(3), np.random.default_rng(), None, 3):
+        assert not _random.is_secret(known)
+    assert not _random.is_secret(np.random.Generator(ChaCha(key=1)))
 
 
 def test_a_seed_repeats_and_a_generator_passes_through() -> None:

@@ -1,9 +1,61 @@
 """Where randomness comes from."""
 
+import os
 import secrets
+import weakref
+from typing import Any, NoReturn
 
 import numpy as np
 from randomgen import ChaCha
+
+
+class _Secret(ChaCha):  # type: ignore[misc]
+    """ChaCha20 keyed by the operating system, whose state nobody can read, copy or rewind."""
+
+    def __init__(self) -> None:
+        # A key sets the stream directly; a seed would first be hashed down to 128 bits.
+        super().__init__(key=_fresh_key(), rounds=20)
+        _LIVING.add(self)
+
+    def spawn(self, n_children: int) -> "list[_Secret]":
+        """Make generators that share nothing with this one."""
+        return [type(self)() for _ in range(n_children)]
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "Expected a secret generator to stay where it is: its state is never read, copied, "
+            "rewound or written, because whoever had it could take the noise off a release. "
+            "Make another with secret_generator() or rng.spawn(n)."
+        )
+
+    state = property(_refuse, _refuse)
+    __reduce_ex__ = __deepcopy__ = __getstate__ = __setstate__ = _refuse
+    jumped = advance = _refuse
+
+
+_LIVING: weakref.WeakSet[_Secret] = weakref.WeakSet()
+
+
+def _fresh_key() -> int:
+    """256 bits from the operating system."""
+    return secrets.randbits(256)
+
+
+def _rekey_after_fork() -> None:
+    """Give every secret generator of a forked child a key of its own."""
+    try:
+        for stream in list(_LIVING):
+            # A thread that the child does not have may have held the lock.
+            stream.lock._at_fork_reinit()
+            fresh = ChaCha(key=_fresh_key(), rounds=20).state
+            ChaCha.state.__set__(stream, {**fresh, "bit_generator": type(stream).__name__})
+    except BaseException:
+        # Python ignores what is raised here, and a child that repeats its parent's noise
+        # must not live.
+        os.abort()
+
+
+os.register_at_fork(after_in_child=_rekey_after_fork)
 
 
 def secret_generator() -> np.random.Generator:
@@ -11,8 +63,29 @@ def secret_generator() -> np.random.Generator:
 
     It is the only kind a release may use: its draws cannot be predicted from a seed,
     a clock or earlier draws.
+
+    Guarantees
+    ----------
+    A forked child never repeats a draw of its parent or of another child: every secret
+    generator alive at the fork gets a fresh key in the child. The state cannot be read,
+    set, copied or pickled, so it never reaches a disk; ``spawn`` gives generators with
+    fresh keys.
     """
-    return np.random.Generator(ChaCha(seed=secrets.randbits(256), rounds=20))
+    return np.random.Generator(_Secret())
+
+
+def is_secret(rng: np.random.Generator) -> bool:
+    """Tell whether nobody can repeat a generator's draws.
+
+    What is drawn from any other generator is *not private*: whoever knows its seed can
+    take the noise off again.
+
+    Examples
+    --------
+    >>> is_secret(secret_generator()), is_secret(np.random.default_rng(0))
+    (True, False)
+    """
+    return isinstance(rng, np.random.Generator) and type(rng.bit_generator) is _Secret
 
 
 def generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
