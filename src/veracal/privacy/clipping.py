@@ -14,8 +14,8 @@ from array_api_compat import array_namespace
 
 from veracal import _checks
 
-# Computed norms and factors may be a few units in the last place off, in float32 too; a
-# factor aims this much below the bound, and keeps at least half of the distance.
+# Computed norms may be a few units in the last place off, in float32 too. A factor aims this
+# much below the bound, and keeps at least half of the distance.
 _SLACK = 2e-6
 _LEAST_FACTOR = 1e-290  # below it a float64 has lost digits, and a product may be too large
 _BLOCK = 1 << 22  # gradient entries that are held in float64 at a time
@@ -34,7 +34,7 @@ class Clip(Protocol):
         """The most C that one example contributes, in the L2 norm."""
 
     def factors(self, norms: Any) -> Any:
-        """The factor c of each example, from its own norm alone; norms are finite."""
+        """The factor c of each example, from its own norm alone: a finite float64."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def selection(norms: Any, clip: Clip) -> Selection:
     """Leave out examples without a finite norm, and scale the others.
 
     For closed forms that know the norms without writing the gradients down. Index with
-    ``kept`` before multiplying: zero times NaN is NaN.
+    ``kept`` before multiplying: zero times NaN is NaN. Factors are float64; sum in float64.
 
     Examples
     --------
@@ -246,7 +246,7 @@ def selection(norms: Any, clip: Clip) -> Selection:
     """
     xp = array_namespace(norms)
     kept = xp.isfinite(norms)
-    finite = norms[kept]
+    finite = xp.astype(norms[kept], xp.float64)
     factors = clip.factors(finite)
     factors = _where(factors >= _LEAST_FACTOR, factors, factors)
     exceeding = clip.exceeding(finite) if isinstance(clip, GlobalAdapt) else 0
