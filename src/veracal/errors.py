@@ -43,5 +43,34 @@ class FetchError(DataError):
     """A public data set could not be fetched, or is not the one expected."""
 
 
+class BudgetError(VeracalError):
+    """A charge does not fit into what is left; nothing was charged and no record was read."""
+
+
+class ConflictError(VeracalError):
+    """A request id was used before, for another request; nothing was charged."""
+
+
+class AnswerError(VeracalError):
+    """An answer was paid for and could not be computed; asking again does not help."""
+
+
+class LedgerError(VeracalError):
+    """A ledger is damaged, or cannot be used where it is.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        Everything that was found, in full sentences.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return " ".join(self.problems)
+
+
 class MissingExtraError(VeracalError, ImportError):
     """An optional dependency is not installed."""
