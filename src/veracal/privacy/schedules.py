@@ -127,10 +127,10 @@ def levels(
 ) -> tuple[tuple[float, int], ...]:
     r"""Group the noise of every step into few levels, each as low as its lowest step.
 
-    One step costs about :math:`1 / \sigma^2`. For noise that decays exponentially, the
-    cost added by rounding down is then least when the levels are equally wide in
-    :math:`1 / \sigma`, and so they are here. Up to ``most`` distinct values stay as they
-    are.
+    One step costs about :math:`1 / \sigma^2`. With :math:`n_i` steps at the i-th lowest
+    multiplier, rounding adds least when every level holds the same share of
+    :math:`\sum_i \sqrt{n_i (\sigma_{i-1}^{-2} - \sigma_i^{-2})}`, as in quantization at
+    high resolution (Bennett 1948). Up to ``most`` distinct values stay as they are.
 
     Parameters
     ----------
@@ -163,15 +163,16 @@ def levels(
         )
     distinct, counts = np.unique(multipliers, return_counts=True)
     if len(distinct) > most:
-        firsts = _first_of_each_level(distinct, int(most))
+        firsts = _first_of_each_level(distinct, counts, int(most))
         counts = np.add.reduceat(counts, firsts)
         distinct = distinct[firsts]
     return tuple((float(m), int(n)) for m, n in zip(distinct, counts, strict=True))
 
 
-def _first_of_each_level(distinct: Floats, most: int) -> Ints:
+def _first_of_each_level(distinct: Floats, counts: Ints, most: int) -> Ints:
     """Where each level starts among ascending multipliers; ``most`` levels at the most."""
-    inverse = distinct[0] / distinct  # falls from 1 towards 0
-    width = (1 - inverse[-1]) / most
-    level = np.minimum((1 - inverse) // width, most - 1)
-    return np.flatnonzero(np.diff(level, prepend=-1))
+    costs = (distinct[0] / distinct) ** 2  # falls from 1 towards 0
+    shares = np.cumsum(np.sqrt(counts[1:] * -np.diff(costs)))
+    level = np.minimum(shares // (shares[-1] / most), most - 1)
+    # The lowest multiplier is in level 0, and opens it.
+    return np.append(0, 1 + np.flatnonzero(np.diff(level, prepend=0.0)))
