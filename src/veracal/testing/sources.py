@@ -20,7 +20,7 @@ class Watched:
 
     def __init__(self, query: Query, *, fails: bool = False) -> None:
         self.query, self.fails, self.seen = query, fails, list[int]()
-        self.name = query.name
+        self.name = f"{query.name} (watched)"
 
     @property
     def grid(self) -> Grid:
@@ -69,7 +69,7 @@ def check_source(make_source: MakeSource, query: Query, *, local: bool = True) -
         does not, and its order of charging and reading cannot be watched from here.
     """
     _check_release(make_source(1_000_000), query)
-    _check_repeats(make_source(1_000_000), query)
+    _check_repeats(make_source(1_000_000), query, local=local)
     _check_overspending(make_source(1_000_000), query, local=local)
     _check_last_query(make_source(1_000_000), query)
     if local:
@@ -91,16 +91,19 @@ def _check_release(source: Source, query: Query) -> None:
     assert (steps == np.rint(steps)).all(), "A released value lies off the grid."
 
 
-def _check_repeats(source: Source, query: Query) -> None:
+def _check_repeats(source: Source, query: Query, *, local: bool) -> None:
     """A retry repeats the answer for nothing; another question under its id is refused."""
     first = _ask(source, query, 500_000, "one")
     for _ in range(20):  # far beyond the budget, were it charged
         again = _ask(source, query, 500_000, "one")
         assert again == first, f"A retry changed the answer: {first!r}, then {again!r}."
-    error = _refusal(source, query, 400_000, "one")
-    assert isinstance(error, ConflictError), (
-        f"Another question under a used id must be a ConflictError, not {error!r}."
-    )
+    others: list[tuple[Query, int]] = [(query, 400_000)]
+    others += [(Watched(query), 500_000)] if local else []
+    for other, price in others:
+        error = _refusal(source, other, price, "one")
+        assert isinstance(error, ConflictError), (
+            f"Another question under a used id must be a ConflictError, not {error!r}."
+        )
     second = _ask(source, query, 500_000, "two")  # neither retries nor conflicts cost anything
     assert _ask(source, query, 500_000, "two") == second, "A retry changed the answer."
 
