@@ -12,7 +12,7 @@ counts events whose multipliers are ints as one event (methods T2).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Union, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from veracal import _checks
 from veracal.errors import DataError
@@ -20,7 +20,6 @@ from veracal.privacy.budget import RELATIONS, Relation
 
 Law = Literal["poisson", "geometric", "logarithmic"]
 LAWS: tuple[Law, ...] = get_args(Law)
-_MOST_BRANCHES = 64  # of parallel parts, in one composition
 
 
 @dataclass(frozen=True)
@@ -203,8 +202,7 @@ class Parallel:
         weights = tuple(float(weight) for weight in self.weights)
         if len(weights) != len(self.events):
             raise ValueError(
-                f"Expected one weight for each of {len(self.events)} parts, "
-                f"got {len(weights)}."
+                f"Expected one weight for each of {len(self.events)} parts, got {len(weights)}."
             )
         _checks.fraction(**{f"weights_{i}": weight for i, weight in enumerate(weights)})
         if not math.isclose(sum(weights), 1, rel_tol=0, abs_tol=1e-9):
@@ -273,20 +271,20 @@ class AsReplaceOne:
             raise ValueError("Expected an add-remove event, got one under replace-one.")
 
 
-Event = Union[
-    Gaussian,
-    Laplace,
-    DiscreteLaplace,
-    DiscreteGaussian,
-    PoissonGaussian,
-    Pure,
-    Approximate,
-    Repeated,
-    Composed,
-    Parallel,
-    Search,
-    AsReplaceOne,
-]
+Event = (
+    Gaussian
+    | Laplace
+    | DiscreteLaplace
+    | DiscreteGaussian
+    | PoissonGaussian
+    | Pure
+    | Approximate
+    | Repeated
+    | Composed
+    | Parallel
+    | Search
+    | AsReplaceOne
+)
 KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
