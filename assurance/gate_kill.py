@@ -1,0 +1,235 @@
+"""A process killed at any line of the ledger loses nothing, doubles nothing, changes nothing.
+
+A child makes one request and is killed (SIGKILL) as it reaches a line of the ledger's modules,
+for every line and every kind of request. Then the ledger is opened again: it must verify, hold
+what it held, and at most the one new entry; and the request, made again, must end as if
+nothing had happened.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from assurance import ledgers
+from veracal import privacy
+from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
+from veracal.privacy import ledger_store, ledger_tables
+from veracal.privacy.budget import Budget
+from veracal.privacy.chain import Entry, digest
+from veracal.privacy.events import Pure
+from veracal.privacy.ledger import Ledger, open_ledger
+
+NAME = "kill"
+COST = Pure(0.25)
+ROOM = Path(privacy.__file__).parent
+WATCHED = {
+    str(path)
+    for path in (
+        *ROOM.glob("ledger*.py"),
+        ROOM / "chain.py",
+        Path(ledgers.__file__),
+        Path(__file__),
+    )
+}
+Point = tuple[str, int]
+Make = Callable[[Ledger], object]
+
+
+def draw() -> bytes:
+    """An answer that no second draw equals."""
+    return os.urandom(16)
+
+
+def fail() -> bytes:
+    """A computation that ends in an error."""
+    raise ZeroDivisionError
+
+
+def answer(
+    compute: Callable[[], bytes], request: str, body: bytes
+) -> Callable[[Ledger], bytes]:
+    """A request for an answer."""
+    return lambda ledger: ledger.answer(COST, "gate", compute, request=request, body=body)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kind of request: how to make it, how it ends, and what it adds."""
+
+    make: Make
+    refusal: type[Exception] | None = None
+    adds: int = 0
+
+
+REQUESTS = {
+    "answer": Request(answer(draw, "new", b"?"), adds=1),
+    "retry": Request(answer(draw, "old", b"?")),
+    "charge": Request(lambda ledger: ledger.charge(COST, "gate", request="new"), adds=1),
+    "charge without id": Request(lambda ledger: ledger.charge(COST, "gate"), adds=1),
+    "failure": Request(answer(fail, "new", b"?"), AnswerError, adds=1),
+    "retry of a failure": Request(answer(draw, "failed", b"?"), AnswerError),
+    "conflict": Request(answer(draw, "old", b"!"), ConflictError),
+    "overspend": Request(lambda ledger: ledger.charge(Pure(0.51), "gate"), BudgetError),
+}
+
+
+def append_in_two(connection, entry: Entry, kept: bytes | None) -> None:
+    """Insert, then debit, each on its own."""
+    insert(connection, entry, kept)
+    ledgers.debit(connection, entry)
+
+
+@contextmanager
+def unlocked(path: Path) -> Iterator[object]:
+    """No transaction: every statement by itself."""
+    with ledger_store._clear(path), ledger_store._connected(path) as connection:
+        yield connection
+
+
+insert = ledger_tables.append  # before any patch
+CORRECT = ledgers.CORRECT
+MUTANTS = {
+    "M18 charge after answer": ledgers.AFTERWARDS,
+    "M19 retry redraws": ledgers.REDRAWN,
+    "M17 forget to charge": ledgers.FORGOTTEN,
+    "two statements without a transaction": {
+        ledgers.SCHEMA: ledgers.without(ledgers.DEBIT),
+        "veracal.privacy.ledger_tables.append": append_in_two,
+        "veracal.privacy.ledger_charge.writing": unlocked,
+    },
+}
+
+
+def run(subject: ledgers.Patches, *, long: bool) -> str:
+    """Kill at every line, in two processes at a time; ``long`` changes nothing."""
+    with ledgers.patched(subject) as folder:
+        before = prepared(folder / "ledger")
+        content = (folder / "ledger").read_bytes()
+        halves = [list(REQUESTS)[0::2], list(REQUESTS)[1::2]]
+        children = [
+            ledgers.fork(lambda i=i: kinds(halves[i], folder / str(i), content, before))
+            for i in range(2)
+        ]
+        found = [ledgers.result(*child) for child in children]
+    for told in found:
+        assert isinstance(told, int), told
+    return f"{sum(found):,} kills at every line of {len(REQUESTS)} kinds of request: none bad"
+
+
+def kinds(
+    names: list[str], place: Path, content: bytes, before: tuple[Entry, ...]
+) -> int | str:
+    """Kill and judge some kinds of request; the number of kills, or what went wrong."""
+    kills = 0
+    try:
+        for kind in names:
+            place.write_bytes(content)
+            for point in reversed(lines(place, REQUESTS[kind])):  # the last ones tell most
+                fresh(place, content)
+                killed(place, REQUESTS[kind], point)
+                judge(kind, REQUESTS[kind], Ledger(place), before, point)
+                kills += 1
+            fresh(place, content)
+    except AssertionError as broken:
+        return str(broken)
+    return kills
+
+
+def fresh(place: Path, content: bytes) -> None:
+    """Put the prepared ledger in place of whatever is there."""
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{place}{ending}").unlink(missing_ok=True)
+    place.write_bytes(content)
+
+
+def prepared(path: Path) -> tuple[Entry, ...]:
+    """A ledger with an answer and a failure in it, and half of its budget left."""
+    ledger = open_ledger(path, Budget(1.0))
+    answer(draw, "old", b"?")(ledger)
+    with suppress(AnswerError):
+        answer(fail, "failed", b"?")(ledger)
+    return ledger.entries()
+
+
+def lines(path: Path, request: Request) -> list[Point]:
+    """Every line that a request reaches, in the order in which it first does."""
+    reached: dict[Point, None] = {}
+    child, reader = ledgers.fork(
+        lambda: traced(path, request, reached.setdefault) or list(reached)
+    )
+    found = ledgers.result(child, reader)
+    assert isinstance(found, list) and len(found) > 20, "the request reached hardly a line"
+    return found
+
+
+def killed(path: Path, request: Request, point: Point) -> None:
+    """Make a request in a child that is killed as it reaches a line."""
+
+    def visit(reached: Point) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child, reader = ledgers.fork(lambda: traced(path, request, visit))
+    os.close(reader)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"the child reached its end before {point}"
+
+
+def traced(path: Path, request: Request, visit: Callable[[Point], object]) -> None:
+    """Make a request, telling of each line it reaches."""
+    ledger = Ledger(path)
+
+    def each_line(frame: FrameType, event: str, _: object) -> object:
+        if frame.f_code.co_filename not in WATCHED:
+            return None
+        if event == "line":
+            visit((frame.f_code.co_filename, frame.f_lineno))
+        return each_line
+
+    sys.settrace(each_line)
+    try:
+        with suppress(AnswerError, BudgetError, ConflictError):
+            request.make(ledger)
+    finally:
+        sys.settrace(None)
+
+
+def judge(
+    kind: str, request: Request, ledger: Ledger, before: tuple[Entry, ...], point: Point
+) -> None:
+    """Open the ledger after the kill, make the request again, and compare."""
+    where = f"{kind}, killed at {Path(point[0]).name}:{point[1]}"
+    found = ledgers.verified(ledger)
+    assert found[: len(before)] == before, f"{where}: what was there has changed"
+    new = found[len(before) :]
+    assert len(new) <= request.adds, f"{where}: {len(new)} new entries"
+    spent = COST.epsilon * len(found)
+    assert ledger.spent().epsilon == spent, f"{where}: {len(found)} entries, not all paid"
+    if kind == "charge without id" and new:
+        return  # paid, and nothing was released; made again it is another charge
+    result = again(request, ledger, where)
+    after = ledgers.verified(ledger)
+    assert len(after) == len(before) + request.adds, f"{where}: charged twice, or not at all"
+    assert after[: len(found)] == found, f"{where}: what was there has changed"
+    assert ledger.spent().epsilon == COST.epsilon * len(after), f"{where}: not all paid"
+    if isinstance(result, bytes):
+        (entry,) = [entry for entry in after if entry.answer == digest(result)] or [None]
+        assert entry, f"{where}: the answer is not the one that was kept"
+
+
+def again(request: Request, ledger: Ledger, where: str) -> object:
+    """The result of a request, which must end as its kind does."""
+    try:
+        result = request.make(ledger)
+    except LedgerError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    except (AnswerError, BudgetError, ConflictError) as refusal:
+        result = refusal
+    expected = request.refusal or (bytes, Entry)
+    assert isinstance(result, expected), f"{where}: ended in {result!r}"
+    return result

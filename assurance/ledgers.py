@@ -1,0 +1,130 @@
+"""What the gates of the ledger share: places to work, forked children, common mutants.
+
+A subject is a set of patches: names in the library and what to put there instead. The correct
+subject patches nothing.
+"""
+
+import gc
+import os
+import pickle
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from unittest import mock
+
+from veracal.errors import LedgerError
+from veracal.privacy import ledger_charge, ledger_store, ledger_tables
+from veracal.privacy.chain import Entry
+from veracal.privacy.ledger import Ledger
+from veracal.privacy.ledger_charge import Asked
+
+Patches = Mapping[str, object]
+CORRECT: Patches = {}
+ENTER = "veracal.privacy.ledger.enter"
+SCHEMA = "veracal.privacy.ledger_tables.SCHEMA"
+KEPT = "veracal.privacy.ledger_charge._kept"
+
+
+@contextmanager
+def patched(patches: Patches) -> Iterator[Path]:
+    """Put the patches in place, and give a folder to work in.
+
+    In memory where there is such a folder: killing a process does not test fsync anyway.
+    """
+    memory = Path("/dev/shm")
+    with ExitStack() as stack:
+        for name, instead in patches.items():
+            stack.enter_context(mock.patch(name, instead))
+        where = memory if os.access(memory, os.W_OK) else None
+        yield Path(stack.enter_context(tempfile.TemporaryDirectory(dir=where)))
+
+
+def fork(work: Callable[[], object]) -> tuple[int, int]:
+    """Start a child that does the work; returns its id and where its result can be read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        gc.disable()  # a collection would touch, and so copy, every page
+        try:
+            os.close(reader)
+            os.write(writer, pickle.dumps(work()))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    return child, reader
+
+
+def result(child: int, reader: int) -> object:
+    """What a child returned, or None if it was killed first."""
+    with os.fdopen(reader, "rb") as file:
+        sent = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(sent) if sent else None
+
+
+def verified(ledger: Ledger) -> tuple[Entry, ...]:
+    """The entries of a ledger that holds together."""
+    try:
+        ledger.verify()
+    except LedgerError as error:
+        raise AssertionError(str(error)) from error
+    return ledger.entries()
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def without(*defenses: str) -> str:
+    """The tables of a ledger, without some of their triggers and constraints."""
+    script = ledger_tables.SCHEMA
+    for defense in defenses:
+        script, found = re.subn(defense, "", script)
+        assert found, f"{defense} is no longer part of the tables"
+    return script
+
+
+DEBIT = r"CREATE TRIGGER entries_debit[^;]*;[^;]*END;"
+NO_MORE = r" AND spent <= total(?=\))"
+ONCE = r"(?<=request TEXT) UNIQUE"
+
+
+def enter_in_two(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
+    """Keep the answer first, and debit the account in a second transaction."""
+    with ledger_store.writing(path) as connection:
+        if (kept := ledger_charge._kept(connection, asked)) is not None:
+            return kept
+        account, cost = ledger_charge._affordable(connection, asked)
+        outcome, answer = "charged", None
+        if compute is not None:
+            try:
+                outcome, answer = "answered", compute()
+            except Exception:
+                outcome = "failed"
+        entry = ledger_charge._entry(connection, asked, account, cost, outcome, answer)
+        ledger_tables.append(connection, entry, answer)
+    with ledger_store.writing(path) as connection:
+        debit(connection, entry)
+    return entry, answer
+
+
+def debit(connection, entry: Entry) -> None:
+    """What the trigger does."""
+    connection.execute(
+        "UPDATE accounts SET spent = spent + ? WHERE ? IS NULL OR name = ?",
+        (entry.cost, entry.account, entry.account),
+    )
+
+
+def kept_but_drawn_again(connection, asked: Asked) -> object:
+    """Find the earlier entry, and answer with something new."""
+    found = ledger_charge.ledger_tables.find(connection, asked.request or "")
+    if found is None or found[1] is None:
+        return found
+    return found[0], os.urandom(len(found[1]))
+
+
+FORGOTTEN: Patches = {SCHEMA: without(DEBIT)}
+AFTERWARDS: Patches = {SCHEMA: without(DEBIT), ENTER: enter_in_two}
+REDRAWN: Patches = {KEPT: kept_but_drawn_again}
