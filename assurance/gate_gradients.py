@@ -1,0 +1,329 @@
+"""One record moves what the noise is added to by no more than the event says.
+
+A descent is replayed with the same randomness on neighboring records, adversarial numbers
+included. The noise cancels, so the difference of the noisy sums is that of the exact sums. With
+gradients of zero, everything but the sum is compared: neighbors must end at the same bits.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from veracal.privacy import clipping
+from veracal.privacy.clipping import (
+    Automatic,
+    Clip,
+    Clipped,
+    Flat,
+    GlobalAdapt,
+    GlobalV1,
+    GlobalV2,
+    clipped_sum,
+)
+from veracal.privacy.descent import Descent, Step
+from veracal.privacy.events import Gaussian, PoissonGaussian, Repeated
+from veracal.privacy.sampling import FullBatch, Poisson
+from veracal.privacy.updates import SGD, Adam, Momentum, Update
+
+NAME = "gradients"
+ENTRIES = 4
+CLIPS: tuple[Clip, ...] = (
+    Flat(0.5),
+    Automatic(0.5),
+    GlobalV1(0.5, 5.0),
+    GlobalV2(0.5),
+    GlobalAdapt(0.5, 5.0, count_noise=3.0),
+)
+ODD = (0.0, -0.0, 5e-324, 1e-300, 1e-160, 0.1, 0.5, -1.0, 1e6, -1e6, 1e154, 1e200, 1e308)
+BROKEN = (-1e308, math.nan, math.inf, -math.inf)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A descent and the sum it is given."""
+
+    descent: type[Descent] = Descent
+    clipped_sum: Callable[[Any, Clip], Clipped] = clipped_sum
+
+
+def unclipped(gradients: np.ndarray, clip: Clip) -> Clipped:
+    """Sum finite gradients as they are."""
+    kept = np.isfinite(gradients).all(axis=1) & (np.abs(gradients) < 1e150).all(axis=1)
+    return Clipped(gradients[kept].astype(float).sum(axis=0))
+
+
+def raw_used(gradients: np.ndarray, clip: Clip) -> Clipped:
+    """Compute the factors, and sum the raw rows all the same."""
+    rows = gradients.astype(float)
+    chosen = clipping.selection(clipping._norms(rows, np), clip)
+    kept = rows[chosen.kept]
+    scaled = kept * chosen.factors[:, None]
+    assert scaled.shape == kept.shape
+    return Clipped(np.nan_to_num(kept.sum(axis=0)), chosen.exceeding)
+
+
+def per_batch(gradients: np.ndarray, clip: Clip) -> Clipped:
+    """Clip the sum instead of its parts."""
+    finite = gradients[np.isfinite(gradients).all(axis=1)].astype(float)
+    return clipped_sum(np.clip(finite, -1e150, 1e150).sum(axis=0, keepdims=True), clip)
+
+
+def nan_passes(gradients: np.ndarray, clip: Clip) -> Clipped:
+    """Scale broken rows instead of leaving them out, and mend the sum."""
+    rows = gradients.astype(float)
+    with np.errstate(all="ignore"):
+        factors = clip.factors(clipping._norms(rows, np))
+        return Clipped(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
+
+
+def nan_as_zero_norm(gradients: np.ndarray, clip: Clip) -> Clipped:
+    """Compute norms without the broken entries, and replace those by large numbers."""
+    rows = gradients.astype(float)
+    factors = clip.factors(clipping._norms(np.where(np.isfinite(rows), rows, 0.0), np))
+    return Clipped(
+        (factors[:, None] * np.nan_to_num(rows, posinf=1e9, neginf=-1e9)).sum(axis=0)
+    )
+
+
+def norm_overflows(gradients: np.ndarray, clip: Clip) -> Clipped:
+    """Compute norms in half precision: they overflow, and the factor is not a number."""
+    rows = np.where(np.isfinite(gradients), gradients, 0.0)
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(rows.astype(np.float16), axis=1).astype(float)
+        factors = np.where(np.isfinite(norms), clip.factors(np.abs(norms)), 1.0)
+        return Clipped(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
+
+
+class RateFromCount(Descent):
+    """Let the learning rate depend on how many records there are."""
+
+    def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
+        update = replace(self.update, rate=0.1 * (records + 1))  # type: ignore[type-var]
+        plain = Descent(**{**vars(self), "update": update})
+        return plain.run(weights, function, records, **more)
+
+
+class StepsFromCount(Descent):
+    """Make an epoch of as many steps as there are records."""
+
+    def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
+        plain = Descent(**{**vars(self), "steps": max(1, records)})
+        return plain.run(weights, function, records, **more)
+
+
+class RealBatch(Descent):
+    """Divide by the number of rows that are in the batch."""
+
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+        object.__setattr__(self, "expected_batch", max(1, len(rows)))
+        return super()._clipped(weights, rows, clip, function)
+
+
+class MeanThenNoise(Descent):
+    """Add noise for the declared batch to the mean of the real one."""
+
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+        clipped = super()._clipped(weights, rows, clip, function)
+        return replace(clipped, total=clipped.total * self.expected_batch / max(1, len(rows)))
+
+
+class SkipsEmpty(Descent):
+    """Leave a step out when nobody takes part in it."""
+
+    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        empty = self.__dict__.pop("empty")
+        return total if empty else super()._perturbed(total, noise_std, rng)
+
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+        self.__dict__["empty"] = len(rows) == 0
+        return super()._clipped(weights, rows, clip, function)
+
+
+class HalfReach(Descent):
+    """State half of how far a record reaches."""
+
+    def _step_event(self, multiplier: float) -> Any:
+        event = super()._step_event(multiplier)
+        return replace(event, sensitivity=event.sensitivity / 2)  # type: ignore[union-attr,type-var]
+
+
+class ReplacedAsRemoved(Descent):
+    """State the reach of a removed record for a replaced one."""
+
+    def _step_event(self, multiplier: float) -> Any:
+        event = super()._step_event(multiplier)
+        if isinstance(event, PoissonGaussian):
+            return event
+        return replace(event, sensitivity=self.clip.bound)  # type: ignore[type-var]
+
+
+class CountForgotten(Descent):
+    """Charge an adaptive rule as if it counted nothing."""
+
+    def _step_event(self, multiplier: float) -> Any:
+        flat = Descent(**{**vars(self), "clip": Flat(self.clip.bound)})
+        return flat._step_event(multiplier)
+
+
+class CountPerBatch(Descent):
+    """Divide the count by the real batch."""
+
+    def _next_clip(self, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
+        rows = self.__dict__.pop("rows")
+        return replace(self, expected_batch=max(1, rows))._next_clip_of(clip, exceeding, rng)
+
+    def _next_clip_of(self, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
+        return super()._next_clip(clip, exceeding, rng)
+
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+        self.__dict__["rows"] = len(rows)
+        return super()._clipped(weights, rows, clip, function)
+
+
+CORRECT = Subject()
+MUTANTS = {
+    "M4 half the sensitivity": Subject(HalfReach),
+    "M4 replaced as if removed": Subject(ReplacedAsRemoved),
+    "M5 no clip": Subject(clipped_sum=unclipped),
+    "M6 clip computed, raw used": Subject(clipped_sum=raw_used),
+    "M7 clip per batch": Subject(clipped_sum=per_batch),
+    "M8 NaN passes": Subject(clipped_sum=nan_passes),
+    "M8 broken entries made large": Subject(clipped_sum=nan_as_zero_norm),
+    "norms in half precision": Subject(clipped_sum=norm_overflows),
+    "M11 n leaks into the learning rate": Subject(RateFromCount),
+    "M11 n leaks into the number of steps": Subject(StepsFromCount),
+    "M12 mean over the real batch": Subject(RealBatch),
+    "M12 mean before the noise": Subject(MeanThenNoise),
+    "M14 empty batch without noise": Subject(SkipsEmpty),
+    "M17 count of an adaptive rule not charged": Subject(CountForgotten),
+    "count over the real batch": Subject(CountPerBatch),
+}
+
+
+def run(subject: Subject, *, long: bool) -> str:
+    """Replay neighbors."""
+    replays = sum(compare_settings(subject, seed) for seed in range(40 if long else 2))
+    rng = np.random.default_rng(0)
+    worst, neighbors = 0.0, 0
+    for _ in range(15_000 if long else 1_000):
+        gradients = batch(rng)
+        for clip in CLIPS:
+            worst = max(worst, compare(subject, gradients, clip, rng))
+            neighbors += 2
+    return f"{neighbors:,} neighbors reach {worst:.6f} of the bound; {replays} replays equal"
+
+
+def batch(rng: np.random.Generator) -> np.ndarray:
+    """Gradients of every size, some made of adversarial numbers, in one of three types."""
+    n = int(rng.integers(1, 7))
+    gradients = rng.standard_normal((n, ENTRIES)) * 10.0 ** rng.uniform(-3, 4, (n, 1))
+    odd = rng.random((n, 1)) < 0.4
+    gradients = np.where(odd, rng.choice([*ODD, *BROKEN], gradients.shape), gradients)
+    with np.errstate(over="ignore"):
+        return gradients.astype(rng.choice([np.float64, np.float32, np.float16]))
+
+
+def compare(
+    subject: Subject, gradients: np.ndarray, clip: Clip, rng: np.random.Generator
+) -> float:
+    """Remove and replace one record, and return how much of its allowance it used."""
+    row = int(rng.integers(len(gradients)))
+    replaced = np.array(gradients)
+    with np.errstate(over="ignore"):
+        replaced[row] = -replaced[row] if rng.random() < 0.5 else batch(rng)[0]
+    whole = sums(subject, gradients, clip)
+    used = []
+    for relation, other in (
+        ("add-remove", np.delete(gradients, row, axis=0)),
+        ("replace-one", replaced),
+    ):
+        moved = reach(whole, sums(subject, other, clip), clip)
+        allowed = accounted(subject, clip, relation)
+        assert moved <= allowed, (
+            f"{relation}, {clip}: one record moves the sum by {moved:.6g} of its noise, "
+            f"and {allowed:.6g} is accounted for"
+        )
+        used.append(moved / allowed)
+    return max(used)
+
+
+@lru_cache
+def settled(subject: Subject, clip: Clip, relation: Any = "add-remove") -> Descent:
+    """A descent of one step over all records."""
+    return subject.descent(
+        FullBatch(), clip, SGD(0.1), 1.0, steps=1, expected_batch=5, relation=relation
+    )
+
+
+@lru_cache
+def accounted(subject: Subject, clip: Clip, relation: Any) -> float:
+    """How far the event says a record reaches, in units of the noise."""
+    event = settled(subject, clip, relation).event()
+    assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)
+    return event.event.sensitivity / event.event.noise
+
+
+def sums(subject: Subject, gradients: np.ndarray, clip: Clip) -> tuple[Step, int]:
+    """The one step of a descent over these gradients, and what was counted in it."""
+    counted = []
+
+    def clipped_sum_of(weights: Any, rows: Any, rule: Clip) -> Clipped:
+        clipped = subject.clipped_sum(gradients[rows], rule)
+        counted.append(clipped.exceeding)
+        return clipped
+
+    steps: list[Step] = []
+    settled(subject, clip).run(
+        np.zeros(ENTRIES),
+        clipped_sum_of,
+        len(gradients),
+        rng=np.random.default_rng(0),
+        on_step=steps.append,
+    )
+    return steps[0], sum(counted[:1])
+
+
+def reach(one: tuple[Step, int], other: tuple[Step, int], clip: Clip) -> float:
+    """How far sum and count move together, each in units of its noise."""
+    with np.errstate(over="ignore"):
+        moved = float(np.linalg.norm(one[0].noisy_sum - other[0].noisy_sum)) / clip.bound
+    if not isinstance(clip, GlobalAdapt):
+        return moved
+    return math.hypot(moved, (one[1] - other[1]) / clip.count_noise)
+
+
+def compare_settings(subject: Subject, seed: int) -> int:
+    """With nothing to learn, any number of records must leave the same bits behind."""
+    replays = 0
+    updates: tuple[Update, ...] = (SGD(0.1), Momentum(0.1), Adam(0.1))
+    for update in updates:
+        for sampler in (FullBatch(), Poisson(0.3)):
+            for clip in (Flat(0.5), GlobalAdapt(0.5, 5.0)):
+                descent = subject.descent(sampler, clip, update, 1.0, steps=6, expected_batch=5)
+                ends = [trace(descent, records, seed) for records in (0, 1, 2, 9, 10, 11)]
+                for records, end in zip((1, 2, 9, 10, 11), ends[1:], strict=True):
+                    assert end == ends[0], (
+                        f"{records} records leave other bits than none: {update}, {sampler}"
+                    )
+                    replays += 1
+    return replays
+
+
+def trace(descent: Descent, records: int, seed: int) -> list[bytes]:
+    """Everything a run releases, step by step, when no record has a gradient."""
+    seen: list[bytes] = []
+
+    def remember(step: Step) -> None:
+        threshold = getattr(step.clip, "threshold", 0.0)
+        seen.append(
+            step.noisy_sum.tobytes() + step.weights.tobytes() + repr(threshold).encode()
+        )
+
+    nothing = Clipped(np.zeros(2))
+    rng = np.random.default_rng(seed)
+    descent.run(np.ones(2), lambda *_: nothing, records, rng=rng, on_step=remember)
+    return seen

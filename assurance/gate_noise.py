@@ -1,0 +1,162 @@
+"""Gradient noise has the law it is charged for, and nobody else draws it again.
+
+The noisy sums of a descent over no records are noise alone: 60,000 draws from the entropy of
+the operating system, tested at alpha = 1e-6 for their shape, their spread and that steps are
+independent, then compared between runs and between forked children.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from randomgen import ChaCha
+from scipy import stats
+
+from veracal import _random
+from veracal.privacy.clipping import Clipped, Flat
+from veracal.privacy.descent import Descent
+from veracal.privacy.sampling import FullBatch
+from veracal.privacy.updates import SGD
+
+NAME = "noise"
+ALPHA = 1e-6
+MULTIPLIER, BOUND = 1.3, 0.7
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A descent, and where it takes its randomness from."""
+
+    descent: type[Descent] = Descent
+    generator: Callable[[], np.random.Generator] = _random.secret_generator
+
+
+def scaled(factor: float) -> Subject:
+    """Noise of another size."""
+
+    class Scaled(Descent):
+        def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+            return super()._perturbed(total, factor * noise_std, rng)
+
+    return Subject(Scaled)
+
+
+class Uniform(Descent):
+    """Noise of the right spread and the wrong shape."""
+
+    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        return total + noise_std * 3**0.5 * rng.uniform(-1, 1, total.shape)
+
+
+class Reused(Descent):
+    """Noise drawn once and added at every step."""
+
+    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        if "drawn" not in self.__dict__:
+            self.__dict__["drawn"] = rng.normal(0.0, noise_std, total.shape)
+        return total + self.__dict__["drawn"]
+
+
+class Mirrored(Descent):
+    """Every second step takes the noise of the last one away again."""
+
+    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        last = self.__dict__.pop("last", None)
+        noise = rng.normal(0.0, noise_std, total.shape) if last is None else -last
+        if last is None:
+            self.__dict__["last"] = noise
+        return total + noise
+
+
+class SeededByDefault(Descent):
+    """A seed where the caller names no generator."""
+
+    def run(self, *arguments: Any, rng: np.random.Generator | None = None, **more: Any) -> Any:
+        return super().run(*arguments, rng=rng or np.random.default_rng(2026), **more)
+
+
+CORRECT = Subject()
+MUTANTS = {
+    "M1 no noise": scaled(0.0),
+    "M2 half the noise": scaled(0.5),
+    "M3 noise times 0.85": scaled(0.85),
+    "noise times 0.97": scaled(0.97),
+    "uniform noise": Subject(Uniform),
+    "M15 fixed seed": Subject(generator=lambda: np.random.Generator(ChaCha(seed=7))),
+    "M15 fixed seed by default": Subject(SeededByDefault),
+    "M16 noise reused at every step": Subject(Reused),
+    "noise undone by the next step": Subject(Mirrored),
+    "the stream survives a fork": Subject(
+        generator=lambda: np.random.Generator(ChaCha(seed=secrets.randbits(256)))
+    ),
+}
+
+
+def run(subject: Subject, *, long: bool) -> str:
+    """Test the law, then that no draw comes twice."""
+    steps = 960 if long else 60
+    draws = noise(subject, subject.generator(), steps)
+    law, spread, shift = pvalues(draws / (MULTIPLIER * BOUND))
+    assert law > ALPHA, f"the noise is not Gaussian: p = {law:.1e}"
+    assert spread > ALPHA, f"the noise has another spread: p = {spread:.1e}"
+    assert shift > ALPHA, f"steps are not independent: p = {shift:.1e}"
+    others = [noise(subject, rng, steps) for rng in (subject.generator(), None, None)]
+    everything = np.concatenate([draws, *others]).ravel()
+    shared = everything.size - len(np.unique(everything))
+    assert not shared, f"{shared} draws came twice"
+    children = [*forked(subject, 8)]
+    twice = len(children) - len(set(children))
+    assert not twice, f"{twice} of {len(children)} relatives drew the same noise"
+    return f"{draws.size:,} draws at p = {law:.2f}, {spread:.2f}, {shift:.2f}; forks share 0"
+
+
+def noise(subject: Subject, rng: np.random.Generator | None, steps: int) -> np.ndarray:
+    """Noisy sums of a descent without records: one row for each step."""
+    descent = subject.descent(
+        FullBatch(), Flat(BOUND), SGD(0.1), MULTIPLIER, steps=steps, expected_batch=10
+    )
+    sums: list[np.ndarray] = []
+    descent.run(
+        np.zeros(1_000), no_gradient, 0, rng=rng, on_step=lambda s: sums.append(s.noisy_sum)
+    )
+    return np.array(sums)
+
+
+def no_gradient(weights: Any, rows: Any, clip: Any) -> Clipped:
+    """Nobody there."""
+    return Clipped(np.zeros(weights.shape))
+
+
+def pvalues(draws: np.ndarray) -> tuple[float, float, float]:
+    """Kolmogorov and Smirnov's test, the sum of squares, and the correlation of steps.
+
+    At 60,000 draws the first cannot tell 3 % of spread; the second, a chi-squared of as many
+    degrees, tells it at ten standard deviations.
+    """
+    law = float(stats.kstest(draws.ravel(), "norm").pvalue)
+    squares = stats.chi2(draws.size)
+    total = float((draws**2).sum())
+    spread = 2 * min(float(squares.cdf(total)), float(squares.sf(total)))
+    products = float((draws[1:] * draws[:-1]).sum()) / (draws[1:].size ** 0.5)
+    shift = 2 * float(stats.norm.sf(abs(products)))
+    return law, spread, shift
+
+
+def forked(subject: Subject, children: int) -> Iterator[bytes]:
+    """What a generator and its copies in forked children draw, as noise of a descent."""
+    rng = subject.generator()
+    for _ in range(children):
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:  # pragma: no cover - runs in the child
+            try:
+                os.write(write, noise(subject, rng, 1)[0, :16].tobytes())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        yield os.read(read, 1_024)
+        os.close(read)
+        os.close(write)
+    yield noise(subject, rng, 1)[0, :16].tobytes()
