@@ -143,6 +143,12 @@ def test_no_examples_sum_to_zero() -> None:
     assert clipped_sum(torch.empty(0, 2), GlobalAdapt(1.0)).exceeding == 0
 
 
+def test_an_exact_sum_does_not_print_itself() -> None:
+    clipped = clipped_sum(np.array([[0.125]]), Flat(1.0))
+    chosen = selection(np.array([8.0]), Flat(1.0))
+    assert "0.125" not in repr(clipped) and "0.12" not in repr(chosen)
+
+
 def test_selection_leaves_out_what_is_not_finite_for_closed_forms() -> None:
     chosen = selection(np.array([1.0, math.nan, 4.0, math.inf], np.float32), Flat(2.0))
     assert chosen.kept.tolist() == [True, False, True, False]

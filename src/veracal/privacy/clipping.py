@@ -198,7 +198,7 @@ class GlobalAdapt:
         return 1 / math.hypot(1 / noise_multiplier, 1 / self.count_noise)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class Selection:
     """Which examples count, and by how much.
 
@@ -217,7 +217,7 @@ class Selection:
     exceeding: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Clipped:
     """A sum of clipped gradients, not yet noisy: it never leaves the step.
 
