@@ -9,8 +9,8 @@ nothing had happened.
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,6 @@ from types import FrameType
 from assurance import ledgers
 from veracal import privacy
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.privacy import ledger_store, ledger_tables
 from veracal.privacy.budget import Budget
 from veracal.privacy.chain import Entry, digest
 from veracal.privacy.events import Pure
@@ -78,30 +77,12 @@ REQUESTS = {
 }
 
 
-def append_in_two(connection, entry: Entry, kept: bytes | None) -> None:
-    """Insert, then debit, each on its own."""
-    insert(connection, entry, kept)
-    ledgers.debit(connection, entry)
-
-
-@contextmanager
-def unlocked(path: Path) -> Iterator[object]:
-    """No transaction: every statement by itself."""
-    with ledger_store._clear(path), ledger_store._connected(path) as connection:
-        yield connection
-
-
-insert = ledger_tables.append  # before any patch
 CORRECT = ledgers.CORRECT
 MUTANTS = {
     "M18 charge after answer": ledgers.AFTERWARDS,
     "M19 retry redraws": ledgers.REDRAWN,
     "M17 forget to charge": ledgers.FORGOTTEN,
-    "two statements without a transaction": {
-        ledgers.SCHEMA: ledgers.without(ledgers.DEBIT),
-        "veracal.privacy.ledger_tables.append": append_in_two,
-        "veracal.privacy.ledger_charge.writing": unlocked,
-    },
+    "two statements without a transaction": ledgers.APART,
 }
 
 

@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +30,6 @@ def check_outside(path: Path, asked: Asked, compute: Callable[[], bytes] | None)
     return entry, answer
 
 
-@contextmanager
-def unlocked(path: Path) -> Iterator[object]:
-    """No transaction: every statement by itself."""
-    with ledger_store._clear(path), ledger_store._connected(path) as connection:
-        yield connection
-
-
 CORRECT = ledgers.CORRECT
 MUTANTS = {
     "check outside the transaction": {
@@ -45,7 +37,7 @@ MUTANTS = {
         ledgers.SCHEMA: ledgers.without(ledgers.NO_MORE),
     },
     "check outside, saved by the constraint": {ledgers.ENTER: check_outside},
-    "no lock": {"veracal.privacy.ledger_charge.writing": unlocked},
+    "no lock": {ledgers.WRITING: ledgers.unlocked},
     "M18 charge after answer": ledgers.AFTERWARDS,
     "M17 forget to charge": ledgers.FORGOTTEN,
 }

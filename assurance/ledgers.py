@@ -24,20 +24,22 @@ Patches = Mapping[str, object]
 CORRECT: Patches = {}
 ENTER = "veracal.privacy.ledger.enter"
 SCHEMA = "veracal.privacy.ledger_tables.SCHEMA"
+WRITING = "veracal.privacy.ledger_charge.writing"
 KEPT = "veracal.privacy.ledger_charge._kept"
 
 
 @contextmanager
-def patched(patches: Patches) -> Iterator[Path]:
+def patched(patches: Patches, *, disk: bool = False) -> Iterator[Path]:
     """Put the patches in place, and give a folder to work in.
 
-    In memory where there is such a folder: killing a process does not test fsync anyway.
+    In memory where there is such a folder, unless a disk is asked for: to be killed between
+    two lines does not depend on it.
     """
     memory = Path("/dev/shm")
     with ExitStack() as stack:
         for name, instead in patches.items():
             stack.enter_context(mock.patch(name, instead))
-        where = memory if os.access(memory, os.W_OK) else None
+        where = memory if os.access(memory, os.W_OK) and not disk else None
         yield Path(stack.enter_context(tempfile.TemporaryDirectory(dir=where)))
 
 
@@ -117,6 +119,19 @@ def debit(connection, entry: Entry) -> None:
     )
 
 
+def append_in_two(connection, entry: Entry, kept: bytes | None) -> None:
+    """Insert, then debit, each on its own."""
+    _insert(connection, entry, kept)
+    debit(connection, entry)
+
+
+@contextmanager
+def unlocked(path: Path) -> Iterator[object]:
+    """No transaction: every statement by itself."""
+    with ledger_store._clear(path), ledger_store._connected(path) as connection:
+        yield connection
+
+
 def kept_but_drawn_again(connection, asked: Asked) -> object:
     """Find the earlier entry, and answer with something new."""
     found = ledger_charge.ledger_tables.find(connection, asked.request or "")
@@ -125,6 +140,12 @@ def kept_but_drawn_again(connection, asked: Asked) -> object:
     return found[0], os.urandom(len(found[1]))
 
 
+_insert = ledger_tables.append  # before any patch
 FORGOTTEN: Patches = {SCHEMA: without(DEBIT)}
 AFTERWARDS: Patches = {SCHEMA: without(DEBIT), ENTER: enter_in_two}
 REDRAWN: Patches = {KEPT: kept_but_drawn_again}
+APART: Patches = {
+    SCHEMA: without(DEBIT),
+    WRITING: unlocked,
+    "veracal.privacy.ledger_tables.append": append_in_two,
+}

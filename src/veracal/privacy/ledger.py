@@ -12,7 +12,7 @@ from veracal.privacy.chain import Entry
 from veracal.privacy.events import Event
 from veracal.privacy.ledger_charge import Asked, enter, failed
 from veracal.privacy.ledger_check import check
-from veracal.privacy.ledger_opening import Opening, name, rule_for
+from veracal.privacy.ledger_opening import Opening, name, readable, rule_for
 from veracal.privacy.ledger_plan import Item, Planned
 from veracal.privacy.ledger_store import create, new_ledger, reading
 from veracal.privacy.ledger_units import Cost
@@ -315,5 +315,6 @@ def _checked(item: object) -> Item:
     """Refuse what is no item of a plan."""
     if not isinstance(item, Item):
         raise ValueError(f"Expected a plan of Item, got {item!r}.")
+    readable(item.event)
     name(purpose=item.purpose)
     return item

@@ -9,7 +9,7 @@ from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.privacy import events, ledger_tables
 from veracal.privacy.chain import Entry, Outcome, canonical, digest
 from veracal.privacy.events import Event
-from veracal.privacy.ledger_opening import Opening, name
+from veracal.privacy.ledger_opening import Opening, name, readable
 from veracal.privacy.ledger_plan import Planned
 from veracal.privacy.ledger_store import writing
 from veracal.privacy.ledger_units import Cost
@@ -29,8 +29,7 @@ class Asked:
     body: bytes | None
 
     def __post_init__(self) -> None:
-        if type(self.event) not in events.KINDS.values():
-            raise ValueError(f"Expected an event of veracal.privacy, got {self.event!r}.")
+        readable(self.event)
         name(purpose=self.purpose)
         if self.request is not None:
             name(request=self.request)

@@ -8,6 +8,7 @@ from typing import Any
 
 from veracal import _checks
 from veracal.errors import LedgerError
+from veracal.privacy import events
 from veracal.privacy.budget import Budget, Unit
 from veracal.privacy.chain import canonical
 from veracal.privacy.events import Event
@@ -154,6 +155,14 @@ def rule_for(
     if composition == "addition":
         return Pairs()
     return Renyi(best_order(budget) if order is None else order)
+
+
+def readable(event: Event) -> None:
+    """Raise unless an event can be written down and read back as it is."""
+    if type(event) not in events.KINDS.values():
+        raise ValueError(f"Expected an event of veracal.privacy, got {event!r}.")
+    if events.from_json(json.loads(canonical(events.to_json(event)))) != event:
+        raise ValueError(f"Expected an event that can be written down, got {event!r}.")
 
 
 def name(**values: str) -> None:
