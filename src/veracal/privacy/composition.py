@@ -181,13 +181,15 @@ def _epsilon(loss: Loss, delta: float) -> float:
     masses = loss.masses[start:]
     # With u and v the masses above point j under the two laws, delta there is u - e^s v.
     u = loss.infinite + np.append(np.cumsum(masses[::-1])[::-1], 0.0)
-    v = np.append(np.cumsum((masses * np.exp(-s))[::-1])[::-1], 0.0)
-    if u[0] - v[0] <= delta:
+    if u[0] <= delta:
         return 0.0
-    there = u[1:] - np.exp(np.minimum(s, 700.0)) * v[1:]
+    # Exponentials relative to where u passes delta. Capped ones make v smaller: pessimistic.
+    base = float(s[np.flatnonzero(u[:-1] > delta)[-1]])
+    v = np.append(np.cumsum((masses * np.exp(np.minimum(base - s, 700.0)))[::-1])[::-1], 0.0)
+    there = u[1:] - np.exp(np.minimum(s - base, 700.0)) * v[1:]
     j = int(
         np.argmax(there <= delta)
     )  # delta falls with epsilon: the first point where it holds
     if v[j] <= 0:
         return float(s[j])
-    return max(0.0, min(float(s[j]), math.log((u[j] - delta) / v[j])))
+    return max(0.0, min(float(s[j]), base + math.log((u[j] - delta) / v[j])))

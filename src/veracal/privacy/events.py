@@ -294,9 +294,9 @@ def to_json(event: Event) -> dict[str, Any]:
     Examples
     --------
     >>> to_json(Pure(0.5))
-    {'event': 'Pure', 'epsilon': 0.5, 'relation': 'add-remove'}
+    {'kind': 'Pure', 'epsilon': 0.5, 'relation': 'add-remove'}
     """
-    written: dict[str, Any] = {"event": type(event).__name__}
+    written: dict[str, Any] = {"kind": type(event).__name__}
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(value, tuple):
@@ -311,7 +311,7 @@ def from_json(written: Mapping[str, Any]) -> Event:
     """Read an event back; whatever is not exactly one is refused."""
     try:
         values = dict(written)
-        kind = KINDS[values.pop("event")]
+        kind = KINDS[values.pop("kind")]
         for name, value in values.items():
             if isinstance(value, Mapping):
                 values[name] = from_json(value)
