@@ -248,6 +248,15 @@ class Ledger:
         wanted = opening.parts if part is None else (part,)
         return tuple(_part(opening, spent, name) for name in wanted)
 
+    def planned(self) -> tuple[tuple[Item, int], ...]:
+        """Every item of a plan, and how often it was used; nothing for other kinds."""
+        with reading(self.path) as connection:
+            rule = Opening.from_text(ledger_tables.opening(connection)[0]).rule
+            used = {name: cost.amount for name, cost, _ in ledger_tables.balances(connection)}
+        if not isinstance(rule, Planned):
+            return ()
+        return tuple((item, used[str(i)]) for i, item in enumerate(rule.items))
+
     def entries(self) -> tuple[Entry, ...]:
         """Every entry, in order."""
         with reading(self.path) as connection:

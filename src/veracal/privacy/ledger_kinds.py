@@ -238,7 +238,7 @@ def best_order(budget: Budget) -> float:
     Examples
     --------
     >>> best_order(Budget(1.0, 1e-5))
-    22.2
+    17.81
     """
     if budget.pure:
         raise ValueError(

@@ -75,6 +75,12 @@ class Opening:
             return Cost(1)
         return self.rule.cost(event, self.budget, delta)
 
+    def figure(self, cost: Cost) -> str:
+        """A cost, for people."""
+        if isinstance(self.rule, Planned):
+            return "planned"
+        return self.rule.figure(cost)
+
     def check(self, event: Event, part: str | None) -> None:
         """Refuse an event under another relation, and a part that there is not."""
         if event.relation != self.budget.relation:
