@@ -16,8 +16,9 @@ def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:
     .. math:: \mu = \sqrt{\sum_t q_t^2 (e^{1/\sigma_t^2} - 1)}
 
     (Bu et al. 2020, https://arxiv.org/abs/1911.11607). With little noise, few steps or a small
-    delta this is several times too small: for comparing with published figures only, never for
-    a ledger, a budget or a statement. At rate 1 it is exact, :math:`\mu^2 = \sum_t 1/\sigma_t^2`.
+    delta this is several times too small: for comparing with published figures only, never
+    for a ledger, a budget or a statement. At rate 1, :math:`\mu^2 = \sum_t 1/\sigma_t^2` is
+    exact.
 
     Parameters
     ----------
