@@ -130,7 +130,7 @@ def _sum_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[str]:
     """Whether every account is there, with its total and the sum of its entries."""
     found = {name: (spent, total) for name, spent, total in ledger_tables.balances(connection)}
     totals = walk.opening.accounts()
-    for name in sorted({*found, *totals, *walk.spent}):
+    for name in sorted({*found, *totals, *walk.spent}, key=repr):
         if name not in found or name not in totals:
             what = "missing" if name in totals else "not in the opening"
             yield f"Account {name!r} is {what}."

@@ -110,9 +110,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     """Open a file that exists, so that commits reach the disk."""
     uri = f"file:{quote(os.fsencode(path))}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None)
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA trusted_schema = OFF")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -196,6 +200,8 @@ def _clear(path: Path) -> Iterator[None]:
         name = getattr(cause, "sqlite_errorname", None) or ""
         remedy = next((text for key, text in _REMEDIES.items() if name.startswith(key)), "")
         raise LedgerError(f"{path}: {cause}. {_UNTOUCHED} {remedy}".strip()) from cause
+    except UnicodeDecodeError as cause:  # from SQLite, about names in a damaged file
+        raise LedgerError(f"{path}: {_REMEDIES['SQLITE_CORRUPT']}") from cause
     except FileNotFoundError as cause:
         raise LedgerError(
             f"{path}: expected a ledger, found nothing. Check the spelling, or make one with "

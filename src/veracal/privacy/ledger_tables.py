@@ -87,7 +87,7 @@ def expected_schema(script: str) -> dict[str, str]:
 def opening(connection: sqlite3.Connection) -> tuple[str, str]:
     """The opening record and its hash, the beginning of the chain."""
     found = connection.execute("SELECT record, hash FROM opening").fetchall()
-    if len(found) != 1 or digest(found[0][0].encode()) != found[0][1]:
+    if len(found) != 1 or _hash(found[0][0]) != found[0][1]:
         raise LedgerError("The opening record does not match its hash.", _VERIFY)
     return found[0][0], found[0][1]
 
@@ -99,7 +99,7 @@ def head(connection: sqlite3.Connection) -> tuple[int, str]:
     ).fetchone()
     if last is None:
         return 0, opening(connection)[1]
-    if digest(last[1].encode()) != last[2]:
+    if _hash(last[1]) != last[2]:
         raise LedgerError(f"Entry {last[0]} does not match its hash.", _VERIFY)
     return last[0], last[2]
 
@@ -125,7 +125,10 @@ def balances(connection: sqlite3.Connection) -> list[tuple[str, Cost, Cost]]:
     rows = connection.execute(
         "SELECT name, spent, spent_delta, total, total_delta FROM accounts ORDER BY name"
     )
-    return [(name, Cost(a, b), Cost(c, d)) for name, a, b, c, d in rows]
+    found = rows.fetchall()
+    if not all(isinstance(amount, int) for row in found for amount in row[1:]):
+        raise LedgerError("An account holds something else than whole numbers.", _VERIFY)
+    return [(name, Cost(a, b), Cost(c, d)) for name, a, b, c, d in found]
 
 
 def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
@@ -155,3 +158,8 @@ def append(connection: sqlite3.Connection, entry: Entry, answer: bytes | None) -
             answer,
         ),
     )
+
+
+def _hash(record: object) -> str:
+    """SHA-256 of a record as it stands in the file, where it may be anything."""
+    return digest(record.encode()) if isinstance(record, str) else ""
