@@ -219,15 +219,14 @@ def test_the_deepest_and_last_mount_decides(path, kind):
         "nfs4",
         "cifs",
         "smb3",
-        "smbfs",
         "9p",
         "ceph",
         "lustre",
         "afs",
+        "glusterfs",
         "fuse.sshfs",
         "fuse",
         "virtiofs",
-        "vboxsf",
     ],
 )
 def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):

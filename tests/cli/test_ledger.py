@@ -1,0 +1,162 @@
+"""The ledger commands open, show, verify and export."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from veracal.privacy.events import Gaussian, Pure
+from veracal.privacy.ledger import Ledger
+
+Run = Callable[..., tuple[int, str, str]]
+PLAN = """
+[[items]]
+purpose = "count"
+event = {kind = "Gaussian", noise = 20.0}
+times = 10
+"""
+
+
+@pytest.fixture
+def study(run: Run) -> Ledger:
+    assert (
+        run("ledger", "open", "study", "--epsilon", "1", "--part", "a", "--part", "b")[0] == 0
+    )
+    ledger = Ledger(Path("study"))
+    ledger.charge(Pure(0.25), "count[bold]", part="a")
+    ledger.answer(Pure(0.5), "asking", lambda: b"\x01\x02", request="r", body=b"?")
+    return ledger
+
+
+def test_a_ledger_is_opened_and_shown(run: Run) -> None:
+    code, out, err = run(
+        *("ledger", "open", "study", "--epsilon", "0.7", "--unit", "patient", "--at-most", "3")
+    )
+    assert code == 0 and err == ""
+    assert "epsilon 0.7, delta 0" in out and "one patient (at most 3 rows)" in out
+    assert "Nothing was charged yet" in out
+    assert run("ledger", "show", "study")[:2] == (0, out)
+    assert Ledger(Path("study")).opening.accounts()["records"].amount == 700_000
+
+
+def test_the_kind_follows_from_what_is_asked_for(run: Run) -> None:
+    Path("plan.toml").write_text(PLAN)
+    delta = ("--delta", "1e-5")
+    for settings, kind in (
+        ((), "pure"),
+        (delta, "open"),
+        ((*delta, "--composition", "addition"), "open"),
+        ((*delta, "--order", "12"), "open"),
+        ((*delta, "--plan", "plan.toml"), "plan"),
+    ):
+        name = "ledger" + "".join(settings[-2:]).strip("-")
+        code, out, _ = run("ledger", "open", name, "--epsilon", "1", *settings, "--json")
+        shown = json.loads(out)
+        assert code == 0 and shown["kind"] == kind
+        assert shown["words"].startswith(kind)
+        assert len(shown["plan"]) == (kind == "plan")
+
+
+def test_a_shown_ledger(run: Run, study: Ledger) -> None:
+    code, out, _ = run("ledger", "show", "study")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert ["a", "epsilon", "0.75", "epsilon", "0.25"] in rows
+    assert ["b", "epsilon", "0.5", "epsilon", "0.5"] in rows
+    assert ["1", "count[bold]", "Pure", "a", "0.25", "charged"] in rows
+    assert ["2", "asking", "Pure", "all", "0.5", "answered"] in rows
+    assert study.head in out and "Parts are disjoint" in out
+
+
+def test_a_shown_ledger_as_json(run: Run, study: Ledger) -> None:
+    shown = json.loads(run("ledger", "show", "study", "--json")[1])
+    assert shown["budget"]["epsilon"] == 1 and shown["head"] == study.head
+    assert [part["left"]["epsilon"] for part in shown["parts"]] == [0.25, 0.5]
+    assert [entry["charged"] for entry in shown["entries"]] == ["0.25", "0.5"]
+    assert "answer_hex" not in shown["entries"][1]
+
+
+def test_only_the_last_entries_are_shown(run: Run, study: Ledger) -> None:
+    for _ in range(21):
+        study.charge(Pure(0.01), "more")
+    out = run("ledger", "show", "study")[1]
+    assert "3 earlier ones not shown." in out and "asking" not in out
+
+
+def test_a_shown_plan(run: Run) -> None:
+    Path("plan.toml").write_text(PLAN)
+    run("ledger", "open", "p", "--epsilon", "1", "--delta", "1e-5", "--plan", "plan.toml")
+    Ledger(Path("p")).charge(Gaussian(20.0), "count")
+    out = run("ledger", "show", "p")[1]
+    assert ["count", "Gaussian", "all", "1", "of", "10"] in map(str.split, out.splitlines())
+    assert ["1", "count", "Gaussian", "all", "planned", "charged"] in map(
+        str.split, out.splitlines()
+    )
+
+
+def test_a_sound_ledger_verifies(run: Run, study: Ledger) -> None:
+    code, out, err = run("ledger", "verify", "study", "--head", study.entries()[0].hash)
+    assert (code, err) == (0, "")
+    assert "2 charges, and everything adds up" in out and study.head in out
+    verified = json.loads(run("ledger", "verify", "study", "--json")[1])
+    assert verified == {"sound": True, "head": study.head, "problems": []}
+
+
+def test_a_damaged_ledger_says_where(run: Run, study: Ledger) -> None:
+    with closing(sqlite3.connect(study.path, isolation_level=None)) as connection:
+        (trigger,) = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'entries_stay'"
+        ).fetchone()
+        connection.execute("DROP TRIGGER entries_stay")
+        connection.execute("UPDATE entries SET answer = x'00' WHERE id = 2")
+        connection.execute(trigger)
+    code, out, err = run("ledger", "verify", "study")
+    assert (code, out) == (1, "") and "Entry 2: its answer does not match its hash" in err
+    code, out, _ = run("ledger", "verify", "study", "--json")
+    verified = json.loads(out)
+    assert code == 1 and verified["sound"] is False and len(verified["problems"]) == 2
+
+
+def test_a_head_that_is_gone_is_missed(run: Run, study: Ledger) -> None:
+    code, _, err = run("ledger", "verify", "study", "--head", "0" * 64)
+    assert code == 1 and "is not in the chain" in err
+
+
+def test_an_export_holds_everything_but_the_answers(run: Run, study: Ledger) -> None:
+    code, out, _ = run("ledger", "export", "study")
+    assert code == 0 and json.loads(out) == study.to_json()
+    assert "0102" not in json.loads(out)["entries"][1].values()
+    full = json.loads(run("ledger", "export", "study", "--answers", "--json")[1])
+    assert full["entries"][1]["answer_hex"] == "0102"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("show", "gone"), 1, "found nothing"),
+        (("verify", "gone"), 1, "found nothing"),
+        (("export", "gone"), 1, "found nothing"),
+        (("open", "x", "--epsilon", "-1"), 2, "epsilon > 0"),
+        (("open", "x", "--epsilon", "nan"), 2, "epsilon > 0"),
+        (("open", "x", "--epsilon", "1", "--delta", "2"), 2, "delta"),
+        (("open", "x", "--epsilon", "1", "--kind", "closed"), 2, "kind"),
+        (("open", "x", "--epsilon", "1", "--relation", "cousins"), 2, "relation"),
+        (("open", "x", "--epsilon", "1", "--order", "2"), 2, "order"),
+        (("open", "x", "--epsilon", "1", "--plan", "gone.toml"), 1, "nothing at that path"),
+        (("open", "no/x", "--epsilon", "1"), 1, "a folder that exists"),
+        (("open", "x"), 2, "epsilon"),
+    ],
+)
+def test_what_is_wrong_is_said(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    found, out, err = run("ledger", *words)
+    assert (found, out) == (code, "")
+    assert said in " ".join(err.replace("│", " ").split())
+    assert not list(Path().glob("x*"))
+
+
+def test_no_ledger_is_opened_over_another(run: Run, study: Ledger) -> None:
+    code, _, err = run("ledger", "open", "study", "--epsilon", "9")
+    assert code == 1 and "expected a new file" in err and len(study.entries()) == 2
