@@ -20,6 +20,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "data": "veracal.cli.data",
         "schema": "veracal.cli.schema",
+        "plan": "veracal.cli.plan",
         "ledger": "veracal.cli.ledger",
     }
 )

@@ -10,7 +10,7 @@ from veracal.privacy.accounting import epsilon_for
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Event
 
-_COARSE = 8.0
+_COARSE, _FINE = 8.0, 2.0  # grids of losses: to come near, and to decide on
 _DOUBLE = math.log(2)
 _MOST = 40 * _DOUBLE
 _STEEP = 20.0  # stands for an infinite excess, which no interpolation can use
@@ -59,7 +59,7 @@ def noise_for(
         )
 
     @cache
-    def excess(noise: float, coarse: float = 1.0) -> float:
+    def excess(noise: float, coarse: float = _FINE) -> float:
         """How far the cost of a noise level is above the budget, as a bounded logarithm."""
         cost = epsilon_for(release(noise), budget.delta, budget.unit, coarse=coarse)
         return min(max(math.log(max(cost, 1e-300) / budget.epsilon), -_STEEP), _STEEP)

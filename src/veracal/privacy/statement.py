@@ -104,7 +104,7 @@ class Statement:
 
     def _promise(self) -> str:
         rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
-        pure = f"epsilon = {_up(self.epsilon)}"
+        pure = f"epsilon = {rounded_up(self.epsilon)}"
         cost = pure if self.delta == 0 else f"{pure}, delta = {self.delta:.3g}"
         return (
             f"This release is differentially private for one {self.unit}{rows}: {cost}. "
@@ -115,8 +115,8 @@ class Statement:
     def _meaning(self) -> str:
         return (
             f"No test of whether a given {self.unit} took part finds those who did more than "
-            f"{_up(100 * self.advantage)} percentage points more often than it accuses those "
-            "who did not."
+            f"{rounded_up(100 * self.advantage)} percentage points more often than it accuses "
+            "those who did not."
         )
 
     def _scope(self) -> str:
@@ -132,16 +132,19 @@ class Statement:
             f"Noise: {self.numerics}.",
         ]
         if self.renyi_epsilon is not None:
-            lines.append(f"By Rényi divergences epsilon is at most {_up(self.renyi_epsilon)}.")
+            lines.append(
+                f"By Rényi divergences epsilon is at most {rounded_up(self.renyi_epsilon)}."
+            )
         if self.epsilon_without_poisson is not None:
             lines.append(
                 "If the batches had not been drawn at random, each record being used no more "
-                f"often than expected: epsilon = {_up(self.epsilon_without_poisson)}."
+                "often than expected: epsilon = "
+                f"{rounded_up(self.epsilon_without_poisson)}."
             )
         return "\n".join(lines)
 
     def _table(self) -> str:
-        rows = [f"  {delta:>9.0e}   {_up(epsilon)}" for delta, epsilon in self.curve]
+        rows = [f"  {delta:>9.0e}   {rounded_up(epsilon)}" for delta, epsilon in self.curve]
         return "\n".join(["      delta   epsilon", *rows])
 
 
@@ -235,12 +238,18 @@ def _second_opinion(event: Event, delta: float, unit: Unit) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _up(value: float) -> str:
-    """Four digits, rounded up: a guarantee may not shrink by being printed."""
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Few digits, rounded up: neither a cost nor a noise may shrink by being printed.
+
+    Examples
+    --------
+    >>> rounded_up(1.00001), rounded_up(0.05)
+    ('1.001', '0.05')
+    """
     if not math.isfinite(value):
         return "unbounded"
     if value == 0:
         return "0"
     exact = Decimal(repr(value))
-    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), ROUND_CEILING)
+    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), ROUND_CEILING)
     return f"{rounded.normalize():f}"

@@ -1,6 +1,7 @@
 """The privacy-loss distribution of a whole composition, on a grid that suits it."""
 
 import math
+from functools import lru_cache
 
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -13,6 +14,7 @@ from veracal.privacy.losses import has_loss, privacy_loss, typical_loss
 
 SPACING = 1e-4  # of the grid of losses, unless the losses ask for another
 _FINE = 0.02  # of a typical loss: the rounding then adds some 1e-4 of the variance
+_FLOOR = 1e-12
 _MOST_POINTS = 2**21
 
 
@@ -24,13 +26,22 @@ def total(own: Branch, delta: float, unit: Unit, *, coarse: float = 1.0) -> Tota
     own : dict from mechanism to count
         As :func:`sorted_out` gives them.
     delta : float
-        The smallest delta of interest.
+        The smallest delta of interest. Above 1e-12 all share one total, so that a whole curve
+        costs as much as one of its points.
     unit : Unit
     coarse : float >= 1
         Makes the grid coarser.
     """
-    spacing = _spacing(own, delta, unit, coarse)
-    return compose(_losses(own, delta, unit, spacing), delta=delta)
+    return _total(tuple(own.items()), min(delta, _FLOOR), unit, coarse)
+
+
+@lru_cache(maxsize=2)  # a total takes some megabytes
+def _total(
+    own: tuple[tuple[Event, int], ...], delta: float, unit: Unit, coarse: float
+) -> Total:
+    """Compose mechanisms, remembering the last totals."""
+    spacing = _spacing(dict(own), delta, unit, coarse)
+    return compose(_losses(dict(own), delta, unit, spacing), delta=delta)
 
 
 def sorted_out(branch: Branch) -> tuple[Branch, Branch]:
