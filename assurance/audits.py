@@ -7,11 +7,26 @@ With probability 1 - alpha the bound is not above the true cost.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 ALPHA = 1e-6
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A scalar query, answered many times over in one vector: each entry is one draw."""
+
+    query: Any
+    entries: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.query, name)
+
+    def evaluate(self, records: Any) -> np.ndarray:
+        return np.repeat(self.query.evaluate(records), self.entries)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from assurance.audits import gaussian_lower_bound, pure_lower_bound, two_sided_geometric
+from assurance.audits import (
+    Copies,
+    gaussian_lower_bound,
+    pure_lower_bound,
+    two_sided_geometric,
+)
 from assurance.ledgers import Patches, patched
 from veracal.data import Dataset, Scores
 from veracal.privacy import noise, queries
@@ -30,20 +35,6 @@ ADD = "veracal.privacy.holder.add_discrete_laplace"
 EVENT = "veracal.privacy.holder.laplace_event"
 ANSWER = "veracal.privacy.ledger.Ledger.answer"
 REACH = "veracal.privacy.sums.contributions"
-
-
-@dataclass(frozen=True)
-class Copies:
-    """A scalar query, answered many times over in one vector: each entry is one draw."""
-
-    query: Any
-    entries: int
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.query, name)
-
-    def evaluate(self, records: Any) -> np.ndarray:
-        return np.repeat(self.query.evaluate(records), self.entries)
 
 
 @dataclass(frozen=True)
