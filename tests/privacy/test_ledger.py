@@ -362,6 +362,21 @@ def test_readers_are_served_while_somebody_computes(ledger):
     assert ledger.spent().epsilon == 0.25
 
 
+def test_a_computation_cannot_charge_the_ledger_that_waits_for_it(ledger):
+    said = []
+
+    def compute():
+        try:
+            ledger.charge(Pure(0.1), "inside")
+        except LedgerError as error:
+            said.append(str(error))
+        return b"done"
+
+    assert ask(ledger, compute) == b"done"
+    assert "cannot use the ledger that waits for it" in said[0]
+    assert ledger.charge(Pure(0.1), "afterwards").index == 2
+
+
 # ---------------------------------------------------------------- what a ledger says
 
 

@@ -312,8 +312,10 @@ def test_a_ledger_that_may_not_be_written_says_so(ledger):
 
 def test_somebody_who_never_lets_go_is_reported(ledger, monkeypatch):
     monkeypatch.setattr(ledger_store, "PATIENCE", 0.1)
-    with ledger_store.writing(ledger.path), pytest.raises(LedgerError, match="ask again"):
-        ledger.charge(Pure(0.1), "x")
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="locked.* ask again"):
+            ledger.charge(Pure(0.1), "x")
     assert len(ledger.entries()) == 3
 
 

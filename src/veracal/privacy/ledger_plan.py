@@ -60,9 +60,12 @@ class Planned:
 
     Guarantees
     ----------
-    Every later charge is one of the list, so the list's composition bounds the cost whatever
-    the questions are and in whatever order they come. Questions may adapt to earlier answers;
-    costs may not.
+    Every later charge is one of the list, so the list's composition bounds the cost, whatever
+    the questions are and in whatever order they come. For each event there is a pair of laws
+    that dominates it, so its answer is a function of a draw from that pair (Blackwell 1953).
+    All draws could have been made beforehand, independently; what the caller sees, order and
+    early end included, is then a function of them, and costs no more than they do. Questions
+    may adapt to earlier answers; costs may not.
     """
 
     items: tuple[Item, ...]

@@ -16,6 +16,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,6 +33,7 @@ PATIENCE = 60.0  # seconds to wait for other writers
 _FULL = 2  # of PRAGMA synchronous
 _BESIDE = ("-wal", "-shm", "-journal")
 _UNTOUCHED = "Nothing was released, and nothing that was charged before is lost."
+_HELD: ContextVar[frozenset[Path]] = ContextVar("_HELD", default=frozenset())
 _REMEDIES = {
     "SQLITE_BUSY": "Others are writing to it; ask again.",
     "SQLITE_PROTOCOL": "Others are writing to it; ask again.",
@@ -85,10 +87,19 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
     What the block reads stays true until it ends. When the block ends well, what it wrote is
     on the disk; when an exception or the end of the process leaves it, nothing is.
     """
+    if path in _HELD.get():
+        raise LedgerError(
+            f"{path}: what is computed for an answer cannot use the ledger that waits for it. "
+            "Charge before, or afterwards."
+        )
     with _clear(path), _connected(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         _check_file(connection, path)
-        yield connection
+        token = _HELD.set(_HELD.get() | {path})
+        try:
+            yield connection
+        finally:
+            _HELD.reset(token)
         connection.execute("COMMIT")
 
 
