@@ -8,7 +8,6 @@ nothing had happened.
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from assurance import ledgers
+from assurance import ledgers, slim
 from veracal import privacy
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.privacy.budget import Budget
@@ -88,19 +87,13 @@ MUTANTS = {
 
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
-    """Measure in a process that forks quickly; ``long`` changes nothing."""
+    """Measure in a process that forks quickly."""
     name = next((name for name, mutant in MUTANTS.items() if mutant is subject), "")
-    command = [sys.executable, "-m", "assurance.slim", NAME, name]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1) or done.stderr:
-        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
-    assert done.returncode == 0, done.stdout.strip()
-    return done.stdout.strip()
+    return slim.measured(NAME, name, long=long)
 
 
-def measure(subject: ledgers.Patches) -> str:
-    """Kill at every line, in two processes at a time."""
+def measure(subject: ledgers.Patches, *, long: bool) -> str:
+    """Kill at every line, in two processes at a time; ``long`` changes nothing."""
     with ledgers.patched(subject) as folder:
         before = prepared(folder / "ledger")
         content = (folder / "ledger").read_bytes()

@@ -4,14 +4,16 @@ Forking copies a process's tables of memory, and scientific packages make them t
 long. Costs of pure events need none of these packages, so this process puts empty ones in
 their place, before anything imports them:
 
-    python -m assurance.slim kill "M17 forget to charge"
+    python -m assurance.slim kill "M17 forget to charge" ""
 """
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 HEAVY = {"dp_accounting", "opendp", "polars", "pyarrow", "randomgen", "scipy", "sklearn"}
@@ -46,12 +48,24 @@ class Empty(MetaPathFinder, Loader):
         module.__getattr__ = nothing  # type: ignore[method-assign]
 
 
-def main(gate: str, subject: str) -> int:
+def measured(gate: str, subject: str, *, long: bool) -> str:
+    """Measure one subject of a gate in such a process; the correct one has no name."""
+    command = [sys.executable, "-m", "assurance.slim", gate, subject, "long" if long else ""]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or done.stderr:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+    assert done.returncode == 0, done.stdout.strip()
+    return done.stdout.strip()
+
+
+def main(gate: str, subject: str, long: str) -> int:
     """Measure one subject of a gate: its figure, or what is broken, on stdout."""
     sys.meta_path.insert(0, Empty())
     module = importlib.import_module(f"assurance.gate_{gate}")
+    subjects = {"": module.CORRECT, **module.MUTANTS}
     try:
-        print(module.measure({"": module.CORRECT, **module.MUTANTS}[subject]))
+        print(module.measure(subjects[subject], long=bool(long)))
     except AssertionError as broken:
         print(broken)
         return 1
