@@ -99,7 +99,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
     rng = np.random.default_rng(0)
     trials = 100_000 if long else 5_000
     with ledgers.patched(subject) as folder:
-        for _ in range(trials // 10):
+        for _ in range(trials // 50):
             gaussian_cost(rng)
         for i in range(trials // 200):
             real_ledger(folder / f"{i}", rng)
