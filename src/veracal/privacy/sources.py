@@ -37,8 +37,8 @@ class Release:
     private : bool
         Whether the answer is protected by the event.
     head : str or None
-        Head of the ledger's chain after the answer was charged, for whoever wants to check
-        later that the ledger was not set back. It is not part of the answer.
+        Head of the ledger's chain when the answer was given, for whoever wants to check later
+        that the ledger was not set back. It is not part of the answer.
 
     Guarantees
     ----------
