@@ -15,6 +15,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt
 CORE := $(VENV)/.core-installed
 ALL := $(VENV)/.all-installed
+DEMO := build/demo
 
 say = @echo '==>'
 
@@ -24,7 +25,7 @@ say = @echo '==>'
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         set up the core and show a built-in table, its schema and its split'
+	@echo 'make demo         set up the core; show a table, a plan, a private count and its ledger'
 	@echo 'make test         set up everything and run the tests'
 	@echo 'make lint         formatting, style, types and import contracts'
 	@echo 'make format       apply the formatting that lint asks for'
@@ -61,6 +62,14 @@ $(ALL): $(INPUTS) | $(BIN)/python
 demo: $(CORE)
 	$(say) 'Loading a built-in table through its schema and splitting it'
 	@$(BIN)/veracal data show breast-cancer
+	$(say) 'Planning a training run on tables of that size'
+	@$(BIN)/veracal plan train --records 569 --batch 64 --epochs 20 --epsilon 3
+	$(say) 'Opening a ledger and asking for a private count'
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@$(BIN)/veracal ledger open $(DEMO)/study.ledger --epsilon 1 --unit patient
+	@$(BIN)/veracal data count breast-cancer --ledger $(DEMO)/study.ledger --epsilon 0.2
+	@$(BIN)/veracal ledger show $(DEMO)/study.ledger
+	@$(BIN)/veracal ledger verify $(DEMO)/study.ledger
 
 # One thread per worker: two workers on two cores are faster alone than crowded.
 test: $(ALL)

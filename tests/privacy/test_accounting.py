@@ -337,6 +337,12 @@ def test_a_unit_of_three_rows_is_charged_for_three(event, thrice):
     assert found == pytest.approx(epsilon_for(thrice, 1e-5), rel=1e-4)
 
 
+def test_rows_multiply_costs_exactly():
+    assert micro_epsilon(Pure(0.1), Unit("patient", 3)) == 300_000
+    odd = Pure(0.1234567890123457)
+    assert pure_epsilon(odd, Unit("patient", 3)) >= 3 * Fraction("0.1234567890123457")
+
+
 @pytest.mark.parametrize("event", [Approximate(0.1, 1e-6), Search(Gaussian(4.0), 5)])
 def test_without_an_argument_for_several_rows_there_is_no_cost(event):
     with pytest.raises(ValueError, match="Expected at_most=1 for"):

@@ -143,6 +143,77 @@ def check(
     _show.say(f"           ({INTERNAL})")
 
 
+@app.command(
+    epilog="Example:  veracal data count breast-cancer --ledger study.ledger --epsilon 0.1"
+)
+def count(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="A name, or a file of records.", autocompletion=_names
+        ),
+    ],
+    ledger: Annotated[Path, typer.Option(help="Ledger that pays for the answer.")],
+    epsilon: Annotated[float, typer.Option(help="What the answer may cost.")],
+    schema: Annotated[
+        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+    ] = None,
+    ledger_part: Annotated[
+        str | None, typer.Option(help="Part of the ledger that these records are.")
+    ] = None,
+    version: Annotated[
+        str, typer.Option(help="Public mark of the records; change it when they change.")
+    ] = "",
+    part: Annotated[str | None, typer.Option(help="Which part of the set: train, …")] = None,
+    variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
+    folder: Folder = None,
+    json: Json = False,
+) -> None:
+    """Count rows privately: with exact noise, paid for by a ledger before they are counted.
+
+    The same question asked again gets the same answer and costs nothing.
+    """
+    from veracal.data import Schema, load
+    from veracal.privacy.holder import Holder
+    from veracal.privacy.ledger import Ledger
+    from veracal.privacy.pure import micro
+    from veracal.privacy.score_queries import Count
+
+    source = _source(what, schema, part or variant)
+    paying = Ledger(ledger)
+    try:
+        cost = micro(epsilon)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--epsilon") from error
+    declared = None if schema is None else Schema.load(schema)
+    with _show.progress_bar(f"Loading {what}") as progress:
+        records = load(
+            source,
+            schema=declared,
+            part=part,
+            variant=variant,
+            folder=folder,
+            progress=progress,
+        )
+    holder = Holder(records, paying, part=ledger_part, version=version)
+    release = holder.answer(Count(), micro_epsilon=cost)
+    low, high = release.intervals(0.95)[0]
+    left = paying.remaining(ledger_part)
+    if json:
+        figures = {
+            "count": int(release.value),
+            "interval": {"level": 0.95, "low": int(low), "high": int(high)},
+            "epsilon": release.epsilon,
+            "left": {"epsilon": left.epsilon, "delta": left.delta},
+            "head": release.head,
+        }
+        _show.print_json(figures)
+        return
+    _show.say(f"about {int(release.value):,} rows")
+    _show.say(f"95 % of such answers are off by {int(high - release.value):,} at most")
+    _show.say(f"epsilon {release.epsilon:g} paid, {left.epsilon:g} left in {ledger.name}")
+
+
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
 def features(
     what: Annotated[

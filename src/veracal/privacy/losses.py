@@ -1,7 +1,9 @@
 """Events as dp-accounting's privacy-loss distributions; nowhere else are they turned."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf
@@ -35,14 +37,24 @@ def for_rows(event: Event, rows: int) -> Event:
     if rows == 1 or isinstance(event, PoissonGaussian | AsReplaceOne | Parallel):
         return event
     if isinstance(event, Pure):
-        return replace(event, epsilon=event.epsilon * rows)
+        return replace(event, epsilon=_times(Fraction(repr(event.epsilon)), rows, repr))
     if isinstance(event, Gaussian | Laplace | DiscreteLaplace | DiscreteGaussian):
-        return replace(event, sensitivity=event.sensitivity * rows)
+        if isinstance(event.sensitivity, int):
+            return replace(event, sensitivity=event.sensitivity * rows)
+        return replace(event, sensitivity=_times(Fraction(event.sensitivity), rows, float))
     raise ValueError(
         f"Expected at_most=1 for {type(event).__name__}, got at_most={rows}: there is no "
         "argument for what it costs a unit of several rows. Keep one row of each unit "
         "(limit_contributions), or use a mechanism on sums."
     )
+
+
+def _times(exact: Fraction, rows: int, read: Callable[[float], str | float]) -> float:
+    """The least float that, as it is read later, is not below the exact product."""
+    product = float(exact * rows)
+    while Fraction(read(product)) < exact * rows:
+        product = math.nextafter(product, math.inf)
+    return product
 
 
 def has_loss(event: Event) -> bool:

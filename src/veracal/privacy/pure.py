@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+from veracal import _checks
 from veracal.privacy.budget import Unit
 from veracal.privacy.events import AsReplaceOne, DiscreteLaplace, Event, Laplace, Pure
 from veracal.privacy.leaves import Branch, branches, costs_nothing
@@ -57,6 +58,21 @@ def branch_pure(branch: Branch, unit: Unit) -> Fraction | None:
         else:
             return None
     return total
+
+
+def micro(epsilon: float) -> int:
+    """Whole millionths in a number of the caller's, as it is written in decimal, rounded down.
+
+    Examples
+    --------
+    >>> micro(0.3)
+    300000
+    """
+    _checks.positive(epsilon=epsilon)
+    found = math.floor(Fraction(repr(float(epsilon))) * MICRO)
+    if found < 1:
+        raise ValueError(f"Expected a millionth or more, got epsilon={epsilon!r}.")
+    return found
 
 
 def upwards(exact: Fraction) -> float:
