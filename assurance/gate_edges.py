@@ -15,10 +15,11 @@ import numpy as np
 from assurance.ledgers import Patches, patched
 from veracal.data import Scores
 from veracal.errors import DataError
-from veracal.privacy import clipping, sums
-from veracal.privacy.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
-from veracal.privacy.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.sums import BinnedSum, BoundedSum, DenseSum
+from veracal.privacy.answers import sums
+from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
+from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
+from veracal.privacy.descent import clipping
+from veracal.privacy.descent.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 
 NAME = "edges"
 LARGE = (0.0, -0.0, 5e-324, -5e-324, 1e-300, 1.0, -1.0, 745.2, 3.4e38, -3.4e38, 1.7e308)
@@ -128,6 +129,7 @@ def refused_scores() -> Iterator[tuple[str, Callable[[], Scores]]]:
     yield "probabilities below zero", lambda: Scores.from_probabilities([[-0.1, 1.1]], [0])
     yield "a sum other than one", lambda: Scores.from_probabilities([[0.1, 0.1]], [0])
     yield "too few labels", lambda: Scores.from_logits(z, [])
+    yield "one class", lambda: Scores.from_logits(np.zeros((1, 1)), [0])
     yield "no classes", lambda: Scores.from_logits(np.zeros((2, 0)), [0, 0])
 
 
@@ -209,7 +211,7 @@ def multiplies(gradients: np.ndarray, clip: Any) -> clipping.Clipped:
 
 
 BLOCKS = sums._blocks
-OWN = "veracal.privacy.score_queries"
+OWN = "veracal.privacy.answers.score_queries"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a loss of infinity counts nothing": {
@@ -217,14 +219,16 @@ MUTANTS: dict[str, Patches] = {
     },
     "ties count as right": {f"{OWN}.Correct.per_record": ties_are_right},
     "single precision": {f"{OWN}._brier": own_precision},
-    "warnings get out": {"veracal.privacy.sums._per_record": with_warnings},
-    "no records are an error": {"veracal.privacy.sums._blocks": nothing_is_an_error},
-    "M8 infinity becomes the bound": {"veracal.privacy.sums.contributions": nan_passes},
+    "warnings get out": {"veracal.privacy.answers.sums._per_record": with_warnings},
+    "no records are an error": {"veracal.privacy.answers.sums._blocks": nothing_is_an_error},
+    "M8 infinity becomes the bound": {"veracal.privacy.answers.sums.contributions": nan_passes},
     "a bin below the first is the last": {
-        "veracal.privacy.sums.BinnedSum.evaluate": around_the_corner
+        "veracal.privacy.answers.sums.BinnedSum.evaluate": around_the_corner
     },
-    "clip divides by a norm of zero": {"veracal.privacy.clipping.Flat.factors": divides},
-    "clip multiplies NaN by zero": {"veracal.privacy.clipping.clipped_sum": multiplies},
+    "clip divides by a norm of zero": {
+        "veracal.privacy.descent.clipping.Flat.factors": divides
+    },
+    "clip multiplies NaN by zero": {"veracal.privacy.descent.clipping.clipped_sum": multiplies},
 }
 
 
