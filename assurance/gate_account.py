@@ -10,9 +10,9 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, special, stats
 
-from veracal.privacy.accounting import epsilon_for
-from veracal.privacy.approximate import clt_epsilon_not_a_bound
 from veracal.privacy.budget import Unit
+from veracal.privacy.costs.accounting import epsilon_for
+from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
 from veracal.privacy.events import (
     Composed,
     DiscreteLaplace,
@@ -80,8 +80,8 @@ def one_direction(event: Event, delta: float, unit: Unit | None = None) -> float
     inner = event.event if isinstance(event, Repeated) else None
     if not isinstance(inner, PoissonGaussian) or inner.relation == "replace-one":
         return epsilon_for(event, delta, unit)
-    from veracal.privacy.composition import compose
-    from veracal.privacy.losses import privacy_loss
+    from veracal.privacy.costs.composition import compose
+    from veracal.privacy.costs.losses import privacy_loss
 
     both = privacy_loss(inner, spacing=1e-3, rows=(unit or Unit()).at_most)
     one = type(both)(both._pmf_add)

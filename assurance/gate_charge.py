@@ -17,8 +17,6 @@ from scipy.special import log_ndtr, ndtr
 
 from assurance import ledgers
 from veracal.errors import BudgetError
-from veracal.privacy import ledger_charge, ledger_kinds, ledger_opening, ledger_store
-from veracal.privacy import ledger_tables as tables
 from veracal.privacy.budget import Budget, Unit
 from veracal.privacy.events import (
     AsReplaceOne,
@@ -31,14 +29,19 @@ from veracal.privacy.events import (
     Pure,
     Repeated,
 )
-from veracal.privacy.ledger import Ledger, open_ledger
-from veracal.privacy.ledger_charge import Asked
-from veracal.privacy.ledger_kinds import Pairs, Renyi, Sums
-from veracal.privacy.ledger_opening import Opening
+from veracal.privacy.ledger import charge as ledger_charge
+from veracal.privacy.ledger import kinds as ledger_kinds
+from veracal.privacy.ledger import opening as ledger_opening
+from veracal.privacy.ledger import store as ledger_store
+from veracal.privacy.ledger import tables
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.charge import Asked
+from veracal.privacy.ledger.kinds import Pairs, Renyi, Sums
+from veracal.privacy.ledger.opening import Opening
 
 NAME = "charge"
-MICRO = "veracal.privacy.ledger_kinds.micro_epsilon"
-OPENING = "veracal.privacy.ledger_opening.Opening."
+MICRO = "veracal.privacy.ledger.kinds.micro_epsilon"
+OPENING = "veracal.privacy.ledger.opening.Opening."
 exact = ledger_kinds.pure_epsilon  # before any patch
 
 
@@ -81,7 +84,7 @@ MUTANTS = {
     "cost rounded down": {MICRO: rounded(math.floor)},
     "cost rounded as a float": {MICRO: rounded(lambda cost: round(float(cost)))},
     "divergence rounded down": {
-        "veracal.privacy.ledger_kinds.whole_cost": lambda value, scale: int(value * scale)
+        "veracal.privacy.ledger.kinds.whole_cost": lambda value, scale: int(value * scale)
     },
     "free of charge": {
         OPENING + "cost": free_of_charge,

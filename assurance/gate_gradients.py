@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from veracal.privacy import clipping
-from veracal.privacy.clipping import (
+from veracal.privacy.descent import clipping
+from veracal.privacy.descent.clipping import (
     Automatic,
     Clip,
     Clipped,
@@ -24,10 +24,10 @@ from veracal.privacy.clipping import (
     GlobalV2,
     clipped_sum,
 )
-from veracal.privacy.descent import Descent, Step
+from veracal.privacy.descent.loop import Descent, Step
+from veracal.privacy.descent.sampling import FullBatch, Poisson
+from veracal.privacy.descent.updates import SGD, Adam, Momentum, Update
 from veracal.privacy.events import Gaussian, PoissonGaussian, Repeated
-from veracal.privacy.sampling import FullBatch, Poisson
-from veracal.privacy.updates import SGD, Adam, Momentum, Update
 
 NAME = "gradients"
 ENTRIES = 4

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from assurance import ledgers
 from veracal.errors import AnswerError, ConflictError, LedgerError
-from veracal.privacy import ledger_charge, ledger_store, ledger_tables
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Pure
-from veracal.privacy.ledger import Ledger, open_ledger
-from veracal.privacy.ledger_charge import Asked
+from veracal.privacy.ledger import charge as ledger_charge
+from veracal.privacy.ledger import store as ledger_store
+from veracal.privacy.ledger import tables as ledger_tables
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.charge import Asked
 
 NAME = "idempotence"
 PROCESSES = 8
 COST = Pure(0.001)
-FIND = "veracal.privacy.ledger_tables.find"
+FIND = "veracal.privacy.ledger.tables.find"
 
 
 def any_body(connection, asked: Asked) -> object:

@@ -16,21 +16,20 @@ from pathlib import Path
 from types import FrameType
 
 from assurance import ledgers, slim
-from veracal import privacy
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
+from veracal.privacy import ledger
 from veracal.privacy.budget import Budget
-from veracal.privacy.chain import Entry, digest
 from veracal.privacy.events import Pure
-from veracal.privacy.ledger import Ledger, open_ledger
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.chain import Entry, digest
 
 NAME = "kill"
 COST = Pure(0.25)
-ROOM = Path(privacy.__file__).parent
+ROOM = Path(ledger.__file__).parent
 WATCHED = {
     str(path)
     for path in (
-        *ROOM.glob("ledger*.py"),
-        ROOM / "chain.py",
+        *ROOM.glob("*.py"),
         Path(ledgers.__file__),
         Path(__file__),
     )

@@ -13,9 +13,9 @@ import time
 from assurance import ledgers, slim
 from veracal.errors import VeracalError
 from veracal.privacy.budget import Budget
-from veracal.privacy.chain import digest
 from veracal.privacy.events import Pure
-from veracal.privacy.ledger import Ledger, open_ledger
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.chain import digest
 
 NAME = "kill_random"
 LONG = True

@@ -16,10 +16,10 @@ from randomgen import ChaCha
 from scipy import stats
 
 from veracal import _random
-from veracal.privacy.clipping import Clipped, Flat
-from veracal.privacy.descent import Descent
-from veracal.privacy.sampling import FullBatch
-from veracal.privacy.updates import SGD
+from veracal.privacy.descent.clipping import Clipped, Flat
+from veracal.privacy.descent.loop import Descent
+from veracal.privacy.descent.sampling import FullBatch
+from veracal.privacy.descent.updates import SGD
 
 NAME = "noise"
 ALPHA = 1e-6

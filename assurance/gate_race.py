@@ -8,11 +8,13 @@ from pathlib import Path
 
 from assurance import ledgers
 from veracal.errors import BudgetError, VeracalError
-from veracal.privacy import ledger_charge, ledger_store, ledger_tables
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Pure
-from veracal.privacy.ledger import Ledger, open_ledger
-from veracal.privacy.ledger_charge import Asked
+from veracal.privacy.ledger import charge as ledger_charge
+from veracal.privacy.ledger import store as ledger_store
+from veracal.privacy.ledger import tables as ledger_tables
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.charge import Asked
 
 NAME = "race"
 PROCESSES = 8

@@ -10,8 +10,8 @@ import numpy as np
 
 from assurance.ledgers import Patches, patched
 from veracal.data import Scores
-from veracal.privacy.score_queries import Brier, Correct, NegativeLogLikelihood
-from veracal.privacy.sums import BinnedSum, BoundedSum, DenseSum
+from veracal.privacy.answers.score_queries import Brier, Correct, NegativeLogLikelihood
+from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 
 NAME = "sums"
 
@@ -80,15 +80,18 @@ def narrow(values: Any, bounds: Any, grid: Any) -> np.ndarray:
     return np.cumsum(units.astype(np.float32), dtype=np.float32).astype(np.int64)
 
 
-EVALUATE, BLOCKS = "veracal.privacy.sums.ScalarSum.evaluate", "veracal.privacy.sums._blocks"
+EVALUATE, BLOCKS = (
+    "veracal.privacy.answers.sums.ScalarSum.evaluate",
+    "veracal.privacy.answers.sums._blocks",
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "float sum": {EVALUATE: as_float},
     "single-precision sum of rounded records": {EVALUATE: records_then_floats},
     "T5 rows scored as they lie": {BLOCKS: as_they_lie},
-    "running total cut off": {"veracal.privacy.sums.exact_total": saturating},
+    "running total cut off": {"veracal.privacy.answers.sums.exact_total": saturating},
     "last chunk dropped": {BLOCKS: first_rows},
-    "running float units": {"veracal.privacy.sums.contributions": narrow},
+    "running float units": {"veracal.privacy.answers.sums.contributions": narrow},
 }
 
 

@@ -21,20 +21,20 @@ from assurance.audits import (
 )
 from assurance.ledgers import Patches, patched
 from veracal.data import Dataset, Scores
-from veracal.privacy import noise, queries
+from veracal.privacy.answers import noise, queries
+from veracal.privacy.answers.grid import Bounds
+from veracal.privacy.answers.holder import Holder
+from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
+from veracal.privacy.answers.sums import BoundedSum
 from veracal.privacy.budget import Budget
-from veracal.privacy.grid import Bounds
-from veracal.privacy.holder import Holder
-from veracal.privacy.ledger import Ledger, open_ledger
-from veracal.privacy.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.sums import BoundedSum
+from veracal.privacy.ledger.book import Ledger, open_ledger
 
 NAME = "tails"
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
-ADD = "veracal.privacy.holder.add_discrete_laplace"
-EVENT = "veracal.privacy.holder.laplace_event"
-ANSWER = "veracal.privacy.ledger.Ledger.answer"
-REACH = "veracal.privacy.sums.contributions"
+ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
+EVENT = "veracal.privacy.answers.holder.laplace_event"
+ANSWER = "veracal.privacy.ledger.book.Ledger.answer"
+REACH = "veracal.privacy.answers.sums.contributions"
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from pathlib import Path
 from assurance import ledgers
 from veracal.errors import VeracalError
 from veracal.privacy.budget import Budget
-from veracal.privacy.chain import digest
 from veracal.privacy.events import Pure
-from veracal.privacy.ledger import Ledger, open_ledger
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.chain import digest
 
 NAME = "torn_wal"
 LONG = True

@@ -15,17 +15,19 @@ from pathlib import Path
 from unittest import mock
 
 from veracal.errors import LedgerError
-from veracal.privacy import ledger_charge, ledger_store, ledger_tables
-from veracal.privacy.chain import Entry
-from veracal.privacy.ledger import Ledger
-from veracal.privacy.ledger_charge import Asked
+from veracal.privacy.ledger import charge as ledger_charge
+from veracal.privacy.ledger import store as ledger_store
+from veracal.privacy.ledger import tables as ledger_tables
+from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.chain import Entry
+from veracal.privacy.ledger.charge import Asked
 
 Patches = Mapping[str, object]
 CORRECT: Patches = {}
-ENTER = "veracal.privacy.ledger.enter"
-SCHEMA = "veracal.privacy.ledger_tables.SCHEMA"
-WRITING = "veracal.privacy.ledger_charge.writing"
-KEPT = "veracal.privacy.ledger_charge._kept"
+ENTER = "veracal.privacy.ledger.book.enter"
+SCHEMA = "veracal.privacy.ledger.tables.SCHEMA"
+WRITING = "veracal.privacy.ledger.charge.writing"
+KEPT = "veracal.privacy.ledger.charge._kept"
 
 
 @contextmanager
@@ -147,5 +149,5 @@ REDRAWN: Patches = {KEPT: kept_but_drawn_again}
 APART: Patches = {
     SCHEMA: without(DEBIT),
     WRITING: unlocked,
-    "veracal.privacy.ledger_tables.append": append_in_two,
+    "veracal.privacy.ledger.tables.append": append_in_two,
 }

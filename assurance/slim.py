@@ -32,6 +32,9 @@ class Nothing(type):
     def __getattr__(cls, name: str) -> type:
         return nothing(name)
 
+    def __call__(cls, *_: object, **__: object) -> type:
+        return cls
+
 
 class Empty(MetaPathFinder, Loader):
     """Finds, in place of heavy packages, modules in which every name is an empty class."""

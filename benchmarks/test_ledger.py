@@ -13,7 +13,7 @@ import pytest
 
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Pure
-from veracal.privacy.ledger import open_ledger
+from veracal.privacy.ledger.book import open_ledger
 
 
 @pytest.mark.benchmark(group="one durable charge")

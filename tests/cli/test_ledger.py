@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from veracal.privacy.events import Gaussian, Pure
-from veracal.privacy.ledger import Ledger
+from veracal.privacy.ledger.book import Ledger
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = """

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from veracal.privacy.accounting import epsilon_for
+from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.events import PoissonGaussian, Repeated
 
 TRAIN = ["plan", "train", "--records", "10000", "--batch", "100"]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from veracal.data import Scores
+from veracal.privacy.answers.holder import Holder
+from veracal.privacy.answers.noise import add_discrete_laplace
+from veracal.privacy.answers.queries import laplace_event
+from veracal.privacy.answers.score_queries import Brier, Correct, Count
+from veracal.privacy.answers.sources import Pool, Public, Release
+from veracal.privacy.answers.sums import BinnedSum
 from veracal.privacy.budget import Budget
-from veracal.privacy.holder import Holder
-from veracal.privacy.ledger import open_ledger
-from veracal.privacy.noise import add_discrete_laplace
-from veracal.privacy.queries import laplace_event
-from veracal.privacy.score_queries import Brier, Correct, Count
-from veracal.privacy.sources import Pool, Public, Release
-from veracal.privacy.sums import BinnedSum
+from veracal.privacy.ledger.book import open_ledger
 from veracal.testing import check_source
 
 rng = np.random.default_rng(0)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from veracal.privacy.schedules import Exponential, Linear
-from veracal.privacy.updates import SGD, Adam, Langevin, Momentum
+from veracal.privacy.descent.schedules import Exponential, Linear
+from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
 from veracal.testing import check_update
 
 OURS = [

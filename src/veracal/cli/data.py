@@ -174,10 +174,10 @@ def count(
     The same question asked again gets the same answer and costs nothing.
     """
     from veracal.data import Schema, load
-    from veracal.privacy.holder import Holder
-    from veracal.privacy.ledger import Ledger
-    from veracal.privacy.pure import micro
-    from veracal.privacy.score_queries import Count
+    from veracal.privacy.answers.holder import Holder
+    from veracal.privacy.answers.score_queries import Count
+    from veracal.privacy.costs.pure import micro
+    from veracal.privacy.ledger.book import Ledger
 
     source = _source(what, schema, part or variant)
     paying = Ledger(ledger)

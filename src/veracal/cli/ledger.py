@@ -8,7 +8,7 @@ import typer
 from veracal.cli import _show
 
 if TYPE_CHECKING:
-    from veracal.privacy.ledger import Ledger
+    from veracal.privacy.ledger.book import Ledger
 
 app = typer.Typer(no_args_is_help=True, help="Open, look at and verify privacy ledgers.")
 
@@ -46,8 +46,8 @@ def open_(
     """Make a new ledger with a budget that never changes."""
     from veracal.errors import VeracalError
     from veracal.privacy.budget import Budget, Unit
-    from veracal.privacy.ledger import open_ledger
-    from veracal.privacy.plan_files import read_plan
+    from veracal.privacy.ledger.book import open_ledger
+    from veracal.privacy.ledger.plan_files import read_plan
 
     by_default = "plan" if plan else "open" if delta else "pure"
     try:
@@ -70,7 +70,7 @@ def open_(
 @app.command(epilog="Example:  veracal ledger show study.ledger")
 def show(path: File, json: Json = False) -> None:
     """Show a ledger: its budget, what each part spent and has left, and its entries."""
-    from veracal.privacy.ledger import Ledger
+    from veracal.privacy.ledger.book import Ledger
 
     _report(Ledger(path), json=json)
 
@@ -85,7 +85,7 @@ def verify(
 ) -> None:
     """Compute every hash, cost and sum of a ledger again; exit 1 if something is wrong."""
     from veracal.errors import LedgerError
-    from veracal.privacy.ledger import Ledger
+    from veracal.privacy.ledger.book import Ledger
 
     problems: tuple[str, ...] = ()
     try:
@@ -121,7 +121,7 @@ def export(
     Answers were released, though perhaps not to everybody: without --answers their hashes
     stand for them.
     """
-    from veracal.privacy.ledger import Ledger
+    from veracal.privacy.ledger.book import Ledger
 
     _show.print_json(Ledger(path).to_json(answers=answers))
 
@@ -198,7 +198,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
     """Everything that is shown about a ledger."""
     from dataclasses import asdict
 
-    from veracal.privacy.ledger_units import Cost
+    from veracal.privacy.ledger.units import Cost
 
     opening, entries = ledger.opening, ledger.entries()
     rule = opening.rule

@@ -91,7 +91,7 @@ def _steps(epochs: float | None, records: int, batch: float) -> int:
 
 def _table(made: "TrainingPlan") -> object:
     """The plan, line by line."""
-    from veracal.privacy.statement import rounded_up
+    from veracal.privacy.costs.statement import rounded_up
 
     promise = made.statement
     on_mean = rounded_up(made.noise_multiplier / made.expected_batch)

@@ -3,7 +3,7 @@
 An event names a mechanism, its noise, and how far one *row* moves the noised statistic
 (its sensitivity) under a neighboring relation. It says nothing about the data, so it can be
 written down, charged and checked before a record is read. What an event costs is computed in
-:mod:`veracal.privacy.accounting`.
+:mod:`veracal.privacy.costs.accounting`.
 
 Every number is turned into a Python ``float`` or ``int`` on the way in: dp-accounting 0.6.0
 counts events whose multipliers are ints as one event (methods T2).

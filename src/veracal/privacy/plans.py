@@ -5,11 +5,11 @@ from typing import Any
 
 from veracal import _checks
 from veracal.privacy.budget import Budget, Relation, Unit
+from veracal.privacy.costs.planning import noise_for
+from veracal.privacy.costs.statement import Statement, statement
+from veracal.privacy.descent.sampling import FullBatch, Poisson, Sampler
+from veracal.privacy.descent.schedules import Exponential, levels, values
 from veracal.privacy.events import Composed, Event, Repeated
-from veracal.privacy.planning import noise_for
-from veracal.privacy.sampling import FullBatch, Poisson, Sampler
-from veracal.privacy.schedules import Exponential, levels, values
-from veracal.privacy.statement import Statement, statement
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def plan_training(
     --------
     >>> plan = plan_training(records=60_000, batch=256, steps=3_000, delta=1e-5, epsilon=1)
     >>> round(plan.noise_multiplier, 2), plan.statement.epsilon <= 1
-    (1.14, True)
+    (1.13, True)
     """
     _checks.whole(records=records, steps=steps)
     _checks.positive(batch=batch, delta=delta)

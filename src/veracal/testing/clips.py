@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Array, Floats
-from veracal.privacy.clipping import Clip, clipped_sum
+from veracal.privacy.descent.clipping import Clip, clipped_sum
 
 _SMALLEST, _LARGEST = float(np.nextafter(0, 1)), float(np.finfo(np.float64).max)
 
@@ -25,7 +25,7 @@ def check_clip(clip: Clip) -> None:
 
     Examples
     --------
-    >>> from veracal.privacy.clipping import Flat
+    >>> from veracal.privacy.descent.clipping import Flat
     >>> check_clip(Flat(0.5))
     """
     bound = clip.bound

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from veracal._types import Floats
-from veracal.privacy.accounting import epsilon_for
 from veracal.privacy.budget import Unit
+from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.events import Event, from_json, to_json
 
 Draw = Callable[[Any, int], ArrayLike]
@@ -77,8 +77,9 @@ def check_mechanism(
         for p, q in (outputs, outputs[::-1]):
             sign = 1 if upper else -1
             threshold = _best(sign * p[:half], sign * q[:half], delta)
-            hits = [int((sign * x[half:] >= threshold).sum()) for x in (p, q)]
-            certified = max(certified, _bound(*hits, draws - half, delta, alpha / 4))
+            hits, others = (int((sign * x[half:] >= threshold).sum()) for x in (p, q))
+            found = _bound(hits, others, draws - half, delta, alpha / 4)
+            certified = max(certified, found)
     assert certified <= claimed, (
         f"a release costs at least epsilon = {certified:.3g} at delta = {delta:g}, but the "
         f"event says {claimed:.3g}: it takes more noise, or states too small a sensitivity"

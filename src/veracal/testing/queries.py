@@ -11,9 +11,9 @@ import numpy as np
 
 from veracal._types import Array, Ints
 from veracal.data import Scores
+from veracal.privacy.answers.noise import MOST_NOISE
+from veracal.privacy.answers.queries import Query
 from veracal.privacy.budget import RELATIONS
-from veracal.privacy.noise import MOST_NOISE
-from veracal.privacy.queries import Query
 
 MakeRecords = Callable[[int, np.random.Generator], Any]
 _EXTREMES = (0.0, -0.0, 5e-324, 1e-300, 1.0, 20.0, 88.8, 745.2, 3.4e38, 1.7e308)
@@ -71,7 +71,7 @@ def check_query(
 
     Examples
     --------
-    >>> from veracal.privacy.score_queries import Brier
+    >>> from veracal.privacy.answers.score_queries import Brier
     >>> check_query(Brier(), trials=5)
     """
     _check_statement(query)

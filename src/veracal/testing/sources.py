@@ -7,10 +7,10 @@ import numpy as np
 
 from veracal._types import Ints
 from veracal.errors import BudgetError, ConflictError, VeracalError
+from veracal.privacy.answers.grid import Grid
+from veracal.privacy.answers.queries import Query, Setting
+from veracal.privacy.answers.sources import Release, Source
 from veracal.privacy.budget import Relation
-from veracal.privacy.grid import Grid
-from veracal.privacy.queries import Query, Setting
-from veracal.privacy.sources import Release, Source
 
 MakeSource = Callable[[int], Source]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Floats
-from veracal.privacy.updates import Update
+from veracal.privacy.descent.updates import Update
 
 
 def check_update(update: Update) -> None:
@@ -23,7 +23,7 @@ def check_update(update: Update) -> None:
 
     Examples
     --------
-    >>> from veracal.privacy.updates import SGD
+    >>> from veracal.privacy.descent.updates import SGD
     >>> check_update(SGD(0.1))
     """
     for shape in ((3,), (2, 3), ()):

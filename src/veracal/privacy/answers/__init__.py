@@ -1,0 +1,1 @@
+"""Questions to private records, and answers with exact noise."""

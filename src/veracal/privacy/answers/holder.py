@@ -1,0 +1,222 @@
+"""Records with a ledger in front of them."""
+
+import hashlib
+import json
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Ints
+from veracal.data import Dataset, Scores
+from veracal.errors import DataError
+from veracal.privacy.answers.noise import add_discrete_laplace, discrete_laplace_std
+from veracal.privacy.answers.queries import Query, Records, laplace_event
+from veracal.privacy.answers.sources import Release
+from veracal.privacy.budget import Unit
+from veracal.privacy.events import Event
+from veracal.privacy.ledger.book import Ledger
+
+
+class PrivateModel(Protocol):
+    """What a holder can fit: something that knows its cost before it sees a record."""
+
+    def event(self) -> Event:
+        """Cost of one fit."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit to rows X and labels y."""
+
+
+Model = TypeVar("Model", bound=PrivateModel)
+
+
+class Holder:
+    r"""Records that are only reached through a ledger: a :class:`Source`.
+
+    Parameters
+    ----------
+    records : Scores or Dataset
+    ledger : Ledger
+        Says whom to protect under which relation, and pays.
+    part : str, optional
+        Part of the ledger that these records are, disjoint from its other parts.
+    version : str
+        Public mark of these records. Give another one when they change: answers are
+        remembered by question, and the question includes the mark.
+
+    Guarantees
+    ----------
+    A record is read only after the ledger has granted the cost, and the answer leaves only
+    once cost and answer are committed together. Nothing that an error or a refusal says
+    depends on a record, but for what is checked here, when the records are enrolled: that no
+    unit has more rows than the ledger's unit allows. Noise is drawn from secret randomness;
+    there is no seed.
+
+    Notes
+    -----
+    Records without unit ids count as one unit a row. Whoever enrolls several rows of one
+    person without saying so breaks the promise to that person.
+    """
+
+    __slots__ = ("_records", "ledger", "part", "version")
+
+    def __init__(
+        self, records: Records, ledger: Ledger, *, part: str | None = None, version: str = ""
+    ) -> None:
+        if not isinstance(records, Scores | Dataset):
+            raise DataError(
+                "records", "scores or a data set", type(records).__name__, "Load them first."
+            )
+        check_units(records, ledger.budget.unit)
+        self._records, self.ledger, self.part, self.version = records, ledger, part, version
+
+    def __repr__(self) -> str:
+        return f"Holder({self._records.name!r}, {self.ledger!r}, part={self.part!r})"
+
+    def event(self, query: Query, micro_epsilon: int) -> Event:
+        """What an answer would charge."""
+        budget = self.ledger.budget
+        return laplace_event(query, micro_epsilon, budget.relation, budget.unit)
+
+    def answer(
+        self, query: Query, *, micro_epsilon: int, request: str | None = None
+    ) -> Release:
+        """Answer a query with discrete Laplace noise.
+
+        Parameters
+        ----------
+        query : Query
+        micro_epsilon : int
+            What one unit pays, in millionths of epsilon; the noise is made to cost that.
+        request : str, optional
+            Id of the request, for safe retries. Without one the question itself is the id:
+            asked again, it gets the same answer at no cost.
+        """
+        _checks.whole(micro_epsilon=micro_epsilon)
+        budget = self.ledger.budget
+        event = laplace_event(query, int(micro_epsilon), budget.relation, budget.unit)
+        # Asked of no record first, so that a question that does not fit (no labels, features
+        # instead of scores) is refused before anything is charged.
+        _evaluated(query, self._records.take(np.arange(0)))
+        body = question(query, int(micro_epsilon), self._records.name, self.part, self.version)
+
+        def compute() -> bytes:
+            exact = _evaluated(query, self._records)
+            return json.dumps(add_discrete_laplace(exact, event.noise).tolist()).encode()
+
+        answer = self.ledger.answer(
+            event,
+            query.name,
+            compute,
+            request=hashlib.sha256(body).hexdigest() if request is None else request,
+            body=body,
+            part=self.part,
+        )
+        return Release(
+            query.name,
+            tuple(json.loads(answer)),
+            query.grid,
+            discrete_laplace_std(event.noise) * query.grid.step,
+            int(micro_epsilon),
+            event,
+            private=True,
+            head=self.ledger.head,
+        )
+
+    def fit(self, model: Model, *, purpose: str = "training") -> Model:
+        """Charge what a model says it costs, then fit it to the records.
+
+        Parameters
+        ----------
+        model : PrivateModel
+            Anything with ``event()`` and ``fit(X, y)``.
+        purpose : str
+            For the ledger.
+
+        Returns
+        -------
+        The model.
+        """
+        records = self._records
+        if not isinstance(records, Dataset):
+            raise DataError("records", "a data set", "scores", "Fit where the features are.")
+        event = model.event()
+        if event.relation == "replace-one" and records.may_drop:
+            raise DataError(
+                records.name,
+                "as many rows after replacing a record as before",
+                "a data set from which rows were dropped",
+                "Use an add-remove event, or declare how to fill in what is missing.",
+            )
+        self.ledger.charge(event, purpose, part=self.part)
+        model.fit(records.X, records.y)
+        told = getattr(model, "event_", event)
+        if told != event:
+            raise ValueError(
+                f"{purpose!r} was charged as {event!r}, but the fit says it was {told!r}. "
+                "Do not release this model: its cost is not the one that was paid."
+            )
+        return model
+
+
+def question(
+    query: Query, micro_epsilon: int, records: str, part: str | None, version: str
+) -> bytes:
+    """Write down everything public about a question, always in the same bytes."""
+    about = {
+        "query": query.name,
+        "kind": type(query).__name__,
+        "settings": dict(query.settings),
+        "bits": query.grid.bits,
+        "entries": query.entries,
+        "sensitivity": [query.sensitivity("add-remove"), query.sensitivity("replace-one")],
+        "micro_epsilon": micro_epsilon,
+        "records": records,
+        "part": part,
+        "version": version,
+    }
+    return json.dumps(about, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def check_units(records: Records, unit: Unit) -> None:
+    """Refuse records of which a unit may have more rows than the ledger's unit.
+
+    A data set must have declared its bound (:func:`veracal.data.limit_contributions`); scores
+    are counted.
+    """
+    if records.units is None:
+        return  # each row is a unit of its own
+    if unit.name == "record":
+        raise DataError(
+            f"{records.name}: units",
+            "none, since the ledger protects one record",
+            "ids of units",
+            "Open the ledger for Unit('patient', at_most=...), or leave out the ids if rows "
+            "are really what is to be protected.",
+        )
+    if isinstance(records, Dataset):
+        most = records.at_most
+    else:
+        most = int(np.unique(records.units, return_counts=True)[1].max(initial=0))
+    if most is None or most > unit.at_most:
+        raise DataError(
+            f"{records.name}: units",
+            f"at most {unit.at_most} rows of {unit.name}, as the ledger protects",
+            "no declared bound" if most is None else f"up to {most}",
+            "Use limit_contributions first.",
+        )
+
+
+def _evaluated(query: Query, records: Records) -> Ints:
+    """Evaluate a query and check what it returns, so that no float meets the noise."""
+    exact: object = query.evaluate(records)
+    if isinstance(exact, np.ndarray):
+        found = f"{exact.dtype} of shape {exact.shape}"
+        if exact.dtype == np.int64 and exact.shape == (query.entries,):
+            return exact
+    else:
+        found = type(exact).__name__
+    raise ValueError(
+        f"Expected {query.name!r} to return int64 of shape ({query.entries},), got {found}."
+    )

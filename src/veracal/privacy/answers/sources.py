@@ -1,0 +1,215 @@
+"""Who answers queries, and what an answer says of itself.
+
+Whatever recalibrates or measures privately is written against :class:`Source` and never learns
+whether the records lie here, lie elsewhere or are spread over many places.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Floats
+from veracal.privacy.answers.grid import Grid
+from veracal.privacy.answers.noise import discrete_laplace_reach
+from veracal.privacy.answers.queries import Query, Records
+from veracal.privacy.costs.pure import MICRO
+from veracal.privacy.events import DiscreteLaplace, Event, Parallel
+
+
+@dataclass(frozen=True)
+class Release:
+    r"""The answer to a query.
+
+    Attributes
+    ----------
+    query : str
+        Name of the query.
+    units : tuple of int
+        The answer in units of the grid.
+    grid : Grid
+    noise_std : float
+        Standard deviation of the noise on each entry, in the query's own measure.
+    micro_epsilon : int
+        What one unit of the records paid, in millionths of epsilon.
+    event : Event or None
+        What was charged; None if nothing protects the answer.
+    private : bool
+        Whether the answer is protected by the event.
+    head : str or None
+        Head of the ledger's chain when the answer was given, for whoever wants to check later
+        that the ledger was not set back. It is not part of the answer.
+
+    Guarantees
+    ----------
+    Every value is a multiple of the grid's step, exactly.
+
+    Examples
+    --------
+    >>> Release("count", (41,), Grid(0), 1.0, 500_000, None, private=False).value
+    41.0
+    """
+
+    query: str
+    units: tuple[int, ...]
+    grid: Grid
+    noise_std: float
+    micro_epsilon: int
+    event: Event | None
+    private: bool
+    head: str | None = field(default=None, compare=False)
+
+    @property
+    def values(self) -> Floats:
+        """The answer, of shape (entries,)."""
+        return self.grid.values(self.units)
+
+    @property
+    def value(self) -> float:
+        """The answer to a query with one entry."""
+        if len(self.units) != 1:
+            raise ValueError(
+                f"Expected one entry, but {self.query!r} has {len(self.units)}. Use .values."
+            )
+        return float(self.values[0])
+
+    def intervals(self, level: float = 0.95) -> Floats:
+        """Where the exact answers lie, each with probability ``level`` over the noise.
+
+        Only the noise is counted: what a sample of records says about others it does not say.
+
+        Returns
+        -------
+        array of shape (entries, 2)
+        """
+        noises = _noises(self.event)
+        each = 1 - (1 - level) / max(1, len(noises))  # all of them at once (Bonferroni)
+        reach = sum(discrete_laplace_reach(noise, each) for noise in noises)
+        ends = [(unit - reach, unit + reach) for unit in self.units]
+        return np.array([self.grid.values(pair) for pair in ends])
+
+    @property
+    def epsilon(self) -> float:
+        """What one unit of the records paid."""
+        return self.micro_epsilon / MICRO
+
+
+def _noises(event: Event | None) -> list[float]:
+    """The noise of every source that an answer adds up."""
+    if event is None:
+        return []
+    if isinstance(event, Parallel):
+        return [noise for part in event.events for noise in _noises(part)]
+    if isinstance(event, DiscreteLaplace):
+        return [event.noise]
+    raise ValueError(f"Expected discrete Laplace noise, got {type(event).__name__}.")
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Somebody who answers queries.
+
+    Whoever writes one runs :func:`veracal.testing.check_source` on it.
+
+    Guarantees
+    ----------
+    The cost is charged in one step with the answer, and what cannot be paid is refused before
+    a record is read. A repeated request gets the same answer at no cost; another question
+    under the same request raises :class:`~veracal.errors.ConflictError`.
+    """
+
+    def answer(
+        self, query: Query, *, micro_epsilon: int, request: str | None = None
+    ) -> Release:
+        """Answer a query with the noise that ``micro_epsilon`` millionths of epsilon buy.
+
+        Parameters
+        ----------
+        query : Query
+        micro_epsilon : int
+        request : str, optional
+            Id of the request, for safe retries. Without one the question itself is the id:
+            asked again, it gets the same answer.
+        """
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Public:
+    """A source of *public* records: its answers are exact, cost nothing and protect nobody.
+
+    Parameters
+    ----------
+    records : Scores or Dataset
+    """
+
+    records: Records
+
+    def __repr__(self) -> str:
+        return f"Public({self.records!r})"
+
+    def answer(
+        self, query: Query, *, micro_epsilon: int, request: str | None = None
+    ) -> Release:
+        """Answer exactly; the release says that it is not private."""
+        _checks.whole(micro_epsilon=micro_epsilon)
+        units = tuple(int(k) for k in query.evaluate(self.records))
+        return Release(query.name, units, query.grid, 0.0, 0, None, private=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    r"""Several sources that answer as one, by the sum of their answers.
+
+    Each source adds its own noise and charges its own ledger the full ``micro_epsilon``.
+
+    Parameters
+    ----------
+    sources : iterable of Source
+
+    Guarantees
+    ----------
+    If no unit has records at two sources, each unit pays ``micro_epsilon`` once. One with
+    records at several pays at each of them. Replacing a record means replacing it inside its
+    source; moving one from source to source costs both. A source that refuses ends the
+    answer; what others were charged stays charged, and asking again repeats their answers.
+    """
+
+    sources: Iterable[Source]
+
+    def __post_init__(self) -> None:
+        sources = tuple(self.sources)
+        if not sources or len({id(source) for source in sources}) < len(sources):
+            raise ValueError(f"Expected different sources, at least one, got {sources!r}.")
+        object.__setattr__(self, "sources", sources)
+
+    def answer(
+        self, query: Query, *, micro_epsilon: int, request: str | None = None
+    ) -> Release:
+        """Ask every source, and add."""
+        answers = [
+            source.answer(
+                query,
+                micro_epsilon=micro_epsilon,
+                request=None if request is None else f"{request}/{i}",
+            )
+            for i, source in enumerate(self.sources)
+        ]
+        for found in answers:
+            if (found.grid, len(found.units)) != (query.grid, query.entries):
+                raise ValueError(
+                    f"Expected {query.entries} entries on {query.grid} from every source, got "
+                    f"{len(found.units)} on {found.grid}."
+                )
+        events = tuple(a.event for a in answers if a.event is not None)
+        return Release(
+            query.name,
+            tuple(sum(entry) for entry in zip(*(a.units for a in answers), strict=True)),
+            query.grid,
+            math.hypot(*(a.noise_std for a in answers)),
+            max(a.micro_epsilon for a in answers),
+            Parallel(events) if events else None,
+            private=all(a.private for a in answers),
+        )

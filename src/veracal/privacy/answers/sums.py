@@ -1,0 +1,308 @@
+"""Sums over records as queries: of a number, of a number by bins, of a vector."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Frozen, Ints
+from veracal.data import Scores
+from veracal.privacy.answers.grid import (
+    MOST_UNITS,
+    Bounds,
+    Grid,
+    contributions,
+    dense_contributions,
+    exact_total,
+)
+from veracal.privacy.answers.queries import Records, Setting
+from veracal.privacy.budget import Relation
+
+_ROWS = 256  # scored at once
+_CELLS = 2**22  # likewise, where there are many classes
+
+
+class ScalarSum(ABC):
+    """Sum of one bounded number for each record; which number is left to say."""
+
+    bits: int
+    entries = 1
+
+    @property
+    @abstractmethod
+    def bounds(self) -> Bounds:
+        """What a record contributes, in units."""
+
+    @abstractmethod
+    def per_record(self, records: Any) -> Array:
+        """A number for each record, of shape (n,), computed from that record alone."""
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the answer."""
+        return Grid(self.bits)
+
+    def sensitivity(self, relation: Relation) -> int:
+        """Most that the sum moves, in units."""
+        return self.bounds.sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """The same: there is one entry."""
+        return float(self.sensitivity(relation))
+
+    def evaluate(self, records: Any) -> Ints:
+        """The sum, in units."""
+        bounds = self.bounds
+
+        def block(part: Any, real: int) -> Ints:
+            units = contributions(_per_record(self.per_record, part), bounds, self.grid)
+            result: Ints = units[:real].sum(keepdims=True)
+            return result
+
+        return exact_total(_blocks(records, block), 1)
+
+
+@dataclass(frozen=True)
+class BoundedSum(ScalarSum):
+    r"""Sum of one bounded number for each record.
+
+    Parameters
+    ----------
+    name : str
+    values : callable
+        From records to an array of shape (n,), a number for each of them, computed from that
+        record alone. Numbers outside the bounds are clipped; what is not finite counts zero.
+    low, high : float
+        Public bounds of a number, rounded outward to the grid.
+    bits : int
+        Of the grid: the number is rounded to a multiple of :math:`2^{-bits}`.
+    settings : mapping, optional
+        What else belongs to the question, such as a temperature.
+
+    Examples
+    --------
+    >>> scores = Scores.from_logits([[0.0, 2.0], [3.0, 0.0]], [1, 1])
+    >>> sure = BoundedSum("confidence", lambda s: s.confidence, 0, 1, bits=10)
+    >>> sure.evaluate(scores), sure.sensitivity("replace-one")
+    (array([1877]), 1024)
+    """
+
+    name: str
+    values: Callable[[Any], Array]
+    low: float
+    high: float
+    bits: int = 20
+    settings: Mapping[str, Setting] = field(default_factory=Frozen)
+
+    def __post_init__(self) -> None:
+        _named(self.name)
+        object.__setattr__(self, "settings", Frozen(self.settings))
+        _ = self.bounds
+
+    @property
+    def bounds(self) -> Bounds:
+        """What a record contributes, in units."""
+        return Bounds.of(self.low, self.high, self.grid)
+
+    def per_record(self, records: Any) -> Array:
+        """The numbers of some records."""
+        return self.values(records)
+
+
+@dataclass(frozen=True)
+class BinnedSum:
+    r"""Sums of one bounded number for each record, by public bins.
+
+    Each record falls into one bin, so it moves one entry only, and the replaced and the
+    replacing record two.
+
+    Parameters
+    ----------
+    name : str
+    values : callable
+        As of :class:`BoundedSum`.
+    bins : callable
+        From records to an array of shape (n,): the number of each record's bin, from that
+        record alone. A record outside of all bins counts nowhere.
+    n_bins : int
+        Public number of bins.
+    low, high, bits, settings
+        As of :class:`BoundedSum`.
+    """
+
+    name: str
+    values: Callable[[Any], Array]
+    bins: Callable[[Any], Array]
+    n_bins: int
+    low: float
+    high: float
+    bits: int = 20
+    settings: Mapping[str, Setting] = field(default_factory=Frozen)
+
+    def __post_init__(self) -> None:
+        _named(self.name)
+        _checks.whole(n_bins=self.n_bins)
+        object.__setattr__(self, "settings", Frozen(self.settings))
+        _ = self.bounds
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the answer."""
+        return Grid(self.bits)
+
+    @property
+    def entries(self) -> int:
+        """Number of bins."""
+        return int(self.n_bins)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What a record contributes to its bin, in units."""
+        return Bounds.of(self.low, self.high, self.grid)
+
+    def sensitivity(self, relation: Relation) -> int:
+        """Most that the sums move in the L1 norm, in units."""
+        return self.bounds.one_bin_sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """Most that they move in the L2 norm: two entries by ``reach`` each, or one."""
+        l1 = self.sensitivity(relation)
+        return float(l1) if relation == "add-remove" else _root_up(2 * self.bounds.reach**2)
+
+    def evaluate(self, records: Any) -> Ints:
+        """The sums, in units."""
+        bounds = self.bounds
+
+        def block(part: Any, real: int) -> Ints:
+            units = contributions(_per_record(self.values, part), bounds, self.grid)[:real]
+            bins = np.asarray(_per_record(self.bins, part))[:real]
+            inside = (bins >= 0) & (bins < self.n_bins) & (bins == np.floor(bins))
+            sums = np.zeros(self.n_bins, dtype=np.int64)
+            np.add.at(sums, bins[inside].astype(np.int64), units[inside])
+            return sums
+
+        return exact_total(_blocks(records, block), self.entries)
+
+
+@dataclass(frozen=True)
+class DenseSum:
+    r"""Sum of a vector of bounded norm for each record.
+
+    Parameters
+    ----------
+    name : str
+    values : callable
+        From records to an array of shape (n, width), a vector for each of them, from that
+        record alone. One that is too long is scaled down; one with an entry that is not
+        finite counts zero.
+    width : int
+    norm_bound : float
+        Longest norm of a vector.
+    power : 1 or 2
+        Whether the bound is on the L1 or on the L2 norm.
+    bits, settings
+        As of :class:`BoundedSum`. Entries are truncated toward zero, which lengthens nothing.
+    """
+
+    name: str
+    values: Callable[[Any], Array]
+    width: int
+    norm_bound: float
+    power: Literal[1, 2] = 1
+    bits: int = 16
+    settings: Mapping[str, Setting] = field(default_factory=Frozen)
+
+    def __post_init__(self) -> None:
+        _named(self.name)
+        _checks.whole(width=self.width)
+        _checks.positive(norm_bound=self.norm_bound)
+        if self.power not in (1, 2):
+            raise ValueError(f"Expected power 1 or 2, got power={self.power!r}.")
+        object.__setattr__(self, "settings", Frozen(self.settings))
+        if self.most > MOST_UNITS or self.width * self.most**self.power > 2**62:
+            raise ValueError(
+                f"A bound of {self.most} units on {self.width} entries leaves 64 bits. "
+                "Use fewer bits or a smaller norm bound."
+            )
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the answer."""
+        return Grid(self.bits)
+
+    @property
+    def entries(self) -> int:
+        """Length of the vectors."""
+        return int(self.width)
+
+    @property
+    def most(self) -> int:
+        """Longest norm of a record's vector, in units."""
+        return self.grid.above(self.norm_bound)
+
+    def sensitivity(self, relation: Relation) -> int:
+        r"""In the L1 norm; a bound on the L2 norm grows by at most :math:`\sqrt{width}`."""
+        if self.power == 1:
+            return Bounds(-self.most, self.most).sensitivity(relation)
+        longest = math.isqrt(self.width * self.most**2)  # the L1 norm is whole: round down
+        return longest * Bounds(-1, 1).sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """In the L2 norm, which is never above the L1 norm."""
+        return float(Bounds(-self.most, self.most).sensitivity(relation))
+
+    def evaluate(self, records: Any) -> Ints:
+        """The sum, in units."""
+
+        def block(part: Any, real: int) -> Ints:
+            rows = _per_record(self.values, part, self.width)
+            units = dense_contributions(rows, self.most, self.grid, power=self.power)
+            result: Ints = units[:real].sum(axis=0)
+            return result
+
+        return exact_total(_blocks(records, block), self.entries)
+
+
+def _per_record(function: Callable[[Any], Array], part: Any, width: int | None = None) -> Array:
+    """Call what a query computes for each record, and check its shape, which is public."""
+    with np.errstate(all="ignore"):  # what is not finite is dropped, without a word
+        result = np.asarray(function(part))
+    expected = (len(part),) if width is None else (len(part), width)
+    if result.shape != expected or result.dtype.kind not in "fiub":
+        raise ValueError(
+            f"Expected real numbers of shape {expected}, got {result.dtype} of shape "
+            f"{result.shape}. Return one for each record."
+        )
+    return result.astype(np.int64) if result.dtype.kind == "b" else result
+
+
+def _blocks(records: Records, block: Callable[[Any, int], Ints]) -> Iterator[Ints]:
+    """Apply a function to blocks of rows that all have one shape and one memory layout.
+
+    A row of a float matrix is computed differently in its last bits when it stands alone, or
+    column after column: then the number of *other* records would move units of this one. So
+    the last block is filled up with copies of a row of its own, whose results are dropped.
+    """
+    n, rows = len(records), _ROWS
+    if isinstance(records, Scores):
+        rows = max(1, min(_ROWS, _CELLS // records.n_classes))
+    for start in range(0, max(n, 1), rows):
+        real = min(rows, n - start)
+        index = np.minimum(np.arange(start, start + rows), n - 1) if n else np.arange(0)
+        yield block(records.take(index), real)
+
+
+def _named(name: str) -> None:
+    """Refuse a query without a name."""
+    if not (isinstance(name, str) and name.strip()):
+        raise ValueError(f"Expected a name for the query, got name={name!r}.")
+
+
+def _root_up(square: int) -> float:
+    """Smallest float whose square is no less than an integer, up to the last bit."""
+    root = math.sqrt(square)
+    return root if int(root) ** 2 == square else math.nextafter(root, math.inf)

@@ -1,0 +1,1 @@
+"""What events cost, alone and together."""

@@ -1,0 +1,34 @@
+"""Gaussian noise without sampling, in closed form."""
+
+import math
+
+from dp_accounting import get_epsilon_gaussian
+from scipy import special
+
+from veracal.privacy.costs.leaves import Branch
+from veracal.privacy.events import Gaussian
+
+
+def gaussian_ratio(branch: Branch) -> float | None:
+    """Sensitivity over noise of the one Gaussian that many are together, if nothing else is."""
+    squares = [
+        n * (leaf.sensitivity / leaf.noise) ** 2
+        for leaf, n in branch.items()
+        if isinstance(leaf, Gaussian)
+    ]
+    return math.sqrt(sum(squares)) if len(squares) == len(branch) else None
+
+
+def gaussian_epsilon(ratio: float, delta: float) -> float:
+    """Exact epsilon of a Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded up."""
+    found = float(get_epsilon_gaussian(1 / ratio, delta))
+    return found * (1 + 1e-12)
+
+
+def gaussian_delta(ratio: float, epsilon: float) -> float:
+    r"""Exact delta of a Gaussian mechanism whose sensitivity is ``ratio`` times its noise.
+
+    .. math:: \Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon \Phi(-\mu/2 - \varepsilon/\mu)
+    """
+    near, far = ratio / 2 - epsilon / ratio, -ratio / 2 - epsilon / ratio
+    return float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far)))

@@ -1,0 +1,82 @@
+"""Events taken apart into the mechanisms they consist of."""
+
+import math
+from itertools import product
+
+from veracal.privacy.budget import Unit
+from veracal.privacy.costs.losses import for_rows
+from veracal.privacy.events import (
+    Approximate,
+    AsReplaceOne,
+    Composed,
+    Event,
+    Parallel,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+    Search,
+)
+
+Branch = dict[Event, int]  # mechanisms, and how often each one runs
+_MOST = 256
+
+
+def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Branch]:
+    """Take an event apart: all that may happen to one unit, one branch for each way.
+
+    Disjoint parts are alternatives, since a unit is in one of them only; what composes with
+    them stands in every branch. The cost of the event is that of its worst branch, found at
+    the very end.
+
+    Parameters
+    ----------
+    event : Event
+    unit : Unit
+        Mechanisms are returned as they touch all rows of the unit.
+    keep_weights : bool
+        Leave parallel events with weights as they are.
+    """
+    if isinstance(event, Composed):
+        choices = [branches(part, unit, keep_weights=keep_weights) for part in event.events]
+        if math.prod(len(choice) for choice in choices) > _MOST:
+            raise ValueError(
+                f"Expected at most {_MOST} combinations of parallel parts, got more. "
+                "Compose the events of each part first, then put the parts in parallel once."
+            )
+        return [_joined(combination) for combination in product(*choices)]
+    if isinstance(event, Repeated):
+        inner = branches(event.event, unit)
+        return [{leaf: n * event.times for leaf, n in branch.items()} for branch in inner]
+    if isinstance(event, Parallel) and not (keep_weights and event.weights):
+        return [branch for part in event.events for branch in branches(part, unit)]
+    return [{for_rows(event, unit.at_most): 1}]
+
+
+def is_unbounded(leaf: Event) -> bool:
+    """Whether nothing hides the records: an infinite loss."""
+    if isinstance(leaf, Approximate):
+        return leaf.delta >= 1
+    if isinstance(leaf, Pure | Search | AsReplaceOne | Parallel | Composed | Repeated):
+        return False
+    return leaf.noise == 0 and not costs_nothing(leaf)
+
+
+def costs_nothing(leaf: Event) -> bool:
+    """Whether the mechanism never touches the records."""
+    if isinstance(leaf, Pure):
+        return leaf.epsilon == 0
+    if isinstance(leaf, Approximate):
+        return leaf.epsilon == 0 and leaf.delta == 0
+    if isinstance(leaf, Search | AsReplaceOne | Parallel | Composed | Repeated):
+        return False
+    idle = isinstance(leaf, PoissonGaussian) and leaf.rate == 0
+    return idle or leaf.sensitivity == 0
+
+
+def _joined(parts: tuple[Branch, ...]) -> Branch:
+    """Add up how often each mechanism runs."""
+    total: Branch = {}
+    for part in parts:
+        for leaf, n in part.items():
+            total[leaf] = total.get(leaf, 0) + n
+    return total

@@ -1,0 +1,255 @@
+"""The guarantee, in words and as JSON."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from veracal import _checks
+from veracal.privacy.budget import Relation, Unit
+from veracal.privacy.costs.accounting import delta_for, epsilon_for
+from veracal.privacy.costs.leaves import branches
+from veracal.privacy.costs.renyi import rdp_epsilon
+from veracal.privacy.costs.unsampled import without_sampling
+from veracal.privacy.events import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Search,
+)
+
+_CURVE = tuple(10.0**-power for power in range(2, 11))
+_NEIGHBORS = {
+    "add-remove": "with or without any one {unit}",
+    "replace-one": "with any one {unit} or with another in its place",
+}
+NOT_COVERED = (
+    "whatever was computed from the records and not charged, such as figures marked internal",
+    "settings that were chosen by trying them on the records",
+    "facts declared public: the schema, sizes, bounds, sampling rates and numbers of steps",
+    "the time an answer takes, and whoever controls the machine",
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a release promises to whom.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        The guarantee; epsilon is an upper bound, rounded up.
+    relation : {"add-remove", "replace-one"}
+    unit : str
+        Whom it protects.
+    at_most : int
+        Rows of one unit, all of them protected together.
+    accountant : str
+        How epsilon was computed.
+    composition : str
+        Whether costs were fixed beforehand or could adapt.
+    sampler : str
+        How batches were drawn.
+    numerics : str
+        Whether the noise is exact or idealized.
+    renyi_epsilon : float or None
+        A second, looser opinion, where there is one.
+    epsilon_without_poisson : float or None
+        If batches were not drawn as assumed but every record was used as often as expected at
+        most: no amplification. None where nothing is sampled.
+    advantage : float
+        Most that any attacker's true positive rate exceeds the false positive rate, when
+        guessing whether somebody took part.
+    curve : tuple of (delta, epsilon)
+        The same guarantee at other deltas. All of them hold at once.
+    covers, not_covered : tuple of str
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    unit: str
+    at_most: int
+    accountant: str
+    composition: str
+    sampler: str
+    numerics: str
+    renyi_epsilon: float | None
+    epsilon_without_poisson: float | None
+    advantage: float
+    curve: tuple[tuple[float, float], ...]
+    covers: tuple[str, ...]
+    not_covered: tuple[str, ...] = NOT_COVERED
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as what JSON can hold; an unbounded epsilon is written as null."""
+        written = asdict(self)
+        for name, value in written.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                written[name] = None
+        written["curve"] = [
+            {"delta": d, "epsilon": e if math.isfinite(e) else None} for d, e in self.curve
+        ]
+        written["covers"], written["not_covered"] = list(self.covers), list(self.not_covered)
+        return written
+
+    def text(self) -> str:
+        """The guarantee as paragraphs for people who decide."""
+        return "\n\n".join(
+            [self._promise(), self._meaning(), self._scope(), self._basis(), self._table()]
+        )
+
+    def _promise(self) -> str:
+        rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
+        pure = f"epsilon = {rounded_up(self.epsilon)}"
+        cost = pure if self.delta == 0 else f"{pure}, delta = {self.delta:.3g}"
+        return (
+            f"This release is differentially private for one {self.unit}{rows}: {cost}. "
+            "Nobody who sees it can tell well whether it was made "
+            f"{_NEIGHBORS[self.relation].format(unit=self.unit)} ({self.relation})."
+        )
+
+    def _meaning(self) -> str:
+        return (
+            f"No test of whether a given {self.unit} took part finds those who did more than "
+            f"{rounded_up(100 * self.advantage)} percentage points more often than it accuses "
+            "those who did not."
+        )
+
+    def _scope(self) -> str:
+        covered = "".join(f"\n  + {what}" for what in self.covers)
+        left = "".join(f"\n  - {what}" for what in self.not_covered)
+        return f"Covered:{covered}\nNot covered:{left}"
+
+    def _basis(self) -> str:
+        lines = [
+            f"Accountant: {self.accountant}.",
+            f"Costs: {self.composition}.",
+            f"Batches: {self.sampler}.",
+            f"Noise: {self.numerics}.",
+        ]
+        if self.renyi_epsilon is not None:
+            lines.append(
+                f"By Rényi divergences epsilon is at most {rounded_up(self.renyi_epsilon)}."
+            )
+        if self.epsilon_without_poisson is not None:
+            lines.append(
+                "If the batches had not been drawn at random, each record being used no more "
+                "often than expected: epsilon = "
+                f"{rounded_up(self.epsilon_without_poisson)}."
+            )
+        return "\n".join(lines)
+
+    def _table(self) -> str:
+        rows = [f"  {delta:>9.0e}   {rounded_up(epsilon)}" for delta, epsilon in self.curve]
+        return "\n".join(["      delta   epsilon", *rows])
+
+
+def statement(
+    event: Event,
+    delta: float,
+    unit: Unit | None = None,
+    *,
+    covers: Sequence[str] = ("what the listed events release",),
+    composition: str = "fixed before the first release, and composed as one plan",
+) -> Statement:
+    """State what an event promises.
+
+    Parameters
+    ----------
+    event : Event
+        Everything that was or will be released.
+    delta : float in [0, 1)
+    unit : Unit, optional
+    covers : sequence of str
+        What the guarantee is about, in words.
+    composition : str
+        Whether costs were fixed beforehand or could adapt, in words.
+
+    Examples
+    --------
+    >>> made = statement(Gaussian(noise=2.0), 1e-6)
+    >>> round(made.epsilon, 3), made.unit, made.relation
+    (2.254, 'record', 'add-remove')
+    """
+    _checks.fraction(delta=delta)
+    unit = unit or Unit()
+    leaves = {leaf for branch in branches(event, unit) for leaf in branch}
+    unsampled = without_sampling(event, unit)
+    return Statement(
+        epsilon=epsilon_for(event, delta, unit),
+        delta=float(delta),
+        relation=event.relation,
+        unit=unit.name,
+        at_most=unit.at_most,
+        accountant=_accountant(leaves, delta),
+        composition=composition,
+        sampler=_sampler(leaves),
+        numerics=_numerics(leaves),
+        renyi_epsilon=_second_opinion(event, delta, unit),
+        epsilon_without_poisson=None if unsampled is None else epsilon_for(unsampled, delta),
+        advantage=delta_for(event, 0.0, unit),
+        curve=tuple((d, epsilon_for(event, d, unit)) for d in _CURVE),
+        covers=tuple(covers),
+    )
+
+
+def _accountant(leaves: set[Event], delta: float) -> str:
+    """How epsilon is computed."""
+    if delta == 0:
+        return "the exact sum of pure costs"
+    if all(isinstance(leaf, Gaussian) for leaf in leaves):
+        return "the exact curve of the Gaussian mechanism"
+    if any(isinstance(leaf, Search) for leaf in leaves):
+        return (
+            "privacy-loss distributions, rounded up; a search by Rényi divergences as an "
+            "(epsilon, delta) pair"
+        )
+    return "privacy-loss distributions, rounded up"
+
+
+def _sampler(leaves: set[Event]) -> str:
+    """How batches are drawn."""
+    rates = sorted({leaf.rate for leaf in leaves if isinstance(leaf, PoissonGaussian)})
+    if not rates:
+        return "none are drawn; every record is used"
+    chances = " or ".join(f"{rate:.6g}" for rate in rates)
+    return f"Poisson: every row enters on its own with probability {chances}, in secret"
+
+
+def _numerics(leaves: set[Event]) -> str:
+    """Whether the noise is exact."""
+    exact = [isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves]
+    if all(exact):
+        return "exact, on integers of a public grid"
+    real = "in floating point, taken for real numbers, from a cryptographic generator"
+    return f"exact on a public grid for statistics, otherwise {real}" if any(exact) else real
+
+
+def _second_opinion(event: Event, delta: float, unit: Unit) -> float | None:
+    """Epsilon by Rényi divergences, where there is one."""
+    try:
+        found = rdp_epsilon(event, delta, unit)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Few digits, rounded up: neither a cost nor a noise may shrink by being printed.
+
+    Examples
+    --------
+    >>> rounded_up(1.00001), rounded_up(0.05)
+    ('1.001', '0.05')
+    """
+    if not math.isfinite(value):
+        return "unbounded"
+    if value == 0:
+        return "0"
+    exact = Decimal(repr(value))
+    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), ROUND_CEILING)
+    return f"{rounded.normalize():f}"

@@ -1,0 +1,263 @@
+"""Noisy gradient descent: the loop that training and recalibration share."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from veracal import _checks, _random
+from veracal._types import Floats, Ints
+from veracal.privacy.budget import RELATIONS, Relation
+from veracal.privacy.descent.clipping import Clip, Clipped, GlobalAdapt
+from veracal.privacy.descent.sampling import Sampler
+from veracal.privacy.descent.schedules import Schedule, levels, values
+from veracal.privacy.descent.updates import Langevin, Update
+from veracal.privacy.events import Composed, Event, Repeated
+
+ClippedSumOf = Callable[[Any, Ints, Clip], Clipped]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What one step released; all of it is covered by the event of the descent.
+
+    Attributes
+    ----------
+    number : int
+        The step, from 0.
+    noisy_sum : array
+        The clipped sum with its noise, in float64.
+    weights : array
+        The weights after the step.
+    clip : Clip
+        The rule of the next step.
+    """
+
+    number: int
+    noisy_sum: Any
+    weights: Any
+    clip: Clip
+
+
+@dataclass(frozen=True, eq=False)
+class Descended:
+    """Where a descent ended.
+
+    Attributes
+    ----------
+    weights : array
+    event : Event
+        What it cost, as announced.
+    private : bool
+        Whether nobody can repeat its random draws. False after a run with a generator of
+        the caller's, whose seed somebody may know: the event then promises nothing.
+    """
+
+    weights: Any
+    event: Event
+    private: bool
+
+
+@dataclass(frozen=True)
+class Descent:
+    r"""A noisy gradient descent, settled and priced before a record is read.
+
+    At step t a batch is drawn, its gradients are clipped and summed, and the weights follow
+
+    .. math:: \tilde g = \frac{1}{B} \left( \sum_{i \in \text{batch}} c_i g_i
+        + \mathcal{N}(0, \sigma_t^2 C^2 I) \right)
+
+    (Abadi et al. 2016, Algorithm 1, with Poisson batches). An empty batch steps too.
+
+    Parameters
+    ----------
+    sampler : Poisson or FullBatch
+    clip : Clip
+        Its bound is C.
+    update : Update
+    noise_multiplier : float > 0, Schedule or None
+        The multiplier :math:`\sigma_t`, the same under both relations. None where the update
+        rule, :class:`Langevin`, sets it.
+    steps : int
+    expected_batch : float > 0
+        The divisor B. It is declared: neither the size of a batch nor the number of records
+        may be read here.
+    relation : {"add-remove", "replace-one"}
+        The relation the event is stated for.
+
+    Examples
+    --------
+    >>> from veracal.privacy.descent.clipping import Flat, clipped_sum
+    >>> from veracal.privacy.descent.sampling import FullBatch
+    >>> from veracal.privacy.descent.updates import SGD
+    >>> descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), 5.0, steps=10, expected_batch=50)
+    >>> descent.event()
+    Repeated(event=Gaussian(noise=5.0, sensitivity=1.0, relation='add-remove'), times=10)
+    """
+
+    sampler: Sampler
+    clip: Clip
+    update: Update
+    noise_multiplier: float | Schedule | None
+    steps: int
+    expected_batch: float
+    relation: Relation = "add-remove"
+
+    def __post_init__(self) -> None:
+        _checks.whole(steps=self.steps)
+        _checks.positive(expected_batch=self.expected_batch)
+        _checks.one_of(RELATIONS, relation=self.relation)
+        _check_parts(self.sampler, self.clip, self.update)
+        _checks.positive(bound=self.clip.bound)
+        if (self.noise_multiplier is None) != isinstance(self.update, Langevin):
+            raise ValueError(
+                "Expected noise_multiplier=None exactly where the update is Langevin, which "
+                f"sets the noise itself, got noise_multiplier={self.noise_multiplier!r} with "
+                f"{type(self.update).__name__}."
+            )
+        if self.noise_multiplier is not None and not isinstance(
+            self.noise_multiplier, Schedule
+        ):
+            _checks.positive(noise_multiplier=self.noise_multiplier)
+        _check_noise(self.noise_multipliers())
+
+    def noise_multipliers(self) -> Floats:
+        """Noise on the clipped sum divided by the bound, for each step."""
+        if self.noise_multiplier is not None:
+            return values(self.noise_multiplier, int(self.steps))
+        assert isinstance(self.update, Langevin)
+        return self.update.noise_multipliers(
+            int(self.steps), self.expected_batch, self.clip.bound
+        )
+
+    def event(self) -> Event:
+        """Cost of one run, known before any record is read.
+
+        Noise that changes from step to step is grouped into at most 64 levels, each
+        charged as its least noisy step. An adaptive clip rule is charged together with the
+        gradients, since its count is taken from the same batch.
+        """
+        events = tuple(
+            Repeated(self._step_event(multiplier), times)
+            for multiplier, times in levels(self.noise_multipliers())
+        )
+        return events[0] if len(events) == 1 else Composed(events)
+
+    def run(
+        self,
+        weights: Any,
+        clipped_sum_of: ClippedSumOf,
+        records: int,
+        *,
+        rng: np.random.Generator | None = None,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> Descended:
+        """Descend.
+
+        Parameters
+        ----------
+        weights : array
+            Where to start, from public knowledge or fresh randomness.
+        clipped_sum_of : callable
+            ``clipped_sum_of(weights, rows, clip)`` gives the :class:`Clipped` sum over the
+            records whose numbers are in ``rows``, of the shape of the weights. It reads no
+            other record, and is not called for an empty batch. A sum that is not finite
+            ends the run with an error, for no noise could hide it.
+        records : int
+            How many records there are. Only the sampler reads it.
+        rng : Generator, optional
+            Source of batches and noise; by default fresh secret entropy, the only choice
+            under which the event promises anything.
+        on_step : callable, optional
+            Called after each step with a :class:`Step`.
+
+        Guarantees
+        ----------
+        Given that ``clipped_sum_of`` keeps to ``clip.bound``, the noisy sums, and with them
+        all weights, cost what :meth:`event` says, in real arithmetic. Noise is drawn in
+        float64 and added to a float64 sum; only what is noisy is rounded to the type of the
+        weights.
+        """
+        _checks.whole(records=records, least=0)
+        rng = _random.secret_generator() if rng is None else rng
+        if not isinstance(rng, np.random.Generator):
+            raise ValueError(f"Expected rng to be a numpy Generator or None, got {rng!r}.")
+        # Two streams: what the batches consume does not shift the noise.
+        coins, noise = rng.spawn(2)
+        state, clip = self.update.start(weights), self.clip
+        for t, multiplier in enumerate(self.noise_multipliers()):
+            rows = self.sampler.batch(records, coins)
+            clipped = self._clipped(weights, rows, clip, clipped_sum_of)
+            noisy = self._perturbed(clipped.total, multiplier * clip.bound, noise)
+            gradient = self._gradient(noisy, weights)
+            weights, state = self.update.step(weights, gradient, state, t)
+            clip = self._next_clip(clip, clipped.exceeding, noise)
+            if on_step is not None:
+                on_step(Step(t, noisy, weights, clip))
+        return Descended(weights, self.event(), _random.is_secret(rng))
+
+    def _step_event(self, multiplier: float) -> Event:
+        """Cost of one step."""
+        bound = float(self.clip.bound)
+        if isinstance(self.clip, GlobalAdapt):
+            multiplier = self.clip.charged(multiplier)
+        return self.sampler.event(multiplier * bound, bound, self.relation)
+
+    def _clipped(
+        self, weights: Any, rows: Ints, clip: Clip, clipped_sum_of: ClippedSumOf
+    ) -> Clipped:
+        """The clipped sum over a batch, in float64; zero over an empty one."""
+        xp = array_namespace(weights)
+        if len(rows) == 0:
+            return Clipped(xp.zeros(tuple(weights.shape), dtype=xp.float64))
+        clipped = clipped_sum_of(weights, rows, clip)
+        total = xp.astype(xp.asarray(clipped.total), xp.float64)
+        if tuple(total.shape) != tuple(weights.shape) or not bool(xp.all(xp.isfinite(total))):
+            raise ValueError(
+                f"Expected a finite clipped sum of shape {tuple(weights.shape)}, got one of "
+                f"shape {tuple(total.shape)}, or one with NaN or infinity. Sum with "
+                "veracal.privacy.clipped_sum, or leave out what selection(...) does not keep."
+            )
+        return Clipped(total, clipped.exceeding)
+
+    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        """The sum with its noise."""
+        noise = rng.normal(0.0, noise_std, tuple(total.shape))
+        return total + array_namespace(total).asarray(noise)
+
+    def _gradient(self, noisy: Any, weights: Any) -> Any:
+        """What the update follows: the noisy sum over the declared batch."""
+        xp = array_namespace(weights)
+        return xp.astype(noisy / self.expected_batch, weights.dtype)
+
+    def _next_clip(self, clip: Clip, exceeding: int, rng: np.random.Generator) -> Clip:
+        """The rule of the next step."""
+        if not isinstance(clip, GlobalAdapt):
+            return clip
+        noisy = exceeding + rng.normal(0.0, clip.count_noise)
+        return clip.adapted(noisy / self.expected_batch)
+
+
+def _check_parts(sampler: object, clip: object, update: object) -> None:
+    """Refuse parts that the event or the loop knows nothing about."""
+    for name, part, kind in (("sampler", sampler, Sampler), ("clip", clip, Clip)):
+        if not isinstance(part, kind):
+            raise ValueError(
+                f"Expected a {name} of veracal.privacy, whose cost is known, got {part!r}."
+            )
+    if not isinstance(update, Update):
+        raise ValueError(f"Expected an update rule with start and step, got {update!r}.")
+
+
+def _check_noise(multipliers: Floats) -> None:
+    """Refuse a schedule that comes to a step without noise."""
+    worst = float(np.min(multipliers))
+    if not (math.isfinite(worst) and worst > 0 and np.isfinite(multipliers).all()):
+        step = int(np.argmin(multipliers))
+        raise ValueError(
+            "Expected a finite noise multiplier > 0 at every step, got "
+            f"{float(multipliers[step])!r} at step {step}."
+        )

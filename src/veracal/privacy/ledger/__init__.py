@@ -1,0 +1,1 @@
+"""One file that is charged before any record is read."""

@@ -1,0 +1,299 @@
+"""A holder charges, then looks."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from veracal.data import Dataset, Scores, limit_contributions
+from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
+from veracal.privacy.answers.holder import Holder, question
+from veracal.privacy.answers.noise import discrete_laplace_std
+from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
+from veracal.privacy.answers.sums import BoundedSum
+from veracal.privacy.budget import Budget, Unit
+from veracal.privacy.events import DiscreteLaplace, Pure
+from veracal.privacy.ledger.book import open_ledger
+from veracal.testing.sources import Watched
+
+
+@pytest.fixture
+def scores():
+    rng = np.random.default_rng(0)
+    return Scores.from_logits(rng.normal(size=(200, 3)), rng.integers(3, size=200))
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    return Dataset(rng.normal(size=(50, 2)), rng.integers(2, size=50), ("no", "yes"))
+
+
+@pytest.fixture
+def make_ledger(tmp_path):
+    def make(epsilon=1.0, name="a", **settings):
+        return open_ledger(tmp_path / f"{name}.ledger", Budget(epsilon, **settings))
+
+    return make
+
+
+def test_an_answer_is_the_statistic_and_noise(scores, make_ledger):
+    holder = Holder(scores, make_ledger(1000.0))
+    release = holder.answer(NegativeLogLikelihood(), micro_epsilon=900_000_000)
+    exact = NegativeLogLikelihood().evaluate(scores)[0]
+    assert release.units[0] != exact
+    assert abs(release.units[0] - exact) < 2**20  # 80 times the noise
+    assert release.noise_std == discrete_laplace_std(release.event.noise) * 2**-20
+
+
+def test_a_release_says_what_was_charged(scores, make_ledger):
+    ledger = make_ledger()
+    release = Holder(scores, ledger).answer(Correct(), micro_epsilon=250_000, request="q")
+    assert release.event == DiscreteLaplace(4.0, 1, "add-remove")
+    assert release.epsilon == 0.25 == ledger.spent().epsilon
+    assert release.private and release.head == ledger.head
+    (entry,) = ledger.entries()
+    assert (entry.event, entry.purpose, entry.request) == (release.event, "correct", "q")
+
+
+def test_the_relation_of_the_ledger_decides(scores, make_ledger):
+    holder = Holder(scores, make_ledger(relation="replace-one"))
+    query = NegativeLogLikelihood(centered=True, bits=0)
+    assert holder.event(query, 500_000) == DiscreteLaplace(20.0, 10, "replace-one")
+
+
+def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger):
+    holder = Holder(scores, make_ledger())
+    first = holder.answer(Brier(), micro_epsilon=400_000)
+    assert holder.answer(Brier(), micro_epsilon=400_000) == first
+    assert Holder(scores, holder.ledger).answer(Brier(), micro_epsilon=400_000) == first
+    assert holder.ledger.spent().epsilon == 0.4
+    assert holder.answer(Brier(top_label=True), micro_epsilon=400_000) != first
+    assert holder.ledger.spent().epsilon == 0.8
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"query": Correct()},
+        {"query": Brier(bits=19)},
+        {"micro_epsilon": 2},
+        {"records": "others"},
+        {"part": "test"},
+        {"version": "2"},
+        {"query": BoundedSum("brier", np.sign, 0, 2)},
+    ],
+    ids=str,
+)
+def test_every_public_part_of_a_question_tells_it_from_others(other):
+    usual = dict(query=Brier(), micro_epsilon=1, records="mine", part=None, version="1")
+    assert question(**usual) == question(**usual)
+    assert question(**usual) != question(**{**usual, **other})
+
+
+def test_settings_tell_questions_apart():
+    hot, cold = (
+        BoundedSum("gap", np.sign, -1, 1, settings={"temperature": t}) for t in (1.0, 2.0)
+    )
+    assert question(hot, 1, "r", None, "") != question(cold, 1, "r", None, "")
+
+
+def test_changed_records_are_another_version(scores, make_ledger):
+    ledger = make_ledger()
+    first = Holder(scores, ledger, version="2024").answer(Count(), micro_epsilon=100_000)
+    fewer = Holder(scores.take(np.arange(9)), ledger, version="2025")
+    assert fewer.answer(Count(), micro_epsilon=100_000).value < first.value
+    assert ledger.spent().epsilon == 0.2
+
+
+def test_another_question_under_the_same_request_is_a_conflict(scores, make_ledger):
+    holder = Holder(scores, make_ledger())
+    holder.answer(Brier(), micro_epsilon=100_000, request="a")
+    with pytest.raises(ConflictError):
+        holder.answer(Correct(), micro_epsilon=100_000, request="a")
+
+
+def test_what_cannot_be_paid_is_refused_before_a_record_is_read(scores, make_ledger):
+    holder, query = Holder(scores, make_ledger()), Watched(Correct())
+    with pytest.raises(BudgetError):
+        holder.answer(query, micro_epsilon=1_000_001)
+    assert query.seen == []
+    holder.answer(query, micro_epsilon=1_000_000)
+    assert query.seen == [200]
+
+
+def test_a_question_that_does_not_fit_costs_nothing(scores, data, make_ledger):
+    ledger = make_ledger()
+    for records in (data, Scores.from_logits(scores.values)):
+        with pytest.raises(DataError):
+            Holder(records, ledger).answer(Correct(), micro_epsilon=1000)
+    floats = BoundedSum("x", lambda s: s.values, 0, 1)
+    with pytest.raises(ValueError, match="one for each record"):
+        Holder(scores, ledger).answer(floats, micro_epsilon=1000)
+    assert ledger.spent().epsilon == 0
+
+
+def test_a_failure_on_the_records_is_paid_for(scores, make_ledger):
+    holder, query = Holder(scores, make_ledger()), Watched(Correct(), fails=True)
+    for _ in range(2):
+        with pytest.raises(AnswerError):
+            holder.answer(query, micro_epsilon=300_000)
+    assert query.seen == [200]
+    assert holder.ledger.spent().epsilon == 0.3
+
+
+class Odd:
+    """A query that returns what it should not."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def __getattr__(self, name):
+        return getattr(Correct(), name)
+
+    def evaluate(self, records):
+        return self.result
+
+
+@pytest.mark.parametrize("result", [np.array([1.5]), np.array([1, 2]), [1], 1])
+def test_nothing_but_integers_meets_the_noise(scores, make_ledger, result):
+    holder = Holder(scores, make_ledger())
+    with pytest.raises(ValueError, match="int64"):
+        holder.answer(Odd(result), micro_epsilon=1000)
+    assert holder.ledger.spent().epsilon == 0
+
+
+@pytest.mark.parametrize("bad", [0, -1, 0.5, float("nan"), True])
+def test_a_price_must_be_whole_millionths(scores, make_ledger, bad):
+    with pytest.raises(ValueError, match="micro_epsilon"):
+        Holder(scores, make_ledger()).answer(Count(), micro_epsilon=bad)
+
+
+def test_parts_pay_in_parallel(scores, tmp_path):
+    ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), parts=("train", "test"))
+    for part, rows in (("train", np.arange(100)), ("test", np.arange(100, 200))):
+        holder = Holder(scores.take(rows), ledger, part=part)
+        holder.answer(Count(), micro_epsilon=1_000_000)
+    assert ledger.spent().epsilon == 1.0
+
+
+# ---------------------------------------------------------------- units
+
+
+def test_rows_of_a_unit_are_paid_for_together(scores, make_ledger):
+    unit = Unit("patient", at_most=4)
+    ledger = make_ledger(unit=unit)
+    mine = replace(scores, units=np.arange(200) // 4)
+    release = Holder(mine, ledger).answer(Count(), micro_epsilon=500_000)
+    assert release.event == DiscreteLaplace(8.0, 1)
+    assert ledger.spent().epsilon == 0.5
+
+
+def test_scores_with_more_rows_of_a_unit_are_refused(scores, make_ledger):
+    ledger = make_ledger(unit=Unit("patient", at_most=3))
+    with pytest.raises(DataError, match="at most 3 rows of patient"):
+        Holder(replace(scores, units=np.arange(200) // 4), ledger)
+
+
+def test_data_with_units_must_have_declared_their_rows(data, make_ledger):
+    ledger = make_ledger(unit=Unit("patient", at_most=2))
+    mine = replace(data, units=np.arange(50) // 2)
+    with pytest.raises(DataError, match="no declared bound"):
+        Holder(mine, ledger)
+    with pytest.raises(DataError, match="up to 3"):
+        Holder(limit_contributions(mine, at_most=3), ledger)
+    assert Holder(limit_contributions(mine, at_most=2), ledger).part is None
+
+
+def test_a_ledger_of_records_refuses_records_of_units(scores, make_ledger):
+    with pytest.raises(DataError, match="protects one record"):
+        Holder(replace(scores, units=np.arange(200)), make_ledger())
+
+
+def test_rows_without_ids_are_units_of_their_own(scores, make_ledger):
+    assert Holder(scores, make_ledger(unit=Unit("patient"))).part is None
+
+
+def test_only_records_are_held(make_ledger):
+    with pytest.raises(DataError, match="scores or a data set"):
+        Holder([[1, 2]], make_ledger())
+
+
+def test_a_holder_shows_no_record(scores, make_ledger):
+    holder = Holder(scores, make_ledger())
+    assert str(scores.values[0, 0])[:6] not in repr(holder)
+    assert not hasattr(holder, "records")
+
+
+def test_copies_of_a_holder_share_the_ledger(scores, make_ledger):
+    holder = Holder(scores, make_ledger())
+    for twin in (copy.deepcopy(holder), pickle.loads(pickle.dumps(holder))):
+        twin.answer(Count(), micro_epsilon=300_000, request=str(id(twin)))
+    assert holder.ledger.spent().epsilon == 0.6
+
+
+# ---------------------------------------------------------------- fit
+
+
+class Model:
+    """A model that says what it costs and remembers what it saw."""
+
+    def __init__(self, epsilon=0.5, told=None, relation="add-remove"):
+        self.epsilon, self.told, self.relation, self.rows = epsilon, told, relation, None
+
+    def event(self):
+        return Pure(self.epsilon, self.relation)
+
+    def fit(self, X, y):
+        self.rows = X, y
+        if self.told is not None:
+            self.event_ = Pure(self.told, self.relation)
+        return self
+
+
+def test_a_fit_is_charged_and_then_done(data, make_ledger):
+    ledger = make_ledger()
+    model = Model(told=0.5)
+    assert Holder(data, ledger).fit(model, purpose="logistic regression") is model
+    assert model.rows[0] is data.X and model.rows[1] is data.y
+    assert ledger.spent().epsilon == 0.5
+    assert ledger.entries()[0].purpose == "logistic regression"
+
+
+def test_a_fit_that_cannot_be_paid_sees_no_record(data, make_ledger):
+    ledger, model = make_ledger(), Model(epsilon=1.5)
+    with pytest.raises(BudgetError):
+        Holder(data, ledger).fit(model)
+    assert model.rows is None and ledger.spent().epsilon == 0
+
+
+def test_a_charge_stands_though_the_fit_fails(data, make_ledger):
+    class Fails(Model):
+        def fit(self, X, y):
+            raise RuntimeError("no")
+
+    ledger = make_ledger()
+    with pytest.raises(RuntimeError, match="no"):
+        Holder(data, ledger).fit(Fails())
+    assert ledger.spent().epsilon == 0.5
+
+
+def test_a_model_that_cost_something_else_is_not_released(data, make_ledger):
+    with pytest.raises(ValueError, match="Do not release"):
+        Holder(data, make_ledger()).fit(Model(told=0.7))
+
+
+def test_models_are_fitted_to_data(scores, make_ledger):
+    with pytest.raises(DataError, match="a data set"):
+        Holder(scores, make_ledger()).fit(Model())
+
+
+def test_replace_one_needs_a_number_of_rows_that_stays(data, make_ledger):
+    ledger = make_ledger(relation="replace-one")
+    dropped = replace(data, may_drop=True)
+    with pytest.raises(DataError, match="dropped"):
+        Holder(dropped, ledger).fit(Model(relation="replace-one"))
+    assert ledger.spent().epsilon == 0
+    Holder(data, ledger).fit(Model(relation="replace-one"))

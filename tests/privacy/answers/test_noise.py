@@ -1,0 +1,190 @@
+"""Noise is exact: its law, its price, its randomness."""
+
+import ast
+import math
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from veracal.privacy.answers import grid, holder, noise, queries, score_queries, sources, sums
+from veracal.privacy.answers.noise import (
+    MICRO,
+    MOST_NOISE,
+    add_discrete_gaussian,
+    add_discrete_laplace,
+    discrete_gaussian_std,
+    discrete_laplace_std,
+    gaussian_noise,
+    laplace_noise,
+    laplace_noise_scale,
+)
+from veracal.privacy.costs.pure import micro_epsilon, upwards
+from veracal.privacy.events import DiscreteLaplace
+
+DRAWS = 20_000
+
+
+@given(st.integers(1, 2**24), st.integers(1, 10**8))
+def test_noise_costs_what_it_was_made_to_cost(sensitivity, micro):
+    if Fraction(sensitivity * MICRO, micro) > MOST_NOISE:
+        return
+    stored = Fraction(laplace_noise(sensitivity, micro))  # OpenDP takes this very rational
+    assert stored >= laplace_noise_scale(sensitivity, micro)
+    assert math.ceil(Fraction(sensitivity) / stored * MICRO) == micro
+    event = DiscreteLaplace(noise=float(stored), sensitivity=sensitivity)
+    assert micro_epsilon(event) == micro
+
+
+def test_six_equal_shares_fit_into_one_epsilon():
+    share = MICRO // 6
+    event = DiscreteLaplace(noise=laplace_noise(1, share), sensitivity=1)
+    assert 6 * micro_epsilon(event) <= MICRO
+
+
+@given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**9))
+def test_rounding_up_is_tight(value):
+    found = upwards(value)
+    assert Fraction(found) >= value
+    assert Fraction(math.nextafter(found, 0)) < value
+
+
+def test_gaussian_noise_is_rounded_up():
+    assert Fraction(gaussian_noise(3, 0.1)) >= 3 * Fraction(0.1)
+    assert gaussian_noise(3, 0.1) == pytest.approx(0.3)
+
+
+def laplace_law(k, scale):
+    return math.tanh(1 / (2 * scale)) * np.exp(-np.abs(k) / scale)
+
+
+def gaussian_law(k, scale):
+    every = np.arange(-400, 401)
+    return np.exp(-((k / scale) ** 2) / 2) / np.exp(-((every / scale) ** 2) / 2).sum()
+
+
+def pvalue(draws, law, scale):
+    """Chi-squared test over integers near zero, the tails joined."""
+    k = np.arange(-math.ceil(3 * scale), math.ceil(3 * scale) + 1)
+    probabilities = law(k, scale)
+    tail = (1 - probabilities.sum()) / 2
+    clipped = np.clip(draws, k[0] - 1, k[-1] + 1)
+    counts = np.bincount(clipped - k[0] + 1, minlength=len(k) + 2)
+    expected = np.concatenate([[tail], probabilities, [tail]]) * len(draws)
+    return stats.chisquare(counts, expected * len(draws) / expected.sum()).pvalue
+
+
+@pytest.mark.parametrize("scale", [0.7, 3.25])
+@pytest.mark.parametrize(
+    ("add", "law"), [(add_discrete_laplace, laplace_law), (add_discrete_gaussian, gaussian_law)]
+)
+def test_noise_has_the_claimed_law(add, law, scale):
+    draws = add(np.full(DRAWS, 5), scale) - 5
+    assert pvalue(draws, law, scale) > 1e-6
+    assert pvalue(draws, law, 1.1 * scale) < 1e-6
+    assert pvalue(draws, law, scale / 1.1) < 1e-6
+
+
+def test_the_laws_are_told_apart():
+    draws = add_discrete_gaussian(np.zeros(DRAWS, dtype=int), 3.25)
+    assert pvalue(draws, laplace_law, 3.25 / math.sqrt(2)) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 20.0, 1e6])
+def test_standard_deviations_are_those_of_the_laws(scale):
+    k = np.arange(-4000, 4001)
+    if scale < 100:
+        exact = np.sqrt((laplace_law(k, scale) * k**2).sum())
+        assert discrete_laplace_std(scale) == pytest.approx(exact, rel=1e-9)
+    draws = add_discrete_laplace(np.zeros(DRAWS, dtype=int), scale)
+    assert discrete_laplace_std(scale) == pytest.approx(draws.std(), rel=0.1)
+    if scale > 0.5:  # below, the law has no more than a few draws beside zero
+        draws = add_discrete_gaussian(np.zeros(DRAWS // 4, dtype=int), scale)
+        assert discrete_gaussian_std(scale) == pytest.approx(draws.std(), rel=0.1)
+    if scale < 100:
+        exact = np.sqrt((gaussian_law(k[3600:4401], scale) * k[3600:4401] ** 2).sum())
+        assert discrete_gaussian_std(scale) == pytest.approx(exact, rel=1e-9)
+
+
+def test_the_two_ways_to_a_gaussian_deviation_meet():
+    assert discrete_gaussian_std(7.9999999) == pytest.approx(8, rel=1e-7)
+
+
+def test_forks_share_no_draw():
+    parent = add_discrete_laplace(np.zeros(50, dtype=int), 2.0**40)  # warm before forking
+    seen = [parent.tolist()]
+    for _ in range(4):
+        seen.append(_drawn_in_a_fork())
+    seen.append(add_discrete_laplace(np.zeros(50, dtype=int), 2.0**40).tolist())
+    everything = [k for draws in seen for k in draws]
+    assert len(set(everything)) == len(everything) == 300
+
+
+def _drawn_in_a_fork():
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        drawn = add_discrete_laplace(np.zeros(50, dtype=int), 2.0**40)
+        os.write(send, drawn.astype(np.int64).tobytes())
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        drawn = np.frombuffer(pipe.read(), dtype=np.int64).tolist()
+    os.waitpid(child, 0)
+    return drawn
+
+
+@pytest.mark.parametrize("module", [grid, noise, queries, sums, score_queries, sources, holder])
+def test_no_other_generator_is_within_reach_of_a_release(module):
+    """Neither numpy's generators nor the standard library's, nor our own seeded ones."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            words |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            words |= {node.module, *(alias.name for alias in node.names)}
+    assert not words & {"random", "_random", "veracal._random", "secrets", "default_rng"}
+
+
+def test_vectors_get_independent_noise():
+    draws = add_discrete_laplace(np.zeros((2 * DRAWS), dtype=int), 30.0).reshape(2, -1)
+    assert abs(np.corrcoef(draws)[0, 1]) < 5 / math.sqrt(DRAWS)
+    assert abs(np.corrcoef(draws[0][1:], draws[0][:-1])[0, 1]) < 5 / math.sqrt(DRAWS)
+
+
+def test_no_entries_need_no_noise():
+    assert add_discrete_laplace(np.zeros(0, dtype=int), 1.0).shape == (0,)
+
+
+@pytest.mark.parametrize("add", [add_discrete_laplace, add_discrete_gaussian])
+@pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), 2.0**46 + 1, True])
+def test_noise_that_is_none_or_too_much_is_refused(add, bad):
+    with pytest.raises(ValueError, match="noise"):
+        add([1], bad)
+
+
+@pytest.mark.parametrize(
+    "units", [[1.0], [[1]], 1, [2**62 + 1], [-(2**62) - 1], np.array([1], dtype=np.uint8)]
+)
+def test_only_integers_with_room_for_noise_get_any(units):
+    with pytest.raises(ValueError, match="integers"):
+        add_discrete_laplace(np.asarray(units), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "micro"), [(0, 1), (1, 0), (1, -1), (1.5, 1), (1, 0.5)]
+)
+def test_a_price_that_is_none_is_refused(sensitivity, micro):
+    with pytest.raises(ValueError, match="Expected"):
+        laplace_noise(sensitivity, micro)
+
+
+def test_a_price_so_small_that_noise_leaves_64_bits_is_refused():
+    with pytest.raises(ValueError, match="fewer bits"):
+        laplace_noise(2**40, 1)

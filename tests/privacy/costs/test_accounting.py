@@ -1,0 +1,477 @@
+"""Costs equal their definitions, published figures and closed forms, and are never below."""
+
+import math
+from fractions import Fraction
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation, dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from veracal.privacy.budget import Unit
+from veracal.privacy.costs.accounting import delta_for, epsilon_for
+from veracal.privacy.costs.pure import micro_epsilon, pure_epsilon
+from veracal.privacy.costs.renyi import rdp_at, rdp_epsilon
+from veracal.privacy.costs.unsampled import without_sampling
+from veracal.privacy.events import (
+    Approximate,
+    AsReplaceOne,
+    Composed,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    Parallel,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+    Search,
+)
+
+
+def steps(noise, rate, times, relation="add-remove"):
+    return Repeated(PoissonGaussian(noise, rate=rate, relation=relation), times)
+
+
+def decaying(start, decay, rate, each):
+    return Composed(
+        tuple(steps(start * math.exp(-decay * epoch), rate, each) for epoch in range(20))
+    )
+
+
+VECTORS = [  # event, epsilon by privacy-loss distributions, by Rényi divergences
+    (steps(1.0, 0.01, 1000), 1.828, 2.101),
+    (steps(1.1, 256 / 60000, 14062), 2.382, 2.597),
+    (decaying(1.5, 0.02, 0.01, 50), 1.296, 1.548),
+    (decaying(0.9, 0.014, 0.004, 250), 2.852, 3.489),
+    (steps(5.0, 1.0, 100), 9.997, 10.726),
+    (steps(0.6, 0.005, 300), 3.198, 4.134),
+    (steps(1.0, 0.01, 10), 0.380, 1.035),
+]
+
+
+@pytest.mark.parametrize(("event", "by_loss", "by_renyi"), VECTORS)
+def test_published_figures(event, by_loss, by_renyi):
+    assert epsilon_for(event, 1e-5) == pytest.approx(by_loss, abs=6e-4)
+    assert rdp_epsilon(event, 1e-5) == pytest.approx(by_renyi, abs=6e-4)
+
+
+def test_small_noise_lies_in_its_published_bracket():
+    assert 4.19 < epsilon_for(steps(0.5, 0.001, 1000), 1e-6) < 4.24
+
+
+@pytest.mark.parametrize(("count_noise", "true"), [(10.0, 1.847), (2.0, 2.352), (1.0, 4.481)])
+def test_a_second_statistic_of_the_same_batch_is_one_event(count_noise, true):
+    joint = (1 + count_noise**-2) ** -0.5
+    assert epsilon_for(steps(joint, 0.01, 1000), 1e-5) == pytest.approx(true, abs=1e-3)
+
+
+# ---------------------------------------------------------------- against dp-accounting
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.05, 0.5])
+@pytest.mark.parametrize("noise", [0.7, 2.0])
+@pytest.mark.parametrize(
+    ("relation", "theirs"),
+    [
+        ("add-remove", NeighboringRelation.ADD_OR_REMOVE_ONE),
+        ("replace-one", NeighboringRelation.REPLACE_ONE),
+    ],
+)
+def test_batches_agree_with_dp_accounting(rate, noise, relation, theirs):
+    accountant = PLDAccountant(theirs)
+    event = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise))
+    accountant.compose(event, 50)
+    ours = epsilon_for(steps(noise, rate, 50, relation), 1e-5)
+    # Where losses are small our grid is finer than theirs, and the bound tighter.
+    assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=3e-3)
+    assert ours <= accountant.get_epsilon(1e-5) * (1 + 1e-6)
+
+
+def test_a_gaussian_among_others_agrees_with_dp_accounting():
+    accountant = PLDAccountant()
+    accountant.compose(dp_event.GaussianDpEvent(3.0), 4)
+    accountant.compose(dp_event.LaplaceDpEvent(5.0), 3)
+    accountant.compose(dp_event.DiscreteLaplaceDpEvent(0.01, 7), 2)
+    event = Composed(
+        (
+            Repeated(Gaussian(3.0), 4),
+            Repeated(Laplace(5.0), 3),
+            Repeated(DiscreteLaplace(100.0, 7), 2),
+        )
+    )
+    assert epsilon_for(event, 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-4)
+
+
+@pytest.mark.parametrize(("parameter", "shift"), [(1.0, 1), (5.0, 2), (100.0, 50)])
+def test_discrete_gaussian_agrees_with_dp_accounting(parameter, shift):
+    theirs = pld.from_discrete_gaussian_mechanism(parameter, shift).self_compose(20)
+    ours = epsilon_for(Repeated(DiscreteGaussian(parameter, shift), 20), 1e-5)
+    assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-5), rel=1e-4)
+    assert ours <= theirs.get_epsilon_for_delta(1e-5) * (1 + 1e-6)
+
+
+def test_several_rows_in_a_batch_agree_with_the_mixture_of_gaussians():
+    rate, rows = 0.1, 3
+    weights = stats.binom.pmf(range(rows + 1), rows, rate)
+    theirs = pld.from_mixture_gaussian_mechanism(
+        2.0, list(range(rows + 1)), weights, value_discretization_interval=1e-2
+    ).self_compose(10)
+    ours = epsilon_for(steps(2.0, rate, 10), 1e-5, Unit("patient", rows))
+    assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-5), rel=2e-3)
+
+
+# ------------------------------------------------ why its accountants are not used blindly
+
+
+def test_dp_accounting_doubles_under_replace_one_here_and_not_there():
+    losses = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+    divergences = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    for accountant in (losses, divergences):
+        accountant.compose(dp_event.GaussianDpEvent(1.0))
+    assert losses.get_epsilon(1e-5) == pytest.approx(9.997, abs=1e-3)
+    assert divergences.get_epsilon(1e-5) == pytest.approx(4.729, abs=1e-3)
+    # Ours goes by the sensitivity that the event states, in both.
+    event = Gaussian(1.0, 2.0, "replace-one")
+    assert epsilon_for(event, 1e-5) == pytest.approx(9.997, abs=1e-3)
+    assert rdp_epsilon(event, 1e-5) > 9.997
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp_event.LaplaceDpEvent(1.0),
+        dp_event.DiscreteLaplaceDpEvent(1.0, 1),
+    ],
+)
+def test_dp_accounting_has_no_laplace_under_replace_one(event):
+    assert not PLDAccountant(NeighboringRelation.REPLACE_ONE).supports(event)
+    assert epsilon_for(Laplace(1.0, 1.0, "replace-one"), 1e-5) <= 1
+    assert epsilon_for(DiscreteLaplace(1.0, 1, "replace-one"), 1e-5) <= 1
+
+
+def test_dp_accounting_has_no_pure_discrete_gaussian_or_search_event():
+    assert not [name for name in dir(dp_event) if "Pure" in name]
+    assert not [name for name in dir(dp_event) if "DiscreteGaussian" in name]
+    search = dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(1.0), 10.0, 1.0)
+    assert not PLDAccountant().supports(search)
+    assert epsilon_for(Pure(0.5), 1e-5) <= 0.5
+    assert math.isfinite(epsilon_for(DiscreteGaussian(2.0, 1), 1e-5))
+    assert math.isfinite(epsilon_for(Search(Gaussian(4.0), 10), 1e-5))
+
+
+def test_dp_accounting_miscounts_ints_and_we_hand_it_floats():
+    def charged(one):
+        inner = dp_event.ComposedDpEvent(
+            [dp_event.GaussianDpEvent(one), dp_event.GaussianDpEvent(one)]
+        )
+        accountant = RdpAccountant()
+        accountant.compose(dp_event.PoissonSampledDpEvent(0.01, inner), 1000)
+        return accountant.get_epsilon(1e-5)
+
+    assert charged(1) < 0.5 * charged(1.0)  # the defect
+    assert rdp_epsilon(steps(1, 0.01, 1000), 1e-5) == rdp_epsilon(steps(1.0, 0.01, 1000), 1e-5)
+
+
+# ---------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 7.0, 300.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12, 1e-30])
+def test_gaussian_noise_is_exact(noise, delta):
+    epsilon = epsilon_for(Gaussian(noise), delta)
+    assert delta_for(Gaussian(noise), epsilon) <= delta * (1 + 1e-6)
+    if epsilon > 0:
+        assert delta_for(Gaussian(noise), epsilon * 0.999) > delta
+    assert epsilon == pytest.approx(dpa.get_epsilon_gaussian(noise, delta), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+def test_laplace_noise_has_its_closed_form(epsilon, delta):
+    found = epsilon_for(Laplace(1 / epsilon), delta)
+    exact = max(0.0, epsilon + 2 * math.log1p(-delta))
+    assert exact <= found * (1 + 1e-12) and found == pytest.approx(exact, abs=2e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])
+def test_a_subsampled_step_equals_its_integral(epsilon):
+    noise, rate = 1.0, 0.1
+
+    def excess(x, sign):
+        there = (1 - rate) * stats.norm.pdf(x, 0, noise) + rate * stats.norm.pdf(x, 1, noise)
+        here = stats.norm.pdf(x, 0, noise)
+        p, q = (there, here) if sign > 0 else (here, there)
+        return max(0.0, p - math.exp(epsilon) * q)
+
+    kinks = [0.5 + math.log((math.exp(e) - 1 + rate) / rate) for e in (epsilon, -0.05)]
+    directions = [
+        integrate.quad(excess, -12, 13, (sign,), points=kinks, limit=500, epsabs=1e-13)[0]
+        for sign in (1, -1)
+    ]
+    found = delta_for(PoissonGaussian(noise, rate=rate), epsilon)
+    assert max(directions) <= found * (1 + 1e-9)
+    assert found == pytest.approx(max(directions), rel=1e-5)
+
+
+def test_replacing_in_a_batch_is_worst_when_rows_are_opposite():
+    # The docstring proves it; here every other pair of directions in the plane is tried.
+    noise, rate, epsilon = 1.0, 0.2, 0.4
+    claimed = delta_for(PoissonGaussian(noise, rate=rate, relation="replace-one"), epsilon)
+    axis = np.linspace(-8, 8, 401)
+    x, y = np.meshgrid(axis, axis)
+    cell = (axis[1] - axis[0]) ** 2
+
+    def density(mx, my):
+        return np.exp(-((x - mx) ** 2 + (y - my) ** 2) / 2) / (2 * math.pi)
+
+    found = []
+    for angle in np.linspace(0, math.pi, 9):
+        p = (1 - rate) * density(0, 0) + rate * density(1, 0)
+        q = (1 - rate) * density(0, 0) + rate * density(math.cos(angle), math.sin(angle))
+        found.append(np.maximum(p - math.exp(epsilon) * q, 0).sum() * cell)
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(claimed, rel=1e-3)
+
+
+def test_directions_are_composed_before_the_worse_is_taken():
+    # One event is worse to remove from, the other to add to; the bound of a composition is not
+    # above the sum of worst cases, nor below either direction.
+    event = Composed((steps(0.6, 0.01, 10), steps(3.0, 0.9, 10)))
+    alone = epsilon_for(steps(0.6, 0.01, 10), 5e-6) + epsilon_for(steps(3.0, 0.9, 10), 5e-6)
+    assert epsilon_for(steps(3.0, 0.9, 10), 1e-5) < epsilon_for(event, 1e-5) < alone
+
+
+# ---------------------------------------------------------------- pure costs
+
+
+def test_pure_costs_add_exactly():
+    assert pure_epsilon(Repeated(Pure(0.1), 10)) == 1
+    assert micro_epsilon(Repeated(Pure(0.1), 10)) == 1_000_000
+    assert epsilon_for(Repeated(Pure(0.1), 10), 0.0) == 1.0
+
+
+def test_a_small_delta_never_raises_a_pure_cost():
+    # On a grid of losses six discrete Laplace of total cost 1 come out as 1.0001 (T3).
+    event = Repeated(DiscreteLaplace(6.0, 1), 6)
+    assert epsilon_for(event, 1e-12) <= 1
+    assert pure_epsilon(event) == 1
+
+
+def test_micro_epsilon_rounds_up():
+    assert micro_epsilon(DiscreteLaplace(3.0, 1)) == 333_334
+    assert micro_epsilon(Pure(1e-9)) == 1
+    with pytest.raises(ValueError, match="pure cost"):
+        micro_epsilon(Gaussian(1.0))
+
+
+def test_on_a_coarse_grid_discrete_laplace_costs_more_than_laplace():
+    discrete = epsilon_for(Repeated(DiscreteLaplace(2.0, 1), 20), 1e-5)
+    assert discrete == pytest.approx(9.859, abs=1e-3)
+    assert epsilon_for(Repeated(Laplace(2.0), 20), 1e-5) == pytest.approx(9.106, abs=1e-3)
+
+
+def test_a_fine_grid_brings_discrete_laplace_to_laplace():
+    fine = epsilon_for(Repeated(DiscreteLaplace(2.0**21, 2**20), 20), 1e-5)
+    assert fine == pytest.approx(epsilon_for(Repeated(Laplace(2.0), 20), 1e-5), rel=1e-5)
+
+
+def test_spreading_a_shift_over_entries_never_costs_more():
+    for parts in ([1, 1], [2, 1, 1], [1] * 5):
+        whole = epsilon_for(DiscreteLaplace(3.0, sum(parts)), 1e-3)
+        spread = epsilon_for(Composed(tuple(DiscreteLaplace(3.0, n) for n in parts)), 1e-3)
+        assert spread <= whole * (1 + 1e-9)
+
+
+# ---------------------------------------------------------------- parts, units, relations
+
+
+def test_parts_cost_what_the_worst_costs():
+    parts = (steps(1.0, 0.01, 1000), Gaussian(1.0))
+    assert epsilon_for(Parallel(parts), 1e-5) == max(epsilon_for(p, 1e-5) for p in parts)
+
+
+def test_secret_coins_mix_the_losses():
+    parts, weights = (Gaussian(1.0), Gaussian(4.0)), (0.25, 0.75)
+    for epsilon in (0.1, 1.0, 3.0):
+        exact = sum(w * delta_for(p, epsilon) for p, w in zip(parts, weights, strict=True))
+        found = delta_for(Parallel(parts, weights), epsilon)
+        assert exact <= found * (1 + 1e-9) and found == pytest.approx(exact, rel=1e-3)
+
+
+def test_coins_of_one_split_are_not_counted_twice():
+    split = Parallel((Gaussian(1.0), Gaussian(4.0)), (0.01, 0.99))
+    whole = Parallel((Repeated(Gaussian(1.0), 2), Repeated(Gaussian(4.0), 2)), (0.01, 0.99))
+    twice = epsilon_for(Composed((split, split)), 1e-3)
+    assert twice >= epsilon_for(whole, 1e-3)
+    assert epsilon_for(Repeated(split, 2), 1e-3) >= epsilon_for(whole, 1e-3)
+
+
+def test_what_composes_with_parts_is_in_every_part():
+    shared = Gaussian(2.0)
+    event = Composed((Parallel((Gaussian(1.0), Gaussian(3.0))), shared))
+    worst = Composed((Gaussian(1.0), shared))
+    assert epsilon_for(event, 1e-5) == epsilon_for(worst, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("event", "thrice"),
+    [
+        (Gaussian(2.0), Gaussian(2.0, 3.0)),
+        (Laplace(2.0), Laplace(2.0, 3.0)),
+        (DiscreteLaplace(2.0, 1), DiscreteLaplace(2.0, 3)),
+        (DiscreteGaussian(2.0, 1), DiscreteGaussian(2.0, 3)),
+        (Pure(0.5), Pure(1.5)),
+        (steps(2.0, 1.0, 5), Repeated(Gaussian(2.0, 3.0), 5)),
+        (steps(2.0, 1.0, 5, "replace-one"), Repeated(Gaussian(2.0, 6.0, "replace-one"), 5)),
+    ],
+)
+def test_a_unit_of_three_rows_is_charged_for_three(event, thrice):
+    found = epsilon_for(event, 1e-5, Unit("patient", 3))
+    assert found == pytest.approx(epsilon_for(thrice, 1e-5), rel=1e-4)
+
+
+def test_rows_multiply_costs_exactly():
+    assert micro_epsilon(Pure(0.1), Unit("patient", 3)) == 300_000
+    odd = Pure(0.1234567890123457)
+    assert pure_epsilon(odd, Unit("patient", 3)) >= 3 * Fraction("0.1234567890123457")
+
+
+@pytest.mark.parametrize("event", [Approximate(0.1, 1e-6), Search(Gaussian(4.0), 5)])
+def test_without_an_argument_for_several_rows_there_is_no_cost(event):
+    with pytest.raises(ValueError, match="Expected at_most=1 for"):
+        epsilon_for(event, 1e-5, Unit("patient", 2))
+
+
+def test_renyi_refuses_what_it_would_understate():
+    with pytest.raises(ValueError, match="replace-one with at_most=1"):
+        rdp_epsilon(steps(1.0, 0.01, 10, "replace-one"), 1e-5)
+    with pytest.raises(ValueError, match="at_most=2"):
+        rdp_epsilon(steps(1.0, 0.01, 10), 1e-5, Unit("patient", 2))
+
+
+def test_conversion_to_replace_one_is_stated_and_lossy():
+    assert epsilon_for(AsReplaceOne(Pure(1.0)), 0.0) == 2.0
+    assert epsilon_for(AsReplaceOne(Gaussian(1.0)), 1e-5) == pytest.approx(11.05, abs=0.01)
+    converted = AsReplaceOne(steps(1.0, 0.01, 100))
+    assert epsilon_for(converted, 1e-5) == pytest.approx(1.67, abs=0.01)
+    direct = epsilon_for(steps(1.0, 0.01, 100, "replace-one"), 1e-5)
+    assert direct == pytest.approx(0.895, abs=1e-3)
+
+
+# ---------------------------------------------------------------- searches and pairs
+
+
+def test_a_search_enters_a_total_as_a_pair():
+    run = steps(1.0, 0.01, 1000)
+    search = Search(run, 10, "logarithmic")
+    assert epsilon_for(search, 1e-5) == pytest.approx(rdp_epsilon(search, 1e-5), rel=1e-9)
+    total = epsilon_for(Composed((search, Pure(0.1))), 1e-5)
+    assert epsilon_for(search, 1e-5) < total
+    assert total <= epsilon_for(search, 5e-6) + 0.1 + 1e-9
+
+
+def test_longer_searches_cost_more_and_laws_are_ordered():
+    run = steps(1.0, 0.01, 1000)
+    by_law = [
+        epsilon_for(Search(run, 10, law), 1e-5)
+        for law in ("logarithmic", "geometric", "poisson")
+    ]
+    assert epsilon_for(run, 1e-5) < by_law[0] < by_law[1] < by_law[2]
+    assert epsilon_for(Search(run, 50), 1e-5) > by_law[0]
+
+
+def test_discrete_gaussian_vectors_go_by_their_concentrated_bound():
+    vector = DiscreteGaussian(10.0, 3.0, entries=4)
+    assert rdp_at(vector, 8.0) == pytest.approx(8 * 0.3**2 / 2)
+    assert epsilon_for(vector, 1e-5) == pytest.approx(rdp_epsilon(vector, 1e-5), rel=1e-9)
+    assert epsilon_for(vector, 1e-5) > epsilon_for(DiscreteGaussian(10.0, 3), 1e-5)
+
+
+def test_pairs_compose_no_worse_than_they_add():
+    event = Repeated(Approximate(0.5, 1e-6), 3)
+    assert epsilon_for(event, 1e-5) <= 1.5
+    assert epsilon_for(event, 1e-6) == math.inf  # three deltas of 1e-6 are more
+
+
+# ---------------------------------------------------------------- corners
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Laplace, DiscreteGaussian, PoissonGaussian])
+def test_zero_noise_is_infinite(kind):
+    assert epsilon_for(kind(0.0, 1), 1e-5) == math.inf
+    assert delta_for(kind(0.0, 1), 100.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Gaussian(1.0, 0.0), Gaussian(0.0, 0.0), PoissonGaussian(1.0, rate=0.0), Pure(0.0)],
+)
+def test_what_never_touches_records_costs_nothing(event):
+    assert epsilon_for(event, 0.0) == 0.0
+    assert epsilon_for(Repeated(event, 1000), 1e-5) == 0.0
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-13, 1e-20])
+def test_tiny_deltas_have_a_bound_that_grows(delta):
+    event = steps(1.0, 0.01, 1000)
+    found = epsilon_for(event, delta)
+    assert epsilon_for(event, 10 * delta) < found <= rdp_epsilon(event, delta) + 1e-9
+
+
+@pytest.mark.parametrize("delta", [-0.1, 1.0, math.nan, "small"])
+def test_delta_is_a_probability(delta):
+    with pytest.raises(ValueError, match="delta"):
+        epsilon_for(Pure(1.0), delta)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_very_little_noise_has_a_large_finite_cost(noise):
+    # At a rate of 1 % a record is in at most 8 of 100 batches but once in 1e5 times.
+    most = epsilon_for(Repeated(Gaussian(noise), 8), 1e-6)
+    assert 0.5 * most < epsilon_for(steps(noise, 0.01, 100), 1e-5) < most
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    noise=st.floats(0.4, 20),
+    rate=st.floats(1e-3, 1),
+    times=st.integers(1, 2000),
+    delta=st.floats(1e-9, 1e-2),
+)
+def test_cost_is_monotone_in_everything(noise, rate, times, delta):
+    base = epsilon_for(steps(noise, rate, times), delta)
+    slack = 1 + 1e-6
+    assert base >= 0
+    assert epsilon_for(steps(noise * 1.05, rate, times), delta) <= base * slack
+    assert epsilon_for(steps(noise, rate * 0.95, times), delta) <= base * slack
+    assert epsilon_for(steps(noise, rate, times + 1), delta) * slack >= base
+    assert epsilon_for(steps(noise, rate, times), delta / 2) * slack >= base
+
+
+@settings(max_examples=15, deadline=None)
+@given(noise=st.floats(0.3, 30), delta=st.floats(1e-9, 1e-2), times=st.integers(1, 200))
+def test_a_full_batch_is_never_below_the_exact_gaussian(noise, delta, times):
+    exact = epsilon_for(Repeated(Gaussian(noise), times), delta)
+    found = epsilon_for(steps(noise, 1.0, times), delta)
+    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-3) + 1e-6
+
+
+def test_without_secret_batches_records_are_used_as_often_as_expected():
+    event = Composed((steps(2.0, 0.1, 30), steps(1.0, 0.1, 5), Pure(0.1)))
+    known = without_sampling(event)
+    # 35 steps at a tenth: four uses, the ones with the least noise.
+    assert known == Parallel((Composed((Repeated(Pure(0.1), 1), Repeated(Gaussian(1.0), 4))),))
+    assert epsilon_for(known, 1e-5) > epsilon_for(event, 1e-5)
+    assert without_sampling(Gaussian(1.0)) is None
+
+
+def test_exact_sums_use_exact_scales():
+    third = DiscreteLaplace(math.nextafter(3.0, 4), 1)
+    assert pure_epsilon(third) < Fraction(1, 3)

@@ -1,0 +1,99 @@
+"""A statement says what the events promise, rounded against us."""
+
+import json
+import math
+
+import pytest
+
+from veracal.privacy.budget import Unit
+from veracal.privacy.costs.accounting import delta_for, epsilon_for
+from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
+from veracal.privacy.costs.statement import rounded_up, statement
+from veracal.privacy.events import (
+    Composed,
+    DiscreteLaplace,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+    Search,
+)
+
+TRAINING = Repeated(PoissonGaussian(1.1, rate=0.01), 200)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return statement(TRAINING, 1e-5, Unit("patient", 2), covers=("the weights",))
+
+
+def test_it_holds_what_the_accountant_says(made):
+    unit = Unit("patient", 2)
+    assert made.epsilon == epsilon_for(TRAINING, 1e-5, unit)
+    assert made.advantage == delta_for(TRAINING, 0.0, unit)
+    assert dict(made.curve)[1e-6] == epsilon_for(TRAINING, 1e-6, unit)
+    # Two uses of two rows each, without amplification.
+    assert made.epsilon_without_poisson == epsilon_for(Repeated(Gaussian(1.1, 2.0), 2), 1e-5)
+
+
+def test_it_names_unit_relation_and_rows(made):
+    text = made.text()
+    for words in ("one patient with at most 2 rows", "add-remove", "delta = 1e-05", "Poisson"):
+        assert words in text
+    assert "+ the weights" in text and "Not covered:" in text
+
+
+def test_it_fits_into_json(made):
+    written = json.loads(json.dumps(made.to_json(), allow_nan=False))
+    assert written["unit"] == "patient" and written["at_most"] == 2
+    assert [point["delta"] for point in written["curve"]] == [d for d, _ in made.curve]
+
+
+def test_what_is_unbounded_is_null_in_json_and_said_in_words():
+    made = statement(Gaussian(0.0), 1e-5)
+    assert made.to_json()["epsilon"] is None
+    json.dumps(made.to_json(), allow_nan=False)
+    assert "epsilon = unbounded" in made.text()
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Pure(0.5), "exact sum"),
+        (Gaussian(1.0), "Gaussian mechanism"),
+        (Search(Gaussian(5.0), 5), "a search by Rényi"),
+        (TRAINING, "privacy-loss distributions"),
+    ],
+)
+def test_the_accountant_is_named(event, words):
+    delta = 0.0 if isinstance(event, Pure) else 1e-5
+    assert words in statement(event, delta).accountant
+
+
+def test_exact_noise_is_told_from_idealized():
+    assert statement(DiscreteLaplace(3.0, 1), 0.0).numerics.startswith("exact, on integers")
+    both = Composed((DiscreteLaplace(3.0, 1), Gaussian(1.0)))
+    assert "otherwise in floating point" in statement(both, 1e-5).numerics
+    assert statement(Gaussian(1.0), 1e-5).numerics.startswith("in floating point")
+
+
+@pytest.mark.parametrize("value", [1.0, 0.123456, 9.99951, 1e-7, 12345.6, math.pi])
+def test_printed_figures_never_shrink(value):
+    assert value <= float(rounded_up(value)) <= value * 1.0011
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "times", "figure"),
+    [(1.0, 0.01, 1000, 1.618), (1.1, 256 / 60000, 14062, 2.324), (5.0, 1.0, 100, 9.997)],
+)
+def test_the_central_limit_figure_is_the_published_one(noise, rate, times, figure):
+    event = Repeated(PoissonGaussian(noise, rate=rate), times)
+    assert clt_epsilon_not_a_bound(event, 1e-5) == pytest.approx(figure, abs=1e-3)
+
+
+def test_the_central_limit_figure_is_no_bound():
+    event = Repeated(PoissonGaussian(0.5, rate=0.001), 1000)
+    assert clt_epsilon_not_a_bound(event, 1e-6) == pytest.approx(0.98, abs=0.01)
+    assert epsilon_for(event, 1e-6) > 4 * clt_epsilon_not_a_bound(event, 1e-6)
+    with pytest.raises(ValueError, match="Gaussian noise only"):
+        clt_epsilon_not_a_bound(Pure(1.0), 1e-6)

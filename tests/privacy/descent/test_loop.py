@@ -1,0 +1,301 @@
+"""A descent costs what it announced, adds the noise it announced, and reads nothing else."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from veracal import _random
+from veracal.privacy.costs.accounting import epsilon_for
+from veracal.privacy.descent.clipping import Clipped, Flat, GlobalAdapt, clipped_sum
+from veracal.privacy.descent.loop import Descent
+from veracal.privacy.descent.sampling import FullBatch, Poisson
+from veracal.privacy.descent.schedules import Exponential, Linear
+from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
+from veracal.privacy.events import Composed, Gaussian, PoissonGaussian, Repeated
+
+
+@pytest.fixture
+def targets(rng) -> np.ndarray:
+    return rng.normal(2.0, 1.0, size=(300, 3))
+
+
+def pull_to(targets):
+    """Clipped gradients of half the squared distance to each target."""
+
+    def clipped_sum_of(weights, rows, clip):
+        return clipped_sum(weights - targets[rows], clip)
+
+    return clipped_sum_of
+
+
+def no_gradient(weights, rows, clip):
+    return Clipped(np.zeros(weights.shape))
+
+
+def descent(**changes) -> Descent:
+    settings = {
+        "sampler": Poisson(0.1),
+        "clip": Flat(1.5),
+        "update": SGD(0.3),
+        "noise_multiplier": 2.0,
+        "steps": 20,
+        "expected_batch": 30.0,
+    }
+    return Descent(**{**settings, **changes})
+
+
+def noisy_sums(subject: Descent, weights, function=no_gradient, records=100, rng=None):
+    steps = []
+    subject.run(weights, function, records, rng=rng, on_step=steps.append)
+    return np.array([np.asarray(step.noisy_sum) for step in steps])
+
+
+def test_the_loop_equals_its_definition(targets) -> None:
+    subject = descent()
+    found = subject.run(np.zeros(3), pull_to(targets), 300, rng=np.random.default_rng(7))
+
+    coins, noise = np.random.default_rng(7).spawn(2)
+    weights = np.zeros(3)
+    for _ in range(20):
+        rows = Poisson(0.1).batch(300, coins)
+        total = sum(
+            min(1, 1.5 / np.linalg.norm(weights - target)) * (weights - target)
+            for target in targets[rows]
+        )
+        weights = weights - 0.3 * (total + noise.normal(0, 2.0 * 1.5, 3)) / 30.0
+    np.testing.assert_allclose(found.weights, weights, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "event"),
+    [
+        ({}, Repeated(PoissonGaussian(3.0, 1.5, rate=0.1), 20)),
+        (
+            {"relation": "replace-one"},
+            Repeated(PoissonGaussian(3.0, 1.5, "replace-one", rate=0.1), 20),
+        ),
+        ({"sampler": FullBatch()}, Repeated(Gaussian(3.0, 1.5), 20)),
+        (
+            {"sampler": FullBatch(), "relation": "replace-one"},
+            Repeated(Gaussian(3.0, 3.0, "replace-one"), 20),
+        ),
+        (
+            {"noise_multiplier": Exponential(2.0, math.log(2), every=10)},
+            Composed(
+                (
+                    Repeated(PoissonGaussian(1.5, 1.5, rate=0.1), 10),
+                    Repeated(PoissonGaussian(3.0, 1.5, rate=0.1), 10),
+                )
+            ),
+        ),
+        (
+            {"update": Langevin(0.02, 1.0, mode="sum"), "noise_multiplier": None},
+            Repeated(PoissonGaussian(0.2 * 1.5, 1.5, rate=0.1), 20),
+        ),
+        (
+            {"clip": GlobalAdapt(1.5, count_noise=2.0)},
+            Repeated(PoissonGaussian(1.5 * math.sqrt(2), 1.5, rate=0.1), 20),
+        ),
+    ],
+)
+def test_the_event_is_known_beforehand_and_kept(changes, event) -> None:
+    subject = descent(**changes)
+    assert parts(subject.event()) == parts(event)
+    assert subject.run(np.zeros(2), no_gradient, 10).event == subject.event()
+
+
+def parts(event) -> list:
+    """Levels of an event, their noise rounded."""
+    levels = event.events if isinstance(event, Composed) else (event,)
+    return [
+        (level.times, replace(level.event, noise=round(level.event.noise, 12)))
+        for level in levels
+    ]
+
+
+def test_the_vectors_of_the_accountants_come_out_of_descents() -> None:
+    """q = .01, sigma = 1, T = 1000 costs 1.828 at delta = 1e-5."""
+    subject = descent(sampler=Poisson(0.01), noise_multiplier=1.0, steps=1000)
+    assert epsilon_for(subject.event(), 1e-5) == pytest.approx(1.828, abs=2e-3)
+    adaptive = replace(subject, clip=GlobalAdapt(0.1, count_noise=2.0))
+    assert epsilon_for(adaptive.event(), 1e-5) == pytest.approx(2.352, abs=3e-3)
+
+
+def test_many_noise_levels_become_sixty_four_and_never_cheaper() -> None:
+    subject = descent(noise_multiplier=Exponential(2.0, 0.001), steps=500)
+    event = subject.event()
+    assert isinstance(event, Composed) and len(event.events) <= 64
+    assert sum(part.times for part in event.events) == 500
+    charged = np.repeat(
+        [part.event.noise for part in event.events], [part.times for part in event.events]
+    )
+    assert (charged <= np.sort(subject.noise_multipliers()) * 1.5).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampler": FullBatch()}, {"relation": "replace-one"}])
+def test_noise_on_the_sum_has_the_claimed_law(changes) -> None:
+    subject = descent(steps=10, **changes)
+    draws = noisy_sums(subject, np.zeros(1_000), rng=np.random.default_rng(0)).ravel()
+    assert stats.kstest(draws, stats.norm(0, 3.0).cdf).pvalue > 0.01
+    assert stats.kstest(draws, stats.norm(0, 3.0 * 1.06).cdf).pvalue < 0.01
+    assert np.std(draws) == pytest.approx(3.0, rel=0.02)
+
+
+def test_noise_follows_its_schedule() -> None:
+    subject = descent(noise_multiplier=Linear(1.0, 3.0, steps=3), steps=3)
+    spread = noisy_sums(subject, np.zeros(20_000), rng=np.random.default_rng(0)).std(axis=1)
+    np.testing.assert_allclose(spread / 1.5, [1, 5 / 3, 7 / 3], rtol=0.03)
+
+
+def test_noise_is_drawn_afresh_at_every_step_and_run() -> None:
+    first, second = (noisy_sums(descent(), np.zeros(50)) for _ in range(2))
+    draws = np.concatenate([first, second]).ravel()
+    assert len(np.unique(draws)) == len(draws)
+
+
+def test_an_empty_batch_steps_with_noise_and_is_counted(targets) -> None:
+    seen = []
+
+    def never(weights, rows, clip):
+        raise AssertionError("asked for the gradient of an empty batch")
+
+    found = descent().run(np.zeros(4), never, 0, on_step=seen.append)
+    assert [step.number for step in seen] == list(range(20))
+    assert all((step.noisy_sum != 0).all() for step in seen)
+    assert (found.weights != 0).all()
+
+
+@pytest.mark.parametrize("sampler", [FullBatch(), Poisson(0.5)])
+@pytest.mark.parametrize("update", [SGD(0.3), Momentum(0.3), Adam(0.1)])
+def test_the_number_of_records_shows_only_in_the_sum(sampler, update) -> None:
+    """With gradients of zero, neighbors end bit for bit at the same weights."""
+    subject = descent(sampler=sampler, update=update)
+    ends = [
+        subject.run(np.ones(3), no_gradient, n, rng=np.random.default_rng(3)).weights
+        for n in (0, 1, 99, 100, 101)
+    ]
+    assert all(np.array_equal(end, ends[0]) for end in ends)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_torch_weights_follow_the_same_descent(dtype, targets) -> None:
+    subject = descent(update=Momentum(0.3), steps=5)
+    ours = subject.run(np.zeros(3), pull_to(targets), 300, rng=np.random.default_rng(1))
+    kept = torch.asarray(targets).to(dtype)
+    theirs = subject.run(
+        torch.zeros(3, dtype=dtype), pull_to(kept), 300, rng=np.random.default_rng(1)
+    )
+    assert isinstance(theirs.weights, torch.Tensor) and theirs.weights.dtype == dtype
+    close = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
+    np.testing.assert_allclose(theirs.weights.double().numpy(), ours.weights, rtol=close)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_weights_of_any_shape_descend(shape, rng) -> None:
+    targets = np.ones((50, *shape))
+    found = descent(noise_multiplier=0.01, steps=60).run(
+        np.zeros(shape), pull_to(targets), 50, rng=rng
+    )
+    assert np.shape(found.weights) == shape
+    np.testing.assert_allclose(found.weights, 1.0, atol=0.2)
+
+
+def test_a_descent_finds_the_minimum(targets) -> None:
+    subject = Descent(
+        FullBatch(), Flat(10.0), SGD(0.5), 0.01, steps=30, expected_batch=len(targets)
+    )
+    found = subject.run(np.zeros(3), pull_to(targets), len(targets))
+    np.testing.assert_allclose(found.weights, targets.mean(axis=0), atol=0.05)
+
+
+def test_only_fresh_entropy_makes_a_run_private(targets) -> None:
+    fresh = descent().run(np.zeros(3), pull_to(targets), 300)
+    secret = descent().run(np.zeros(3), pull_to(targets), 300, rng=_random.secret_generator())
+    seeded = descent().run(np.zeros(3), pull_to(targets), 300, rng=np.random.default_rng(0))
+    assert (fresh.private, secret.private, seeded.private) == (True, True, False)
+    assert not np.array_equal(fresh.weights, secret.weights)
+
+
+def test_a_seed_repeats_a_run(targets) -> None:
+    ends = [
+        descent().run(np.zeros(3), pull_to(targets), 300, rng=np.random.default_rng(0)).weights
+        for _ in range(2)
+    ]
+    assert np.array_equal(*ends)
+
+
+def test_an_adaptive_threshold_follows_the_noisy_count(targets) -> None:
+    subject = descent(
+        sampler=FullBatch(), clip=GlobalAdapt(1.5, 50.0, count_noise=3.0), expected_batch=250
+    )
+    seen = []
+    subject.run(
+        np.zeros(3),
+        pull_to(100 * targets),
+        300,
+        rng=np.random.default_rng(0),
+        on_step=seen.append,
+    )
+    ratios = np.diff(np.log([50.0, *(step.clip.threshold for step in seen)])) + 0.1
+    # All 300 are long: the count is divided by the declared 250, not by the real number.
+    assert ratios[0] == pytest.approx(300 / 250, abs=5 * 3 / 250) and ratios[0] != 300 / 250
+    assert {step.clip.bound for step in seen} == {1.5}
+
+
+def test_the_count_of_an_adaptive_rule_is_noisy_as_charged() -> None:
+    """With nobody there, thresholds move by the noise alone."""
+    clip = GlobalAdapt(1.0, 1.0, rate=1e-9, count_noise=4.0)
+    subject = descent(clip=clip, steps=4_000, expected_batch=1e4)
+    seen = []
+    subject.run(np.zeros(1), no_gradient, 0, rng=np.random.default_rng(0), on_step=seen.append)
+    counts = np.diff(np.log([1.0, *(step.clip.threshold for step in seen)])) * 1e4
+    assert stats.kstest(counts, stats.norm(0, 4.0).cdf).pvalue > 0.01
+    assert stats.kstest(counts, stats.norm(0, 3.6).cdf).pvalue < 0.01
+
+
+class Shuffled:
+    """A sampler nobody can account for."""
+
+    def batch(self, n, rng):
+        return rng.permutation(n)[:10]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sampler": Shuffled()}, "whose cost is known"),
+        ({"sampler": None}, "whose cost is known"),
+        ({"clip": 1.0}, "a clip of"),
+        ({"update": None}, "start and step"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier > 0"),
+        ({"noise_multiplier": math.inf}, "noise_multiplier > 0"),
+        ({"noise_multiplier": None}, "exactly where the update is Langevin"),
+        ({"update": Langevin(0.1, 1.0)}, "exactly where the update is Langevin"),
+        ({"noise_multiplier": Linear(1.0, 0.0, steps=5)}, "0.0 at step 5"),
+        ({"noise_multiplier": Exponential(1.0, 100.0)}, "0.0 at step 8"),
+        ({"steps": 0}, "integer steps"),
+        ({"expected_batch": 0}, "expected_batch > 0"),
+        ({"relation": "substitute"}, "relation"),
+    ],
+)
+def test_a_descent_refuses_what_it_cannot_promise(changes, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        descent(**changes)
+
+
+@pytest.mark.parametrize(
+    "total", [np.full(3, math.nan), np.array([0, math.inf, 0]), np.zeros(2), np.zeros((3, 1))]
+)
+def test_a_sum_that_breaks_its_contract_ends_the_run(total) -> None:
+    with pytest.raises(ValueError, match="finite clipped sum of shape \\(3,\\)"):
+        descent(sampler=FullBatch()).run(np.zeros(3), lambda *_: Clipped(total), 5)
+
+
+@pytest.mark.parametrize("rng", [3, np.random.RandomState(0)])
+def test_a_run_refuses_what_is_no_generator(rng) -> None:
+    with pytest.raises(ValueError, match="numpy Generator"):
+        descent().run(np.zeros(1), no_gradient, 5, rng=rng)

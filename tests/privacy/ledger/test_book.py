@@ -1,0 +1,411 @@
+"""A ledger is charged first, once, and never more than its budget."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import threading
+from fractions import Fraction
+
+import pytest
+import sklearn
+from sklearn.base import BaseEstimator
+
+from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
+from veracal.privacy.budget import Budget, Unit
+from veracal.privacy.events import (
+    AsReplaceOne,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.units import share
+
+QUARTER = Pure(0.25)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return open_ledger(tmp_path / "ledger", Budget(1.0))
+
+
+class Records:
+    """Records that count how often they are read."""
+
+    def __init__(self, error=None):
+        self.read, self.error = 0, error
+
+    def __call__(self):
+        self.read += 1
+        if self.error is not None:
+            raise self.error
+        return os.urandom(8)
+
+
+def ask(ledger, records, request="r", body=b"?", event=QUARTER):
+    return ledger.answer(event, "asking", records, request=request, body=body)
+
+
+# ---------------------------------------------------------------- charging
+
+
+def test_what_is_charged_is_spent_and_the_rest_is_left(ledger):
+    entry = ledger.charge(Pure(0.25), "counting")
+    assert (entry.index, entry.purpose, entry.cost, entry.outcome) == (
+        1,
+        "counting",
+        250_000,
+        "charged",
+    )
+    assert ledger.spent().epsilon == 0.25 and ledger.remaining().epsilon == 0.75
+    assert ledger.entries() == (entry,)
+
+
+def test_the_budget_may_be_spent_to_the_last_millionth_and_not_beyond(ledger):
+    ledger.charge(Pure(0.999_999), "most")
+    with pytest.raises(BudgetError, match="needs epsilon=0.000002, but 0.000001 of 1 is left"):
+        ledger.charge(Pure(0.000_002), "more")
+    ledger.charge(Pure(0.000_001), "the rest")
+    with pytest.raises(BudgetError, match="'more' needs epsilon=0.000001, but 0 of 1 is left"):
+        ledger.charge(Pure(1e-12), "more")  # the least that anything costs
+    assert len(ledger.entries()) == 2
+
+
+def test_numbers_mean_what_is_written(tmp_path):
+    """0.7 is not a sum of binary fractions, and 0.1 + 0.2 is not 0.3 for a float."""
+    ledger = open_ledger(tmp_path / "ledger", Budget(0.7))
+    for _ in range(7):
+        ledger.charge(Pure(0.1), "a tenth")
+    assert ledger.remaining().epsilon == 0
+    with pytest.raises(BudgetError):
+        ledger.charge(Pure(0.1), "a tenth")
+
+
+def test_a_budget_shared_among_queries_affords_every_one_of_them(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0))
+    micro = share(1_000_000, 6)
+    for _ in range(6):
+        ledger.charge(Pure(micro / 1e6), "one of six")
+    assert ledger.spent().epsilon == 6 * micro / 1e6
+    # Noise first and its cost rounded up would refuse the sixth.
+    assert 6 * (micro + 1) > 1_000_000
+
+
+def test_noise_is_charged_at_its_exact_cost_rounded_up(ledger):
+    assert ledger.charge(Laplace(3.0), "real").cost == 333_334
+    assert ledger.charge(DiscreteLaplace(1000.0, 7), "whole").cost == 7_000
+    assert ledger.charge(Repeated(Pure(0.01), 3), "thrice").cost == 30_000
+
+
+def test_every_row_of_a_unit_is_charged(tmp_path):
+    budget = Budget(1.0, unit=Unit("patient", 3))
+    ledger = open_ledger(tmp_path / "ledger", budget)
+    assert ledger.charge(Pure(0.125), "counting").cost == 375_000
+    assert ledger.charge(Laplace(10.0), "counting").cost == 300_000
+    with pytest.raises(BudgetError):
+        ledger.charge(Pure(0.15), "counting")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Pure(0.0), Laplace(1.0, 0.0), Repeated(Pure(0.1), 0), PoissonGaussian(1.0, 1.0, rate=0.0)],
+    ids=repr,
+)
+def test_nothing_is_free(tmp_path, event):
+    kinds = {
+        "pure": {"kind": "pure"},
+        "rdp": {"kind": "open"},
+        "addition": {"kind": "open", "composition": "addition"},
+    }
+    for name, settings in kinds.items():
+        budget = Budget(1.0, 0.0 if name == "pure" else 1e-5)
+        ledger = open_ledger(tmp_path / name, budget, **settings)
+        with pytest.raises(ValueError, match="costs something|pure"):
+            ledger.charge(event, "counting")
+        assert ledger.entries() == ()
+
+
+def test_what_nothing_bounds_is_refused(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0, 1e-5), kind="open")
+    with pytest.raises(BudgetError, match="no finite cost"):
+        ledger.charge(Gaussian(0.0), "training")
+    pure = open_ledger(tmp_path / "pure", Budget(1.0))
+    for event in (Gaussian(1.0), Laplace(0.0)):
+        with pytest.raises(ValueError, match="pure"):
+            pure.charge(event, "training")
+
+
+def test_another_relation_is_refused_before_anything(ledger, tmp_path):
+    records = Records()
+    with pytest.raises(ValueError, match="Expected an event under add-remove"):
+        ask(ledger, records, event=Pure(0.1, "replace-one"))
+    replace = open_ledger(tmp_path / "replace", Budget(1.0, relation="replace-one"))
+    with pytest.raises(ValueError, match="convert it with AsReplaceOne"):
+        ask(replace, records, event=Pure(0.1))
+    assert replace.charge(AsReplaceOne(Pure(0.1)), "converted").cost == 200_000
+    assert records.read == 0 and ledger.entries() == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"purpose": ""}, "purpose"),
+        ({"purpose": "a\nb"}, "purpose"),
+        ({"purpose": "x" * 201}, "purpose"),
+        ({"request": ""}, "request"),
+        ({"request": "\ud800"}, "request"),
+        ({"part": "test"}, "part"),
+        ({"delta": 1e-6}, "delta"),
+        ({"event": 0.1}, "event"),
+        ({"event": None}, "event"),
+    ],
+)
+def test_wrong_arguments_are_refused(ledger, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        ledger.charge(**{"event": Pure(0.1), "purpose": "counting", **arguments})
+    assert ledger.entries() == ()
+
+
+# ---------------------------------------------------------------- answering
+
+
+def test_an_answer_is_charged_and_kept(ledger):
+    records = Records()
+    answer = ask(ledger, records)
+    assert ask(ledger, records) == answer and records.read == 1
+    (entry,) = ledger.entries()
+    assert entry.outcome == "answered" and entry.request == "r"
+
+
+def test_what_does_not_fit_is_refused_before_a_record_is_read(ledger):
+    records = Records()
+    with pytest.raises(BudgetError, match="no record was read"):
+        ask(ledger, records, event=Pure(1.01))
+    assert records.read == 0 and ledger.spent().epsilon == 0
+    assert ask(ledger, records, event=Pure(1.0))  # the id is still free
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"body": b"!"},
+        {"event": Pure(0.2)},
+        {"purpose": "another"},
+        {"part": "test"},
+        {"part": None},
+    ],
+)
+def test_another_request_under_the_same_id_is_a_conflict(tmp_path, other):
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), parts=("train", "test"))
+    first = {"event": Pure(0.1), "purpose": "a", "request": "r", "body": b"?", "part": "train"}
+    records = Records()
+    ledger.answer(compute=records, **first)
+    with pytest.raises(ConflictError, match="'r' was made before"):
+        ledger.answer(compute=records, **{**first, **other})
+    assert records.read == 1 and len(ledger.entries()) == 1
+
+
+def test_a_charge_and_an_answer_are_different_requests(ledger):
+    ledger.charge(Pure(0.1), "asking", request="r")
+    assert ledger.charge(Pure(0.1), "asking", request="r").index == 1
+    with pytest.raises(ConflictError):
+        ask(ledger, Records(), body=b"", event=Pure(0.1))
+    assert len(ledger.entries()) == 1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        Records(ZeroDivisionError("row 7 is a zero")),
+        Records(MemoryError()),
+        Records(LedgerError("x")),
+        Records(OSError(28, "No space left on device")),
+        lambda: "text",
+    ],
+    ids=["error", "memory", "our own", "system", "no bytes"],
+)
+def test_a_failure_is_paid_for_and_repeats_itself(ledger, records):
+    said = set()
+    for _ in range(3):
+        with pytest.raises(AnswerError, match="The charge stands") as refused:
+            ask(ledger, records)
+        said.add(str(refused.value))
+    assert len(said) == 1 and "row 7" not in said.pop()
+    assert getattr(records, "read", 1) == 1
+    (entry,) = ledger.entries()
+    assert entry.outcome == "failed" and entry.answer is None
+    assert ledger.spent().epsilon == 0.25 and ledger.verify() == entry.hash
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interruption_charges_and_releases_nothing(ledger, end):
+    with pytest.raises(end):
+        ask(ledger, Records(end()))
+    assert ledger.entries() == () and ledger.spent().epsilon == 0
+    assert ask(ledger, Records())
+
+
+def test_an_answer_must_be_asked_for_with_bytes(ledger):
+    for body in ("text", None):
+        with pytest.raises(ValueError, match="body to be bytes"):
+            ask(ledger, Records(), body=body)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def test_parts_are_paid_for_in_parallel(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), parts=("train", "test"))
+    ledger.charge(Pure(0.7), "training", part="train")
+    ledger.charge(Pure(0.6), "testing", part="test")
+    assert [part.spent.epsilon for part in ledger.parts()] == [0.7, 0.6]
+    assert ledger.spent().epsilon == 0.7 and ledger.remaining().epsilon == 0.3
+    assert ledger.spent("test").epsilon == 0.6 and ledger.remaining("test").epsilon == 0.4
+    with pytest.raises(BudgetError, match="0.3 of 1 is left for part 'train'"):
+        ledger.charge(Pure(0.35), "both")  # all parts pay, and one cannot
+    assert ledger.spent("test").epsilon == 0.6
+    ledger.charge(Pure(0.3), "both")
+    assert [part.spent.epsilon for part in ledger.parts()] == [1.0, 0.9]
+    ledger.verify()
+    with pytest.raises(ValueError, match="Expected part to be None or one of"):
+        ledger.spent("validation")
+
+
+@pytest.mark.parametrize("parts", [(), ("a", "a"), ("",), tuple(map(str, range(65)))])
+def test_parts_are_few_and_different(tmp_path, parts):
+    with pytest.raises(ValueError, match="part"):
+        open_ledger(tmp_path / "ledger", Budget(1.0), parts=parts)
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- one ledger, many hands
+
+
+class Estimator(BaseEstimator):
+    """An estimator that somebody gave a ledger, against advice."""
+
+    def __init__(self, ledger):
+        self.ledger = ledger
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda ledger: pickle.loads(pickle.dumps(ledger)),
+        lambda ledger: sklearn.clone(Estimator(ledger)).ledger,
+        lambda ledger: Ledger(ledger.path),
+        lambda ledger: Ledger(str(ledger.path)),
+    ],
+    ids=["deepcopy", "pickle", "clone", "path", "text"],
+)
+def test_a_copy_forgets_nothing(ledger, copied):
+    copied(ledger).charge(Pure(0.6), "copy")
+    with pytest.raises(BudgetError):
+        ledger.charge(Pure(0.6), "original")
+    assert copied(ledger) == ledger and copied(ledger).spent().epsilon == 0.6
+
+
+def test_a_ledger_stays_where_it_is_when_the_folder_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ledger = open_ledger("ledger", Budget(1.0))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert ledger.charge(Pure(0.1), "from elsewhere").index == 1
+
+
+def charge_often(ledger, results):
+    granted = 0
+    for _ in range(20):
+        try:
+            ledger.charge(Pure(0.01), "racing")
+            granted += 1
+        except BudgetError:
+            pass
+    results.append(granted) if isinstance(results, list) else results.put(granted)
+
+
+def test_threads_are_granted_what_the_budget_affords(ledger):
+    granted = []
+    threads = [threading.Thread(target=charge_often, args=(ledger, granted)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(granted) == 100 and ledger.remaining().epsilon == 0
+    assert len(ledger.entries()) == 100 and ledger.verify()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_forks_are_granted_what_the_budget_affords(ledger):
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+    children = [fork.Process(target=charge_often, args=(ledger, queue)) for _ in range(8)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert sum(queue.get() for _ in children) == 100
+    assert len(ledger.entries()) == 100 and ledger.verify()
+
+
+def test_readers_are_served_while_somebody_computes(ledger):
+    def compute():
+        assert Ledger(ledger.path).spent().epsilon == 0  # nothing is committed yet
+        return b"done"
+
+    assert ask(ledger, compute) == b"done"
+    assert ledger.spent().epsilon == 0.25
+
+
+def test_a_computation_cannot_charge_the_ledger_that_waits_for_it(ledger):
+    said = []
+
+    def compute():
+        try:
+            ledger.charge(Pure(0.1), "inside")
+        except LedgerError as error:
+            said.append(str(error))
+        return b"done"
+
+    assert ask(ledger, compute) == b"done"
+    assert "cannot use the ledger that waits for it" in said[0]
+    assert ledger.charge(Pure(0.1), "afterwards").index == 2
+
+
+# ---------------------------------------------------------------- what a ledger says
+
+
+def test_a_ledger_as_json_is_enough_to_check_its_chain(ledger):
+    answer = ask(ledger, Records())
+    ledger.charge(Pure(0.1), "counting")
+    written = ledger.to_json()
+    assert "answer_hex" not in written["entries"][0]
+    assert ledger.to_json(answers=True)["entries"][0]["answer_hex"] == answer.hex()
+    assert ledger.to_json(answers=True)["entries"][1]["answer_hex"] is None
+    previous = written["opening"]["hash"]
+    for entry in written["entries"]:
+        assert entry["previous"] == previous
+        previous = entry["hash"]
+    assert previous == written["head"] == ledger.head
+
+
+def test_the_head_changes_with_every_entry_and_tells_ledgers_apart(tmp_path):
+    heads = set()
+    for name in "ab":
+        ledger = open_ledger(tmp_path / name, Budget(1.0))
+        heads |= {ledger.head, ledger.charge(Pure(0.1), "x").hash}
+        assert ledger.head == ledger.entries()[-1].hash
+    assert len(heads) == 4
+
+
+def test_costs_are_sums_of_fractions_and_not_of_floats(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(3.0))
+    for _ in range(10):
+        ledger.charge(Pure(0.1), "x")
+    assert Fraction(repr(ledger.spent().epsilon)) == 1
+    assert sum([0.1] * 10) != 1  # what floats would have said
