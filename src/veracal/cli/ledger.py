@@ -67,12 +67,27 @@ def open_(
     _report(ledger, json=json)
 
 
-@app.command(epilog="Example:  veracal ledger show study.ledger")
-def show(path: File, json: Json = False) -> None:
+@app.command(epilog="Example:  veracal ledger show study.ledger --statement")
+def show(
+    path: File,
+    statement: Annotated[
+        bool, typer.Option("--statement", help="Print what the ledger promises, in full.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Show a ledger: its budget, what each part spent and has left, and its entries."""
     from veracal.privacy.ledger.book import Ledger
+    from veracal.privacy.ledger.stating import ledger_statement
 
-    _report(Ledger(path), json=json)
+    ledger = Ledger(path)
+    if not statement:
+        _report(ledger, json=json)
+        return
+    promised = ledger_statement(ledger)
+    if json:
+        _show.print_json(promised.to_json())
+    else:
+        typer.echo(_show.visible(promised.text(), keep="\n"))
 
 
 @app.command(epilog="Example:  veracal ledger verify study.ledger --json")

@@ -2,7 +2,7 @@
 
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.queries import Query
+from veracal.privacy.answers.queries import Query, gaussian_event, laplace_event
 from veracal.privacy.answers.score_queries import (
     Brier,
     Correct,
@@ -10,7 +10,7 @@ from veracal.privacy.answers.score_queries import (
     NegativeLogLikelihood,
 )
 from veracal.privacy.answers.sources import Pool, Public, Release, Source
-from veracal.privacy.answers.sums import BinnedSum, BoundedSum
+from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 from veracal.privacy.budget import Budget, Relation, Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
@@ -55,6 +55,7 @@ from veracal.privacy.ledger.book import Amount, Ledger, Part, open_ledger
 from veracal.privacy.ledger.chain import Entry
 from veracal.privacy.ledger.plan import Item
 from veracal.privacy.ledger.plan_files import read_plan
+from veracal.privacy.ledger.stating import ledger_statement
 from veracal.privacy.ledger.units import share
 from veracal.privacy.plans import TrainingPlan, plan_training
 
@@ -75,6 +76,7 @@ __all__ = [
     "Constant",
     "Correct",
     "Count",
+    "DenseSum",
     "Descended",
     "Descent",
     "DiscreteGaussian",
@@ -121,6 +123,9 @@ __all__ = [
     "clt_epsilon_not_a_bound",
     "delta_for",
     "epsilon_for",
+    "gaussian_event",
+    "laplace_event",
+    "ledger_statement",
     "levels",
     "micro_epsilon",
     "noise_for",

@@ -1,0 +1,61 @@
+"""What a ledger promises, as a statement."""
+
+from dataclasses import replace
+
+from veracal.privacy.costs.statement import Statement, statement
+from veracal.privacy.events import Approximate, Composed, Event, Parallel, Pure, Repeated
+from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.plan import Planned
+
+
+def ledger_statement(ledger: Ledger) -> Statement:
+    """State what everything charged to a ledger promises together, whatever comes.
+
+    A plan is stated by the list it fixed. Any other ledger is a *filter*: costs may depend on
+    earlier answers, so what was spent so far is itself an answer, and only the whole budget
+    is a promise. It is stated as such.
+
+    Parameters
+    ----------
+    ledger : Ledger
+
+    Examples
+    --------
+    >>> from veracal.privacy import Budget, open_ledger
+    >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
+    >>> ledger_statement(ledger).epsilon
+    1.0
+    """
+    budget, rule, parts = ledger.budget, ledger.opening.rule, ledger.opening.parts
+    covers = tuple(sorted({entry.purpose for entry in ledger.entries()})) or ("nothing yet",)
+    if isinstance(rule, Planned):
+        event: Event = Parallel(tuple(_planned(rule, part, budget.relation) for part in parts))
+        planned = tuple(sorted({item.purpose for item in rule.items}))
+        return statement(
+            event, budget.delta, budget.unit, covers=planned, composition=rule.words
+        )
+    whole = (
+        Pure(budget.epsilon, budget.relation)
+        if budget.delta == 0
+        else Approximate(budget.epsilon, budget.delta, budget.relation)
+    )
+    # The budget is the unit's already, whatever its rows: state it for one row, then name it.
+    made = statement(whole, budget.delta, covers=covers, composition=rule.words)
+    return replace(
+        made,
+        epsilon=budget.epsilon,
+        unit=budget.unit.name,
+        at_most=budget.unit.at_most,
+        accountant="the ledger's filter, which never grants more than the budget",
+        sampler="as the entries of the ledger say",
+        numerics="as the entries of the ledger say",
+        renyi_epsilon=None,
+    )
+
+
+def _planned(rule: Planned, part: str, relation: str) -> Event:
+    """Everything planned for one part."""
+    used = [
+        Repeated(item.event, item.times) for item in rule.items if item.part in (part, None)
+    ]
+    return Composed(tuple(used)) if used else Pure(0.0, relation)  # type: ignore[arg-type]
