@@ -201,7 +201,7 @@ def run(subject: Accountant, *, long: bool) -> str:
         gap = (found - truth) / max(truth, 1e-2)
         assert gap <= GAP, f"{found} > {truth}: {where}"
         worst = max(worst, gap)
-    settings = 10_000 if long else 40
+    settings = 10_000 if long else 24
     breaks = sum(breaks_of_monotony(subject, rng) for _ in range(settings))
     assert breaks == 0, f"{breaks} breaks of monotony"
     return f"largest gap {worst:.1e}, never below; monotone on {settings:,} settings"

@@ -136,7 +136,7 @@ def unlocked(path: Path) -> Iterator[object]:
 
 def kept_but_drawn_again(connection, asked: Asked) -> object:
     """Find the earlier entry, and answer with something new."""
-    found = ledger_charge.ledger_tables.find(connection, asked.request or "")
+    found = ledger_tables.find(connection, asked.request or "")
     if found is None or found[1] is None:
         return found
     return found[0], os.urandom(len(found[1]))
