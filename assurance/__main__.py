@@ -55,16 +55,18 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
         )
         return 2
 
-    failed = 0
+    failed = caught = mutants = 0
     print(row("gate", "mutants", "seconds", "figure"), flush=True)
     for name in chosen:
         verdict = judge(name, gates[name], long=options.long)
         failed += bool(verdict.problems)
+        caught, mutants = caught + verdict.caught, mutants + verdict.mutants
         show(verdict)
     if waiting := len(gates) - len(chosen):
         print(f"Not run: {waiting} (ask for long gates with --long).")
     if not chosen:
         print("No gate ran, and a run that checks nothing does not pass.")
+    print(f"{caught} of {mutants} mutants caught")
     print(f"{len(chosen) - failed} passed, {failed} failed")
     return int(failed > 0 or not chosen)
 
