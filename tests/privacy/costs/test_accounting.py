@@ -377,6 +377,22 @@ def test_a_search_enters_a_total_as_a_pair():
     assert total <= epsilon_for(search, 5e-6) + 0.1 + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("mean", "law", "figure"),
+    [
+        (10, "logarithmic", 3.58),
+        (10, "geometric", 4.17),
+        (10, "poisson", 4.43),
+        (50, "poisson", 11.6),
+    ],
+)
+def test_published_figures_of_searches(mean, law, figure):
+    run = Composed((steps(1.0, 0.01, 1000), Gaussian(10.0)))  # training and a noisy score
+    assert rdp_epsilon(run, 1e-5) == pytest.approx(2.14, abs=5e-3)
+    assert epsilon_for(run, 1e-5) == pytest.approx(1.87, abs=5e-3)
+    assert epsilon_for(Search(run, mean, law), 1e-5) == pytest.approx(figure, abs=0.03)
+
+
 def test_longer_searches_cost_more_and_laws_are_ordered():
     run = steps(1.0, 0.01, 1000)
     by_law = [

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from dp_accounting import dp_event as dp
 from dp_accounting.rdp import RdpAccountant
-from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS, compute_epsilon
 
 from veracal._types import Floats
 from veracal.privacy.budget import Unit
@@ -27,8 +27,8 @@ from veracal.privacy.events import (
     Search,
 )
 
-# Those of Opacus, which calls its own the same: fine where the best order usually lies.
-ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(float(x) for x in range(12, 64))
+# Dp-accounting's own: fine where the best order usually lies.
+ORDERS: tuple[float, ...] = tuple(map(float, DEFAULT_RDP_ORDERS))
 _SHAPES = {"poisson": math.inf, "geometric": 1.0, "logarithmic": 0.0}
 
 
