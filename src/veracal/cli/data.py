@@ -96,19 +96,9 @@ def show(
 ) -> None:
     """Load a data set through its schema, split it by secret coins, and show both."""
     from veracal.cli._data_show import dataset_facts, dataset_tables
-    from veracal.data import Schema, load, split
+    from veracal.data import split
 
-    source = _source(what, schema, part or variant)
-    declared = None if schema is None else Schema.load(schema)
-    with _show.progress_bar(f"Loading {what}") as progress:
-        dataset = load(
-            source,
-            schema=declared,
-            part=part,
-            variant=variant,
-            folder=folder,
-            progress=progress,
-        )
+    dataset, declared = _loaded(what, schema, part, variant, folder)
     declared = declared or _named_schema(what)
     dealt = split(dataset)
     if json:
@@ -173,28 +163,17 @@ def count(
 
     The same question asked again gets the same answer and costs nothing.
     """
-    from veracal.data import Schema, load
     from veracal.privacy.answers.holder import Holder
     from veracal.privacy.answers.score_queries import Count
     from veracal.privacy.costs.pure import micro
     from veracal.privacy.ledger.book import Ledger
 
-    source = _source(what, schema, part or variant)
     paying = Ledger(ledger)
     try:
         cost = micro(epsilon)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--epsilon") from error
-    declared = None if schema is None else Schema.load(schema)
-    with _show.progress_bar(f"Loading {what}") as progress:
-        records = load(
-            source,
-            schema=declared,
-            part=part,
-            variant=variant,
-            folder=folder,
-            progress=progress,
-        )
+    records, _ = _loaded(what, schema, part, variant, folder)
     holder = Holder(records, paying, part=ledger_part, version=version)
     release = holder.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
@@ -267,6 +246,26 @@ def features(
     else:
         typer.echo(out)
     _show.status(f"{extractor.dimension} numbers for each record; treat them as the records.")
+
+
+def _loaded(
+    what: str, schema: Path | None, part: str | None, variant: str | None, folder: Path | None
+) -> tuple[Any, Any]:
+    """Load a set or a file, and return it with the schema that was named."""
+    from veracal.data import Schema, load
+
+    source = _source(what, schema, part or variant)
+    declared = None if schema is None else Schema.load(schema)
+    with _show.progress_bar(f"Loading {what}") as progress:
+        dataset = load(
+            source,
+            schema=declared,
+            part=part,
+            variant=variant,
+            folder=folder,
+            progress=progress,
+        )
+    return dataset, declared
 
 
 def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:

@@ -1,0 +1,57 @@
+"""`veracal data count` answers with noise, once, and is paid for."""
+
+import json
+
+import pytest
+
+from veracal.data import load
+from veracal.privacy import Budget, Ledger, Unit, open_ledger
+
+COUNT = ["data", "count", "breast-cancer", "--ledger", "study.ledger"]
+
+
+@pytest.fixture
+def ledger():
+    return open_ledger("study.ledger", Budget(1.0, unit=Unit("patient")))
+
+
+def test_a_count_is_near_the_truth_and_charged(run, ledger):
+    code, out, _ = run(*COUNT, "--epsilon", "0.5", "--json")
+    found = json.loads(out)
+    truth = len(load("breast-cancer"))
+    assert code == 0 and abs(found["count"] - truth) < 100  # off by more once in e^50 times
+    assert found["interval"]["low"] < found["count"] < found["interval"]["high"]
+    assert found["left"]["epsilon"] == 0.5 == ledger.remaining().epsilon
+    assert found["head"] == ledger.head
+
+
+def test_asking_again_costs_nothing_and_says_the_same(run, ledger):
+    first, again = (run(*COUNT, "--epsilon", "0.2")[1] for _ in range(2))
+    assert first == again and len(ledger.entries()) == 1
+    other = run(*COUNT, "--epsilon", "0.2", "--version", "2")[1]
+    assert len(ledger.entries()) == 2 and "0.6 left" in other
+
+
+def test_what_is_not_affordable_is_refused(run, ledger):
+    code, out, err = run(*COUNT, "--epsilon", "1.1")
+    assert code == 1 and not out and "no record was read" in err
+    assert ledger.entries() == ()
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "1e-9"])
+def test_an_epsilon_is_a_millionth_or_more(run, ledger, epsilon):
+    code, out, err = run(*COUNT, "--epsilon", epsilon)
+    assert code == 2 and not out and "--epsilon" in err
+
+
+def test_without_a_ledger_nothing_is_counted(run):
+    code, out, err = run(*COUNT, "--epsilon", "0.1")
+    assert code == 1 and not out and "expected a ledger, found nothing" in err
+
+
+def test_a_part_pays_for_itself(run):
+    open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
+    code, _, _ = run(*COUNT, "--epsilon", "0.7", "--ledger-part", "train")
+    assert code == 0
+    assert Ledger("study.ledger").remaining("test").epsilon == 1.0
+    assert Ledger("study.ledger").remaining("train").epsilon == 0.3
