@@ -88,8 +88,7 @@ def their_noise(levels: tuple[float, ...], times: int) -> float:
 )
 def test_epsilon(benchmark, method: Callable[..., float], levels, times, request):
     benchmark.group = f"epsilon, {request.node.callspec.id.split('-')[0]}"
-    rounds = 5 if len(levels) == 1 else 3
-    found = benchmark.pedantic(method, (levels, times), rounds=rounds, warmup_rounds=1)
+    found = benchmark.pedantic(method, (levels, times), rounds=5 if len(levels) == 1 else 2)
     assert found == pytest.approx(our_epsilon(levels, times), rel=2e-3)
 
 
