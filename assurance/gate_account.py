@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation, dp_event
@@ -13,6 +14,8 @@ from scipy import optimize, special, stats
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
+from veracal.privacy.costs.composition import compose
+from veracal.privacy.costs.losses import privacy_loss
 from veracal.privacy.events import (
     Composed,
     DiscreteLaplace,
@@ -80,9 +83,6 @@ def one_direction(event: Event, delta: float, unit: Unit | None = None) -> float
     inner = event.event if isinstance(event, Repeated) else None
     if not isinstance(inner, PoissonGaussian) or inner.relation == "replace-one":
         return epsilon_for(event, delta, unit)
-    from veracal.privacy.costs.composition import compose
-    from veracal.privacy.costs.losses import privacy_loss
-
     both = privacy_loss(inner, spacing=1e-3, rows=(unit or Unit()).at_most)
     one = type(both)(both._pmf_add)
     total = compose([(one, event.times)], delta=delta)  # type: ignore[union-attr]
@@ -111,6 +111,22 @@ def two_batches_for_one(event: Event, delta: float, unit: Unit | None = None) ->
     return epsilon_for(event, delta, unit)
 
 
+def coins_tossed_anew(event: Event, delta: float, unit: Unit | None = None) -> float:
+    """Take the coins of one split for independent ones each time it is used."""
+    if isinstance(event, Composed) and any(isinstance(e, Parallel) for e in event.events):
+        splits = [e for e in event.events if isinstance(e, Parallel)]
+        parts = [compose_split(split, delta, 1e-3) for split in splits]
+        return compose([(part, 1) for part in parts], delta=delta).epsilon(delta)
+    return epsilon_for(event, delta, unit)
+
+
+def compose_split(split: Parallel, delta: float, spacing: float) -> Any:
+    """One split's mixture of losses."""
+    assert split.weights is not None
+    losses = [privacy_loss(part, spacing=spacing) for part in split.events]
+    return losses[0].compute_mixture(losses[1], split.weights[0])
+
+
 CORRECT: Accountant = epsilon_for
 MUTANTS: dict[str, Accountant] = {
     "central-limit figure as a bound": central_limit,
@@ -122,6 +138,7 @@ MUTANTS: dict[str, Accountant] = {
     "average of parts": average_of_parts,
     "delta spent twice": delta_doubled,
     "two statistics of a batch as two batches": two_batches_for_one,
+    "coins of a split tossed anew": coins_tossed_anew,
 }
 
 
@@ -229,9 +246,27 @@ def truths(count: int) -> list[tuple[Event, float, Unit, float]]:
             for unit in (one, several):
                 cost = sampled(noise, rate, delta, unit.at_most, relation)
                 made.append((batch, delta, unit, cost))
+        made.append((*twice_split(noise, delta), one, split_truth(noise, delta)))
         counts = Repeated(DiscreteLaplace(noise, 1), times)
         made.append((counts, delta, one, discrete_laplace(noise, 1, times, delta)))
     return made
+
+
+RARE = 0.01
+
+
+def twice_split(noise: float, delta: float) -> tuple[Event, float]:
+    """One split by secret coins, used ten times."""
+    split = Parallel((Gaussian(noise), Gaussian(30 * noise)), (RARE, 1 - RARE))
+    return Composed((split, Composed((split,) * 9))), delta
+
+
+def split_truth(noise: float, delta: float) -> float:
+    """At least what the rare part alone costs those who are in it, and no more than its worst.
+
+    The bound ignores the coins here, so it is the cost of the expensive part.
+    """
+    return gaussian(math.sqrt(10) / noise, delta)
 
 
 def breaks_of_monotony(subject: Accountant, rng: np.random.Generator) -> int:

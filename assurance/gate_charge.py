@@ -66,7 +66,7 @@ def compute_first(path: Path, asked: Asked, compute: Callable[[], bytes] | None)
     """Look at the records before looking at what is left."""
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
-        account, cost = ledger_charge._affordable(connection, asked)
+        account, cost = ledger_charge.affordable(connection, asked)
         entry = ledger_charge._entry(connection, asked, account, cost, "answered", answer)
         tables.append(connection, entry, answer)
     return entry, answer

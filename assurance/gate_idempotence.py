@@ -30,7 +30,7 @@ def failure_is_free(path: Path, asked: Asked, compute: Callable[[], bytes] | Non
     with ledger_store.writing(path) as connection:
         if (kept := ledger_charge._kept(connection, asked)) is not None:
             return kept
-        account, cost = ledger_charge._affordable(connection, asked)
+        account, cost = ledger_charge.affordable(connection, asked)
         try:
             answer = None if compute is None else compute()
         except ZeroDivisionError as error:

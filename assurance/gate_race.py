@@ -24,7 +24,7 @@ COST = Pure(0.003)
 def check_outside(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
     """Check in one transaction, compute, and charge in another."""
     with ledger_store.reading(path) as connection:
-        account, cost = ledger_charge._affordable(connection, asked)
+        account, cost = ledger_charge.affordable(connection, asked)
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
         entry = ledger_charge._entry(connection, asked, account, cost, "answered", answer)

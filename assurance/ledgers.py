@@ -99,7 +99,7 @@ def enter_in_two(path: Path, asked: Asked, compute: Callable[[], bytes] | None) 
     with ledger_store.writing(path) as connection:
         if (kept := ledger_charge._kept(connection, asked)) is not None:
             return kept
-        account, cost = ledger_charge._affordable(connection, asked)
+        account, cost = ledger_charge.affordable(connection, asked)
         outcome, answer = "charged", None
         if compute is not None:
             try:

@@ -32,7 +32,7 @@ def test_asking_again_costs_nothing_and_says_the_same(run, ledger):
     assert len(ledger.entries()) == 2 and "0.6 left" in other
 
 
-def test_what_is_not_affordable_is_refused(run, ledger):
+def test_what_is_notaffordable_is_refused(run, ledger):
     code, out, err = run(*COUNT, "--epsilon", "1.1")
     assert code == 1 and not out and "no record was read" in err
     assert ledger.entries() == ()

@@ -72,7 +72,7 @@ def test_what_is_no_event_is_refused(written):
 
 @pytest.mark.parametrize("number", [np.float32(2.0), np.int64(2), 2, np.float64(2.0)])
 def test_numbers_become_plain_floats(number):
-    # dp-accounting 0.6.0 counts Gaussians with int multipliers as one (T2).
+    # dp-accounting 0.6.0 counts Gaussians with int multipliers as one.
     assert type(Gaussian(number).noise) is float
     assert type(Pure(number).epsilon) is float
     assert type(PoissonGaussian(1.0, rate=np.float32(0.5)).rate) is float

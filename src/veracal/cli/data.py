@@ -164,6 +164,7 @@ def count(
     The same question asked again gets the same answer and costs nothing.
     """
     from veracal.privacy.answers.holder import Holder
+    from veracal.privacy.answers.queries import laplace_event
     from veracal.privacy.answers.score_queries import Count
     from veracal.privacy.costs.pure import micro
     from veracal.privacy.ledger.book import Ledger
@@ -173,6 +174,10 @@ def count(
         cost = micro(epsilon)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--epsilon") from error
+    budget = paying.budget
+    event = laplace_event(Count(), cost, budget.relation, budget.unit)
+    if not any(entry.event == event for entry in paying.entries()):  # it may be asked again
+        paying.require(event, Count.name, part=ledger_part)
     records, _ = _loaded(what, schema, part, variant, folder)
     holder = Holder(records, paying, part=ledger_part, version=version)
     release = holder.answer(Count(), micro_epsilon=cost)
@@ -190,7 +195,7 @@ def count(
         return
     _show.say(f"about {int(release.value):,} rows")
     _show.say(f"95 % of such answers are off by {int(high - release.value):,} at most")
-    _show.say(f"epsilon {release.epsilon:g} paid, {left.epsilon:g} left in {ledger.name}")
+    _show.say(f"epsilon {epsilon:g} paid, {left.epsilon:g} left in {ledger.name}")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")

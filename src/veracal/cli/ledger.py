@@ -160,13 +160,15 @@ def _report(ledger: "Ledger", *, json: bool) -> None:
         (part["name"], *(_amount(part[figure]) for figure in figures))
         for part in facts["parts"]
     ]
+    if len(parts) > 1:
+        parts.append(("total", *(_amount(facts["total"][figure]) for figure in figures)))
     note = "Parts are disjoint: the total is the most that any of them spent."
     console.print(
         _show.table(
             f"{ledger.path.name}: the parts",
             ("part", *figures),
             parts,
-            note=note if len(parts) > 1 else "",
+            note=note if len(facts["parts"]) > 1 else "",
         )
     )
     _print_entries(ledger, facts)
@@ -224,6 +226,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
         "words": rule.words,
         "head": entries[-1].hash if entries else ledger.head,
         "parts": [asdict(part) for part in ledger.parts()],
+        "total": {"spent": asdict(ledger.spent()), "left": asdict(ledger.remaining())},
         "plan": _plan(ledger),
         "entries": [
             {**entry.to_json(), "charged": opening.figure(Cost(entry.cost, entry.cost_delta))}

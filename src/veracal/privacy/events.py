@@ -6,7 +6,7 @@ written down, charged and checked before a record is read. What an event costs i
 :mod:`veracal.privacy.costs.accounting`.
 
 Every number is turned into a Python ``float`` or ``int`` on the way in: dp-accounting 0.6.0
-counts events whose multipliers are ints as one event (methods T2).
+counts several events whose multipliers are ints as one.
 """
 
 import math
@@ -190,6 +190,12 @@ class Parallel:
         probabilities of the parts. One row's loss is then the mixture
         :math:`\delta(\varepsilon) = \sum_i w_i \delta_i(\varepsilon)` (joint convexity);
         without them it is the worst part's.
+
+    Notes
+    -----
+    A row's part must depend on that row alone, and under replace-one the replacement must stay
+    in the part of the row it replaces (coins by place). Otherwise two parts change at once, and
+    their costs add. Repeated, the parts are the same each time.
     """
 
     events: "tuple[Event, ...]"

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from veracal.data import Dataset, Scores, limit_contributions
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
 from veracal.privacy.answers.holder import Holder, question
 from veracal.privacy.answers.noise import discrete_laplace_std
+from veracal.privacy.answers.queries import gaussian_event
 from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.privacy.answers.sums import BoundedSum
 from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.events import DiscreteLaplace, Pure
+from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Pure
 from veracal.privacy.ledger.book import open_ledger
+from veracal.privacy.ledger.plan import Item
 from veracal.testing.sources import Watched
 
 
@@ -79,7 +82,7 @@ def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger)
     [
         {"query": Correct()},
         {"query": Brier(bits=19)},
-        {"micro_epsilon": 2},
+        {"event": DiscreteLaplace(3.0, 1)},
         {"records": "others"},
         {"part": "test"},
         {"version": "2"},
@@ -88,7 +91,9 @@ def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger)
     ids=str,
 )
 def test_every_public_part_of_a_question_tells_it_from_others(other):
-    usual = dict(query=Brier(), micro_epsilon=1, records="mine", part=None, version="1")
+    usual = dict(
+        query=Brier(), event=DiscreteLaplace(2.0, 1), records="mine", part=None, version="1"
+    )
     assert question(**usual) == question(**usual)
     assert question(**usual) != question(**{**usual, **other})
 
@@ -97,7 +102,7 @@ def test_settings_tell_questions_apart():
     hot, cold = (
         BoundedSum("gap", np.sign, -1, 1, settings={"temperature": t}) for t in (1.0, 2.0)
     )
-    assert question(hot, 1, "r", None, "") != question(cold, 1, "r", None, "")
+    assert question(hot, Pure(0.1), "r", None, "") != question(cold, Pure(0.1), "r", None, "")
 
 
 def test_changed_records_are_another_version(scores, make_ledger):
@@ -297,3 +302,37 @@ def test_replace_one_needs_a_number_of_rows_that_stays(data, make_ledger):
         Holder(dropped, ledger).fit(Model(relation="replace-one"))
     assert ledger.spent().epsilon == 0
     Holder(data, ledger).fit(Model(relation="replace-one"))
+
+
+def test_gaussian_answers_are_charged_to_a_plan(scores, tmp_path):
+    event = gaussian_event(Correct(), 4.0, "add-remove")
+    ledger = open_ledger(
+        tmp_path / "plan.ledger",
+        Budget(2.0, 1e-5),
+        kind="plan",
+        plan=[Item("correct", event, 1)],
+    )
+    holder = Holder(scores, ledger)
+    release = holder.answer_gaussian(Correct(), noise_multiplier=4.0)
+    assert release.event == event == DiscreteGaussian(4.0, 1)
+    assert release.micro_epsilon is None and release.epsilon is None
+    low, high = release.intervals(1 - 1e-9)[0]
+    assert low < Correct().evaluate(scores)[0] < high
+    assert holder.answer_gaussian(Correct(), noise_multiplier=4.0) == release
+    with pytest.raises(BudgetError, match="not planned"):
+        holder.answer_gaussian(Correct(), noise_multiplier=3.0)
+
+
+def test_gaussian_noise_has_its_law(scores, tmp_path):
+    ledger = open_ledger(tmp_path / "open.ledger", Budget(500.0, 1e-5), kind="open")
+    holder = Holder(scores, ledger)
+    exact = int(Correct().evaluate(scores)[0])
+    draws = np.array(
+        [
+            holder.answer_gaussian(Correct(), noise_multiplier=5.0, request=str(i)).units[0]
+            for i in range(300)
+        ]
+    )
+    statistic = ((draws - exact) ** 2).sum()
+    assert 1e-6 < stats.chi2(300).cdf(statistic / 25) < 1 - 1e-6
+    assert stats.chi2(300).sf(statistic / (25 / 2)) < 1e-6  # half the variance is refused

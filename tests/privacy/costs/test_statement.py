@@ -10,7 +10,9 @@ from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
 from veracal.privacy.costs.statement import rounded_up, statement
 from veracal.privacy.events import (
+    AsReplaceOne,
     Composed,
+    DiscreteGaussian,
     DiscreteLaplace,
     Gaussian,
     PoissonGaussian,
@@ -61,13 +63,22 @@ def test_what_is_unbounded_is_null_in_json_and_said_in_words():
     [
         (Pure(0.5), "exact sum"),
         (Gaussian(1.0), "Gaussian mechanism"),
-        (Search(Gaussian(5.0), 5), "a search by Rényi"),
+        (Search(Gaussian(5.0), 5), "a search or integer vectors by Rényi"),
+        (DiscreteGaussian(5.0, 1.0, entries=3), "integer vectors by Rényi"),
+        (AsReplaceOne(Gaussian(5.0)), "converted from add-remove"),
         (TRAINING, "privacy-loss distributions"),
     ],
 )
 def test_the_accountant_is_named(event, words):
     delta = 0.0 if isinstance(event, Pure) else 1e-5
     assert words in statement(event, delta).accountant
+
+
+def test_batches_and_noise_inside_wrappers_are_told():
+    made = statement(Search(TRAINING, 3), 1e-5)
+    assert made.sampler.startswith("Poisson") and made.epsilon_without_poisson > made.epsilon
+    exact = statement(AsReplaceOne(DiscreteLaplace(3.0, 1)), 1e-5)
+    assert exact.numerics.startswith("exact, on integers")
 
 
 def test_exact_noise_is_told_from_idealized():
@@ -84,10 +95,30 @@ def test_printed_figures_never_shrink(value):
 
 @pytest.mark.parametrize(
     ("noise", "rate", "times", "figure"),
-    [(1.0, 0.01, 1000, 1.618), (1.1, 256 / 60000, 14062, 2.324), (5.0, 1.0, 100, 9.997)],
+    [
+        (1.0, 0.01, 1000, 1.618),
+        (1.1, 256 / 60000, 14062, 2.324),
+        (5.0, 1.0, 100, 9.997),
+        (0.6, 0.005, 300, 1.284),
+        (1.0, 0.01, 10, 0.130),
+    ],
 )
 def test_the_central_limit_figure_is_the_published_one(noise, rate, times, figure):
     event = Repeated(PoissonGaussian(noise, rate=rate), times)
+    assert clt_epsilon_not_a_bound(event, 1e-5) == pytest.approx(figure, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("start", "decay", "rate", "each", "figure"),
+    [(1.5, 0.02, 0.01, 50, 1.181), (0.9, 0.014, 0.004, 250, 2.382)],
+)
+def test_the_central_limit_figure_of_decaying_noise(start, decay, rate, each, figure):
+    event = Composed(
+        tuple(
+            Repeated(PoissonGaussian(start * math.exp(-decay * epoch), rate=rate), each)
+            for epoch in range(20)
+        )
+    )
     assert clt_epsilon_not_a_bound(event, 1e-5) == pytest.approx(figure, abs=1e-3)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -10,11 +11,16 @@ from veracal import _checks
 from veracal._types import Ints
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
-from veracal.privacy.answers.noise import add_discrete_laplace, discrete_laplace_std
-from veracal.privacy.answers.queries import Query, Records, laplace_event
+from veracal.privacy.answers.noise import (
+    add_discrete_gaussian,
+    add_discrete_laplace,
+    discrete_gaussian_std,
+    discrete_laplace_std,
+)
+from veracal.privacy.answers.queries import Query, Records, gaussian_event, laplace_event
 from veracal.privacy.answers.sources import Release
 from veracal.privacy.budget import Unit
-from veracal.privacy.events import Event
+from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, to_json
 from veracal.privacy.ledger.book import Ledger
 
 
@@ -96,14 +102,45 @@ class Holder:
         _checks.whole(micro_epsilon=micro_epsilon)
         budget = self.ledger.budget
         event = laplace_event(query, int(micro_epsilon), budget.relation, budget.unit)
+        std = discrete_laplace_std(event.noise)
+        return self._answered(query, event, add_discrete_laplace, std, micro_epsilon, request)
+
+    def answer_gaussian(
+        self, query: Query, *, noise_multiplier: float, request: str | None = None
+    ) -> Release:
+        """Answer a query with discrete Gaussian noise; the ledger must have a delta.
+
+        Parameters
+        ----------
+        query : Query
+        noise_multiplier : float
+            Noise divided by the most that one unit moves the answer in the L2 norm.
+        request : str, optional
+            As for :meth:`answer`.
+        """
+        budget = self.ledger.budget
+        event = gaussian_event(query, noise_multiplier, budget.relation, budget.unit)
+        std = discrete_gaussian_std(event.noise)
+        return self._answered(query, event, add_discrete_gaussian, std, None, request)
+
+    def _answered(
+        self,
+        query: Query,
+        event: DiscreteLaplace | DiscreteGaussian,
+        add_noise: Callable[[Ints, float], Ints],
+        noise_std: float,
+        micro_epsilon: int | None,
+        request: str | None,
+    ) -> Release:
+        """Charge an event, evaluate the query, add the noise and release: one transaction."""
         # Asked of no record first, so that a question that does not fit (no labels, features
         # instead of scores) is refused before anything is charged.
         _evaluated(query, self._records.take(np.arange(0)))
-        body = question(query, int(micro_epsilon), self._records.name, self.part, self.version)
+        body = question(query, event, self._records.name, self.part, self.version)
 
         def compute() -> bytes:
             exact = _evaluated(query, self._records)
-            return json.dumps(add_discrete_laplace(exact, event.noise).tolist()).encode()
+            return json.dumps(add_noise(exact, event.noise).tolist()).encode()
 
         answer = self.ledger.answer(
             event,
@@ -117,8 +154,8 @@ class Holder:
             query.name,
             tuple(json.loads(answer)),
             query.grid,
-            discrete_laplace_std(event.noise) * query.grid.step,
-            int(micro_epsilon),
+            noise_std * query.grid.step,
+            None if micro_epsilon is None else int(micro_epsilon),
             event,
             private=True,
             head=self.ledger.head,
@@ -160,9 +197,7 @@ class Holder:
         return model
 
 
-def question(
-    query: Query, micro_epsilon: int, records: str, part: str | None, version: str
-) -> bytes:
+def question(query: Query, event: Event, records: str, part: str | None, version: str) -> bytes:
     """Write down everything public about a question, always in the same bytes."""
     about = {
         "query": query.name,
@@ -171,7 +206,7 @@ def question(
         "bits": query.grid.bits,
         "entries": query.entries,
         "sensitivity": [query.sensitivity("add-remove"), query.sensitivity("replace-one")],
-        "micro_epsilon": micro_epsilon,
+        "event": to_json(event),
         "records": records,
         "part": part,
         "version": version,

@@ -135,6 +135,17 @@ def discrete_laplace_reach(noise: float, level: float) -> int:
     return max(0, math.ceil(-noise * tail) - 1)
 
 
+def discrete_gaussian_reach(noise: float, level: float) -> int:
+    r"""The same for the discrete Gaussian law, by :math:`P(|k| \ge r) \le 2 e^{-r^2 / 2 s^2}`.
+
+    It is no wider than the continuous law (Canonne, Kamath and Steinke 2020, Corollary 17).
+    """
+    _checks.positive(noise=noise)
+    if not 0 < level < 1:
+        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
+    return math.ceil(noise * math.sqrt(2 * math.log(2 / (1 - level))))
+
+
 def discrete_gaussian_std(noise: float) -> float:
     """Standard deviation, in units: by summation, or the parameter itself where it is large.
 

@@ -14,10 +14,10 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Floats
 from veracal.privacy.answers.grid import Grid
-from veracal.privacy.answers.noise import discrete_laplace_reach
+from veracal.privacy.answers.noise import discrete_gaussian_reach, discrete_laplace_reach
 from veracal.privacy.answers.queries import Query, Records
 from veracal.privacy.costs.pure import MICRO
-from veracal.privacy.events import DiscreteLaplace, Event, Parallel
+from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, Parallel
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Release:
     grid : Grid
     noise_std : float
         Standard deviation of the noise on each entry, in the query's own measure.
-    micro_epsilon : int
-        What one unit of the records paid, in millionths of epsilon.
+    micro_epsilon : int or None
+        What one unit of the records paid, in millionths of epsilon; None where the event has no
+        pure cost, as with Gaussian noise.
     event : Event or None
         What was charged; None if nothing protects the answer.
     private : bool
@@ -57,7 +58,7 @@ class Release:
     units: tuple[int, ...]
     grid: Grid
     noise_std: float
-    micro_epsilon: int
+    micro_epsilon: int | None
     event: Event | None
     private: bool
     head: str | None = field(default=None, compare=False)
@@ -87,25 +88,30 @@ class Release:
         """
         noises = _noises(self.event)
         each = 1 - (1 - level) / max(1, len(noises))  # all of them at once (Bonferroni)
-        reach = sum(discrete_laplace_reach(noise, each) for noise in noises)
+        reach = sum(_reach(noise, each) for noise in noises)
         ends = [(unit - reach, unit + reach) for unit in self.units]
         return np.array([self.grid.values(pair) for pair in ends])
 
     @property
-    def epsilon(self) -> float:
-        """What one unit of the records paid."""
-        return self.micro_epsilon / MICRO
+    def epsilon(self) -> float | None:
+        """What one unit of the records paid, where that is a pure cost."""
+        return None if self.micro_epsilon is None else self.micro_epsilon / MICRO
 
 
-def _noises(event: Event | None) -> list[float]:
+def _noises(event: Event | None) -> list[Event]:
     """The noise of every source that an answer adds up."""
-    if event is None:
-        return []
     if isinstance(event, Parallel):
         return [noise for part in event.events for noise in _noises(part)]
+    return [] if event is None else [event]
+
+
+def _reach(event: Event, level: float) -> int:
+    """How far one source's noise reaches, in units."""
     if isinstance(event, DiscreteLaplace):
-        return [event.noise]
-    raise ValueError(f"Expected discrete Laplace noise, got {type(event).__name__}.")
+        return discrete_laplace_reach(event.noise, level)
+    if isinstance(event, DiscreteGaussian):
+        return discrete_gaussian_reach(event.noise, level)
+    raise ValueError(f"Expected discrete noise, got {type(event).__name__}.")
 
 
 @runtime_checkable
@@ -209,7 +215,7 @@ class Pool:
             tuple(sum(entry) for entry in zip(*(a.units for a in answers), strict=True)),
             query.grid,
             math.hypot(*(a.noise_std for a in answers)),
-            max(a.micro_epsilon for a in answers),
+            max(a.micro_epsilon or 0 for a in answers),
             Parallel(events) if events else None,
             private=all(a.private for a in answers),
         )

@@ -10,9 +10,9 @@ import math
 from veracal import _checks
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.gaussian import gaussian_delta, gaussian_epsilon, gaussian_ratio
-from veracal.privacy.costs.leaves import Branch, branches, costs_nothing, is_unbounded
+from veracal.privacy.costs.leaves import Branch, branches, costs_nothing, is_unbounded, joined
 from veracal.privacy.costs.pure import branch_pure, upwards
-from veracal.privacy.costs.renyi import ORDERS, epsilon_from_rdp, leaf_curve
+from veracal.privacy.costs.renyi import ORDERS, check_delta, epsilon_from_rdp, leaf_curve
 from veracal.privacy.costs.totals import can_mix, sorted_out, total
 from veracal.privacy.events import Approximate, AsReplaceOne, Event
 
@@ -53,7 +53,7 @@ def epsilon_for(
     >>> round(epsilon_for(Gaussian(noise=1.0), 1e-5), 3)
     4.377
     """
-    _check_delta(delta)
+    check_delta(delta)
     unit = unit or Unit()
     return max(
         _branch_epsilon(branch, delta, unit, coarse)
@@ -150,7 +150,7 @@ def _with_pairs(
         pair = Approximate(cost, each, relation)
         pairs[pair] = pairs.get(pair, 0) + 1
     return min(
-        total(own | pairs, delta, unit, coarse=coarse).epsilon(delta),
+        total(joined((own, pairs)), delta, unit, coarse=coarse).epsilon(delta),
         added + total(own, delta, unit, coarse=coarse).epsilon(delta * (1 - share)),
     )
 
@@ -179,10 +179,3 @@ def _renyi(branch: Branch, delta: float, unit: Unit) -> float:
         return epsilon_from_rdp(leaf_curve(branch, ORDERS, unit), delta)
     except ValueError:
         return math.inf
-
-
-def _check_delta(delta: float) -> None:
-    """Refuse a delta outside of [0, 1)."""
-    _checks.fraction(delta=delta)
-    if delta >= 1:
-        raise ValueError(f"Expected delta below 1, got delta={delta!r}.")

@@ -26,9 +26,11 @@ def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:
         Made of Gaussian noise, on batches or not, on one set of records.
     delta : float
     """
-    (branch,) = branches(event, Unit())
+    found = branches(event, Unit())
+    if len(found) > 1:
+        raise ValueError("Expected events on one set of records, got parallel parts.")
     total = 0.0
-    for leaf, n in branch.items():
+    for leaf, n in found[0].items():
         if not isinstance(leaf, Gaussian | PoissonGaussian):
             raise ValueError(f"Expected Gaussian noise only, got {type(leaf).__name__}.")
         square = (leaf.sensitivity / leaf.noise) ** 2

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from scipy import fft, special
+from scipy import fft
 
 from veracal._types import Floats
 from veracal.privacy.costs.pairs import Loss
@@ -53,8 +53,9 @@ def compose(parts: Counted, *, delta: float) -> Total:
 
     Guarantees
     ----------
-    Pessimistic: what is cut off counts as an infinite loss, what wraps around is counted twice,
-    and so is a bound on the rounding of the transform.
+    Pessimistic in real arithmetic: what is cut off counts as an infinite loss, and what wraps
+    around is counted twice. The rounding of the transform is estimated, generously, by the
+    largest value below zero that it leaves at any point, and counted as infinite at all points.
     """
     both = any(not _is_symmetric(pld) for pld, _ in parts)
     directions = (0, 1) if both else (0,)
@@ -138,13 +139,20 @@ def _window(parts: list[tuple[Loss, int]], tail: float) -> tuple[int, int]:
     ends = []
     for sign in (-1, 1):
         logs = sum(
-            n * special.logsumexp(np.outer(sign * slopes, x - m), axis=1, b=w)
+            n * _log_moments(sign * slopes, x - m, w)
             for (x, w, n), m in zip(grouped, means, strict=True)
         )
         reach = float(np.min((logs - math.log(tail)) / slopes))
         center = sum(n * m for (_, _, n), m in zip(grouped, means, strict=True))
         ends.append(center + sign * reach)
     return max(0, math.floor(ends[0])), min(whole, math.ceil(ends[1]))
+
+
+def _log_moments(slopes: Floats, x: Floats, weights: Floats) -> Floats:
+    """Logarithm of the moment-generating function, without overflow."""
+    exponents = np.outer(slopes, x[weights > 0])
+    top = exponents.max(axis=1)
+    return np.asarray(top + np.log(np.exp(exponents - top[:, None]) @ weights[weights > 0]))
 
 
 def _grouped(masses: Floats) -> tuple[Floats, Floats]:

@@ -31,4 +31,4 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
     .. math:: \Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon \Phi(-\mu/2 - \varepsilon/\mu)
     """
     near, far = ratio / 2 - epsilon / ratio, -ratio / 2 - epsilon / ratio
-    return float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far)))
+    return max(0.0, float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far))))

@@ -1,7 +1,6 @@
 """Events taken apart into the mechanisms they consist of."""
 
-import math
-from itertools import product
+from collections.abc import Iterable, Iterator
 
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.losses import for_rows
@@ -9,7 +8,9 @@ from veracal.privacy.events import (
     Approximate,
     AsReplaceOne,
     Composed,
+    DiscreteLaplace,
     Event,
+    Laplace,
     Parallel,
     PoissonGaussian,
     Pure,
@@ -37,13 +38,11 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
         Leave parallel events with weights as they are.
     """
     if isinstance(event, Composed):
-        choices = [branches(part, unit, keep_weights=keep_weights) for part in event.events]
-        if math.prod(len(choice) for choice in choices) > _MOST:
-            raise ValueError(
-                f"Expected at most {_MOST} combinations of parallel parts, got more. "
-                "Compose the events of each part first, then put the parts in parallel once."
-            )
-        return [_joined(combination) for combination in product(*choices)]
+        found: list[Branch] = [{}]
+        for part in event.events:
+            more = branches(part, unit, keep_weights=keep_weights)
+            found = _distinct(joined((one, other)) for one in found for other in more)
+        return found
     if isinstance(event, Repeated):
         inner = branches(event.event, unit)
         return [{leaf: n * event.times for leaf, n in branch.items()} for branch in inner]
@@ -52,13 +51,28 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
     return [{for_rows(event, unit.at_most): 1}]
 
 
+def mechanisms(event: Event) -> Iterator[Event]:
+    """Every mechanism anywhere inside, whatever it is wrapped into."""
+    if isinstance(event, Composed | Parallel):
+        for part in event.events:
+            yield from mechanisms(part)
+    elif isinstance(event, Repeated | Search | AsReplaceOne):
+        yield from mechanisms(event.event)
+    else:
+        yield event
+
+
 def is_unbounded(leaf: Event) -> bool:
     """Whether nothing hides the records: an infinite loss."""
     if isinstance(leaf, Approximate):
         return leaf.delta >= 1
     if isinstance(leaf, Pure | Search | AsReplaceOne | Parallel | Composed | Repeated):
         return False
-    return leaf.noise == 0 and not costs_nothing(leaf)
+    if costs_nothing(leaf):
+        return False
+    # Gaussian noise of less than a millionth hides nothing: epsilon is some 1e11 and more.
+    least = 0.0 if isinstance(leaf, Laplace | DiscreteLaplace) else 1e-6 * leaf.sensitivity
+    return leaf.noise == 0 or leaf.noise < least
 
 
 def costs_nothing(leaf: Event) -> bool:
@@ -67,14 +81,28 @@ def costs_nothing(leaf: Event) -> bool:
         return leaf.epsilon == 0
     if isinstance(leaf, Approximate):
         return leaf.epsilon == 0 and leaf.delta == 0
-    if isinstance(leaf, Search | AsReplaceOne | Parallel | Composed | Repeated):
+    if isinstance(leaf, Search | AsReplaceOne):
+        found = branches(leaf.event, Unit())
+        return all(not n or costs_nothing(one) for branch in found for one, n in branch.items())
+    if isinstance(leaf, Parallel | Composed | Repeated):
         return False
     idle = isinstance(leaf, PoissonGaussian) and leaf.rate == 0
     return idle or leaf.sensitivity == 0
 
 
-def _joined(parts: tuple[Branch, ...]) -> Branch:
-    """Add up how often each mechanism runs."""
+def _distinct(found: Iterable[Branch]) -> list[Branch]:
+    """Leave out branches that occur before, and refuse too many."""
+    kept = {frozenset(branch.items()): branch for branch in found}
+    if len(kept) > _MOST:
+        raise ValueError(
+            f"Expected at most {_MOST} combinations of parallel parts, got more. "
+            "Compose the events of each part first, then put the parts in parallel once."
+        )
+    return list(kept.values())
+
+
+def joined(parts: tuple[Branch, ...]) -> Branch:
+    """Add up how often each mechanism runs in several compositions together."""
     total: Branch = {}
     for part in parts:
         for leaf, n in part.items():

@@ -130,22 +130,30 @@ def _poisson(event: PoissonGaussian, spacing: float, rows: int) -> PrivacyLossDi
     Averaging over the other records' batch only lowers it (joint convexity), and a pair that
     dominates for all :math:`\alpha` composes.
     """
-    entering = np.arange(rows + 1)
+    most = _most_entering(event, rows)  # of more, the mass below counts as infinite
+    entering = np.arange(most + 1)
     weights = stats.binom.pmf(entering, rows, event.rate)
     means = entering * (event.sensitivity / event.noise)
     law = (means, weights)
     if event.relation == "replace-one":
         loss = pairs.normal_mixtures(law, (-means, weights), spacing=spacing)
-        return PrivacyLossDistribution(_pmf(loss))
+        return PrivacyLossDistribution(_pmf(loss, stats.binom.sf(most, rows, event.rate)))
     nothing = (np.zeros(1), np.ones(1))
     remove = pairs.normal_mixtures(law, nothing, spacing=spacing)
     add = pairs.normal_mixtures(nothing, (-means, weights), spacing=spacing)
-    return PrivacyLossDistribution(_pmf(remove), _pmf(add))
+    beyond = stats.binom.sf(most, rows, event.rate)
+    return PrivacyLossDistribution(_pmf(remove, beyond), _pmf(add))
 
 
-def _pmf(loss: pairs.Loss) -> DensePLDPmf:
-    """Hand a loss to dp-accounting."""
-    return DensePLDPmf(loss.spacing, loss.first, loss.masses, loss.infinite, True)
+def _most_entering(event: PoissonGaussian, rows: int) -> int:
+    """Rows of a unit of which more enter a batch together less than once in 1e20 times."""
+    return int(stats.binom.isf(1e-20, rows, event.rate)) if rows > 8 else rows
+
+
+def _pmf(loss: pairs.Loss, beyond: float = 0.0) -> DensePLDPmf:
+    """Hand a loss to dp-accounting, with what is left out of it as infinite."""
+    infinite = min(1.0, loss.infinite + float(beyond))
+    return DensePLDPmf(loss.spacing, loss.first, loss.masses, infinite, True)
 
 
 def typical_loss(event: Event, rows: int) -> tuple[float, float]:
@@ -158,7 +166,7 @@ def typical_loss(event: Event, rows: int) -> tuple[float, float]:
         return ratio, ratio
     if isinstance(event, PoissonGaussian):
         both = 2 if event.relation == "replace-one" else 1
-        reach = both * rows * ratio
+        reach = both * _most_entering(event, rows) * ratio
         chi = math.sqrt(math.expm1(min(ratio * ratio, 50.0)))
         return min(both * rows * event.rate * chi, reach), reach * (pairs.FAR + reach)
     return ratio, ratio * (pairs.FAR + ratio)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from veracal import _checks
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.leaves import Branch, branches, costs_nothing
-from veracal.privacy.events import AsReplaceOne, DiscreteLaplace, Event, Laplace, Pure
+from veracal.privacy.events import AsReplaceOne, DiscreteLaplace, Event, Laplace, Parallel, Pure
 
 MICRO = 1_000_000
 
@@ -50,6 +50,11 @@ def branch_pure(branch: Branch, unit: Unit) -> Fraction | None:
             total += n * Fraction(repr(leaf.epsilon))
         elif isinstance(leaf, Laplace | DiscreteLaplace) and leaf.noise > 0:
             total += n * Fraction(leaf.sensitivity) / Fraction(leaf.noise)
+        elif isinstance(leaf, Parallel):  # kept whole for its weights; a pure cost has no use
+            worst = pure_epsilon(leaf, unit)
+            if worst is None:
+                return None
+            total += n * worst
         elif isinstance(leaf, AsReplaceOne):
             inner = pure_epsilon(leaf.event, unit)
             if inner is None:

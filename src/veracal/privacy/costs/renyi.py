@@ -13,6 +13,7 @@ from dp_accounting import dp_event as dp
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS, compute_epsilon
 
+from veracal import _checks
 from veracal._types import Floats
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.leaves import branches, costs_nothing, is_unbounded
@@ -40,12 +41,23 @@ def rdp_at(event: Event, order: float, unit: Unit | None = None) -> float:
     ValueError
         If the event has no such bound, or only one that is too small under its relation.
     """
+    _checks.positive(order=order)
+    if order <= 1:
+        raise ValueError(f"Expected an order above 1, got order={order!r}.")
     return float(_curve(event, (float(order),), unit or Unit())[0])
 
 
 def rdp_epsilon(event: Event, delta: float, unit: Unit | None = None) -> float:
     """Epsilon at this delta by Rényi divergences: valid, looser than :func:`epsilon_for`."""
+    check_delta(delta)
     return epsilon_from_rdp(_curve(event, ORDERS, unit or Unit()), delta)
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a delta outside of [0, 1)."""
+    _checks.fraction(delta=delta)
+    if delta >= 1:
+        raise ValueError(f"Expected delta below 1, got delta={delta!r}.")
 
 
 def epsilon_from_rdp(curve: Floats, delta: float) -> float:
@@ -75,7 +87,7 @@ def leaf_curve(branch: dict[Event, int], orders: tuple[float, ...], unit: Unit) 
 def _one(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
     """Divergences of one mechanism."""
     if isinstance(leaf, Pure | DiscreteLaplace):
-        # Three bounds on the same divergence: epsilon itself, and the concentrated one.
+        # Two bounds on the same divergence: epsilon itself, and the concentrated one.
         epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
         return np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
     accountant = RdpAccountant(orders=list(orders))
@@ -84,13 +96,19 @@ def _one(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
 
 
 def _translated(leaf: Event, unit: Unit) -> dp.DpEvent:
-    """Write an event for dp-accounting's Rényi accountant, every number a float (T2).
+    """Write an event for dp-accounting's Rényi accountant, every number a float.
 
     Always for its add-or-remove accountant, with noise in units of the sensitivity under the
     event's own relation: told of replace-one, that accountant does not double anything.
     """
     if isinstance(leaf, Search):
-        (inner,) = branches(leaf.event, unit)
+        found = branches(leaf.event, unit)
+        if len(found) > 1:
+            raise ValueError(
+                "Expected one run of a search to be a composition, got one in parallel parts. "
+                "Search with the event of the most expensive part."
+            )
+        inner = {e: n for e, n in found[0].items() if n and not costs_nothing(e)}
         once = dp.ComposedDpEvent(
             [dp.SelfComposedDpEvent(_translated(e, unit), n) for e, n in inner.items()]
         )

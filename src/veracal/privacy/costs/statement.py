@@ -9,18 +9,21 @@ from typing import Any
 from veracal import _checks
 from veracal.privacy.budget import Relation, Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
-from veracal.privacy.costs.leaves import branches
+from veracal.privacy.costs.leaves import branches, mechanisms
+from veracal.privacy.costs.losses import has_loss
 from veracal.privacy.costs.renyi import rdp_epsilon
 from veracal.privacy.costs.unsampled import without_sampling
 from veracal.privacy.events import (
+    AsReplaceOne,
     DiscreteGaussian,
     DiscreteLaplace,
     Event,
     Gaussian,
+    Parallel,
     PoissonGaussian,
-    Search,
 )
 
+_TINY = 1e-10
 _CURVE = tuple(10.0**-power for power in range(2, 11))
 _NEIGHBORS = {
     "add-remove": "with or without any one {unit}",
@@ -177,7 +180,7 @@ def statement(
     """
     _checks.fraction(delta=delta)
     unit = unit or Unit()
-    leaves = {leaf for branch in branches(event, unit) for leaf in branch}
+    leaves = set(mechanisms(event))
     unsampled = without_sampling(event, unit)
     return Statement(
         epsilon=epsilon_for(event, delta, unit),
@@ -185,7 +188,7 @@ def statement(
         relation=event.relation,
         unit=unit.name,
         at_most=unit.at_most,
-        accountant=_accountant(leaves, delta),
+        accountant=_accountant(event, leaves, delta),
         composition=composition,
         sampler=_sampler(leaves),
         numerics=_numerics(leaves),
@@ -197,18 +200,19 @@ def statement(
     )
 
 
-def _accountant(leaves: set[Event], delta: float) -> str:
+def _accountant(event: Event, leaves: set[Event], delta: float) -> str:
     """How epsilon is computed."""
     if delta == 0:
         return "the exact sum of pure costs"
-    if all(isinstance(leaf, Gaussian) for leaf in leaves):
+    wrapped = [one for branch in branches(event, Unit()) for one in branch if not has_loss(one)]
+    if not wrapped and all(isinstance(leaf, Gaussian) for leaf in leaves):
         return "the exact curve of the Gaussian mechanism"
-    if any(isinstance(leaf, Search) for leaf in leaves):
-        return (
-            "privacy-loss distributions, rounded up; a search by Rényi divergences as an "
-            "(epsilon, delta) pair"
-        )
-    return "privacy-loss distributions, rounded up"
+    words = "privacy-loss distributions, rounded up"
+    if any(isinstance(one, AsReplaceOne) for one in wrapped):
+        words += "; converted from add-remove as an (epsilon, delta) pair"
+    if any(not isinstance(one, AsReplaceOne | Parallel) for one in wrapped):
+        words += "; a search or integer vectors by Rényi divergences, as such a pair"
+    return words if delta >= _TINY else f"{words}; by Rényi divergences where delta is tiny"
 
 
 def _sampler(leaves: set[Event]) -> str:

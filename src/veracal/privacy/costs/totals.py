@@ -10,7 +10,16 @@ from veracal.privacy.costs.composition import Total, compose, distribution
 from veracal.privacy.costs.gaussian import gaussian_ratio
 from veracal.privacy.costs.leaves import Branch, branches, costs_nothing, is_unbounded
 from veracal.privacy.costs.losses import has_loss, privacy_loss, typical_loss
-from veracal.privacy.events import Composed, Event, Gaussian, Parallel, Pure
+from veracal.privacy.events import (
+    AsReplaceOne,
+    Composed,
+    Event,
+    Gaussian,
+    Parallel,
+    Pure,
+    Repeated,
+    Search,
+)
 
 SPACING = 1e-4  # of the grid of losses, unless the losses ask for another
 _FINE = 0.02  # of a typical loss: the rounding then adds some 1e-4 of the variance
@@ -66,12 +75,23 @@ def can_mix(event: Event, unit: Unit) -> bool:
     """
     tops = event.events if isinstance(event, Composed) else (event,)
     splits = [top for top in tops if isinstance(top, Parallel) and top.weights]
-    return len(splits) == 1 and all(_is_plain(part, unit) for part in splits[0].events)
+    if len(splits) != 1 or any(_has_split(top) for top in tops if top is not splits[0]):
+        return False
+    return all(_is_plain(part, unit) for part in splits[0].events)
+
+
+def _has_split(event: Event) -> bool:
+    """Whether a split with secret coins is anywhere inside."""
+    if isinstance(event, Parallel) and event.weights:
+        return True
+    if isinstance(event, Composed | Parallel):
+        return any(map(_has_split, event.events))
+    return isinstance(event, Repeated | Search | AsReplaceOne) and _has_split(event.event)
 
 
 def _is_plain(part: Event, unit: Unit) -> bool:
     """Whether a part is one composition of mechanisms with losses of their own."""
-    if isinstance(part, Parallel):
+    if _has_split(part):
         return False
     found = branches(part, unit)
     return len(found) == 1 and all(

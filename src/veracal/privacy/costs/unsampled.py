@@ -1,16 +1,20 @@
 """What events would cost if their batches were not secret."""
 
 import math
+from dataclasses import replace
 
 from veracal.privacy.budget import Unit
-from veracal.privacy.costs.leaves import Branch, branches
+from veracal.privacy.costs.leaves import Branch, branches, mechanisms
 from veracal.privacy.events import (
+    AsReplaceOne,
     Composed,
     Event,
     Gaussian,
     Parallel,
     PoissonGaussian,
+    Pure,
     Repeated,
+    Search,
 )
 
 
@@ -28,17 +32,16 @@ def without_sampling(event: Event, unit: Unit | None = None) -> Event | None:
         With all rows of the unit in it already. None where nothing is sampled.
     """
     unit = unit or Unit()
-    found = branches(event, unit)
-    if not any(isinstance(leaf, PoissonGaussian) for branch in found for leaf in branch):
+    if not any(isinstance(leaf, PoissonGaussian) for leaf in mechanisms(event)):
         return None
-    return Parallel(tuple(_known(branch, unit.at_most) for branch in found))
+    return Parallel(tuple(_known(branch, unit) for branch in branches(event, unit)))
 
 
-def _known(branch: Branch, rows: int) -> Event:
+def _known(branch: Branch, unit: Unit) -> Event:
     """A composition whose batches are known."""
     sampled = {leaf: n for leaf, n in branch.items() if isinstance(leaf, PoissonGaussian)}
     parts: list[Event] = [
-        Repeated(leaf, n) for leaf, n in branch.items() if leaf not in sampled
+        Repeated(_unwrapped(leaf, unit), n) for leaf, n in branch.items() if leaf not in sampled
     ]
     for rate in {leaf.rate for leaf in sampled}:
         steps = sum(n for leaf, n in sampled.items() if leaf.rate == rate)
@@ -47,8 +50,16 @@ def _known(branch: Branch, rows: int) -> Event:
             if leaf.rate == rate and left > 0:
                 used = min(left, sampled[leaf])
                 left -= used
-                parts.append(Repeated(_once(leaf, rows), used))
-    return Composed(tuple(parts))
+                parts.append(Repeated(_once(leaf, unit.at_most), used))
+    return Composed(tuple(parts) or (Pure(0.0, next(iter(branch)).relation),))
+
+
+def _unwrapped(leaf: Event, unit: Unit) -> Event:
+    """A search or a conversion, with the batches inside it known."""
+    if not isinstance(leaf, Search | AsReplaceOne):
+        return leaf
+    inside = without_sampling(leaf.event, unit)
+    return leaf if inside is None else replace(leaf, event=inside)
 
 
 def _once(leaf: PoissonGaussian, rows: int) -> Gaussian:

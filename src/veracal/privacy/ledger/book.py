@@ -10,7 +10,7 @@ from veracal.privacy.budget import Budget
 from veracal.privacy.events import Event
 from veracal.privacy.ledger import tables
 from veracal.privacy.ledger.chain import Entry
-from veracal.privacy.ledger.charge import Asked, enter, failed
+from veracal.privacy.ledger.charge import Asked, affordable, enter, failed
 from veracal.privacy.ledger.check import check
 from veracal.privacy.ledger.opening import Opening, name, readable, rule_for
 from veracal.privacy.ledger.plan import Item, Planned
@@ -229,14 +229,32 @@ class Ledger:
 
         All of a plan was spent when it was opened.
         """
-        return max((found.spent for found in self.parts(part)), key=lambda spent: spent.epsilon)
+        found = [each.spent for each in self.parts(part)]
+        return Amount(max(a.epsilon for a in found), max(a.delta for a in found))
 
     def remaining(self, part: str | None = None) -> Amount:
         """What a part may still spend; by default the least of any.
 
         Nothing of a plan, whose items are paid for already.
         """
-        return min((found.left for found in self.parts(part)), key=lambda left: left.epsilon)
+        found = [each.left for each in self.parts(part)]
+        return Amount(min(a.epsilon for a in found), min(a.delta for a in found))
+
+    def require(
+        self,
+        event: Event,
+        purpose: str,
+        *,
+        part: str | None = None,
+        delta: float | None = None,
+    ) -> None:
+        """Raise what :meth:`charge` would raise, and charge nothing.
+
+        For those who have to load records before they can ask. Between this and the charge
+        others may spend what is left; the charge decides.
+        """
+        with reading(self.path) as connection:
+            affordable(connection, Asked(event, purpose, part, delta, None, None))
 
     def parts(self, part: str | None = None) -> tuple[Part, ...]:
         """Every part, or one of them, with what it has spent and may still spend."""

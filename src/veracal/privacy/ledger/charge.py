@@ -67,7 +67,7 @@ def enter(
     with writing(path) as connection:
         if (kept := _kept(connection, asked)) is not None:
             return kept
-        account, cost = _affordable(connection, asked)
+        account, cost = affordable(connection, asked)
         outcome: Outcome = "charged"
         if compute is not None:
             try:
@@ -94,7 +94,7 @@ def _kept(connection: Connection, asked: Asked) -> tuple[Entry, bytes | None] | 
     return found
 
 
-def _affordable(connection: Connection, asked: Asked) -> tuple[str | None, Cost]:
+def affordable(connection: Connection, asked: Asked) -> tuple[str | None, Cost]:
     """Account and cost of a charge that fits into what is left."""
     opening = Opening.from_text(tables.opening(connection)[0])
     opening.check(asked.event, asked.part)
