@@ -10,7 +10,7 @@ their place, before anything imports them:
 import importlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -31,6 +31,9 @@ class Nothing(type):
 
     def __getattr__(cls, name: str) -> type:
         return nothing(name)
+
+    def __iter__(cls) -> Iterator[type]:
+        return iter(())
 
     def __call__(cls, *_: object, **__: object) -> type:
         return cls

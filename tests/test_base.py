@@ -210,3 +210,10 @@ def test_a_seed_repeats_and_a_generator_passes_through() -> None:
     assert _random.generator(3).random() == _random.generator(3).random()
     rng = np.random.default_rng(0)
     assert _random.generator(rng) is rng
+
+
+def test_a_generator_of_ones_own_is_not_secret():
+    class Silent(np.random.Generator):
+        """Draws nothing, on a secret stream."""
+
+    assert not _random.is_secret(Silent(_random.secret_generator().bit_generator))

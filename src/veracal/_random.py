@@ -85,7 +85,8 @@ def is_secret(rng: np.random.Generator) -> bool:
     >>> is_secret(secret_generator()), is_secret(np.random.default_rng(0))
     (True, False)
     """
-    return isinstance(rng, np.random.Generator) and type(rng.bit_generator) is _Secret
+    # Exactly numpy's generator: another could draw what it likes from the same stream.
+    return type(rng) is np.random.Generator and type(rng.bit_generator) is _Secret
 
 
 def generator(random_state: int | np.random.Generator | None) -> np.random.Generator:

@@ -86,7 +86,7 @@ def _steps(epochs: float | None, records: int, batch: float) -> int:
         raise ValueError(
             f"Expected --epochs and --batch above 0, got {epochs!r} and {batch!r}."
         )
-    return ceil(epochs * records / batch)
+    return ceil(min(epochs * records / batch, 1e18))  # more than is allowed, whatever it is
 
 
 def _table(made: "TrainingPlan") -> object:

@@ -20,6 +20,7 @@ from veracal.privacy.budget import RELATIONS, Relation
 
 Law = Literal["poisson", "geometric", "logarithmic"]
 LAWS: tuple[Law, ...] = get_args(Law)
+_LEAST, _MOST = 1e-100, 1e100  # so that ratios and their squares are floats
 
 
 @dataclass(frozen=True)
@@ -186,16 +187,16 @@ class Parallel:
     events : tuple of events
         One for each part.
     weights : tuple of float, optional
-        Only where every row's part was drawn by a coin that stays *secret*: the
-        probabilities of the parts. One row's loss is then the mixture
+        Only where every unit's part was drawn by one coin that stays *secret*: the
+        probabilities of the parts. One unit's loss is then the mixture
         :math:`\delta(\varepsilon) = \sum_i w_i \delta_i(\varepsilon)` (joint convexity);
         without them it is the worst part's.
 
     Notes
     -----
-    A row's part must depend on that row alone, and under replace-one the replacement must stay
-    in the part of the row it replaces (coins by place). Otherwise two parts change at once, and
-    their costs add. Repeated, the parts are the same each time.
+    All rows of a unit are in one part, which must depend on that unit alone, as
+    :func:`veracal.data.split` sees to. Under replace-one the replacement stays in the part of
+    what it replaces (coins by place). Otherwise two parts change at once, and costs add.
     """
 
     events: "tuple[Event, ...]"
@@ -247,6 +248,8 @@ class Search:
         _is_event(self.event)
         _checks.positive(mean=self.mean)
         _checks.one_of(LAWS, law=self.law)
+        if self.mean < 1:
+            raise ValueError(f"Expected a mean of 1 or more, got mean={self.mean!r}.")
         if self.law != "poisson" and self.mean <= 1:
             raise ValueError(
                 f"Expected a mean above 1 for the {self.law} law, got mean={self.mean!r}."
@@ -364,6 +367,10 @@ def _nonnegative(**values: float) -> None:
     for name, value in values.items():
         if value != 0 or isinstance(value, bool):
             _checks.positive(**{name: value})
+            if not _LEAST <= (value if isinstance(value, int) else float(value)) <= _MOST:
+                raise ValueError(
+                    f"Expected {name} between {_LEAST:g} and {_MOST:g}, got {name}={value!r}."
+                )
 
 
 def _integer(**values: float) -> int:

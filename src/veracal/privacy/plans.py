@@ -8,8 +8,10 @@ from veracal.privacy.budget import Budget, Relation, Unit
 from veracal.privacy.costs.planning import noise_for
 from veracal.privacy.costs.statement import Statement, statement
 from veracal.privacy.descent.sampling import FullBatch, Poisson, Sampler
-from veracal.privacy.descent.schedules import Exponential, levels, values
+from veracal.privacy.descent.schedules import Exponential, levels
 from veracal.privacy.events import Composed, Event, Repeated
+
+_MOST_STEPS, _MOST_VARYING = 10**9, 10**7
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,17 @@ def plan_training(
             f"{'neither' if epsilon is None else 'both'}. Give epsilon to have the noise "
             "found, or the noise to have epsilon found."
         )
+    most = _MOST_VARYING if decay else _MOST_STEPS
+    if steps > most:
+        raise ValueError(f"Expected at most {most:,} steps, got steps={steps!r}.")
     unit = unit or Unit()
     sampler: Sampler = FullBatch() if batch == records else Poisson(batch / records)
     every = max(1, round(records / batch))
 
     def event(noise: float) -> Event:
-        each = values(Exponential(noise, decay, every) if decay else noise, steps)
+        if not decay:
+            return Repeated(sampler.event(noise, 1.0, relation), steps)
+        each = Exponential(noise, decay, every).values(steps)
         parts = tuple(
             Repeated(sampler.event(level, 1.0, relation), times)
             for level, times in levels(each)

@@ -202,3 +202,13 @@ def test_gaussian_events_state_one_row_and_make_noise_for_the_unit():
     assert event == DiscreteGaussian(1.5 * 4 * 2 * 2**20, 2 * 2**20, "add-remove", 1)
     bins = BinnedSum("b", np.sign, np.sign, 7, 0, 1, bits=0)
     assert gaussian_event(bins, 1.0, "replace-one").entries == 7
+
+
+def test_other_functions_are_other_questions():
+    def made(bound):
+        return BoundedSum("x", lambda s: np.minimum(s.confidence, bound), 0, 1)
+
+    one, same, other = made(0.5), made(0.5), made(0.75)
+    assert one.settings == same.settings != other.settings
+    assert BoundedSum("x", lambda s: s.confidence, 0, 1).settings != one.settings
+    assert BoundedSum("x", np.sign, 0, 1).settings != BoundedSum("x", np.cos, 0, 1).settings

@@ -326,6 +326,26 @@ def test_coins_of_one_split_are_not_counted_twice_however_they_are_nested():
         assert epsilon_for(nested, 1e-3) == pytest.approx(epsilon_for(worst, 1e-3))
 
 
+def test_parts_that_are_dealt_anew_may_meet_a_unit_in_each():
+    either = Parallel((Gaussian(6.0), Pure(0.5)))
+    assert epsilon_for(Repeated(either, 2), 1e-6) == epsilon_for(
+        Composed((either, either)), 1e-6
+    )
+    assert epsilon_for(Repeated(either, 2), 1e-6) >= epsilon_for(
+        Composed((Gaussian(6.0), Pure(0.5))), 1e-6
+    )
+    with pytest.raises(ValueError, match="combinations of parallel parts"):
+        epsilon_for(Repeated(either, 1000), 1e-6)
+
+
+def test_nothing_inside_a_nested_split_is_lost():
+    vector = DiscreteGaussian(1.0, 1.0, entries=5)
+    inner = Parallel((vector, vector), (0.5, 0.5))
+    outer = Parallel((Pure(0.01), Pure(0.01)), (0.5, 0.5))
+    nested = Composed((outer, Composed((inner, Pure(0.0)))))
+    assert epsilon_for(nested, 1e-5) > epsilon_for(vector, 1e-5)
+
+
 def test_secret_coins_do_not_lower_a_pure_cost_and_do_not_lose_it():
     assert epsilon_for(Parallel((Pure(1.0), Pure(0.5)), (0.5, 0.5)), 0.0) == 1.0
 
@@ -478,15 +498,15 @@ def test_delta_is_a_probability(cost, delta):
         cost(Pure(1.0), delta)
 
 
-@pytest.mark.parametrize("order", [1.0, 0.5, -2.0, math.inf, math.nan])
-def test_orders_are_above_one(order):
+@pytest.mark.parametrize("order", [1.0, 0.5, -2.0, 1e6, math.inf, math.nan])
+def test_orders_are_above_one_and_not_enormous(order):
     with pytest.raises(ValueError, match="order"):
         rdp_at(Gaussian(1.0), order)
 
 
 @pytest.mark.parametrize("kind", [Gaussian, PoissonGaussian, DiscreteGaussian])
 def test_next_to_no_noise_is_infinite(kind):
-    assert epsilon_for(kind(1e-200, 1), 1e-5) == math.inf
+    assert epsilon_for(kind(1e-90, 1), 1e-5) == math.inf
 
 
 def test_a_unit_of_very_many_rows_has_a_cost():
@@ -494,6 +514,16 @@ def test_a_unit_of_very_many_rows_has_a_cost():
     many = epsilon_for(steps(20.0, 0.01, 10), 1e-5, Unit("hospital", 1000))
     # Some ten of a thousand rows enter a batch, hardly ever thirty.
     assert few < many < epsilon_for(Repeated(Gaussian(20.0, 35.0), 10), 1e-5)
+
+
+def test_large_costs_are_numbers_too():
+    assert epsilon_for(Composed((Pure(1000.0), Gaussian(1.0))), 1e-5) > 1000
+    assert 800 <= epsilon_for(Approximate(800.0, 1e-7), 1e-5) < 801
+    assert epsilon_for(Laplace(1e-100, 1e100), 1e-5) == pytest.approx(1e200)
+    assert epsilon_for(Gaussian(1e90), 1e-5) == 0.0
+    assert delta_for(Gaussian(1e18), 0.0) > 0
+    with pytest.raises(ValueError, match="Expected noise between"):
+        Gaussian(1e200)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])

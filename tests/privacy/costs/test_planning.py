@@ -44,6 +44,10 @@ def decaying(noise):
         (Budget(1.0), lambda noise: Repeated(Laplace(noise), 6)),
         (Budget(0.5), lambda noise: DiscreteLaplace(noise, 7)),
         (Budget(1.0, 1e-5), decaying),
+        (  # where a coarser grid of losses came out below the finest
+            Budget(12.44698004752253, 7.733309080711013e-07, "replace-one"),
+            batches(0.009921488415605155, 2, "replace-one"),
+        ),
     ],
 )
 def test_noise_is_the_smallest_that_keeps_the_budget(budget, release):
@@ -107,6 +111,11 @@ def test_decaying_noise_is_charged_level_by_level():
     )
 
 
+def test_steps_without_number_need_no_memory():
+    plan = plan_training(records=10**6, batch=1, steps=10**9, delta=1e-5, noise_multiplier=50.0)
+    assert plan.event == Repeated(PoissonGaussian(50.0, rate=1e-6), 10**9)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -116,6 +125,8 @@ def test_decaying_noise_is_charged_level_by_level():
         ({"delta": 0.0}, "delta"),
         ({"epsilon": None}, "got neither"),
         ({"noise_multiplier": 1.0}, "got both"),
+        ({"steps": 10**10}, "at most 1,000,000,000 steps"),
+        ({"steps": 10**8, "decay": 0.1}, "at most 10,000,000 steps"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(wrong, message):

@@ -13,7 +13,7 @@ from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.descent.clipping import Clipped, Flat, GlobalAdapt, clipped_sum
 from veracal.privacy.descent.loop import Descent
 from veracal.privacy.descent.sampling import FullBatch, Poisson
-from veracal.privacy.descent.schedules import Exponential, Linear
+from veracal.privacy.descent.schedules import Exponential, Linear, Schedule
 from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
 from veracal.privacy.events import Composed, Gaussian, PoissonGaussian, Repeated
 
@@ -299,3 +299,18 @@ def test_a_sum_that_breaks_its_contract_ends_the_run(total) -> None:
 def test_a_run_refuses_what_is_no_generator(rng) -> None:
     with pytest.raises(ValueError, match="numpy Generator"):
         descent().run(np.zeros(1), no_gradient, 5, rng=rng)
+
+
+def test_what_is_charged_is_what_is_drawn_even_from_a_moody_schedule():
+    class Moody(Schedule):
+        """A schedule that says something else each time."""
+
+        said = 0
+
+        def at(self, step):
+            Moody.said += 1
+            return 10.0 / Moody.said
+
+    descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), Moody(), steps=3, expected_batch=1)
+    assert descent.event() == descent.event()
+    assert descent.noise_multipliers().tolist() == [10.0, 5.0, 10.0 / 3]

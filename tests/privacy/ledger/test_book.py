@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.privacy.budget import Budget, Unit
 from veracal.privacy.events import (
+    Approximate,
     AsReplaceOne,
     DiscreteLaplace,
     Gaussian,
@@ -241,7 +242,7 @@ def test_a_failure_is_paid_for_and_repeats_itself(ledger, records):
     assert ledger.spent().epsilon == 0.25 and ledger.verify() == entry.hash
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("end", [KeyboardInterrupt])
 def test_an_interruption_charges_and_releases_nothing(ledger, end):
     with pytest.raises(end):
         ask(ledger, Records(end()))
@@ -409,3 +410,43 @@ def test_costs_are_sums_of_fractions_and_not_of_floats(tmp_path):
         ledger.charge(Pure(0.1), "x")
     assert Fraction(repr(ledger.spent().epsilon)) == 1
     assert sum([0.1] * 10) != 1  # what floats would have said
+
+
+class Panic(BaseException):
+    """Something that is no ordinary exception."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Panic, SystemExit])
+def test_a_failure_costs_and_tells_nothing(tmp_path, kind):
+    ledger = open_ledger(tmp_path / "failing.ledger", Budget(1.0))
+
+    def fail():
+        raise kind("the label of record 7 is 1")
+
+    with pytest.raises(AnswerError) as raised:
+        ledger.answer(Pure(0.25), "x", fail, request="a", body=b"")
+    told = raised.value
+    assert told.__cause__ is None and told.__context__ is None and "record 7" not in str(told)
+    assert ledger.remaining().epsilon == 0.75
+
+
+def test_totals_take_the_most_of_either_number(tmp_path):
+    ledger = open_ledger(
+        tmp_path / "two.ledger",
+        Budget(5.0, 1e-3),
+        kind="open",
+        composition="addition",
+        parts=("a", "b"),
+    )
+    ledger.charge(Pure(4.0), "x", part="a")
+    ledger.charge(Approximate(1.0, 5e-4), "y", part="b", delta=5e-4)
+    assert (ledger.spent().epsilon, ledger.spent().delta) == (4.0, 5e-4)
+    assert (ledger.remaining().epsilon, ledger.remaining().delta) == (1.0, 5e-4)
+
+
+def test_requiring_charges_nothing(tmp_path):
+    ledger = open_ledger(tmp_path / "asked.ledger", Budget(1.0))
+    ledger.require(Pure(0.9), "x")
+    with pytest.raises(BudgetError, match="no record was read"):
+        ledger.require(Pure(1.1), "x")
+    assert ledger.entries() == ()

@@ -1,9 +1,11 @@
 """Sums over records as queries: of a number, of a number by bins, of a vector."""
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
@@ -100,7 +102,7 @@ class BoundedSum(ScalarSum):
 
     def __post_init__(self) -> None:
         _named(self.name)
-        object.__setattr__(self, "settings", Frozen(self.settings))
+        object.__setattr__(self, "settings", _settings(self.settings, self.values))
         _ = self.bounds
 
     @property
@@ -146,7 +148,7 @@ class BinnedSum:
     def __post_init__(self) -> None:
         _named(self.name)
         _checks.whole(n_bins=self.n_bins)
-        object.__setattr__(self, "settings", Frozen(self.settings))
+        object.__setattr__(self, "settings", _settings(self.settings, self.values, self.bins))
         _ = self.bounds
 
     @property
@@ -222,7 +224,7 @@ class DenseSum:
         _checks.positive(norm_bound=self.norm_bound)
         if self.power not in (1, 2):
             raise ValueError(f"Expected power 1 or 2, got power={self.power!r}.")
-        object.__setattr__(self, "settings", Frozen(self.settings))
+        object.__setattr__(self, "settings", _settings(self.settings, self.values))
         if self.most > MOST_UNITS or self.width * self.most**self.power > 2**62:
             raise ValueError(
                 f"A bound of {self.most} units on {self.width} entries leaves 64 bits. "
@@ -294,6 +296,35 @@ def _blocks(records: Records, block: Callable[[Any, int], Ints]) -> Iterator[Int
         real = min(rows, n - start)
         index = np.minimum(np.arange(start, start + rows), n - 1) if n else np.arange(0)
         yield block(records.take(index), real)
+
+
+def _settings(
+    given: Mapping[str, Setting], *functions: Callable[[Any], Array]
+) -> Frozen[str, Setting]:
+    """The caller's settings, and what tells the functions of this question from others.
+
+    Two functions of one name and one code that close over different things (an array, another
+    function) look the same here: name what differs in the settings.
+    """
+    marks = {f"function {i}": fingerprint(f) for i, f in enumerate(functions)}
+    return Frozen({**marks, **given})
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Name and hash of a function: of its code, constants, and plain values it closes over."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', name)}"
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    plain = [repr(cell) for cell in cells if isinstance(cell, str | int | float | bool)]
+    return f"{name}:{hashlib.sha256(repr((_code(code), plain)).encode()).hexdigest()[:16]}"
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """What a function does, without where it stands."""
+    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code, code.co_names, tuple(constants)
 
 
 def _named(name: str) -> None:

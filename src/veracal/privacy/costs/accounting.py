@@ -16,7 +16,7 @@ from veracal.privacy.costs.renyi import ORDERS, check_delta, epsilon_from_rdp, l
 from veracal.privacy.costs.totals import can_mix, sorted_out, total
 from veracal.privacy.events import Approximate, AsReplaceOne, Event
 
-_HUGE = 500.0  # an epsilon beyond which nothing is promised anyway
+_HUGE = 500.0  # an epsilon that promises nothing, whatever delta
 _SHARES = (0.5, 0.1)  # of delta, for what enters as an (epsilon, delta) pair
 
 
@@ -84,7 +84,7 @@ def _branch_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> 
         return 0.0
     pure = branch_pure(branch, unit)
     bounds = [math.inf if pure is None else upwards(pure)]
-    if delta > 0:
+    if delta > 0 and (pure is None or pure < _HUGE):
         bounds.append(_approximate_epsilon(branch, delta, unit, coarse))
     return min(bounds)
 
@@ -139,7 +139,11 @@ def _with_pairs(
     groups = sum(converted.values()) + bool(curved)
     each = delta * (share if own else 1) / groups
     relation = next(iter(others)).relation
-    costs = [_converted_epsilon(e, each, unit) for e, n in converted.items() for _ in range(n)]
+    costs = [
+        cost
+        for leaf, n in converted.items()
+        for cost in [_converted_epsilon(leaf, each, unit)] * n
+    ]
     if curved:
         costs.append(epsilon_from_rdp(leaf_curve(curved, ORDERS, unit), each))
     added = sum(costs)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from dp_accounting import get_epsilon_gaussian
 from scipy import special
 
@@ -21,8 +22,11 @@ def gaussian_ratio(branch: Branch) -> float | None:
 
 def gaussian_epsilon(ratio: float, delta: float) -> float:
     """Exact epsilon of a Gaussian mechanism (Balle and Wang 2018, Theorem 8), rounded up."""
-    found = float(get_epsilon_gaussian(1 / ratio, delta))
-    return found * (1 + 1e-12)
+    if ratio <= 2 * delta:  # the total variation, ratio / sqrt(2 pi) at most, is within delta
+        return 0.0
+    with np.errstate(all="ignore"):
+        found = float(get_epsilon_gaussian(1 / ratio, delta))
+    return found * (1 + 1e-9)
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
@@ -31,4 +35,5 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
     .. math:: \Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon \Phi(-\mu/2 - \varepsilon/\mu)
     """
     near, far = ratio / 2 - epsilon / ratio, -ratio / 2 - epsilon / ratio
-    return max(0.0, float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far))))
+    found = float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far)))
+    return min(1.0, max(0.0, found) * (1 + 1e-9) + 4e-16)  # the difference cancels digits

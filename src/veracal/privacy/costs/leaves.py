@@ -45,7 +45,13 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
         return found
     if isinstance(event, Repeated):
         inner = branches(event.event, unit)
-        return [{leaf: n * event.times for leaf, n in branch.items()} for branch in inner]
+        if len(inner) == 1:
+            return [{leaf: n * event.times for leaf, n in inner[0].items()}]
+        # The parts may be others each time, so a unit may be in one now and in another then.
+        several: list[Branch] = [{}]
+        for _ in range(event.times):
+            several = _distinct(joined((one, other)) for one in several for other in inner)
+        return several
     if isinstance(event, Parallel) and not (keep_weights and event.weights):
         return [branch for part in event.events for branch in branches(part, unit)]
     return [{for_rows(event, unit.at_most): 1}]

@@ -102,18 +102,19 @@ def discrete_gaussian(parameter: float, shift: int, *, spacing: float) -> Loss:
     k = np.arange(-reach, reach + shift + 1)
     weights = np.exp(-((k / parameter) ** 2) / 2)
     upper = weights / weights.sum()
+    lower = np.exp(-(((k - shift) / parameter) ** 2) / 2) / weights.sum()
     losses = shift * (shift - 2 * k) / (2 * parameter**2)
     # Below -reach the loss exceeds all of these: that mass, as small as a tail of FAR standard
     # deviations, is infinite. Above the end it is less than all, and rounded up.
     beyond = float(special.ndtr(-reach / parameter))
-    return _atoms(losses, upper, spacing, beyond)
+    return _atoms(losses, upper, lower, spacing, beyond)
 
 
 def bounded(epsilon: float, delta: float, *, spacing: float) -> Loss:
     """Loss of randomized response, the worst of all that is (epsilon, delta)-private."""
     truth = special.expit(epsilon)
     masses = (1 - delta) * np.array([1 - truth, truth])
-    return _atoms(np.array([-epsilon, epsilon]), masses, spacing, delta)
+    return _atoms(np.array([-epsilon, epsilon]), masses, masses[::-1], spacing, delta)
 
 
 # ---------------------------------------------------------------- masses on points
@@ -135,12 +136,13 @@ def _connected(
     return Loss(spacing, first, masses, infinite)
 
 
-def _atoms(losses: Floats, upper: Floats, spacing: float, infinite: float) -> Loss:
+def _atoms(
+    losses: Floats, upper: Floats, lower: Floats, spacing: float, infinite: float
+) -> Loss:
     """Put atoms of known loss onto the grid."""
     left = np.floor(losses / spacing).astype(np.int64)
     first = int(left.min())
     places: Ints = left - first
-    lower = upper * np.exp(-losses)
     sums = [np.bincount(places, weights).astype(float) for weights in (upper, lower)]
     return _connected(spacing, first, sums[0], sums[1], infinite)
 
@@ -195,6 +197,8 @@ def _inverse(
         return np.clip(_solved(targets, *upper), table[0], table[-1])
     if len(upper[0]) == 1 and len(lower[0]) == 2:
         return np.clip(-_solved(-targets, -lower[0], lower[1]), table[0], table[-1])
+    if len(upper[0]) == len(lower[0]) == 2:
+        return np.clip(_mirrored(targets, *upper), table[0], table[-1])
     right = np.clip(np.searchsorted(losses, targets), 1, len(table) - 1)
     a, b = table[right - 1], table[right]
     fa, fb = losses[right - 1] - targets, losses[right] - targets
@@ -219,6 +223,20 @@ def _solved(targets: Floats, means: Floats, weights: Floats) -> Floats:
     with np.errstate(divide="ignore"):  # at the infimum of the loss, which is at minus infinity
         logs = np.log(np.maximum(np.expm1(small) + q, 0))
     return np.asarray((logs + (targets - small) - math.log(q) + m * m / 2) / m)
+
+
+def _mirrored(targets: Floats, means: Floats, weights: Floats) -> Floats:
+    r"""Where the loss of a mixture of 0 and m against one of 0 and -m takes its targets.
+
+    With s half a target, :math:`m x = s + \operatorname{asinh}(e^{m^2/2} \sinh(s)(1-q)/q)`.
+    """
+    m, q = means[1], weights[1]
+    half = np.abs(targets) / 2
+    with np.errstate(divide="ignore"):  # at a target of zero, and at a rate of one
+        log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
+        logs = m * m / 2 + log_sinh + np.log1p(-q) - math.log(q)
+    arc = np.logaddexp(logs, np.logaddexp(2 * logs, 0.0) / 2)
+    return np.asarray(np.sign(targets) * (half + arc) / m)
 
 
 def _between(x: Floats) -> Floats:

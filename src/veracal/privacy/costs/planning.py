@@ -80,6 +80,9 @@ def noise_for(
         near *= step
     while excess(near / step) <= 0:
         near /= step
+    # What everybody charges by is the finest grid, and it has the last word.
+    while epsilon_for(release(near), budget.delta, budget.unit) > budget.epsilon:
+        near *= step
     return near
 
 

@@ -44,7 +44,7 @@ def total(own: Branch, delta: float, unit: Unit, *, coarse: float = 1.0) -> Tota
     return _total(tuple(own.items()), min(delta, _FLOOR), unit, coarse)
 
 
-@lru_cache(maxsize=2)  # a total takes some megabytes
+@lru_cache(maxsize=4)  # a total takes some megabytes
 def _total(
     own: tuple[tuple[Event, int], ...], delta: float, unit: Unit, coarse: float
 ) -> Total:
@@ -122,7 +122,10 @@ def _mixture(
     mixed, weight = None, 0.0
     for part, share in zip(split.events, split.weights, strict=True):
         (branch,) = branches(part, unit)
-        own, _ = sorted_out({e: n for e, n in branch.items() if n and not costs_nothing(e)})
+        own, others = sorted_out(
+            {e: n for e, n in branch.items() if n and not costs_nothing(e)}
+        )
+        assert not others, "can_mix lets in only what has a loss of its own"
         losses = _losses(own or {Pure(0.0): 1}, delta, unit, spacing)
         loss = distribution(compose(losses, delta=delta))
         weight += share

@@ -55,11 +55,11 @@ def _known(branch: Branch, unit: Unit) -> Event:
 
 
 def _unwrapped(leaf: Event, unit: Unit) -> Event:
-    """A search or a conversion, with the batches inside it known."""
+    """A search or a conversion, with all rows and known batches inside it."""
     if not isinstance(leaf, Search | AsReplaceOne):
         return leaf
-    inside = without_sampling(leaf.event, unit)
-    return leaf if inside is None else replace(leaf, event=inside)
+    inside = tuple(_known(branch, unit) for branch in branches(leaf.event, unit))
+    return replace(leaf, event=Parallel(inside))
 
 
 def _once(leaf: PoissonGaussian, rows: int) -> Gaussian:

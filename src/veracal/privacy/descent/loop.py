@@ -122,10 +122,19 @@ class Descent:
             self.noise_multiplier, Schedule
         ):
             _checks.positive(noise_multiplier=self.noise_multiplier)
-        _check_noise(self.noise_multipliers())
+        # Once and for all: what is charged and what is drawn come from the same numbers.
+        multipliers = self._evaluated()
+        multipliers.setflags(write=False)
+        _check_noise(multipliers)
+        object.__setattr__(self, "_multipliers", multipliers)
 
     def noise_multipliers(self) -> Floats:
         """Noise on the clipped sum divided by the bound, for each step."""
+        found: Floats = self.__dict__["_multipliers"]
+        return found
+
+    def _evaluated(self) -> Floats:
+        """The multipliers as the schedule or the update rule gives them."""
         if self.noise_multiplier is not None:
             return values(self.noise_multiplier, int(self.steps))
         assert isinstance(self.update, Langevin)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
 
+from veracal import _checks
 from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.privacy import events
 from veracal.privacy.events import Event
@@ -32,6 +33,9 @@ class Asked:
     def __post_init__(self) -> None:
         readable(self.event)
         name(purpose=self.purpose)
+        if self.delta is not None:
+            _checks.fraction(delta=self.delta)
+            object.__setattr__(self, "delta", float(self.delta))
         if self.request is not None:
             name(request=self.request)
         if not isinstance(self.body, bytes | None):
@@ -62,7 +66,6 @@ def enter(
     ``compute`` is called only inside a transaction in which the charge is known to fit; what
     it returns leaves only after the charge and the answer are on the disk together.
     """
-    failure: Exception | None = None
     answer: bytes | None = None
     with writing(path) as connection:
         if (kept := _kept(connection, asked)) is not None:
@@ -72,12 +75,14 @@ def enter(
         if compute is not None:
             try:
                 answer, outcome = _bytes(compute()), "answered"
-            except Exception as caught:  # nothing about it is kept: it may tell of records
-                failure, outcome = caught, "failed"
+            except KeyboardInterrupt:  # from outside: nothing is charged, nothing released
+                raise
+            except BaseException:  # whatever it says may tell of records: nothing of it is kept
+                outcome = "failed"
         entry = _entry(connection, asked, account, cost, outcome, answer)
         tables.append(connection, entry, answer)
-    if failure is not None:
-        raise failed(entry) from failure
+    if outcome == "failed":
+        raise failed(entry)
     return entry, answer
 
 

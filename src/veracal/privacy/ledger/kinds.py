@@ -25,7 +25,7 @@ from veracal import _checks
 from veracal.privacy.budget import Budget
 from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.costs.pure import MICRO, micro_epsilon, pure_epsilon
-from veracal.privacy.costs.renyi import rdp_at
+from veracal.privacy.costs.renyi import MOST_ORDER, rdp_at
 from veracal.privacy.events import Event
 from veracal.privacy.ledger.plan import Planned
 from veracal.privacy.ledger.units import (
@@ -167,8 +167,10 @@ class Renyi:
 
     def __post_init__(self) -> None:
         _checks.positive(order=self.order)
-        if self.order <= 1:
-            raise ValueError(f"Expected an order above 1, got order={self.order!r}.")
+        if not 1 < self.order <= MOST_ORDER:
+            raise ValueError(
+                f"Expected an order above 1, at most {MOST_ORDER}, got order={self.order!r}."
+            )
         object.__setattr__(self, "order", float(self.order))
 
     @property
@@ -248,7 +250,9 @@ def best_order(budget: Budget) -> float:
         order = 1 + math.exp(log)
         return (conversion(order, budget.delta) - budget.epsilon) / order
 
-    found = optimize.minimize_scalar(waste, bounds=(-7, 12), method="bounded")
+    found = optimize.minimize_scalar(
+        waste, bounds=(-7, math.log(MOST_ORDER - 2)), method="bounded"
+    )
     return max(1.001, float(f"{1 + math.exp(found.x):.4g}"))
 
 

@@ -63,6 +63,10 @@ def create(path: Path, record: str, accounts: Mapping[str, Cost]) -> None:
 
 def new_ledger(path: Path) -> None:
     """Refuse a path where a ledger cannot be made."""
+    if "\0" in str(path):
+        raise LedgerError(
+            f"{str(path)!r}: expected the name of a file, found a zero byte in it."
+        )
     new_file(path)
     for ending in _BESIDE:  # a log without its ledger would be replayed into the new one
         new_file(Path(f"{path}{ending}"))
