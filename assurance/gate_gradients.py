@@ -7,7 +7,7 @@ gradients of zero, everything but the sum is compared: neighbors must end at the
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -48,6 +48,11 @@ class Subject:
 
     descent: type[Descent] = Descent
     clipped_sum: Callable[[Any, Clip], Clipped] = clipped_sum
+
+
+def settings(descent: Descent) -> dict[str, Any]:
+    """What a descent was made with."""
+    return {field.name: getattr(descent, field.name) for field in fields(descent)}
 
 
 def unclipped(gradients: np.ndarray, clip: Clip) -> Clipped:
@@ -103,7 +108,7 @@ class RateFromCount(Descent):
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
         update = replace(self.update, rate=0.1 * (records + 1))  # type: ignore[type-var]
-        plain = Descent(**{**vars(self), "update": update})
+        plain = Descent(**{**settings(self), "update": update})
         return plain.run(weights, function, records, **more)
 
 
@@ -111,7 +116,12 @@ class StepsFromCount(Descent):
     """Make an epoch of as many steps as there are records."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
-        plain = Descent(**{**vars(self), "steps": max(1, records)})
+        plain = Descent(
+            **{
+                **settings(self),
+                "steps": max(1, records),
+            }
+        )
         return plain.run(weights, function, records, **more)
 
 
@@ -165,7 +175,12 @@ class CountForgotten(Descent):
     """Charge an adaptive rule as if it counted nothing."""
 
     def _step_event(self, multiplier: float) -> Any:
-        flat = Descent(**{**vars(self), "clip": Flat(self.clip.bound)})
+        flat = Descent(
+            **{
+                **settings(self),
+                "clip": Flat(self.clip.bound),
+            }
+        )
         return flat._step_event(multiplier)
 
 
