@@ -494,8 +494,9 @@ def test_rotten_bytes_never_pass_for_a_ledger(ledger, tmp_path):
     assert refused > 20  # the rest is room that no record takes
 
 
-def test_killed_at_any_line_of_its_opening_a_ledger_is_whole_or_not_there(tmp_path):
-    """A child opens a ledger and is killed at its n-th line, for every n until it ends."""
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 7])
+def test_killed_at_any_line_of_its_opening_a_ledger_is_whole_or_not_there(tmp_path, stride):
+    """A child opens a ledger and is killed at its n-th line, for one n after another."""
     room, lines = str(Path(ledger_store.__file__).parent), 0
     while True:
         path = tmp_path / f"{lines}.ledger"
@@ -506,7 +507,7 @@ def test_killed_at_any_line_of_its_opening_a_ledger_is_whole_or_not_there(tmp_pa
         ledger = Ledger(path) if path.exists() else open_ledger(path, Budget(1.0))
         ledger.verify()
         ledger.charge(Pure(0.5), "x")
-        lines += 1
+        lines += stride
     assert lines > 50  # it did stop at many of them
     assert Ledger(path).remaining().epsilon == 1.0
 
