@@ -1,0 +1,54 @@
+"""Wherever its opening is killed, a ledger is whole or not there."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from veracal.privacy.budget import Budget
+from veracal.privacy.events import Pure
+from veracal.privacy.ledger import store
+from veracal.privacy.ledger.book import Ledger, open_ledger
+
+
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 7])
+def test_killed_at_any_line_of_its_opening_a_ledger_is_whole_or_not_there(tmp_path, stride):
+    """A child opens a ledger and is killed at its n-th line, for one n after another."""
+    room, lines = str(Path(store.__file__).parent), 0
+    while True:
+        path = tmp_path / f"{lines}.ledger"
+        if not opened_and_killed(path, room, after=lines):
+            break
+        beside = [found.name for found in tmp_path.glob(f"{path.name}-*")]
+        assert path.exists() or not beside, beside  # no log without its ledger
+        ledger = Ledger(path) if path.exists() else open_ledger(path, Budget(1.0))
+        ledger.verify()
+        ledger.charge(Pure(0.5), "x")
+        lines += stride
+    assert lines > 50  # it did stop at many of them
+    assert Ledger(path).remaining().epsilon == 1.0
+
+
+def opened_and_killed(path: Path, room: str, *, after: int) -> bool:
+    """Open a ledger in a child that is killed after some lines; tell whether it was."""
+    child = os.fork()
+    if child == 0:
+        left = after
+
+        def trace(frame, event, _):
+            nonlocal left
+            if event == "line" and frame.f_code.co_filename.startswith(room):
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+            return trace
+
+        sys.settrace(trace)
+        try:
+            open_ledger(path, Budget(1.0))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
