@@ -249,7 +249,8 @@ def test_local_file_systems_are_not(tmp_path, monkeypatch, kind):
     mounts.write_text(f"1 0 0:1 / / rw - {kind} host rw\n")
     monkeypatch.setattr(filesystems, "_MOUNTS", mounts)
     refuse_shared(tmp_path)
-    assert kind_of(str(tmp_path), mounts.read_text()) == kind  # it was looked at, not overlooked
+    # It was looked at, not overlooked.
+    assert kind_of(str(tmp_path), mounts.read_text()) == kind
     monkeypatch.setattr(filesystems, "_MOUNTS", tmp_path / "no such list")
     refuse_shared(tmp_path)
 
