@@ -327,6 +327,13 @@ def test_a_pair_like_that_of_a_search_is_counted_beside_it():
     assert both == pytest.approx(2 * like.epsilon, rel=1e-3)
 
 
+@pytest.mark.parametrize("bare", [Gaussian(0.0), Laplace(0.0), PoissonGaussian(0.0, rate=0.1)])
+def test_no_noise_is_infinite_inside_wrappers_too(bare):
+    for wrapped in (Search(bare, 5), AsReplaceOne(bare), Repeated(Search(bare, 5), 2)):
+        assert epsilon_for(wrapped, 1e-5) == math.inf
+        assert delta_for(wrapped, 10.0) == 1.0
+
+
 def test_searches_of_nothing_and_of_parts():
     assert epsilon_for(Search(Pure(0.0), 5), 1e-5) == 0.0
     with pytest.raises(ValueError, match="parallel parts"):

@@ -72,9 +72,10 @@ def is_unbounded(leaf: Event) -> bool:
     """Whether nothing hides the records: an infinite loss."""
     if isinstance(leaf, Approximate):
         return leaf.delta >= 1
-    if isinstance(leaf, Pure | Search | AsReplaceOne | Parallel | Composed | Repeated):
-        return False
-    if costs_nothing(leaf):
+    if isinstance(leaf, Search | AsReplaceOne):
+        found = branches(leaf.event, Unit())
+        return any(n and is_unbounded(one) for branch in found for one, n in branch.items())
+    if isinstance(leaf, Pure | Parallel | Composed | Repeated) or costs_nothing(leaf):
         return False
     # Gaussian noise of less than a millionth hides nothing: epsilon is some 1e11 and more.
     least = 0.0 if isinstance(leaf, Laplace | DiscreteLaplace) else 1e-6 * leaf.sensitivity
