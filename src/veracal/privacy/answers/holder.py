@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +32,17 @@ class PrivateModel(Protocol):
 
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to rows X and labels y."""
+
+
+@runtime_checkable
+class RecordsModel(Protocol):
+    """A model that takes what a data set declares: its classes, its size, its norm."""
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be fitted, by what is public about it."""
+
+    def fit_records(self, dataset: Dataset) -> Any:
+        """Fit to a data set."""
 
 
 Model = TypeVar("Model", bound=PrivateModel)
@@ -167,7 +178,10 @@ class Holder:
         Parameters
         ----------
         model : PrivateModel
-            Anything with ``event()`` and ``fit(X, y)``.
+            Anything with ``event()`` and ``fit(X, y)``, whose labels are then positions
+            among the declared classes. A model that takes whole data sets
+            (``check_records``, ``fit_records``) is asked before anything is charged
+            whether these fit, and given them.
         purpose : str
             For the ledger.
 
@@ -178,6 +192,8 @@ class Holder:
         records = self._records
         if not isinstance(records, Dataset):
             raise DataError("records", "a data set", "scores", "Fit where the features are.")
+        if isinstance(model, RecordsModel):
+            model.check_records(records)
         event = model.event()
         if event.relation == "replace-one" and records.may_drop:
             raise DataError(
@@ -187,7 +203,10 @@ class Holder:
                 "Use an add-remove event, or declare how to fill in what is missing.",
             )
         self.ledger.charge(event, purpose, part=self.part)
-        model.fit(records.X, records.y)
+        if isinstance(model, RecordsModel):
+            model.fit_records(records)
+        else:
+            model.fit(records.X, records.y)
         told = getattr(model, "event_", event)
         if told != event:
             raise ValueError(

@@ -1,0 +1,1 @@
+"""Classifiers whose fit is private and whose cost is known beforehand."""

@@ -1,0 +1,176 @@
+"""What every private classifier shares: the way from records to a fit, and what it claims."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from veracal import _random
+from veracal._types import Array
+from veracal.data import Dataset
+from veracal.data.labels import Label
+from veracal.data.rows import MappedRows
+from veracal.privacy import Event, Relation, Statement, Unit, statement
+from veracal.training.facts import Facts, facts_of_arrays, facts_of_dataset
+from veracal.training.guarantee import NotPrivate
+
+_ROWS = 65_536
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """A classifier that knows its cost before it sees a record.
+
+    A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``
+    among its parameters, states its cost in ``_cost``, and learns in ``_learn`` from records
+    that were checked here.
+
+    Guarantees
+    ----------
+    :meth:`fit` may stop with an error that depends on a record, as scikit-learn demands (a
+    NaN, an undeclared label), and infers what was not declared; ``private_`` is then False
+    and ``statement_`` gives the reasons. :meth:`fit_records` infers nothing, and what
+    :meth:`check_records` lets pass raises no error that depends on a record.
+    """
+
+    classes: Sequence[Label] | None
+    size: int | None
+    relation: Relation
+    unit: Unit | None
+    random_state: int | np.random.Generator | None
+
+    def event(self) -> Event:
+        """Cost of one fit, known before any record is read.
+
+        Raises
+        ------
+        ValueError
+            If the settings are wrong, or have no cost because they are not private.
+        """
+        self._check_settings()
+        cost = self._cost(self.size)
+        if cost is None:
+            raise ValueError(
+                f"Expected settings with a guarantee, got {self!r}, which is not private: "
+                "it has no cost that could be charged."
+            )
+        return cost
+
+    @abstractmethod
+    def _cost(self, size: int | None) -> Event | None:
+        """Cost of one fit with that declared size; None where it is not private."""
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise unless the settings make sense, private or not."""
+
+    @abstractmethod
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        """Learn from checked records; return why the result is not private, if it is not."""
+
+    def _delta(self) -> float:
+        """The delta at which ``statement_`` states epsilon; 0 where the cost is pure."""
+        return 0.0
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, classes: Sequence[Label] | None = None
+    ) -> Self:
+        """Fit to rows X of shape (n, d) and labels y of shape (n,).
+
+        Parameters
+        ----------
+        X : array, numpy.memmap or MappedRows of shape (n, d)
+            Numbers, all finite. A matrix on disk is read some rows at a time.
+        y : array of shape (n,)
+        classes : sequence of str or int, optional
+            Declared classes, where the model was not given them.
+        """
+        self._check_settings()
+        rows, labels = self._validated(X, y)
+        facts = facts_of_arrays(
+            rows,
+            labels,
+            classes=self.classes if classes is None else classes,
+            size=self.size,
+            relation=self.relation,
+        )
+        return self._fitted(facts)
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be fitted, by what is public about it.
+
+        :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
+        """
+        self._check_settings()
+        self._facts(dataset)
+
+    def fit_records(self, dataset: Dataset) -> Self:
+        """Fit to a data set, whose declared classes, size and norm are taken."""
+        self.check_records(dataset)
+        self.n_features_in_ = dataset.X.shape[1]
+        return self._fitted(self._facts(dataset))
+
+    def _facts(self, dataset: Dataset) -> Facts:
+        """What is public about a data set, with its records."""
+        return facts_of_dataset(
+            dataset, classes=self.classes, size=self.size, relation=self.relation
+        )
+
+    def _fitted(self, facts: Facts) -> Self:
+        """Learn, and write down what may be claimed."""
+        rng = _random.generator(self.random_state)
+        reasons = facts.reasons
+        if not _random.is_secret(rng):
+            reasons += ("its random draws can be repeated: random_state was set",)
+        self.classes_ = facts.classes
+        reasons += self._learn(facts, rng)
+        self.not_private_because_ = reasons
+        self.event_ = self._cost(facts.size)
+        return self
+
+    @property
+    def private_(self) -> bool:
+        """Whether the guarantee of ``event_`` holds for this fit."""
+        check_is_fitted(self)
+        return not self.not_private_because_
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """What this fit promises, in words and as JSON; computed when asked for."""
+        check_is_fitted(self)
+        if self.event_ is None or self.not_private_because_:
+            return NotPrivate(self.not_private_because_)
+        return statement(
+            self.event_, self._delta(), self.unit, covers=("the weights of the classifier",)
+        )
+
+    def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
+        """Rows and labels, as scikit-learn wants them checked."""
+        mapped = MappedRows.of(X) if isinstance(X, np.memmap) else X
+        if not isinstance(mapped, MappedRows):
+            rows, labels = validate_data(
+                self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1
+            )
+            check_classification_targets(labels)
+            return rows, labels
+        for start in range(0, len(mapped), _ROWS):
+            check_array(mapped[start : start + _ROWS], dtype=None, estimator=self)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if len(labels) != len(mapped):
+            raise ValueError(
+                f"Expected one label for each of {len(mapped)} rows, got {len(labels)}."
+            )
+        self.n_features_in_ = mapped.shape[1]
+        return mapped, labels
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # At the budgets of small test tables the noise outweighs what there is to learn.
+        tags.classifier_tags.poor_score = True
+        return tags

@@ -1,0 +1,146 @@
+"""What is public about the records of a fit, and what had to be read off them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Ints
+from veracal.data import Dataset
+from veracal.data.labels import Label, check_classes, encode_labels
+from veracal.data.rows import MappedRows
+from veracal.errors import DataError
+from veracal.privacy import Relation
+
+_ROWS = 65_536  # rows of a file that are looked at together
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
+class Facts:
+    """The records of one fit, and what is known about them.
+
+    Attributes
+    ----------
+    X : array or MappedRows of shape (n, d)
+    codes : array of ints in [0, k), of shape (n,)
+        Position of each label among the classes.
+    classes : array of shape (k,)
+    size : int
+        Declared number of records; the real one where ``reasons`` says so.
+    norm : float or None
+        Declared bound on the norm of a row, if any.
+    reasons : tuple of str
+        What was read from the records in want of a declaration. Not empty: not private.
+    """
+
+    X: Array | MappedRows
+    codes: Ints
+    classes: Array
+    size: int
+    norm: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def facts_of_arrays(
+    X: Array | MappedRows,
+    y: Array,
+    *,
+    classes: Sequence[Label] | None,
+    size: int | None,
+    relation: Relation,
+) -> Facts:
+    """Take what was declared, and infer the rest for scikit-learn's sake."""
+    reasons = []
+    codes: Ints
+    if classes is None:
+        known, codes = np.unique(y, return_inverse=True)
+        reasons.append("the classes were read from the labels; declare classes=...")
+        if len(known) < 2:
+            raise ValueError(
+                f"Expected two classes or more, got one class ({known[0]!r}) in the labels. "
+                "Declare every class the records may have: classes=..."
+            )
+    else:
+        known = declared_classes(classes)
+        codes = encode_labels(y, known.tolist(), "labels")
+    if size is None:
+        if relation == "add-remove":
+            reasons.append("the number of records was read from them; declare size=...")
+        size = len(X)
+    _check_size(size, len(X), relation)
+    return Facts(X, codes, known, int(size), None, tuple(reasons))
+
+
+def facts_of_dataset(
+    dataset: Dataset,
+    *,
+    classes: Sequence[Label] | None,
+    size: int | None,
+    relation: Relation,
+) -> Facts:
+    """Take what the data set or the model declares; nothing is inferred.
+
+    Raises
+    ------
+    DataError
+        By what is public alone, so that it may be raised before anything is charged.
+    """
+    if isinstance(dataset.X, np.ndarray | MappedRows) and (
+        dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu"
+    ):
+        raise DataError(
+            f"{dataset.name}: features",
+            "numbers of shape (n, d)",
+            f"{dataset.X.dtype} of shape (n, {', '.join(map(str, dataset.X.shape[1:]))})",
+            "Turn images or text into frozen features first (veracal.data.features).",
+        )
+    declared = dataset.size if size is None else size
+    if declared is None and relation == "replace-one":
+        declared = len(dataset)
+    if declared is None:
+        raise DataError(
+            dataset.name,
+            "a declared number of records",
+            "none",
+            "Give size=... to the model or to the data set: the real number is private.",
+        )
+    _check_size(declared, len(dataset), relation)
+    own = np.asarray(dataset.classes)
+    known = own if classes is None else declared_classes(classes)
+    if set(known.tolist()) != set(dataset.classes):
+        raise DataError(
+            f"{dataset.name}: classes",
+            f"the classes of the model, {known.tolist()}",
+            repr(list(dataset.classes)),
+            "Declare the same classes on both sides.",
+        )
+    # The model's order, which is scikit-learn's: ascending.
+    place = {label: position for position, label in enumerate(known.tolist())}
+    codes = np.array([place[label] for label in dataset.classes])[dataset.y]
+    return Facts(dataset.X, codes, known, int(declared), dataset.norm)
+
+
+def declared_classes(classes: Sequence[Label]) -> Array:
+    """Declared classes in ascending order, as scikit-learn keeps them."""
+    return np.unique(np.asarray(check_classes(list(classes), "model")))
+
+
+def _check_size(size: int, n: int, relation: Relation) -> None:
+    """Refuse a size that is none, or is not n where n is public."""
+    _checks.whole(size=size)
+    if relation == "replace-one" and size != n:
+        raise ValueError(
+            f"Expected size={n}, the number of records, which replace-one takes to be "
+            f"public, got size={size!r}."
+        )
+
+
+def row_norms(X: Array | MappedRows) -> Any:
+    """Euclidean norms of all rows in float64, read some at a time."""
+    norms = np.empty(len(X))
+    for start in range(0, len(X), _ROWS):
+        block = np.asarray(X[start : start + _ROWS], dtype=np.float64)
+        norms[start : start + len(block)] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return norms
