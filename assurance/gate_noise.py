@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from randomgen import ChaCha
+from randomgen import AESCounter
 from scipy import stats
 
 from veracal import _random
@@ -48,7 +48,8 @@ class Uniform(Descent):
     """Noise of the right spread and the wrong shape."""
 
     def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
-        return total + noise_std * 3**0.5 * rng.uniform(-1, 1, total.shape)
+        uniform = 2 * stats.norm.cdf(rng.normal(0.0, 1.0, total.shape)) - 1
+        return total + noise_std * 3**0.5 * uniform
 
 
 class Reused(Descent):
@@ -85,12 +86,12 @@ MUTANTS = {
     "M3 noise times 0.85": scaled(0.85),
     "noise times 0.97": scaled(0.97),
     "uniform noise": Subject(Uniform),
-    "M15 fixed seed": Subject(generator=lambda: np.random.Generator(ChaCha(seed=7))),
+    "M15 fixed seed": Subject(generator=lambda: np.random.Generator(AESCounter(seed=7))),
     "M15 fixed seed by default": Subject(SeededByDefault),
     "M16 noise reused at every step": Subject(Reused),
     "noise undone by the next step": Subject(Mirrored),
     "the stream survives a fork": Subject(
-        generator=lambda: np.random.Generator(ChaCha(seed=secrets.randbits(256)))
+        generator=lambda: np.random.Generator(AESCounter(seed=secrets.randbits(256)))
     ),
 }
 

@@ -6,15 +6,15 @@ import weakref
 from typing import Any, NoReturn
 
 import numpy as np
-from randomgen import ChaCha
+from randomgen import AESCounter
 
 
-class _Secret(ChaCha):  # type: ignore[misc]
-    """ChaCha20 keyed by the operating system, whose state nobody can read, copy or rewind."""
+class _Secret(AESCounter):  # type: ignore[misc]
+    """AES-128 in counter mode, keyed by the system, whose state nobody can read or rewind."""
 
     def __init__(self) -> None:
-        # A key sets the stream directly; a seed would first be hashed down to 128 bits.
-        super().__init__(key=_fresh_key(), rounds=20)
+        # A key sets the stream directly; a seed would first be hashed and can be read back.
+        super().__init__(key=_fresh_key())
         _LIVING.add(self)
 
     def spawn(self, n_children: int) -> "list[_Secret]":
@@ -37,8 +37,8 @@ _LIVING: weakref.WeakSet[_Secret] = weakref.WeakSet()
 
 
 def _fresh_key() -> int:
-    """256 bits from the operating system."""
-    return secrets.randbits(256)
+    """128 bits from the operating system."""
+    return secrets.randbits(128)
 
 
 def _rekey_after_fork() -> None:
@@ -47,8 +47,8 @@ def _rekey_after_fork() -> None:
         for stream in list(_LIVING):
             # A thread that the child does not have may have held the lock.
             stream.lock._at_fork_reinit()
-            fresh = ChaCha(key=_fresh_key(), rounds=20).state
-            ChaCha.state.__set__(stream, {**fresh, "bit_generator": type(stream).__name__})
+            fresh = AESCounter(key=_fresh_key()).state
+            AESCounter.state.__set__(stream, {**fresh, "bit_generator": type(stream).__name__})
     except BaseException:
         # Python ignores what is raised here, and a child that repeats its parent's noise
         # must not live.
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_rekey_after_fork)
 
 
 def secret_generator() -> np.random.Generator:
-    """Generator on a ChaCha20 stream whose key comes from the operating system.
+    """Generator on an AES-128 counter stream whose key comes from the operating system.
 
     It is the only kind a release may use: its draws cannot be predicted from a seed,
     a clock or earlier draws.

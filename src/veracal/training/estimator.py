@@ -73,6 +73,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         """Learn from checked records; return why the result is not private, if it is not."""
 
+    def _check_form(self, facts: Facts) -> None:
+        """Refuse records whose form does not fit, by their width and their classes alone."""
+
     def _delta(self) -> float:
         """The delta at which ``statement_`` states epsilon; 0 where the cost is pure."""
         return 0.0
@@ -99,6 +102,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
             size=self.size,
             relation=self.relation,
         )
+        self._check_form(facts)
         return self._fitted(facts)
 
     def check_records(self, dataset: Dataset) -> None:
@@ -107,7 +111,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
         :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
         """
         self._check_settings()
-        self._facts(dataset)
+        self._check_form(self._facts(dataset))
 
     def fit_records(self, dataset: Dataset) -> Self:
         """Fit to a data set, whose declared classes, size and norm are taken."""

@@ -11,6 +11,7 @@ from array_api_compat import array_namespace
 from veracal import _checks, _random
 from veracal._types import Floats, Ints
 from veracal.privacy.budget import RELATIONS, Relation
+from veracal.privacy.descent.ahead import NoiseAhead
 from veracal.privacy.descent.clipping import Clip, Clipped, GlobalAdapt
 from veracal.privacy.descent.sampling import Sampler
 from veracal.privacy.descent.schedules import Schedule, levels, values
@@ -51,6 +52,8 @@ class Descended:
     weights : array
     event : Event
         What it cost, as announced.
+    steps : int
+        How many steps were taken: all that were announced, unless ``on_step`` ended it.
     private : bool
         Whether nobody can repeat its random draws. False after a run with a generator of
         the caller's, whose seed somebody may know: the event then promises nothing.
@@ -58,6 +61,7 @@ class Descended:
 
     weights: Any
     event: Event
+    steps: int
     private: bool
 
 
@@ -87,6 +91,9 @@ class Descent:
         may be read here.
     relation : {"add-remove", "replace-one"}
         The relation the event is stated for.
+    weight_decay : float >= 0
+        The weights times this is added to what the update follows: the gradient of a
+        penalty, which knows no record.
 
     Examples
     --------
@@ -105,6 +112,7 @@ class Descent:
     steps: int
     expected_batch: float
     relation: Relation = "add-remove"
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         _checks.whole(steps=self.steps)
@@ -112,6 +120,8 @@ class Descent:
         _checks.one_of(RELATIONS, relation=self.relation)
         _check_parts(self.sampler, self.clip, self.update)
         _checks.positive(bound=self.clip.bound)
+        if self.weight_decay != 0:
+            _checks.positive(weight_decay=self.weight_decay)
         if (self.noise_multiplier is None) != isinstance(self.update, Langevin):
             raise ValueError(
                 "Expected noise_multiplier=None exactly where the update is Langevin, which "
@@ -162,7 +172,7 @@ class Descent:
         records: int,
         *,
         rng: np.random.Generator | None = None,
-        on_step: Callable[[Step], None] | None = None,
+        on_step: Callable[[Step], bool | None] | None = None,
     ) -> Descended:
         """Descend.
 
@@ -181,7 +191,8 @@ class Descent:
             Source of batches and noise; by default fresh secret entropy, the only choice
             under which the event promises anything.
         on_step : callable, optional
-            Called after each step with a :class:`Step`.
+            Called after each step with a :class:`Step`. Where it returns True, the run ends;
+            the event stays as announced.
 
         Guarantees
         ----------
@@ -194,19 +205,22 @@ class Descent:
         rng = _random.secret_generator() if rng is None else rng
         if not isinstance(rng, np.random.Generator):
             raise ValueError(f"Expected rng to be a numpy Generator or None, got {rng!r}.")
-        # Two streams: what the batches consume does not shift the noise.
-        coins, noise = rng.spawn(2)
+        # Streams of their own: what the batches consume does not shift the noise.
+        coins, normals, counts = rng.spawn(3)
+        ahead = NoiseAhead(tuple(weights.shape), int(self.steps), normals)
         state, clip = self.update.start(weights), self.clip
-        for t, multiplier in enumerate(self.noise_multipliers()):
-            rows = self.sampler.batch(records, coins)
-            clipped = self._clipped(weights, rows, clip, clipped_sum_of)
-            noisy = self._perturbed(clipped.total, multiplier * clip.bound, noise)
-            gradient = self._gradient(noisy, weights)
-            weights, state = self.update.step(weights, gradient, state, t)
-            clip = self._next_clip(clip, clipped.exceeding, noise)
-            if on_step is not None:
-                on_step(Step(t, noisy, weights, clip))
-        return Descended(weights, self.event(), _random.is_secret(rng))
+        t = -1
+        with ahead.drawing() as noise:
+            for t, multiplier in enumerate(self.noise_multipliers()):
+                rows = self.sampler.batch(records, coins)
+                clipped = self._clipped(weights, rows, clip, clipped_sum_of)
+                noisy = self._perturbed(clipped.total, multiplier * clip.bound, noise)
+                gradient = self._gradient(noisy, weights)
+                weights, state = self.update.step(weights, gradient, state, t)
+                clip = self._next_clip(clip, clipped.exceeding, counts)
+                if on_step is not None and on_step(Step(t, noisy, weights, clip)) is True:
+                    break
+        return Descended(weights, self.event(), t + 1, _random.is_secret(rng))
 
     def _step_event(self, multiplier: float) -> Event:
         """Cost of one step."""
@@ -223,7 +237,7 @@ class Descent:
         if len(rows) == 0:
             return Clipped(xp.zeros(tuple(weights.shape), dtype=xp.float64))
         clipped = clipped_sum_of(weights, rows, clip)
-        total = xp.astype(xp.asarray(clipped.total), xp.float64)
+        total = xp.astype(xp.asarray(clipped.total), xp.float64, copy=False)
         if tuple(total.shape) != tuple(weights.shape) or not bool(xp.all(xp.isfinite(total))):
             raise ValueError(
                 f"Expected a finite clipped sum of shape {tuple(weights.shape)}, got one of "
@@ -232,15 +246,19 @@ class Descent:
             )
         return Clipped(total, clipped.exceeding)
 
-    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+    def _perturbed(self, total: Any, noise_std: float, ahead: NoiseAhead) -> Any:
         """The sum with its noise."""
-        noise = rng.normal(0.0, noise_std, tuple(total.shape))
+        noise = ahead.normal(0.0, noise_std, tuple(total.shape))
+        if isinstance(total, np.ndarray):
+            noise += total  # in place: for many weights, a copy takes as long as the sum
+            return noise
         return total + array_namespace(total).asarray(noise)
 
     def _gradient(self, noisy: Any, weights: Any) -> Any:
         """What the update follows: the noisy sum over the declared batch."""
         xp = array_namespace(weights)
-        return xp.astype(noisy / self.expected_batch, weights.dtype)
+        gradient = xp.astype(noisy / self.expected_batch, weights.dtype, copy=False)
+        return gradient + self.weight_decay * weights if self.weight_decay else gradient
 
     def _next_clip(self, clip: Clip, exceeding: int, rng: np.random.Generator) -> Clip:
         """The rule of the next step."""

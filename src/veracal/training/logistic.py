@@ -1,0 +1,333 @@
+"""Logistic and softmax regression by noisy gradient descent."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from veracal import _checks
+from veracal._types import Floats
+from veracal.data.labels import Label
+from veracal.privacy import (
+    SGD,
+    Clip,
+    Descent,
+    Event,
+    Flat,
+    Langevin,
+    Relation,
+    Schedule,
+    Step,
+    Unit,
+    Update,
+)
+from veracal.privacy.budget import RELATIONS
+from veracal.training.ablation import ABLATIONS, Ablation, ablated
+from veracal.training.descents import Goal
+from veracal.training.facts import Facts, row_norms
+from veracal.training.linear import LinearClassifier
+from veracal.training.sums import GradientSums, blocks_for
+
+_TYPES = ("float32", "float64")
+Hook = Callable[["PrivateLogisticRegression", Step], bool | None]
+
+
+class PrivateLogisticRegression(LinearClassifier):
+    r"""Logistic regression, or softmax regression for more classes, by DP-SGD.
+
+    At every step each record enters the batch by a secret coin, the gradients of the batch
+    are clipped and summed, Gaussian noise is added, and the weights follow (Abadi et al.
+    2016, https://arxiv.org/abs/1607.00133). The gradient of one example has rank one, so the
+    clipped sum is a matrix product (:mod:`veracal.training.softmax`).
+
+    Parameters
+    ----------
+    epsilon : float > 0 or None
+        With ``noise_multiplier=None``, the noise is found for it. With a noise multiplier, or
+        an update rule that sets the noise, the run ends when epsilon is spent. None: the
+        noise and the length are given, and epsilon is what they cost.
+    delta : float in (0, 1)
+        Well below one over the number of records.
+    noise_multiplier : float > 0, Schedule or None
+        Noise on the clipped sum, divided by the clip bound.
+    epochs, steps : float > 0, int > 0 or None
+        Length of the run; by default 20 epochs. An epoch is 1 / sampling_rate steps.
+    sampling_rate : float in (0, 1]
+        Probability that a record is in a batch. At 1 all are in every batch.
+    clip : float > 0 or Clip
+        A number c stands for ``Flat(c)``.
+    update : float > 0, Update or None
+        A number r stands for ``SGD(r)``. :class:`~veracal.privacy.Langevin` gives DP-SGLD,
+        and sets the noise itself.
+    weight_decay : float >= 0
+        Factor of the squared norm of all weights, halved, in the mean loss.
+    fit_intercept : bool
+    average : float in [0, 1]
+        Share of the last steps whose weights are averaged: for DP-SGLD the posterior mean
+        after a burn-in. 0 takes the last weights.
+    initial : pair of arrays, optional
+        Coefficients and intercept to start from, in the shapes of ``coef_`` and
+        ``intercept_``, from *public* knowledge. By default zero.
+    dtype : {"float32", "float64"}, optional
+        Precision of the products; by default that of X. Sums, norms and noise are float64.
+    not_private : {"clipping only", "noise only", "neither"}, optional
+        Keep only that part of the protection, for an ablation. The model is then not
+        private and says so.
+    on_step : callable, optional
+        ``on_step(model, step)`` is called after each step with the model as it stands and a
+        :class:`~veracal.privacy.Step`; True ends the run. Whatever a hook computes from
+        records is *internal*, and a model whose run a hook has ended is not private.
+    classes : sequence of str or int, optional
+        Declared classes. None: read from the labels, so not private.
+    size : int, optional
+        Declared number of records, from which the expected batch follows. None: counted,
+        so not private under add-remove.
+    relation : {"add-remove", "replace-one"}
+    unit : Unit, optional
+        Whom epsilon protects; by default one row.
+    random_state : int, Generator or None
+        None, fresh secret entropy, is the only private choice.
+
+    Attributes
+    ----------
+    coef_ : array of shape (1, d) for two classes, else (k, d)
+    intercept_ : array of shape (1,) or (k,)
+    classes_ : array of shape (k,)
+    n_iter_ : int
+        Steps taken.
+    noise_multipliers_ : array of shape (steps,)
+    event_ : Event or None
+    private_ : bool
+    not_private_because_ : tuple of str
+    statement_ : Statement or NotPrivate
+
+    Guarantees
+    ----------
+    All weights after all steps cost what :meth:`event` says, which depends on the settings
+    alone. One record moves the sum that the noise is added to by at most the clip bound,
+    roundings included; a record with a gradient that is not finite contributes zero. The
+    real number of records enters nowhere but the coins. Noise is in floating point, taken
+    for real numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.repeat([[-1.0, 0.5], [1.0, 0.5]], 500, axis=0)
+    >>> y = np.repeat(["well", "ill"], 500)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, classes=["ill", "well"], size=1000)
+    >>> model.event().times
+    400
+    >>> model.fit(X, y).private_
+    True
+    >>> float(model.score(X, y)) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = 1.0,
+        delta: float = 1e-5,
+        *,
+        noise_multiplier: float | Schedule | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        sampling_rate: float = 0.05,
+        clip: float | Clip = 1.0,
+        update: float | Update | None = None,
+        weight_decay: float = 0.0,
+        fit_intercept: bool = True,
+        average: float = 0.0,
+        initial: tuple[ArrayLike, ArrayLike] | None = None,
+        dtype: str | None = None,
+        not_private: Ablation | None = None,
+        on_step: Hook | None = None,
+        classes: Sequence[Label] | None = None,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.noise_multiplier = noise_multiplier
+        self.epochs = epochs
+        self.steps = steps
+        self.sampling_rate = sampling_rate
+        self.clip = clip
+        self.update = update
+        self.weight_decay = weight_decay
+        self.fit_intercept = fit_intercept
+        self.average = average
+        self.initial = initial
+        self.dtype = dtype
+        self.not_private = not_private
+        self.on_step = on_step
+        self.classes = classes
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        _checks.one_of(RELATIONS, relation=self.relation)
+        _checks.fraction(average=self.average, delta=self.delta)
+        _checks.positive(delta=self.delta)
+        if self.dtype is not None:
+            _checks.one_of(_TYPES, dtype=self.dtype)
+        if self.not_private is not None:
+            _checks.one_of(ABLATIONS, not_private=self.not_private)
+        if self.size is not None:
+            _checks.whole(size=self.size)
+            if self.delta * self.size >= 1:
+                raise ValueError(
+                    f"Expected delta below 1 / size, got delta={self.delta!r} with "
+                    f"size={self.size}: it would allow publishing some record whole."
+                )
+        # Everything else is checked by the records it becomes, in which nothing is computed.
+        self._goal()._with(self.noise_multiplier or self._silent(), 1, 1.0)
+
+    def _silent(self) -> float | None:
+        """A noise that stands for the one to be found."""
+        return None if isinstance(self._update(), Langevin) else 1.0
+
+    def _update(self) -> Update:
+        """The update rule."""
+        if self.update is None:
+            return SGD(1.0)
+        return self.update if isinstance(self.update, Update) else SGD(self.update)
+
+    def _goal(self) -> Goal:
+        """The settings of the descent."""
+        return Goal(
+            self.epsilon,
+            self.delta,
+            self.noise_multiplier,
+            self.steps,
+            self.epochs,
+            self.sampling_rate,
+            self.clip if isinstance(self.clip, Clip) else Flat(self.clip),
+            self._update(),
+            self.weight_decay,
+            self.relation,
+            Unit() if self.unit is None else self.unit,
+        )
+
+    def _descent(self, size: int | None) -> Descent:
+        """The descent, which needs the size where the noise follows from the batch."""
+        if size is None:
+            if isinstance(self._update(), Langevin):
+                raise ValueError(
+                    "Expected a declared size, since under Langevin the noise follows from "
+                    "the expected batch, got size=None. Give size=..., the public number of "
+                    "records."
+                )
+            size = 1
+        return self._goal().descent(self.sampling_rate * size)
+
+    def _cost(self, size: int | None) -> Event | None:
+        return None if self.not_private is not None else self._descent(size).event()
+
+    def _delta(self) -> float:
+        return self.delta
+
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        descent = self._descent(facts.size)
+        reasons: tuple[str, ...] = ()
+        if self.not_private is not None:
+            descent = ablated(descent, self.not_private)
+            reasons += (f"it was trained with {self.not_private}, for an ablation",)
+        dtype = self._dtype(facts.X)
+        weights = self._start(facts, dtype)
+        sums = self._sums(facts, descent, dtype, rng)
+        watch = _Watch(self, int(descent.steps), self.average)
+        with sums.two_threads():
+            done = descent.run(weights, sums, len(facts.X), rng=rng, on_step=watch)
+        self._show(watch.averaged(done.weights))
+        self.n_iter_ = done.steps
+        self.noise_multipliers_ = descent.noise_multipliers()
+        if done.steps < descent.steps:
+            reasons += ("its run was ended by a hook, which may have looked at records",)
+        return reasons
+
+    def _sums(
+        self, facts: Facts, descent: Descent, dtype: Any, rng: np.random.Generator
+    ) -> GradientSums:
+        """The clipped sums that the descent asks for."""
+        norms = row_norms(facts.X)
+        update = descent.update
+        return GradientSums(
+            facts.X,
+            facts.codes,
+            np.hypot(norms, 1.0) if self.fit_intercept else norms,
+            blocks_for(descent.expected_batch, dtype),
+            intercept=self.fit_intercept,
+            pre_noise=update.pre_noise if isinstance(update, Langevin) else 0.0,
+            rng=rng.spawn(1)[0],
+        )
+
+    def _dtype(self, X: Any) -> Any:
+        """Precision of the products."""
+        narrow = X.dtype.itemsize < np.dtype(np.float64).itemsize
+        return np.dtype(self.dtype or ("float32" if narrow else "float64"))
+
+    def _start(self, facts: Facts, dtype: Any) -> Floats:
+        """The weights of the first step, with the intercept in the last column."""
+        outputs, d = _outputs(len(facts.classes)), facts.X.shape[1]
+        weights = np.zeros((outputs, d + self.fit_intercept), dtype=dtype)
+        if self.initial is not None:
+            coef, intercept = self.initial
+            weights[:, :d] = coef
+            if self.fit_intercept:
+                weights[:, -1] = intercept
+        return weights
+
+    def _check_form(self, facts: Facts) -> None:
+        if self.initial is None:
+            return
+        coef, intercept = (np.asarray(part, dtype=np.float64) for part in self.initial)
+        outputs, d = _outputs(len(facts.classes)), facts.X.shape[1]
+        if coef.shape != (outputs, d) or intercept.shape != (outputs,):
+            raise ValueError(
+                f"Expected initial coefficients of shape {(outputs, d)} and an intercept of "
+                f"shape {(outputs,)}, got {coef.shape} and {intercept.shape}."
+            )
+        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
+            raise ValueError("Expected finite initial weights, got NaN or infinity.")
+
+    def _show(self, weights: Floats) -> None:
+        """Set what predictions are made from."""
+        self.coef_ = weights[:, : self.n_features_in_].copy()
+        self.intercept_ = (
+            weights[:, -1].copy() if self.fit_intercept else np.zeros(len(weights))
+        )
+
+
+class _Watch:
+    """Averages the weights of the last steps, and calls the hook."""
+
+    def __init__(self, model: PrivateLogisticRegression, steps: int, share: float) -> None:
+        self._model, self._sum, self._count = model, None, 0
+        self._from = steps - int(np.ceil(share * steps)) if share else steps
+
+    def __call__(self, step: Step) -> bool | None:
+        if step.number >= self._from:
+            added: Any = step.weights.astype(np.float64)
+            self._sum = added if self._sum is None else self._sum + added
+            self._count += 1
+        if self._model.on_step is None:
+            return None
+        self._model._show(self.averaged(step.weights))
+        return self._model.on_step(self._model, step)
+
+    def averaged(self, last: Floats) -> Floats:
+        """The mean of what was averaged so far, or the last weights."""
+        if self._sum is None:
+            return last
+        mean: Floats = (self._sum / self._count).astype(last.dtype)
+        return mean
+
+
+def _outputs(classes: int) -> int:
+    """Rows of weights: two classes share one."""
+    return 1 if classes == 2 else classes
