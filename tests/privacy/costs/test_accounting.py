@@ -14,6 +14,7 @@ from veracal.privacy.budget import Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.pure import micro_epsilon, pure_epsilon
 from veracal.privacy.costs.renyi import rdp_at, rdp_epsilon
+from veracal.privacy.costs.selection import stopping_rate
 from veracal.privacy.costs.unsampled import without_sampling
 from veracal.privacy.events import (
     Approximate,
@@ -334,10 +335,33 @@ def test_no_noise_is_infinite_inside_wrappers_too(bare):
         assert delta_for(wrapped, 10.0) == 1.0
 
 
-def test_searches_of_nothing_and_of_parts():
+def test_a_search_of_nothing_costs_nothing():
     assert epsilon_for(Search(Pure(0.0), 5), 1e-5) == 0.0
-    with pytest.raises(ValueError, match="parallel parts"):
-        epsilon_for(Search(Parallel((Pure(0.1), Pure(0.2))), 5), 1e-5)
+
+
+def test_a_search_over_several_runs_costs_the_worst_at_every_order():
+    # Neither dominates: a rare large step is worse at high orders, many small ones at low.
+    rare, many = steps(0.7, 0.001, 20), steps(8.0, 0.2, 400)
+    orders = (1.5, 4.0, 30.0)
+    assert rdp_at(rare, 1.5) < rdp_at(many, 1.5) and rdp_at(rare, 30.0) > rdp_at(many, 30.0)
+    for order in orders:
+        worst = max(rdp_at(rare, order), rdp_at(many, order))
+        found = rdp_at(Search(Parallel((rare, many)), 5), order)
+        alone = [rdp_at(Search(run, 5), order) for run in (rare, many)]
+        gamma = stopping_rate(5, "logarithmic")
+        added = (1 - 1 / order) * worst - math.log(gamma) / order + math.log(5) / (order - 1)
+        assert found == pytest.approx(worst + added, rel=1e-9) and found >= max(alone)
+    both = epsilon_for(Search(Parallel((rare, many)), 5), 1e-5)
+    assert both > 1.01 * max(epsilon_for(Search(run, 5), 1e-5) for run in (rare, many))
+    same = epsilon_for(Search(Parallel((many, many)), 5), 1e-5)
+    assert same == pytest.approx(epsilon_for(Search(many, 5), 1e-5), rel=1e-12)
+
+
+@pytest.mark.parametrize("mean", [1.2, 10, 5_000])
+def test_the_rate_of_a_law_gives_its_mean(mean):
+    gamma = stopping_rate(mean, "logarithmic")
+    assert (1 / gamma - 1) / -math.log(gamma) == pytest.approx(mean, rel=1e-9)
+    assert 1 / stopping_rate(mean, "geometric") == mean
 
 
 def test_longer_searches_cost_more_and_laws_are_ordered():

@@ -17,6 +17,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.leaves import branches, costs_nothing, is_unbounded
+from veracal.privacy.costs.selection import selected_curve
 from veracal.privacy.events import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -32,7 +33,6 @@ from veracal.privacy.events import (
 ORDERS: tuple[float, ...] = tuple(map(float, DEFAULT_RDP_ORDERS))
 MOST_ORDER = 1024  # higher ones take ever longer and serve hardly any delta
 _SAMPLED = 1 + 1e-6  # dp-accounting's series for batches may be some 1e-7 too small
-_SHAPES = {"poisson": math.inf, "geometric": 1.0, "logarithmic": 0.0}
 
 
 def rdp_at(event: Event, order: float, unit: Unit | None = None) -> float:
@@ -94,9 +94,13 @@ def _one(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
         # Two bounds on the same divergence: epsilon itself, and the concentrated one.
         epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
         return np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
+    if isinstance(leaf, Search):
+        # A run may be one of several, by its setting or by a record's part: whichever is
+        # drawn, its divergence of an order is at most the largest of that order.
+        return selected_curve(_curve(leaf.event, orders, unit), orders, leaf.mean, leaf.law)
     accountant = RdpAccountant(orders=list(orders))
     accountant.compose(_translated(leaf, unit))
-    slack = _SAMPLED if isinstance(leaf, PoissonGaussian | Search) else 1.0
+    slack = _SAMPLED if isinstance(leaf, PoissonGaussian) else 1.0
     return np.asarray(accountant.rdp, dtype=float) * slack
 
 
@@ -106,22 +110,6 @@ def _translated(leaf: Event, unit: Unit) -> dp.DpEvent:
     Always for its add-or-remove accountant, with noise in units of the sensitivity under the
     event's own relation: told of replace-one, that accountant does not double anything.
     """
-    if isinstance(leaf, Search):
-        found = branches(leaf.event, unit)
-        if len(found) > 1:
-            raise ValueError(
-                "Expected one run of a search to be a composition, got one in parallel parts. "
-                "Search with the event of the most expensive part."
-            )
-        inner = {e: n for e, n in found[0].items() if n and not costs_nothing(e)}
-        once = dp.ComposedDpEvent(
-            [dp.SelfComposedDpEvent(_translated(e, unit), n) for e, n in inner.items()]
-        )
-        return dp.RepeatAndSelectDpEvent(once, leaf.mean, _SHAPES[leaf.law])
-    if isinstance(leaf, Pure):
-        return dp.ZCDpEvent(leaf.epsilon**2 / 2)
-    if isinstance(leaf, DiscreteLaplace):
-        return dp.ZCDpEvent((leaf.sensitivity / leaf.noise) ** 2 / 2)
     if isinstance(leaf, DiscreteGaussian):
         return dp.ZCDpEvent((leaf.sensitivity / leaf.noise) ** 2 / 2)
     if isinstance(leaf, Laplace):
