@@ -1,0 +1,227 @@
+"""Columns standardized by noisy means and spreads."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import OneToOneFeatureMixin
+from sklearn.utils.validation import check_is_fitted
+
+from veracal import _checks, _random
+from veracal._types import Array, Floats
+from veracal.data import Dataset
+from veracal.data.rows import MappedRows
+from veracal.errors import DataError
+from veracal.privacy import (
+    Budget,
+    Event,
+    Gaussian,
+    Relation,
+    Statement,
+    Unit,
+    noise_for,
+    statement,
+)
+from veracal.privacy.budget import RELATIONS
+from veracal.training.guarantee import NotPrivate
+from veracal.training.preprocessing.bounds import (
+    Bounds,
+    bounds_of_columns,
+    check_bounds,
+    observed_bounds,
+)
+from veracal.training.preprocessing.moments import (
+    moment_sensitivity,
+    moment_sums,
+    noisy_moments,
+    unit_values,
+)
+from veracal.training.preprocessing.transformer import PrivateTransformer, float_type
+
+_CELLS = 2**22  # numbers of a block
+
+
+class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
+    r"""Subtract noisy means and divide by noisy standard deviations; charged.
+
+    Values are clipped to declared bounds and placed in [-1, 1]. Their sums and sums of
+    squares get Gaussian noise, once, and all means and spreads follow from that vector and the
+    declared size (:mod:`veracal.training.preprocessing.moments`).
+
+    Parameters
+    ----------
+    bounds : (low, high), or one such pair for each column, optional
+        Values outside are clipped. None: read off the records, so not private.
+    noise_multiplier : float > 0, optional
+        Noise on the vector, divided by the most that one row moves it.
+    epsilon : float > 0, optional
+        The noise is found for it. With neither, epsilon is 1.
+    delta : float in (0, 1)
+    size : int, optional
+        Declared number of records. None: counted, so not private under add-remove.
+    relation : {"add-remove", "replace-one"}
+    unit : Unit, optional
+        Whom epsilon protects; by default one row.
+    random_state : int, Generator or None
+        None, fresh secret entropy, is the only private choice.
+
+    Attributes
+    ----------
+    mean_, scale_ : arrays of shape (d,)
+        Noisy, in the units of the columns.
+    event_ : Event
+    private_ : bool
+    not_private_because_ : tuple of str
+    statement_ : Statement or NotPrivate
+
+    Guarantees
+    ----------
+    One row moves the vector by at most :func:`~.moments.moment_sensitivity`, roundings
+    included, and the event says how much noise that meets: it is stated in units of the
+    sensitivity, so that it depends on no width. The real number of records enters nowhere
+    but the sums. Noise is in floating point, taken for real numbers. A transformed value
+    depends on its own value and on what was released.
+
+    Examples
+    --------
+    >>> scaler = PrivateStandardizer(bounds=(0, 100), noise_multiplier=2.0, size=1000)
+    >>> scaler.event()
+    Gaussian(noise=2.0, sensitivity=1.0, relation='add-remove')
+    >>> scaler.fit(np.full((1000, 1), 40.0)).private_
+    True
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds | None = None,
+        *,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.bounds = bounds
+        self.noise_multiplier = noise_multiplier
+        self.epsilon = epsilon
+        self.delta = delta
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        if self.bounds is not None:
+            check_bounds(self.bounds)
+        _checks.one_of(RELATIONS, relation=self.relation)
+        _checks.positive(delta=self.delta)
+        if self.noise_multiplier is not None:
+            _checks.positive(noise_multiplier=self.noise_multiplier)
+        if self.noise_multiplier is not None and self.epsilon is not None:
+            raise ValueError(
+                "Expected noise_multiplier or epsilon, got both: one follows from the other."
+            )
+        Budget(1.0 if self.epsilon is None else self.epsilon, self.delta, self.relation)
+        if self.size is not None:
+            _checks.whole(size=self.size)
+
+    def _undeclared(self) -> tuple[str, ...]:
+        if self.bounds is None:
+            return ("the bounds of the columns were read off the records; declare bounds=...",)
+        return ()
+
+    def _check_form(self, width: int) -> None:
+        if self.bounds is not None:
+            bounds_of_columns(self.bounds, width)
+
+    def _cost(self) -> Event | None:
+        return Gaussian(self._multiplier(), 1.0, self.relation)
+
+    def _multiplier(self) -> float:
+        """Noise in units of the sensitivity."""
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        epsilon = 1.0 if self.epsilon is None else self.epsilon
+        budget = Budget(epsilon, self.delta, self.relation, self.unit or Unit())
+        return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be transformed, by what is public about it."""
+        super().check_records(dataset)
+        size = dataset.size if self.size is None else self.size
+        if self.relation == "replace-one":
+            _check_size(self.size, len(dataset))
+        elif size is None:
+            raise DataError(
+                dataset.name,
+                "a declared number of records",
+                "none",
+                "Give size=... to the standardizer or to the data set: the real number is "
+                "private.",
+            )
+
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        reasons: tuple[str, ...] = ()
+        width = rows.shape[1]
+        self.low_, self.high_ = (
+            observed_bounds(rows)
+            if self.bounds is None
+            else bounds_of_columns(self.bounds, width)
+        )
+        declared = size if self.size is None else self.size
+        if self.relation == "replace-one":
+            _check_size(self.size, len(rows))
+            declared = len(rows)
+        elif declared is None:
+            reasons += ("the number of records was read from them; declare size=...",)
+            declared = len(rows)
+        rng = _random.generator(self.random_state)
+        if not _random.is_secret(rng):
+            reasons += ("its random draws can be repeated: random_state was set",)
+        noise_std = self._multiplier() * moment_sensitivity(width, self.relation)
+        self._released = noisy_moments(self._sums(rows), declared, noise_std, rng=rng)
+        return reasons
+
+    def _sums(self, rows: Array | MappedRows) -> Any:
+        """Exact sums, which never leave the fit."""
+        step = max(1, _CELLS // rows.shape[1])
+        blocks = (rows[start : start + step] for start in range(0, len(rows), step))
+        return moment_sums(blocks, self.low_, self.high_)
+
+    def _apply(self, rows: Array) -> Array:
+        means, spreads = self._released
+        units = unit_values(rows, self.low_, self.high_)
+        result: Array = ((units - means) / spreads).astype(float_type(rows))
+        return result
+
+    @property
+    def mean_(self) -> Floats:
+        """Noisy means, in the units of the columns."""
+        check_is_fitted(self)
+        share = (self._released[0] + 1) / 2
+        return self.low_ * (1 - share) + self.high_ * share
+
+    @property
+    def scale_(self) -> Floats:
+        """Noisy standard deviations, in the units of the columns."""
+        check_is_fitted(self)
+        return self._released[1] * (self.high_ / 2 - self.low_ / 2)
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """What this fit promises, in words and as JSON; computed when asked for."""
+        if not self.private_:
+            return NotPrivate(self.not_private_because_)
+        assert self.event_ is not None
+        covers = ("the means and spreads of the columns",)
+        return statement(self.event_, self.delta, self.unit, covers=covers)
+
+
+def _check_size(size: int | None, n: int) -> None:
+    """Refuse a size other than the number of records, where that is public."""
+    if size is not None and size != n:
+        raise ValueError(
+            f"Expected size={n}, the number of records, which replace-one takes to be public, "
+            f"got size={size!r}."
+        )
