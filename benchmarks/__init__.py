@@ -1,0 +1,1 @@
+"""Veracal beside its peers, one question per file."""
