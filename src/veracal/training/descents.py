@@ -23,7 +23,7 @@ from veracal.privacy import (
 )
 
 _MOST_STEPS = 10_000_000
-_EPOCHS = 20  # where nothing else is said
+_EPOCHS = 40  # where nothing else is said
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,16 @@ and the clipped sum
 .. math:: \sum_i c_i \, r_i \, (x_i, 1)^\top
 
 is one matrix product: no gradient of an example is ever written down (Goodfellow 2015,
-https://arxiv.org/abs/1510.01799). All functions take further axes in front, for several
-models or several blocks of rows at once.
+https://arxiv.org/abs/1510.01799). Logits, residuals and norms take further axes in front, for
+several models at once.
 """
+
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
-from veracal._types import Array, Bools, Floats, Ints
+from veracal._types import Floats, Ints
 from veracal.privacy import Clip, Clipped, selection
 
 
@@ -40,8 +42,8 @@ def residuals(logits: Floats, codes: Ints) -> Floats:
     logits -= logits.max(axis=-1, keepdims=True)
     np.exp(logits, out=logits)
     logits /= logits.sum(axis=-1, keepdims=True)
-    truth = np.take_along_axis(logits, codes[..., None], axis=-1) - 1
-    np.put_along_axis(logits, codes[..., None], truth, axis=-1)
+    flat = logits.reshape(-1, logits.shape[-1])
+    flat[np.arange(len(flat)), codes.ravel()] -= 1
     return logits
 
 
@@ -53,9 +55,17 @@ def gradient_norms(residual: Floats, row_norms: Floats) -> Floats:
 
 
 def clipped_residuals(
-    residual: Floats, norms: Floats, present: Bools, clip: Clip, slack: float
+    residual: Floats, norms: Floats, clip: Clip, *, slack: float = 0.0
 ) -> tuple[Floats, int]:
-    """Residuals times their factors, in place; zero where a row is absent or not finite.
+    """Residuals times their factors, in place; zero where a norm is not finite.
+
+    Parameters
+    ----------
+    residual : array of shape (n, k)
+    norms : array of shape (n,)
+    clip : Clip
+    slack : float
+        Share of the bound that is left to rounding.
 
     Returns
     -------
@@ -63,77 +73,62 @@ def clipped_residuals(
     exceeding : int
         See :class:`veracal.privacy.Clipped`.
     """
-    chosen = selection(norms[present], clip)
-    factors = np.zeros(len(norms))
-    kept = np.flatnonzero(present)[chosen.kept]
-    factors[kept] = chosen.factors * (1 - slack)
-    if len(kept) < len(norms):
-        residual[factors == 0] = 0  # zero times NaN is NaN
+    chosen = selection(norms, clip)
+    factors = chosen.factors * (1 - slack)
+    if len(factors) < len(norms):
+        residual[~chosen.kept] = 0  # zero times NaN is NaN
+        whole = np.zeros(len(norms))
+        whole[chosen.kept] = factors
+        factors = whole
     residual *= factors[:, None].astype(residual.dtype)
     return residual, chosen.exceeding
 
 
 def clipped_gradient_sum(
-    weights: Floats,
-    X: Floats,
-    codes: Ints,
-    row_norms: Floats,
-    present: Bools,
-    clip: Clip,
-    *,
-    intercept: bool,
-    slack: float = 0.0,
+    weights: Floats, X: Floats, codes: Ints, clip: Clip, *, intercept: bool = True
 ) -> Clipped:
-    r"""Sum of clipped gradients over blocks of rows.
+    """Sum of clipped gradients over some rows, in float64.
 
     Parameters
     ----------
     weights : array of shape (k, d), or (k, d + 1) with an intercept
-    X : array of shape (b, m, d)
-        The rows, b blocks of m.
-    codes : array of ints in [0, k), of shape (b, m)
-    row_norms : array of shape (b, m)
-        :math:`\sqrt{\lVert x_i \rVert^2 + 1}`, or :math:`\lVert x_i \rVert` without an
-        intercept, in float64.
-    present : array of bool, of shape (b, m)
-        False for rows that only fill up a block.
+        Two classes have k = 1.
+    X : array of shape (n, d)
+    codes : array of ints, of shape (n,)
     clip : Clip
     intercept : bool
-    slack : float
-        Share of the bound that is left to rounding; see :func:`rounding_slack`.
 
     Returns
     -------
     Clipped
-        The total is float64, of the shape of the weights.
+        The total has the shape of the weights.
 
     Guarantees
     ----------
     Adding or removing one example moves the total by at most ``clip.bound`` in Frobenius
-    norm, and replacing one by at most twice that, roundings included.
+    norm; replacing one, by at most twice that.
     """
-    blocks, rows, width = X.shape
-    residual = residuals(logits_of(weights, X, intercept=intercept), codes)
-    flat = residual.reshape(blocks * rows, -1)
-    norms = gradient_norms(flat, row_norms.ravel())
-    flat, exceeding = clipped_residuals(flat, norms, present.ravel(), clip, slack)
-    total = np.empty(weights.shape, dtype=np.float64)
-    scaled = np.swapaxes(flat.reshape(blocks, rows, -1), 1, 2)
-    np.add.reduce(scaled @ X, axis=0, dtype=np.float64, out=total[:, :width])
+    X = np.asarray(X, dtype=np.float64)
+    residual = residuals(logits_of(np.asarray(weights, float), X, intercept=intercept), codes)
+    with np.errstate(over="ignore"):
+        lengths = np.sqrt(np.einsum("ij,ij->i", X, X) + intercept)
+    residual, exceeding = clipped_residuals(residual, gradient_norms(residual, lengths), clip)
+    kept = np.isfinite(lengths)
+    total = residual[kept].T @ X[kept]
     if intercept:
-        total[:, -1] = flat.sum(axis=0, dtype=np.float64)
+        total = np.hstack([total, residual[kept].sum(axis=0)[:, None]])
     return Clipped(total, exceeding)
 
 
-def rounding_slack(dtype: Array, rows: int, block: int) -> float:
-    r"""Share of the bound that roundings of a sum over so many rows may take.
+def rounding_slack(dtype: Any, block: int) -> float:
+    r"""Share of the bound that roundings of the sum over a block may take.
 
     A sum of m products in floating point, added in any order, differs from the exact one by
     at most :math:`(m + 2) u` times the sum of the sizes of its terms (Higham 2002, section
-    3.1), u being half the distance from 1 to the next float. Blocks of m rows are summed in
-    the precision u and added up in float64. As no term is longer than the bound C, the sum
-    of B rows is off by at most :math:`(m + 2) u B C`, and the difference between the sums of
-    two neighbors by twice that.
+    3.1), u being half the distance from 1 to the next float. No term is longer than the
+    bound C, so the sum of a block is off by at most :math:`(m + 2) u \, m C`, and the
+    difference between the sums of two neighbors by twice that. All other blocks have the
+    same rows in both, hence the same bits.
     """
     unit = float(np.finfo(dtype).eps) / 2
-    return 2 * (block + 2) * unit * rows
+    return 2 * (block + 2) * unit * block

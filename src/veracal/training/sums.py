@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,49 +15,54 @@ from veracal._types import Array, Floats, Ints
 from veracal.data.rows import MappedRows
 from veracal.privacy import Clip, Clipped, clipped_sum, pre_noised
 from veracal.training.softmax import (
-    clipped_gradient_sum,
+    clipped_residuals,
+    gradient_norms,
     logits_of,
     residuals,
     rounding_slack,
 )
 
-_MOST_SLACK = 0.02  # of the bound; where single precision would take more, it is double
+_BLOCK = {"float32": 128, "float64": 4_096}  # rows expected in a block
 _ENTRIES = 1 << 22  # of rows that are held together
-_SHARED = 1 << 22  # products of a batch from which on a second thread pays
+_SHARED = 1 << 24  # products of a batch from which on a second thread pays
+_FORMED = 64  # gradients that are written down together
 
 
 @dataclass(frozen=True)
 class Blocks:
     """How the rows of a batch are cut, from public figures alone.
 
+    A block holds the rows whose *numbers* lie in a range, so that a record more or less
+    changes the products of its own block and not a bit of the others.
+
     Attributes
     ----------
-    rows : int
-        Rows of a block: every product has this shape, the last block being filled up, so
-        that the bits of a row's product do not depend on who else is in the batch.
     dtype : dtype
-        Precision of the products.
+        Precision of the products. Blocks are added up in float64.
+    edges : array of ints, of shape (number of blocks - 1,)
+        Number of the first row of every block but the first.
     most : int
-        Rows of a batch up to which ``slack`` covers the rounding; beyond, a batch is summed
-        in float64. A Poisson batch is that large once in 10^30.
+        Rows of a block up to which ``slack`` covers the rounding; a larger one, which
+        chance makes rare, is summed in float64.
     slack : float
         Share of the clip bound left to rounding.
     """
 
-    rows: int
     dtype: Any
+    edges: Ints
     most: int
     slack: float
 
 
-def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
-    """Cut batches of this expected size, in single precision where its rounding is small."""
-    most = math.ceil(expected_batch + 12 * math.sqrt(expected_batch)) + 64
-    rows = 16 if expected_batch < 48 else 32 if expected_batch < 128 else 64
-    slack = rounding_slack(dtype, most, rows)
-    if slack <= _MOST_SLACK:
-        return Blocks(rows, np.dtype(dtype), most, slack)
-    return blocks_for(expected_batch, np.float64)
+def blocks_for(size: int, rate: float, dtype: Any) -> Blocks:
+    """Cut batches of a declared size and rate, into blocks of about a hundred rows."""
+    dtype = np.dtype(dtype)
+    expected = size * rate
+    count = max(1, math.ceil(expected / _BLOCK[dtype.name]))
+    each = expected / count
+    most = math.ceil(each + 4 * math.sqrt(each)) + 1
+    edges = np.arange(1, count) * math.ceil(size / count)
+    return Blocks(dtype, edges, most, rounding_slack(dtype, most))
 
 
 class GradientSums:
@@ -72,8 +78,15 @@ class GradientSums:
     intercept : bool
     pre_noise : float
         Standard deviation of noise on each gradient before it is clipped.
-    rng : Generator
+    rng : Generator, optional
         Where that noise comes from.
+
+    Guarantees
+    ----------
+    Adding or removing one record moves a sum by at most ``clip.bound`` in Frobenius norm,
+    and replacing one by at most twice that, the rounding of the sums included. In float32
+    the logits of a row may differ in their last bits with the other rows of its block;
+    that, like the noise, is taken for exact arithmetic.
     """
 
     def __init__(
@@ -83,14 +96,15 @@ class GradientSums:
         norms: Floats,
         blocks: Blocks,
         *,
-        intercept: bool,
-        pre_noise: float,
-        rng: np.random.Generator,
+        intercept: bool = True,
+        pre_noise: float = 0.0,
+        rng: np.random.Generator | None = None,
     ) -> None:
         self._X, self._codes, self._norms = X, codes, norms
         self._blocks, self._intercept = blocks, intercept
         self._pre_noise, self._rng = pre_noise, rng
         self._pool: ThreadPoolExecutor | None = None
+        self._rooms: list[Array] = [np.empty(0, blocks.dtype), np.empty(0, blocks.dtype)]
 
     @contextmanager
     def two_threads(self) -> Iterator[None]:
@@ -104,54 +118,73 @@ class GradientSums:
                 self._pool = None
 
     def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
-        """The clipped sum over some rows."""
-        together = max(1, _ENTRIES // max(weights.shape[1], 1))
+        """The clipped sum over rows, which are in ascending order."""
         if self._pre_noise:
-            parts = [self._pre_noised(weights, part, clip) for part in _cut(rows, 64)]
+            parts = [rows[i : i + _FORMED] for i in range(0, len(rows), _FORMED)]
+            return _added([self._of_noisy(weights, part, clip) for part in parts])
+        cuts = [0, *np.searchsorted(rows, self._blocks.edges).tolist(), len(rows)]
+        half = len(cuts) // 2
+        if self._pool is None or len(cuts) < 3 or len(rows) * weights.size < _SHARED:
+            return self._lane(weights, rows, cuts, clip, 0)
+        other = self._pool.submit(self._lane, weights, rows, cuts[half:], clip, 1)
+        mine = self._lane(weights, rows, cuts[: half + 1], clip, 0)
+        return _added([mine, other.result()])
+
+    def _lane(
+        self, weights: Floats, rows: Ints, cuts: list[int], clip: Clip, lane: int
+    ) -> Clipped:
+        """The clipped sum over blocks between cuts, on one thread."""
+        total, exceeding = np.zeros(weights.shape), 0
+        narrow = weights.astype(self._blocks.dtype, copy=False)
+        for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
+            chosen = rows[part[0] : part[-1]]
+            inner = [cut - part[0] for cut in part]
+            exceeding += self._add(narrow, self._read(chosen, lane), chosen, inner, clip, total)
+        return Clipped(total, exceeding)
+
+    def _add(
+        self,
+        weights: Floats,
+        X: Array,
+        rows: Ints,
+        cuts: list[int],
+        clip: Clip,
+        total: Floats,
+    ) -> int:
+        """Add the clipped gradients of some blocks; return how many exceed a threshold."""
+        d, pieces = X.shape[1], list(pairwise(cuts))
+        logits = np.empty((len(X), len(weights)), X.dtype)
+        for start, stop in pieces:
+            np.matmul(X[start:stop], weights[:, :d].T, out=logits[start:stop])
+        if self._intercept:
+            logits += weights[:, -1]
+        residual = residuals(logits, self._codes[rows])
+        norms = gradient_norms(residual, self._norms[rows])
+        residual, exceeding = clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
+        for start, stop in pieces:
+            scaled, block = residual[start:stop], X[start:stop]
+            if stop - start > self._blocks.most:
+                scaled, block = scaled.astype(np.float64), block.astype(np.float64)
+            total[:, :d] += scaled.T @ block
+        if self._intercept:
+            total[:, -1] += residual.sum(axis=0, dtype=np.float64)
+        return exceeding
+
+    def _read(self, rows: Ints, lane: int) -> Array:
+        """Rows in the precision of the products, in memory that is used again."""
+        needed = len(rows) * self._X.shape[1]
+        if self._rooms[lane].size < needed:
+            self._rooms[lane] = np.empty(needed + needed // 4, self._blocks.dtype)
+        room = self._rooms[lane][:needed].reshape(len(rows), -1)
+        if isinstance(self._X, np.ndarray) and self._X.dtype == room.dtype:
+            np.take(self._X, rows, axis=0, out=room, mode="clip")  # "raise" would copy twice
         else:
-            parts = [self._sum(weights, part, clip, len(rows)) for part in _cut(rows, together)]
-        return _added(parts)
+            room[...] = self._X[rows]
+        return room
 
-    def _sum(self, weights: Floats, rows: Ints, clip: Clip, batch: int) -> Clipped:
-        """The clipped sum over rows that are held together, perhaps on two threads."""
-        if self._pool is None or len(rows) * weights.size < _SHARED:
-            return self._lane(weights, rows, clip, batch)
-        half = math.ceil(len(rows) / 2 / self._blocks.rows) * self._blocks.rows
-        other = self._pool.submit(self._lane, weights, rows[half:], clip, batch)
-        return _added([self._lane(weights, rows[:half], clip, batch), other.result()])
-
-    def _lane(self, weights: Floats, rows: Ints, clip: Clip, batch: int) -> Clipped:
-        """The clipped sum on one thread."""
-        size = self._blocks.rows
-        count = max(1, math.ceil(len(rows) / size))
-        # A batch beyond what the slack covers comes once in 10^30, and is summed exactly.
-        dtype = self._blocks.dtype if batch <= self._blocks.most else np.dtype(np.float64)
-        X = np.empty((count * size, self._X.shape[1]), dtype=dtype)
-        self._read(rows, X[: len(rows)])
-        X[len(rows) :] = 0
-        codes, norms = np.zeros(count * size, dtype=np.intp), np.zeros(count * size)
-        codes[: len(rows)], norms[: len(rows)] = self._codes[rows], self._norms[rows]
-        present = np.arange(count * size) < len(rows)
-        return clipped_gradient_sum(
-            weights.astype(dtype, copy=False),
-            X.reshape(count, size, -1),
-            codes.reshape(count, size),
-            norms.reshape(count, size),
-            present.reshape(count, size),
-            clip,
-            intercept=self._intercept,
-            slack=self._blocks.slack,
-        )
-
-    def _read(self, rows: Ints, out: Array) -> None:
-        """Copy rows, in the precision of the products."""
-        if isinstance(self._X, np.ndarray) and self._X.dtype == out.dtype:
-            np.take(self._X, rows, axis=0, out=out, mode="clip")  # "raise" would copy twice
-        else:
-            out[...] = self._X[rows]
-
-    def _pre_noised(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
+    def _of_noisy(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
         """The clipped sum of noisy gradients, which have no closed form: they are formed."""
+        assert self._rng is not None
         X = np.asarray(self._X[rows], dtype=np.float64)
         wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
         logits = logits_of(weights.astype(np.float64), X, intercept=self._intercept)
@@ -159,16 +192,17 @@ class GradientSums:
         return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
 
 
-def _cut(rows: Ints, most: int) -> Iterator[Ints]:
-    """Consecutive pieces of at most so many rows."""
-    for start in range(0, len(rows), most):
-        yield rows[start : start + most]
+def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:
+    """Runs of consecutive blocks that hold about so many rows together."""
+    start = 0
+    for i in range(1, len(cuts)):
+        if i == len(cuts) - 1 or cuts[i + 1] - cuts[start] > most:
+            yield cuts[start : i + 1]
+            start = i
 
 
 def _added(parts: list[Clipped]) -> Clipped:
     """The sum of several sums."""
-    if len(parts) == 1:
-        return parts[0]
     total = parts[0].total
     for part in parts[1:]:
         total += part.total

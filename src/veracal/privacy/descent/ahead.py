@@ -54,7 +54,8 @@ class NoiseAhead:
             self._stock = iter(self._next())
             noise = next(self._stock)
         noise *= std
-        noise += mean
+        if mean:
+            noise += mean
         return noise
 
     def _next(self) -> Array:
