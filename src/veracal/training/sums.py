@@ -172,10 +172,11 @@ class GradientSums:
 
     def _read(self, rows: Ints, lane: int) -> Array:
         """Rows in the precision of the products, in memory that is used again."""
-        needed = len(rows) * self._X.shape[1]
+        shape = len(rows), self._X.shape[1]
+        needed = math.prod(shape)
         if self._rooms[lane].size < needed:
             self._rooms[lane] = np.empty(needed + needed // 4, self._blocks.dtype)
-        room = self._rooms[lane][:needed].reshape(len(rows), -1)
+        room = self._rooms[lane][:needed].reshape(shape)
         if isinstance(self._X, np.ndarray) and self._X.dtype == room.dtype:
             np.take(self._X, rows, axis=0, out=room, mode="clip")  # "raise" would copy twice
         else:

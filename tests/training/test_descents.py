@@ -1,0 +1,133 @@
+"""From a budget to a descent, and back."""
+
+from dataclasses import replace
+
+import pytest
+
+from veracal.privacy import (
+    SGD,
+    Automatic,
+    Budget,
+    Composed,
+    Exponential,
+    Flat,
+    FullBatch,
+    Gaussian,
+    GlobalAdapt,
+    Langevin,
+    Poisson,
+    PoissonGaussian,
+    Repeated,
+    Unit,
+    epsilon_for,
+)
+from veracal.training.descents import Goal, most_steps
+
+GOAL = Goal(1.0, 1e-5, None, None, 5, 0.1, Flat(1.0), SGD(1.0), 0.0, "add-remove", Unit())
+
+
+def test_the_noise_for_an_epsilon_spends_nearly_all_of_it() -> None:
+    descent = GOAL.descent(100.0)
+    assert descent.sampler == Poisson(0.1) and descent.steps == 50
+    assert 0.995 < epsilon_for(descent.event(), 1e-5) <= 1.0
+
+
+def test_a_count_that_adapts_the_clip_is_paid_from_the_same_epsilon() -> None:
+    plain, adaptive = GOAL.descent(100.0), replace(GOAL, clip=GlobalAdapt(1.0)).descent(100.0)
+    assert adaptive.noise_multiplier > plain.noise_multiplier
+    assert 0.99 < epsilon_for(adaptive.event(), 1e-5) <= 1.0
+
+
+def test_the_relation_and_the_unit_take_part_in_the_search() -> None:
+    noises = [
+        replace(GOAL, **changes).descent(100.0).noise_multiplier
+        for changes in ({}, {"relation": "replace-one"}, {"unit": Unit("patient", 2)})
+    ]
+    assert noises[0] < noises[1] < noises[2]
+
+
+def test_all_records_at_once_are_a_full_batch() -> None:
+    descent = replace(GOAL, rate=1.0, relation="replace-one").descent(100.0)
+    assert descent.sampler == FullBatch() and descent.steps == 5
+    event = descent.event()
+    assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)
+    assert event.event.sensitivity == 2.0
+
+
+def test_noise_and_length_cost_what_they_cost() -> None:
+    goal = replace(GOAL, epsilon=None, noise_multiplier=2.0, epochs=None, steps=30)
+    assert goal.descent(100.0).event() == Repeated(PoissonGaussian(2.0, rate=0.1), 30)
+
+
+def test_noise_and_budget_run_until_the_budget_is_spent() -> None:
+    goal = replace(GOAL, noise_multiplier=2.0, epochs=None)
+    descent = goal.descent(100.0)
+    longer = replace(descent, steps=descent.steps + 1)
+    assert epsilon_for(descent.event(), 1e-5) <= 1.0 < epsilon_for(longer.event(), 1e-5)
+
+
+def test_langevin_ends_when_the_budget_is_spent_and_is_charged_step_by_step() -> None:
+    update = Langevin(Exponential(0.005, 0.028, every=10), temperature=6.08)
+    goal = replace(GOAL, epochs=None, update=update)
+    descent = goal.descent(20.0)
+    event = descent.event()
+    assert isinstance(event, Composed) and len(event.events) > 3
+    assert sum(part.times for part in event.events) == descent.steps
+    multipliers = descent.noise_multipliers()
+    assert multipliers[0] == pytest.approx(20 * (2 * 0.005 * 6.08) ** 0.5)
+    assert multipliers[-1] < multipliers[0]
+    longer = replace(descent, steps=descent.steps + 1)
+    assert epsilon_for(event, 1e-5) <= 1.0 < epsilon_for(longer.event(), 1e-5)
+
+
+def test_the_size_of_a_batch_matters_to_langevin_alone() -> None:
+    assert GOAL.descent(100.0).event() == GOAL.descent(7.0).event()
+    goal = replace(
+        GOAL, epsilon=None, update=Langevin(0.005, temperature=6.08), epochs=None, steps=3
+    )
+    assert goal.descent(100.0).event() != goal.descent(7.0).event()
+
+
+def test_the_same_noise_is_not_searched_twice(monkeypatch) -> None:
+    goal = replace(GOAL, clip=Automatic(0.123))
+    first = goal.descent(100.0).noise_multiplier
+    monkeypatch.setattr("veracal.training.descents.noise_for", None)
+    assert replace(goal, weight_decay=0.1).descent(50.0).noise_multiplier == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": None}, "epsilon, noise_multiplier or both, got neither"),
+        ({"epsilon": 0.0}, "finite epsilon > 0"),
+        ({"epsilon": -1.0}, "finite epsilon > 0"),
+        ({"delta": 0.0}, "finite delta > 0"),
+        ({"delta": 1.0}, "delta below 1"),
+        ({"steps": 3}, "steps or epochs, got both"),
+        ({"steps": 0, "epochs": None}, "integer steps >= 1"),
+        ({"epochs": 0}, "finite epochs > 0"),
+        ({"rate": 0.0}, "sampling_rate > 0"),
+        ({"rate": 1.5}, "sampling_rate between 0 and 1"),
+        ({"noise_multiplier": 1.0}, "the run ends when the budget is spent"),
+        ({"update": Langevin(0.1, temperature=1.0)}, "the run ends when the budget is spent"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(GOAL, **changes)
+
+
+def test_a_run_of_absurd_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 10,000,000 steps"):
+        replace(GOAL, rate=1e-8).length()
+
+
+def test_a_budget_that_pays_for_no_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="pays for one step"):
+        replace(GOAL, noise_multiplier=0.01, epochs=None).descent(100.0)
+
+
+def test_a_budget_that_never_ends_is_refused() -> None:
+    event = Gaussian(1.0)
+    with pytest.raises(ValueError, match="ends within"):
+        most_steps(Budget(10.0, 1e-5), lambda steps: event)
