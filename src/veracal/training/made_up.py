@@ -1,47 +1,73 @@
 """Records that nobody has, in the form of a data set's."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from veracal._types import Array
 from veracal.data import Dataset
+from veracal.data.labels import Label
+from veracal.data.rows import MappedRows
 from veracal.privacy import Relation
 
 _ROWS = 16
 
 
 def made_up(dataset: Dataset, relation: Relation) -> Dataset:
-    """Invent a data set from what is public about another.
+    """Invent a data set from what is public about another; see :func:`made_up_like`."""
+    return made_up_like(
+        dataset.X,
+        dataset.classes,
+        size=dataset.size,
+        norm=dataset.norm,
+        relation=relation,
+        name=dataset.name,
+    )
 
-    It stands in for the records wherever a step is only to learn how wide its rows are, or is
+
+def made_up_like(
+    X: Array | MappedRows,
+    classes: Sequence[Label],
+    *,
+    size: int | None,
+    norm: float | None,
+    relation: Relation,
+    name: str = "data",
+) -> Dataset:
+    """Invent records of the same form.
+
+    They stand in for records wherever a step is only to learn how wide its rows are, or is
     tried before anything is charged.
 
     Parameters
     ----------
-    dataset : Dataset
-        Numbers of shape (n, d).
+    X : array or MappedRows of numbers, of shape (n, d)
+        Of which only the shape and the type are looked at.
+    classes, size, norm, name
+        As declared.
     relation : {"add-remove", "replace-one"}
 
     Returns
     -------
     Dataset
-        Of the same width, type, classes and declared figures. Under replace-one, where it is
-        public, it has as many rows; under add-remove a few.
+        Of the same width, type and declared figures. Under replace-one, where it is public, it
+        has as many rows; under add-remove a few.
 
     Guarantees
     ----------
     It depends on no record and, under add-remove, not on how many there are.
     """
-    n = len(dataset) if relation == "replace-one" else max(_ROWS, dataset.n_classes)
+    n = len(X) if relation == "replace-one" else max(_ROWS, len(classes))
     rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    some = rng.standard_normal((_ROWS, dataset.X.shape[1]))
-    if dataset.norm is not None:
-        some *= dataset.norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
-    whole = dataset.X.dtype.kind == "u"
-    rows = np.abs(some * 100).astype(np.uint8) if whole else some.astype(dataset.X.dtype)
+    some = rng.standard_normal((_ROWS, X.shape[1]))
+    if norm is not None:
+        some *= norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
+    rows = np.abs(some * 100).astype(np.uint8) if X.dtype.kind == "u" else some.astype(X.dtype)
     return Dataset(
-        np.resize(rows, (n, rows.shape[1])),
-        np.arange(n) % dataset.n_classes,
-        dataset.classes,
-        size=dataset.size,
-        norm=dataset.norm,
-        name=dataset.name,
+        np.resize(rows, (n, X.shape[1])),
+        np.arange(n) % len(classes),
+        tuple(classes),
+        size=size,
+        norm=norm,
+        name=name,
     )

@@ -1,5 +1,6 @@
 """Columns scaled by what is declared about them."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
     def _check_settings(self) -> None:
         if self.bounds is not None:
             check_bounds(self.bounds)
-        if check_bounds(self.to, "to").shape != (1, 2) or not np.isfinite(np.ptp(self.to)):
+        pairs = check_bounds(self.to, "to")
+        if pairs.shape != (1, 2) or not math.isfinite(float(self.to[1]) - float(self.to[0])):
             raise ValueError(f"Expected one (low, high) for to, got to={self.to!r}.")
 
     def _undeclared(self) -> tuple[str, ...]:

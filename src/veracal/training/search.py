@@ -1,0 +1,321 @@
+"""Hyper-parameter search that is charged."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import ParameterGrid
+
+from veracal import _checks, _random
+from veracal.data import Dataset, split
+from veracal.data.labels import Label
+from veracal.privacy import (
+    DiscreteGaussian,
+    Event,
+    Relation,
+    Search,
+    Unit,
+    rdp_at,
+)
+from veracal.privacy.events import LAWS, Law
+from veracal.training.estimator import PrivateClassifier
+from veracal.training.facts import Facts
+from veracal.training.made_up import made_up_like
+from veracal.training.steps import PrivateStep
+from veracal.training.trials import (
+    Trial,
+    best_trial,
+    draw_number,
+    noisy_correct,
+    search_event,
+)
+from veracal.training.winner import Winner
+
+Setting = Mapping[str, Any]
+REPEATABLE = "its random draws can be repeated: random_state was set"
+
+
+class PrivateSearch(Winner, PrivateClassifier):
+    r"""Try settings of a private classifier and keep the best, charged for all of it.
+
+    A random number of trials is made, each with a setting drawn afresh from a public list,
+    fresh noise in training, and a *noisy* score: the number of correct predictions with
+    discrete Gaussian noise. The trial with the highest score leaves, and nothing else
+    (Papernot and Steinke 2022, https://arxiv.org/abs/2110.03620).
+
+    Parameters
+    ----------
+    estimator : private classifier or PrivatePipeline
+    settings : sequence of dicts, or dict of sequences
+        Public list of settings for ``estimator.set_params``. A dict of sequences stands for
+        all combinations.
+    mean : float > 1
+        Expected number of trials.
+    law : {"logarithmic", "geometric", "poisson"}
+        Law of their number. The logarithmic one costs least.
+    holdout : float in (0, 1), optional
+        Share of the records that are kept for scores, dealt by secret coins before the first
+        trial. None: trials are scored on the records that they are trained on.
+    score_noise : float > 0
+        Parameter of the discrete Gaussian noise on the number of correct predictions, which
+        one record moves by 1.
+    default : int
+        Position of the setting that is returned where the Poisson law draws no trial at all.
+    delta : float in (0, 1)
+        For ``statement_``.
+    classes : sequence of str or int, optional
+        Declared classes. None: read from the labels, so not private.
+    size : int, optional
+        Declared number of records, of which parts get their shares. None: counted, so not
+        private under add-remove.
+    relation : {"add-remove", "replace-one"}
+        The estimator's.
+    unit : Unit, optional
+        Whom to protect; a search is charged for units of one row only.
+    random_state : int, Generator or None
+        None, fresh secret entropy, is the only private choice.
+
+    Attributes
+    ----------
+    best_params_ : dict
+        The setting of the winner.
+    best_estimator_ : estimator
+        The winner, as it was fitted.
+    biased_score_ : float
+        Noisy share of correct predictions of the winner. It is the best of several, so it is
+        biased up: **not a result**. NaN where no trial was made.
+    classes_ : array of shape (k,)
+    event_ : Event or None
+    private_ : bool
+    not_private_because_ : tuple of str
+    statement_ : Statement or NotPrivate
+
+    Guarantees
+    ----------
+    *Cost.* One trial is training with the costliest setting and its noisy score; the search is
+    charged by :func:`veracal.training.trials.search_event`, where the argument is given. The
+    number of trials K has the stated law, is independent of the records and is not shown.
+
+    *No trial.* Under the Poisson law K may be 0. The default setting is then fitted to
+    made-up records (:func:`veracal.training.made_up.made_up`), so that what is returned has
+    the same law for all records; that no trial was made may be seen, and is as likely with any
+    records.
+
+    *K is not kept.* There is no attribute, log or table of trials. The time that a fit takes
+    does tell of K, and is **not** hidden: do not show it.
+
+    *Errors.* Settings and the form of the records are checked before anything is charged, by
+    what is public; a trial then raises none that depends on a record.
+
+    Examples
+    --------
+    >>> from veracal.training import PrivateLogisticRegression
+    >>> model = PrivateLogisticRegression(epsilon=0.5, sampling_rate=1.0)
+    >>> search = PrivateSearch(model, {"update": [0.1, 1.0, 10.0]}, mean=5.0)
+    >>> search.event().mean, search.event().law
+    (5.0, 'logarithmic')
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        settings: Sequence[Setting] | Mapping[str, Sequence[Any]],
+        *,
+        mean: float = 10.0,
+        law: Law = "logarithmic",
+        holdout: float | None = None,
+        score_noise: float = 10.0,
+        default: int = 0,
+        delta: float = 1e-5,
+        classes: Sequence[Label] | None = None,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.settings = settings
+        self.mean = mean
+        self.law = law
+        self.holdout = holdout
+        self.score_noise = score_noise
+        self.default = default
+        self.delta = delta
+        self.classes = classes
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    # ------------------------------------------------------------ settings
+
+    def _check_settings(self) -> None:
+        _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
+        _checks.one_of(LAWS, law=self.law)
+        Search(self._score_event(), self.mean, self.law)
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            raise ValueError(
+                f"Expected a holdout between 0 and 1, got holdout={self.holdout!r}."
+            )
+        if not isinstance(self.estimator, PrivateStep):
+            raise ValueError(
+                f"Expected an estimator of veracal.training, got {self.estimator!r}: others "
+                "do not say what they cost. Put scikit-learn's steps into a PrivatePipeline."
+            )
+        listed = self._settings()
+        if not listed or not all(isinstance(one, Mapping) for one in listed):
+            raise ValueError(
+                f"Expected one setting or more, each a dict, got settings={self.settings!r}."
+            )
+        _checks.whole(default=self.default, least=0)
+        if self.default >= len(listed):
+            raise ValueError(
+                f"Expected a default below {len(listed)}, got default={self.default!r}."
+            )
+        for position in range(len(listed)):
+            self._model(position)
+
+    def _settings(self) -> list[Setting]:
+        """The public list."""
+        if isinstance(self.settings, Mapping):
+            return list(ParameterGrid(dict(self.settings)))
+        return list(self.settings)
+
+    def _model(self, position: int) -> Any:
+        """A fresh model with the setting at a position."""
+        return clone(self.estimator).set_params(**self._settings()[position])
+
+    # ------------------------------------------------------------ cost
+
+    def event(self) -> Event:
+        """Cost of one fit, known before any record is read.
+
+        Raises
+        ------
+        ValueError
+            If the settings are wrong or not private, or if one trial has no Rényi bound, as
+            Poisson batches have none under replace-one.
+        """
+        self._check_settings()
+        cost = search_event(
+            self._training_events(),
+            self._score_event(),
+            self.mean,
+            self.law,
+            apart=self.holdout is not None,
+        )
+        rdp_at(cost, 2.0, self.unit)  # raises where the accounting of searches has no answer
+        return cost
+
+    def _cost(self, size: int | None) -> Event | None:
+        try:
+            return self.event()
+        except ValueError:  # the settings are sound, so they are not private
+            return None
+
+    def _training_events(self) -> list[Event]:
+        """What training costs, with each setting."""
+        events: list[Event] = []
+        for position, setting in enumerate(self._settings()):
+            cost = self._model(position).event()
+            if cost is None or cost.relation != self.relation:
+                found = "nothing" if cost is None else cost.relation
+                raise ValueError(
+                    f"Expected every setting to be charged under {self.relation}, as the "
+                    f"search is, got {found} for {setting!r}."
+                )
+            events.append(cost)
+        return events
+
+    def _score_event(self) -> DiscreteGaussian:
+        """The cost of one noisy score."""
+        return DiscreteGaussian(self.score_noise, 1, self.relation)
+
+    def _delta(self) -> float:
+        return self.delta
+
+    # ------------------------------------------------------------ fit
+
+    def _check_form(self, facts: Facts) -> None:
+        stand_in = self._stand_in(facts)
+        for position in range(len(self._settings())):
+            self._model(position).check_records(stand_in)
+
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        train, scored = self._parts(_dataset(facts), rng)
+        charged = None if self._cost(facts.size) is None else self._training_events()
+        number = draw_number(self.mean, self.law, rng=rng)
+
+        def trial(position: int) -> Trial:
+            model = self._fitted_model(position, train, rng)
+            if charged is not None and model.event_ != charged[position]:
+                raise ValueError(
+                    f"{self._settings()[position]!r} was charged as {charged[position]!r}, but "
+                    f"its fit says it was {model.event_!r}. Do not release anything of this."
+                )
+            score = noisy_correct(model, scored, self.score_noise, rng=rng)
+            return Trial(position, model, score)
+
+        best = best_trial(trial, len(self._settings()), number, rng=rng)
+        if best is None:
+            model = self._fitted_model(self.default, self._stand_in(facts), rng)
+            best = Trial(self.default, model, math.nan)
+        self.best_params_ = dict(self._settings()[best.setting])
+        self.best_estimator_ = best.model
+        self.biased_score_ = best.score / (facts.size * (self.holdout or 1.0))
+        # What the search itself has to say of its random draws is said already.
+        told = facts.reasons if _random.is_secret(rng) else (*facts.reasons, REPEATABLE)
+        why: tuple[str, ...] = best.model.not_private_because_
+        return tuple(one for one in why if not one.endswith(told))
+
+    def _fitted_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
+        """A fresh model with the setting at a position, fitted."""
+        model = self._model(position)
+        if not _random.is_secret(rng):
+            for name in model.get_params():
+                if name.split("__")[-1] == "random_state":
+                    model.set_params(**{name: int(rng.integers(2**32))})
+        return model.fit_records(records)
+
+    def _parts(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+        """The records to train on, and those to score on."""
+        if self.holdout is None:
+            return dataset, dataset
+        dealt = split(
+            dataset,
+            (1 - self.holdout, 0.0, self.holdout),
+            relation=self.relation,
+            fixed_size=self.relation == "replace-one",
+            rng=rng,
+        )
+        assert dealt.test is not None
+        if self.relation == "replace-one":
+            # The size of a part is public, and rounding may put it one off its share.
+            return replace(dealt.train, size=len(dealt.train)), dealt.test
+        return dealt.train, dealt.test
+
+    def _stand_in(self, facts: Facts) -> Dataset:
+        """Made-up records in the form of those that a trial is trained on."""
+        whole = made_up_like(
+            facts.X,
+            _labels(facts),
+            size=facts.size,
+            norm=facts.norm,
+            relation=self.relation,
+        )
+        train, _ = self._parts(whole, np.random.default_rng(0))  # public coins
+        return train
+
+
+def _labels(facts: Facts) -> tuple[Label, ...]:
+    """The classes as a data set takes them: whole floats and truth values as integers."""
+    known = facts.classes
+    return tuple((known.astype(np.int64) if known.dtype.kind in "fb" else known).tolist())
+
+
+def _dataset(facts: Facts) -> Dataset:
+    """The records of a fit as a data set."""
+    return Dataset(facts.X, facts.codes, _labels(facts), size=facts.size, norm=facts.norm)

@@ -1,0 +1,273 @@
+"""A standardizer whose noise meets what one record can do."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from veracal.data import Dataset
+from veracal.errors import DataError
+from veracal.privacy import Gaussian, epsilon_for
+from veracal.training.guarantee import NotPrivate
+from veracal.training.preprocessing import PrivateStandardizer
+from veracal.training.preprocessing.moments import (
+    LEAST_VARIANCE,
+    UNITS,
+    moment_sensitivity,
+    moment_sums,
+    noisy_moments,
+)
+
+ODD = [0.0, 5e-324, 0.3, -0.9999999, 1.0, -1.0, 1e6, -1e308, np.inf, -np.inf, np.nan]
+LOW, HIGH = np.full(3, -1.0), np.full(3, 1.0)
+RELATIONS = ("add-remove", "replace-one")
+
+
+def drawn(rng, n):
+    """Rows of ordinary and of adversarial values."""
+    rows = rng.uniform(-1.5, 1.5, (n, 3))
+    return np.where(rng.random((n, 3)) < 0.3, rng.choice(ODD, (n, 3)), rows)
+
+
+# ---------------------------------------------------------------- sums
+
+
+def slow_sums(rows, low, high):
+    """The same with exact fractions, value by value."""
+    sums = [[0] * len(low) for _ in range(2)]
+    for row in rows:
+        for j, x in enumerate(row):
+            if math.isnan(x):
+                u = Fraction(0)
+            else:
+                bounded = Fraction(min(max(x, low[j]), high[j]))
+                u = (
+                    2 * (bounded - Fraction(low[j])) / (Fraction(high[j]) - Fraction(low[j]))
+                    - 1
+                )
+            k = round(u * UNITS)
+            sums[0][j] += k
+            sums[1][j] += round(Fraction(k * k, UNITS))
+    return sums
+
+
+def test_sums_equal_their_definition(rng):
+    rows = drawn(rng, 60)
+    for low, high in ((LOW, HIGH), (np.array([-0.5, 0.0, -2.0]), np.array([0.5, 1.0, 0.25]))):
+        np.testing.assert_array_equal(
+            moment_sums([rows], low, high), slow_sums(rows, low, high)
+        )
+
+
+def test_neither_order_nor_blocks_change_a_bit(rng):
+    rows = drawn(rng, 97)
+    whole = moment_sums([rows], LOW, HIGH)
+    np.testing.assert_array_equal(moment_sums([rows[::-1]], LOW, HIGH), whole)
+    np.testing.assert_array_equal(
+        moment_sums([rows[:5], rows[5:6], rows[6:]], LOW, HIGH), whole
+    )
+    np.testing.assert_array_equal(moment_sums([], LOW, HIGH), 0)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_one_record_moves_the_sums_by_no_more_than_stated(rng, relation):
+    for _ in range(400):
+        rows = drawn(rng, 4)
+        other = rows[1:] if relation == "add-remove" else np.vstack([drawn(rng, 1), rows[1:]])
+        if rng.random() < 0.3 and relation == "replace-one":
+            other[0] = -rows[0]
+        moved = moment_sums([rows], LOW, HIGH) - moment_sums([other], LOW, HIGH)
+        # In integers: no rounding of this comparison can hide anything.
+        square = sum(int(k) ** 2 for k in moved.ravel())
+        factor = 2 if relation == "add-remove" else 4
+        assert square <= factor * 3 * UNITS**2
+
+
+def test_near_the_end_of_the_grid_rounding_adds_nothing():
+    steps = 1 - np.arange(12) / UNITS
+    values = np.concatenate([steps, -steps, steps - 0.3 / UNITS])[:, None]
+    sums = np.array([moment_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
+    moved = sums[:, None] - sums[None]
+    assert (moved**2).sum(axis=2).max() == 4 * UNITS**2  # attained, by the ends alone
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 50])
+def test_the_stated_sensitivity_is_attained(width):
+    low, high = np.full(width, -1.0), np.full(width, 1.0)
+    end, other = np.ones((1, width)), -np.ones((1, width))
+    there, gone = moment_sums([end], low, high), moment_sums([other], low, high)
+    for relation, moved in (("add-remove", there), ("replace-one", there - gone)):
+        stated = moment_sensitivity(width, relation)
+        assert (
+            np.linalg.norm(moved / UNITS)
+            <= stated
+            <= np.linalg.norm(moved / UNITS) * (1 + 1e-15)
+        )
+        assert Fraction(stated) ** 2 >= (2 if relation == "add-remove" else 4) * width
+
+
+# ---------------------------------------------------------------- moments
+
+
+def test_without_noise_they_are_mean_and_spread(rng):
+    rows = rng.uniform(-0.8, 0.6, (5_000, 3)) ** 3
+    sums = moment_sums([rows], LOW, HIGH)
+    means, spreads = noisy_moments(sums, 5_000, 1e-12, rng=rng)
+    np.testing.assert_allclose(means, rows.mean(axis=0), atol=2 / UNITS)
+    np.testing.assert_allclose(spreads, rows.std(axis=0), rtol=1e-4)
+
+
+def test_a_spread_is_never_below_what_noise_leaves_of_it():
+    nothing = np.zeros((2, 400), int)
+    for noise, size, least in ((1e-9, 50, LEAST_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
+        _, spreads = noisy_moments(nothing, size, noise, rng=np.random.default_rng(0))
+        assert spreads.min() == pytest.approx(math.sqrt(least)) and spreads.max() <= 1
+    means, _ = noisy_moments(nothing, 1, 50.0, rng=np.random.default_rng(0))
+    assert np.abs(means).max() == 1
+
+
+def test_noise_has_its_law_and_is_drawn_for_every_entry(rng):
+    # The noise is small beside the declared size, so that nothing is cut off.
+    sums = np.full((2, 3_000), UNITS // 2 * 1_000_000)
+    means, spreads = noisy_moments(sums, 1_000_000, 40.0, rng=rng)
+    first = means * 1_000_000 - 500_000
+    second = (spreads**2 + means**2) * 1_000_000 - 500_000
+    for noise in (first, second):
+        assert stats.kstest(noise, stats.norm(0, 40.0).cdf).pvalue > 0.01
+        assert stats.kstest(noise, stats.norm(0, 44.0).cdf).pvalue < 0.01
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
+
+
+# ---------------------------------------------------------------- the estimator
+
+
+def noisy_sums(scaler):
+    """What a fit released, before it was divided."""
+    means, spreads = scaler._released
+    return np.array([means, spreads**2 + means**2]) * 1_000
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_neighbors_differ_by_no_more_than_the_event_says(rng, relation):
+    settings = dict(noise_multiplier=2.0, relation=relation, random_state=3)
+    size = 1_000 if relation == "add-remove" else None
+    scaler = PrivateStandardizer([(-5, 5), (0, 100)], size=size, **settings)
+    rows = rng.uniform([-4, 10], [4, 90], (1_000, 2))
+    reached = []
+    for last in ([5, 100], [-5, 0], [1e9, -1e9], [0, 50]):
+        here = np.vstack([rows[:-1], [last]])
+        opposite = [-last[0], 100 - last[1]]
+        there = rows[:-1] if relation == "add-remove" else np.vstack([rows[:-1], [opposite]])
+        whole, less = (noisy_sums(scaler.fit(part)) for part in (here, there))
+        event = scaler.event_
+        moved = np.linalg.norm(whole - less) / (event.noise / event.sensitivity)
+        reached.append(moved / (moment_sensitivity(2, relation) / 2.0))
+    assert 0.999 < max(reached) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_noise_is_that_of_the_event(relation):
+    scaler = PrivateStandardizer((-1, 1), noise_multiplier=1.0, size=2_000, relation=relation)
+    means, _ = scaler.fit(np.zeros((2_000, 400)))._released
+    factor = 2 if relation == "add-remove" else 4
+    squares = ((means * 2_000) ** 2).sum() / (factor * 400)
+    assert 1e-4 < stats.chi2(400).cdf(squares) < 1 - 1e-4
+    for wrong in (2.0, 0.5):  # the other relation's noise would not do
+        assert not 1e-4 < stats.chi2(400).cdf(squares / wrong) < 1 - 1e-4
+
+
+def test_the_real_number_of_records_enters_nowhere(rng):
+    # At the middle of the bounds a record adds nothing, so any number of them is the same.
+    fits = [
+        PrivateStandardizer((-1, 1), noise_multiplier=1.0, size=50, random_state=0).fit(
+            np.zeros((n, 2))
+        )
+        for n in (1, 50, 333)
+    ]
+    for other in fits[1:]:
+        np.testing.assert_array_equal(fits[0].mean_, other.mean_)
+        np.testing.assert_array_equal(fits[0].scale_, other.scale_)
+
+
+def test_with_little_noise_columns_are_standardized(rng):
+    rows = rng.normal([10, -200], [1, 30], (20_000, 2))
+    scaler = PrivateStandardizer(
+        [(0, 20), (-500, 100)], noise_multiplier=1e-3, size=20_000, random_state=0
+    )
+    out = scaler.fit_transform(rows)
+    np.testing.assert_allclose(out.mean(axis=0), 0, atol=0.01)
+    np.testing.assert_allclose(out.std(axis=0), 1, atol=0.01)
+    np.testing.assert_allclose(scaler.mean_, rows.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(scaler.scale_, rows.std(axis=0), rtol=1e-2)
+    clipped = np.clip(rows, [0, -500], [20, 100])
+    np.testing.assert_allclose(out, (clipped - scaler.mean_) / scaler.scale_, atol=1e-9)
+
+
+def test_an_epsilon_is_kept_and_nearly_spent():
+    for relation in RELATIONS:
+        event = PrivateStandardizer((0, 1), epsilon=0.7, delta=1e-6, relation=relation).event()
+        assert 0.69 < epsilon_for(event, 1e-6) <= 0.7
+        assert event.relation == relation and event.sensitivity == 1.0
+    assert (
+        PrivateStandardizer((0, 1)).event() == PrivateStandardizer((0, 1), epsilon=1.0).event()
+    )
+    assert PrivateStandardizer((0, 1), noise_multiplier=2).event() == Gaussian(2.0)
+
+
+def test_a_fit_states_what_it_promises(rng):
+    rows = rng.uniform(size=(100, 2))
+    made = PrivateStandardizer((0, 1), epsilon=1.0, size=100).fit(rows).statement_
+    assert 0.99 < made.epsilon <= 1.0 and "means and spreads" in made.covers[0]
+    told = PrivateStandardizer((0, 1), epsilon=1.0).fit(rows).statement_
+    assert isinstance(told, NotPrivate) and "declare size" in told.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (dict(size=100), "declare bounds"),
+        (dict(bounds=(0, 1)), "declare size"),
+        (dict(bounds=(0, 1), size=100, random_state=0), "random_state was set"),
+    ],
+)
+def test_it_says_why_it_is_not_private(rng, settings, reason):
+    scaler = PrivateStandardizer(**settings).fit(rng.uniform(size=(100, 2)))
+    assert not scaler.private_ and reason in scaler.not_private_because_[0]
+
+
+def test_two_fits_draw_other_noise(rng):
+    rows = rng.uniform(size=(100, 2))
+    scaler = PrivateStandardizer((0, 1), size=100)
+    assert (scaler.fit(rows).mean_ != scaler.fit(rows).mean_).all()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(noise_multiplier=0),
+        dict(epsilon=-1),
+        dict(epsilon=1, noise_multiplier=1),
+        dict(delta=0),
+        dict(delta=1),
+        dict(size=0),
+        dict(relation="swap"),
+    ],
+    ids=repr,
+)
+def test_settings_without_meaning_are_refused(settings):
+    with pytest.raises(ValueError, match="Expected"):
+        PrivateStandardizer((0, 1), **settings).event()
+
+
+def test_a_size_is_demanded_where_it_is_private_and_compared_where_it_is_public(rng):
+    rows, labels = rng.uniform(size=(20, 2)), np.zeros(20, int)
+    data = Dataset(rows, labels, ("a", "b"))
+    with pytest.raises(DataError, match="declared number of records"):
+        PrivateStandardizer((0, 1)).check_records(data)
+    swapped = PrivateStandardizer((0, 1), relation="replace-one")
+    assert swapped.fit_records(data).private_
+    with pytest.raises(ValueError, match="size=20"):
+        PrivateStandardizer((0, 1), relation="replace-one", size=21).check_records(data)
+    assert PrivateStandardizer((0, 1), size=21).fit_records(data).private_
