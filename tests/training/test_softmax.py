@@ -121,7 +121,9 @@ def test_extreme_logits_have_residuals_and_no_warning() -> None:
     logits = np.array([[1e4, -1e4, 0.0], [-1e300, 1e300, 0.0]])
     found = residuals(logits, np.array([1, 1]))
     np.testing.assert_allclose(found, [[1, -1, 0], [0, 0, 0]])
-    np.testing.assert_allclose(residuals(np.array([[1e4], [-1e4]]), np.array([0, 0])), [[1], [0]])
+    np.testing.assert_allclose(
+        residuals(np.array([[1e4], [-1e4]]), np.array([0, 0])), [[1], [0]]
+    )
 
 
 def test_the_slack_covers_the_rounding_of_a_block() -> None:

@@ -25,7 +25,9 @@ def subject(X, codes, rate=0.2, dtype=np.float64, size=N, **more) -> GradientSum
     return GradientSums(X, codes, norms, blocks_for(size, rate, dtype), **more)
 
 
-@pytest.mark.parametrize("rows", [np.arange(N), np.arange(3, N, 7), np.array([5]), np.arange(0)])
+@pytest.mark.parametrize(
+    "rows", [np.arange(N), np.arange(3, N, 7), np.array([5]), np.arange(0)]
+)
 @pytest.mark.parametrize("clip", [Flat(0.5), GlobalAdapt(0.5, 2.0)], ids=repr)
 def test_a_batch_is_summed_as_the_formula_says(problem, rows, clip) -> None:
     X, codes, weights = problem

@@ -2,5 +2,6 @@
 
 from veracal.training.guarantee import NotPrivate
 from veracal.training.logistic import PrivateLogisticRegression
+from veracal.training.scoring import score
 
-__all__ = ["NotPrivate", "PrivateLogisticRegression"]
+__all__ = ["NotPrivate", "PrivateLogisticRegression", "score"]

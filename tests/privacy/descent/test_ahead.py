@@ -1,0 +1,90 @@
+"""Noise drawn ahead is the noise of the generator, number by number."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from veracal import _random
+from veracal.privacy.descent import ahead
+from veracal.privacy.descent.ahead import NoiseAhead
+
+SHAPES = [(2,), (3, 50), (90, 60), (300, 300)]  # some are drawn on a thread, some are not
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_what_is_handed_out_is_what_the_generator_gives(shape, steps) -> None:
+    plain = np.random.default_rng(1)
+    with NoiseAhead(shape, steps, np.random.default_rng(1)).drawing() as noise:
+        for step in range(steps):
+            found = noise.normal(0.5 * step, 2.0, shape)
+            assert np.array_equal(found, plain.normal(0.5 * step, 2.0, shape))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_number_comes_twice_even_if_the_taker_writes_on_it(shape) -> None:
+    seen: list[np.ndarray] = []
+    with NoiseAhead(shape, 10, _random.secret_generator()).drawing() as noise:
+        for _ in range(10):
+            taken = noise.normal(0.0, 1.0, shape)
+            seen.append(taken.copy())
+            taken[...] = 0.0
+    every = np.concatenate([part.ravel() for part in seen])
+    assert len(np.unique(every)) == len(every)
+
+
+def test_the_thread_ends_with_the_block_whether_or_not_all_was_taken() -> None:
+    before = threading.active_count()
+    for taken in (0, 1, 100):
+        with NoiseAhead((100, 100), 100, np.random.default_rng(0)).drawing() as noise:
+            for _ in range(taken):
+                noise.normal(0.0, 1.0, (100, 100))
+    with (
+        pytest.raises(KeyError),
+        NoiseAhead((100, 100), 100, np.random.default_rng(0)).drawing(),
+    ):
+        raise KeyError
+    assert threading.active_count() == before
+
+
+def test_an_error_of_the_generator_reaches_whoever_takes() -> None:
+    class Broken:
+        def standard_normal(self, shape):
+            raise OSError("no entropy")
+
+    with (
+        NoiseAhead((100, 100), 5, Broken()).drawing() as noise,
+        pytest.raises(OSError, match="no entropy"),
+    ):
+        noise.normal(0.0, 1.0, (100, 100))
+
+
+def test_a_forked_child_is_told_instead_of_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(ahead, "_WAIT", 0.05)
+    with NoiseAhead((300, 300), 1000, np.random.default_rng(0)).drawing() as noise:
+        noise.normal(0.0, 1.0, (300, 300))
+        with pytest.warns(DeprecationWarning, match="fork") if _warns() else _nothing():
+            child = os.fork()
+        if child == 0:
+            try:
+                for _ in range(1000):
+                    noise.normal(0.0, 1.0, (300, 300))
+            except RuntimeError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def _warns() -> bool:
+    """Newer interpreters warn of a fork beside threads."""
+    import sys
+
+    return sys.version_info >= (3, 12)
+
+
+def _nothing():
+    from contextlib import nullcontext
+
+    return nullcontext()

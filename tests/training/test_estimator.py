@@ -1,0 +1,256 @@
+"""What every private classifier promises: its cost first, and no claim beyond it."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from veracal.data import Dataset, load
+from veracal.data.rows import MappedRows
+from veracal.errors import BudgetError, DataError
+from veracal.privacy import (
+    SGD,
+    Budget,
+    Flat,
+    Holder,
+    Item,
+    Langevin,
+    Statement,
+    Unit,
+    epsilon_for,
+    open_ledger,
+)
+from veracal.training import NotPrivate, PrivateLogisticRegression, score
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (200, 3))
+Y = np.where(X[:, 0] + 0.2 * RNG.standard_normal(200) > 0, "yes", "no")
+QUICK = {"epsilon": 1.0, "sampling_rate": 0.2, "epochs": 5}
+
+
+def model(**changes) -> PrivateLogisticRegression:
+    settings = {**QUICK, "classes": ["no", "yes"], "size": 200}
+    return PrivateLogisticRegression(**{**settings, **changes})
+
+
+@pytest.fixture
+def data() -> Dataset:
+    return Dataset(X, (Y == "yes").astype(int), ("no", "yes"), size=200)
+
+
+@pytest.fixture
+def make_ledger(tmp_path):
+    def make(subject, epsilon=1.0):
+        plan = [Item("training", subject.event())]
+        budget = Budget(epsilon, 1e-5, subject.event().relation)
+        return open_ledger(tmp_path / "a.ledger", budget, kind="plan", plan=plan)
+
+    return make
+
+
+def test_a_fit_with_everything_declared_is_private_and_says_how() -> None:
+    fitted = model().fit(X, Y)
+    assert fitted.private_ and fitted.not_private_because_ == ()
+    assert fitted.event_ == model().event()
+    made = fitted.statement_
+    assert isinstance(made, Statement)
+    assert 0.99 < made.epsilon <= 1.0 and made.delta == 1e-5
+    assert made.epsilon == epsilon_for(fitted.event_, 1e-5)
+    assert "weights" in made.covers[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"classes": None}, "classes were read from the labels"),
+        ({"size": None}, "number of records was read"),
+        ({"random_state": 3}, "random_state was set"),
+        ({"random_state": np.random.default_rng()}, "random_state was set"),
+        ({"not_private": "clipping only"}, "clipping only"),
+        ({"not_private": "noise only"}, "noise only"),
+        ({"not_private": "neither"}, "neither"),
+    ],
+)
+def test_what_breaks_the_guarantee_is_said_wherever_it_would_stand(changes, reason) -> None:
+    fitted = model(**changes).fit(X, Y)
+    assert not fitted.private_
+    made = fitted.statement_
+    assert isinstance(made, NotPrivate) and made.epsilon == np.inf
+    assert len(made.reasons) == 1 and reason in made.reasons[0]
+    assert "NOT differentially private" in made.text() and reason in made.text()
+    assert json.loads(json.dumps(made.to_json()))["private"] is False
+
+
+def test_all_reasons_are_listed() -> None:
+    fitted = model(classes=None, size=None, random_state=0).fit(X, Y)
+    assert len(fitted.not_private_because_) == 3
+
+
+def test_the_number_of_records_is_public_under_replace_one() -> None:
+    assert model(size=None, relation="replace-one").fit(X, Y).private_
+    with pytest.raises(ValueError, match="Expected size=200"):
+        model(size=150, relation="replace-one").fit(X, Y)
+    assert model(size=150).fit(X, Y).private_  # under add-remove it is never compared
+
+
+def test_classes_may_be_declared_in_fit() -> None:
+    fitted = model(classes=None).fit(X, Y, classes=["yes", "no", "perhaps"])
+    assert fitted.private_
+    assert fitted.classes_.tolist() == ["no", "perhaps", "yes"]
+    assert fitted.coef_.shape == (3, 3)
+
+
+def test_a_class_without_members_trains_like_any_other() -> None:
+    fitted = model(classes=["no", "yes", "zebra"]).fit(X, Y)
+    assert fitted.private_ and fitted.predict_proba(X).shape == (200, 3)
+    only = model().fit(X, np.full(200, "no"))
+    assert only.private_ and set(only.predict(X)) <= {"no", "yes"}
+
+
+def test_an_undeclared_label_is_refused() -> None:
+    with pytest.raises(ValueError, match="zebra"):
+        model().fit(X, np.append(Y[:-1], "zebra"))
+
+
+def test_a_clone_announces_the_same_cost_and_owes_nothing() -> None:
+    first = model(clip=Flat(0.5), update=SGD(0.3), unit=Unit("patient", 2))
+    second = clone(first)
+    assert second.event() == first.event()
+    assert not hasattr(second, "event_")
+    assert copy.deepcopy(first.fit(X, Y)).event_ == first.event_
+
+
+def test_nothing_is_claimed_before_a_fit() -> None:
+    for name in ("private_", "statement_"):
+        with pytest.raises(NotFittedError):
+            getattr(model(), name)
+
+
+def test_a_holder_charges_what_was_announced_and_fits(data, make_ledger) -> None:
+    subject = model(classes=None, size=None)
+    ledger = make_ledger(subject)
+    fitted = Holder(data, ledger).fit(subject)
+    assert fitted is subject and fitted.private_  # the data set declares classes and size
+    assert [entry.purpose for entry in ledger.entries()] == ["training"]
+    assert fitted.classes_.tolist() == ["no", "yes"]
+    assert fitted.score(X, Y) > 0.7
+    with pytest.raises(BudgetError):
+        Holder(data, ledger).fit(clone(subject))
+
+
+def test_labels_keep_their_meaning_whatever_the_order_of_the_classes(data) -> None:
+    turned = Dataset(X, (Y == "no").astype(int), ("yes", "no"), size=200)
+    for records in (data, turned):
+        fitted = model(classes=None, epsilon=50.0, epochs=40).fit_records(records)
+        assert fitted.score(X, Y) > 0.9
+        scores = score(fitted, records)
+        assert scores.classes == records.classes
+        assert (scores.values.argmax(axis=1) == records.y).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("records", "changes", "message"),
+    [
+        ({"size": None}, {"size": None}, "a declared number of records"),
+        ({"classes": ("no", "maybe")}, {}, "the classes of the model"),
+        ({"X": np.array([["a"], ["b"]] * 100)}, {}, "numbers of shape"),
+        ({"X": np.zeros((200, 4, 4))}, {}, "numbers of shape"),
+        ({}, {"initial": (np.zeros((1, 5)), np.zeros(1))}, "initial coefficients of shape"),
+        ({}, {"initial": (np.full((1, 3), np.nan), np.zeros(1))}, "finite initial weights"),
+        ({}, {"relation": "replace-one", "size": 100}, "Expected size=200"),
+    ],
+)
+def test_wrong_form_is_refused_before_anything_is_charged(
+    data, make_ledger, records, changes, message
+) -> None:
+    made = {"X": X, "y": data.y, "classes": data.classes, "size": 200, **records}
+    subject = model(**changes)
+    ledger = make_ledger(subject)
+    with pytest.raises(ValueError, match=message):
+        Holder(Dataset(**made), ledger).fit(subject)
+    assert list(ledger.entries()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": -1.0},
+        {"steps": 0, "epochs": None},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.1},
+        {"delta": 0.5},
+        {"clip": -1.0},
+        {"update": 0.0},
+        {"update": "sgd"},
+        {"weight_decay": -1.0},
+        {"average": 2.0},
+        {"dtype": "float16"},
+        {"relation": "swap"},
+        {"not_private": "nothing"},
+        {"size": 0},
+        {"noise_multiplier": 0.0, "epsilon": None},
+        {"update": Langevin(0.1, temperature=1.0), "size": None, "epsilon": None},
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_charged(
+    data, make_ledger, changes
+) -> None:
+    ledger = make_ledger(model())
+    subject = model(**changes)
+    with pytest.raises(ValueError, match="Expected"):
+        subject.event()
+    with pytest.raises(ValueError, match="Expected"):
+        Holder(data, ledger).fit(subject)
+    assert list(ledger.entries()) == []
+
+
+def test_an_ablation_has_no_cost_to_charge(data, make_ledger) -> None:
+    ledger = make_ledger(model())
+    with pytest.raises(ValueError, match="not private"):
+        Holder(data, ledger).fit(model(not_private="neither"))
+    assert list(ledger.entries()) == []
+
+
+@pytest.mark.parametrize("n", [0, 1, 57])
+def test_any_number_of_records_trains_on_the_charged_path(n) -> None:
+    few = Dataset(X[:n], (Y[:n] == "yes").astype(int), ("no", "yes"), size=200)
+    fitted = model().fit_records(few)
+    assert fitted.private_ and fitted.event_ == model().event()
+    assert fitted.n_iter_ == 25
+
+
+def test_a_matrix_on_disk_is_fitted_as_one_in_memory(tmp_path) -> None:
+    np.save(tmp_path / "X.npy", X.astype(np.float32))
+    disk = np.load(tmp_path / "X.npy", mmap_mode="r")
+    ends = [
+        model(random_state=1).fit(rows, Y).coef_
+        for rows in (X.astype(np.float32), disk, MappedRows.of(disk))
+    ]
+    assert np.array_equal(ends[0], ends[1]) and np.array_equal(ends[0], ends[2])
+    fitted = model(random_state=1).fit(disk, Y)
+    held = fitted.predict_proba(np.array(disk))
+    assert np.array_equal(fitted.predict_proba(MappedRows.of(disk)), held)
+    np.save(tmp_path / "narrow.npy", X[:, :2].astype(np.float32))
+    with pytest.raises(ValueError, match="Expected 3 features"):
+        fitted.predict(MappedRows.of(np.load(tmp_path / "narrow.npy", mmap_mode="r")))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_plain_fit_refuses_what_is_not_finite_on_disk_too(tmp_path, bad) -> None:
+    broken = X.astype(np.float32)
+    broken[150, 1] = bad
+    np.save(tmp_path / "X.npy", broken)
+    with pytest.raises(ValueError, match="NaN|infinity"):
+        model().fit(np.load(tmp_path / "X.npy", mmap_mode="r"), Y)
+    np.save(tmp_path / "Y.npy", X.astype(np.float32))
+    with pytest.raises(ValueError, match="one label for each"):
+        model().fit(np.load(tmp_path / "Y.npy", mmap_mode="r"), Y[:-1])
+
+
+def test_scores_of_another_task_are_refused(data) -> None:
+    with pytest.raises(DataError, match="classes of the model"):
+        score(model().fit(X, Y), load("breast-cancer"))
