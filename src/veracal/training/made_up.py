@@ -59,7 +59,7 @@ def made_up_like(
     """
     n = len(X) if relation == "replace-one" else max(_ROWS, len(classes))
     rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    some = rng.standard_normal((_ROWS, X.shape[1]))
+    some = rng.uniform(0.1, 0.9, (_ROWS, X.shape[1]))  # where usual functions have a value
     if norm is not None:
         some *= norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
     rows = np.abs(some * 100).astype(np.uint8) if X.dtype.kind == "u" else some.astype(X.dtype)

@@ -7,6 +7,7 @@ two runs (Papernot and Steinke 2022, https://arxiv.org/abs/2110.03620).
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
@@ -18,6 +19,7 @@ from veracal.privacy.events import Law
 _SHAPES: dict[Law, int] = {"logarithmic": 0, "geometric": 1}
 
 
+@lru_cache(maxsize=64)
 def stopping_rate(mean: float, law: Law) -> float:
     r"""The parameter :math:`\gamma` of the law of the number of runs K, from its mean.
 

@@ -1,0 +1,551 @@
+"""A search is charged for all its trials, and shows one of them."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from veracal import _random
+from veracal.data import Dataset
+from veracal.errors import BudgetError, DataError
+from veracal.privacy import (
+    Budget,
+    Composed,
+    DiscreteGaussian,
+    Gaussian,
+    Holder,
+    Parallel,
+    Search,
+    Unit,
+    epsilon_for,
+    open_ledger,
+    rdp_epsilon,
+)
+from veracal.training import NotPrivate, PrivateLogisticRegression, trials
+from veracal.training import search as module
+from veracal.training.linear import LinearClassifier
+from veracal.training.pipeline import make_private_pipeline
+from veracal.training.preprocessing import NormClipper, PrivateStandardizer
+from veracal.training.preprocessing.norms import shortened
+from veracal.training.search import PrivateSearch
+
+FITS = []  # what the models below were fitted to
+
+
+class NoisyMeans(LinearClassifier):
+    """Noisy sums of clipped rows, class by class; with a sign of -1, the opposite of that."""
+
+    def __init__(
+        self,
+        noise_multiplier=3.0,
+        sign=1,
+        *,
+        classes=None,
+        size=None,
+        relation="add-remove",
+        unit=None,
+        random_state=None,
+    ):
+        self.noise_multiplier = noise_multiplier
+        self.sign = sign
+        self.classes = classes
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self):
+        if not self.noise_multiplier >= 0:
+            raise ValueError(f"Expected noise, got {self.noise_multiplier!r}.")
+
+    def _reach(self):
+        return 1.0 if self.relation == "add-remove" else 2.0
+
+    def _cost(self, size):
+        if self.noise_multiplier == 0:
+            return None
+        return Gaussian(self.noise_multiplier * self._reach(), self._reach(), self.relation)
+
+    def _learn(self, facts, rng):
+        rows = shortened(np.asarray(facts.X[:], float), 1.0)
+        sums = np.eye(len(facts.classes))[facts.codes].T @ rows
+        noise = rng.normal(0, self.noise_multiplier * self._reach(), sums.shape)
+        coef = self.sign * (sums + noise) / facts.size
+        self.coef_ = coef if len(coef) > 2 else np.diff(coef, axis=0)
+        self.intercept_ = np.zeros(len(self.coef_))
+        FITS.append((self, facts))
+        return ()
+
+    def _delta(self):
+        return 1e-5
+
+
+SIGNS = [{"sign": 1}, {"sign": -1}, {"sign": -1}]
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    FITS.clear()
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.normal(size=(600, 3))
+    return Dataset(X, (X[:, 0] > 0).astype(int), ("no", "yes"), size=600)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return open_ledger(tmp_path / "a.ledger", Budget(5.0, 1e-5), kind="open")
+
+
+def search(settings=SIGNS, model=None, **more):
+    return PrivateSearch(model or NoisyMeans(), settings, **{"mean": 4.0, **more})
+
+
+# ---------------------------------------------------------------- cost
+
+
+def test_a_trial_is_training_and_a_noisy_score():
+    trial = Composed((Gaussian(3.0), DiscreteGaussian(10.0, 1)))
+    assert search().event() == Search(trial, 4.0, "logarithmic")
+    assert search(law="poisson", mean=2).event() == Search(trial, 2.0, "poisson")
+    swapped = search(model=NoisyMeans(relation="replace-one"), relation="replace-one")
+    told = swapped.event().event.events
+    assert told == (Gaussian(6.0, 2.0, "replace-one"), DiscreteGaussian(10.0, 1, "replace-one"))
+
+
+def test_settings_of_different_cost_are_charged_the_worst():
+    event = search({"noise_multiplier": [2.0, 3.0, 2.0], "sign": [1, -1]}).event()
+    score = DiscreteGaussian(10.0, 1)
+    trials = tuple(Composed((Gaussian(noise), score)) for noise in (2.0, 3.0))
+    assert event == Search(Parallel(trials), 4.0, "logarithmic")
+    worst = search(model=NoisyMeans(2.0)).event()
+    assert epsilon_for(event, 1e-5) == pytest.approx(epsilon_for(worst, 1e-5), rel=1e-9)
+
+
+def test_a_holdout_costs_the_larger_of_two_searches():
+    training, score = Search(Gaussian(3.0), 4.0), Search(DiscreteGaussian(1.0, 1), 4.0)
+    event = search(holdout=0.25, score_noise=1.0).event()
+    assert event == Parallel((training, score))
+    costs = [epsilon_for(one, 1e-5) for one in (training, score)]
+    assert (
+        epsilon_for(event, 1e-5)
+        == max(costs)
+        < epsilon_for(search(score_noise=1.0).event(), 1e-5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("law", "figure"), [("logarithmic", 3.58), ("geometric", 4.17), ("poisson", 4.43)]
+)
+def test_published_figures(law, figure):
+    model = PrivateLogisticRegression(
+        epsilon=None, noise_multiplier=1.0, sampling_rate=0.01, steps=1000
+    )
+    event = PrivateSearch(model, [{}], law=law).event()
+    assert rdp_epsilon(event.event, 1e-5) == pytest.approx(2.14, abs=5e-3)
+    assert epsilon_for(event, 1e-5) == pytest.approx(figure, abs=0.03)
+
+
+def test_a_search_without_a_bound_on_its_cost_is_refused():
+    model = PrivateLogisticRegression(
+        epsilon=None, noise_multiplier=1.0, relation="replace-one"
+    )
+    with pytest.raises(ValueError, match="Rényi bound"):
+        PrivateSearch(model, [{}], relation="replace-one").event()
+    with pytest.raises(ValueError, match="at_most=1"):
+        search(unit=Unit("patient", at_most=2)).event()
+    with pytest.raises(ValueError, match="not private"):
+        search({"noise_multiplier": [1.0, 0.0]}).event()
+    with pytest.raises(ValueError, match="charged under add-remove"):
+        search({"relation": ["add-remove", "replace-one"]}).event()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(mean=0.5),
+        dict(mean=1.0),
+        dict(law="uniform"),
+        dict(holdout=1.0),
+        dict(holdout=0.0),
+        dict(score_noise=0.0),
+        dict(default=3),
+        dict(default=-1),
+        dict(delta=0),
+        dict(settings=[]),
+        dict(settings=["sign"]),
+        dict(settings=[{"signs": 1}]),
+        dict(settings=[{"noise_multiplier": -1}]),
+        dict(model=PrivateLogisticRegression),
+    ],
+    ids=repr,
+)
+def test_settings_without_meaning_are_refused_before_anything_is_charged(
+    data, ledger, settings
+):
+    with pytest.raises((ValueError, TypeError)):
+        Holder(data, ledger).fit(search(**settings))
+    assert ledger.spent().epsilon == 0 and not FITS
+
+
+# ---------------------------------------------------------------- the number of trials
+
+
+def probabilities(law, mean, k):
+    """The law of the number of trials, written out."""
+    if law == "poisson":
+        return math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1))
+    if law == "geometric":
+        return (1 - 1 / mean) ** (k - 1) / mean if k else 0.0
+    low, high = 1e-9, 1 - 1e-9  # find gamma by halving
+    for _ in range(200):
+        middle = (low + high) / 2
+        smaller = (1 / middle - 1) / math.log(1 / middle) < mean
+        low, high = (low, middle) if smaller else (middle, high)
+    return (1 - low) ** k / (k * math.log(1 / low)) if k else 0.0
+
+
+def pvalue(numbers, law, mean):
+    """Of the chi-squared test against the law."""
+    expected = np.array([probabilities(law, mean, k) for k in range(5_000)]) * len(numbers)
+    assert sum(expected) == pytest.approx(len(numbers), rel=1e-6)
+    counts = np.bincount(numbers, minlength=5_000)[:5_000]
+    inside = expected >= 8
+    observed = [*counts[inside], len(numbers) - counts[inside].sum()]
+    hoped = [*expected[inside], len(numbers) - expected[inside].sum()]
+    kept = np.array(hoped) > 1e-9
+    return stats.chisquare(
+        np.array(observed)[kept], np.array(hoped)[kept], sum_check=False
+    ).pvalue
+
+
+@pytest.mark.parametrize("law", ["logarithmic", "geometric", "poisson"])
+def test_the_number_of_trials_has_its_law(law, rng):
+    numbers = [module.draw_number(6.0, law, rng=rng) for _ in range(10_000)]
+    assert pvalue(numbers, law, 6.0) > 0.01
+    assert pvalue(numbers, law, 7.0) < 0.01
+    for other in {"logarithmic", "geometric", "poisson"} - {law}:
+        assert pvalue(np.maximum(numbers, other != "poisson"), other, 6.0) < 1e-6
+
+
+def test_as_many_trials_are_made_as_are_drawn(data):
+    few = data.take(np.arange(10))
+    numbers = []
+    for seed in range(150):
+        FITS.clear()
+        search(mean=3.0, law="geometric", random_state=seed).fit_records(few)
+        numbers.append(len(FITS))
+    assert pvalue(numbers, "geometric", 3.0) > 1e-3
+    assert pvalue(numbers, "geometric", 5.0) < 1e-3
+
+
+def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
+    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 600)
+    settings = [{"sign": sign} for sign in (1, 2, 3)]
+    search(settings, random_state=0).fit_records(data.take(np.arange(10)))
+    drawn = np.array([model.sign - 1 for model, _ in FITS])
+    assert stats.chisquare(np.bincount(drawn, minlength=3)).pvalue > 1e-3
+    pairs = np.bincount(3 * drawn[:-1] + drawn[1:], minlength=9)
+    assert stats.chi2_contingency(pairs.reshape(3, 3)).pvalue > 1e-3
+
+
+def test_every_trial_draws_noise_of_its_own(data, monkeypatch):
+    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 20)
+    for state in (None, 0):
+        FITS.clear()
+        search([{}], random_state=state).fit_records(data)
+        assert len({model.coef_.tobytes() for model, _ in FITS}) == 20
+
+
+def walked(value, path="", depth=0):
+    """Name, type, size and (of a number) value of everything that hangs on an object."""
+    number = value if isinstance(value, int | float) else None
+    yield path, type(value).__name__, getattr(value, "shape", None), number
+    if depth < 4:
+        inside = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        for key in sorted(inside, key=str):
+            yield from walked(inside[key], f"{path}.{key}", depth + 1)
+
+
+def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
+    shapes, sizes = set(), set()
+    for number in (1, 2, 7, 211):
+        monkeypatch.setattr(module, "draw_number", lambda *_, number=number, **__: number)
+        fitted = search([{"sign": 1}]).fit_records(data.take(np.arange(20)))
+        shapes.add(tuple((path, kind, size) for path, kind, size, _ in walked(fitted)))
+        sizes.add(len(pickle.dumps(fitted)))
+        assert not [path for path, *_, value in walked(fitted) if value == 211]
+    assert len(shapes) == len(sizes) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+# ---------------------------------------------------------------- the winner
+
+
+class Plain:
+    """A model that predicts the first column."""
+
+    def predict(self, X):
+        assert len(X) == 256  # whoever stands beside a record, the shape is the same
+        return np.where(X[:, 0] > 0, "yes", "no")
+
+
+def test_correct_predictions_are_counted(rng):
+    for n in (0, 1, 255, 256, 257, 600):
+        X, y = rng.normal(size=(n, 2)), rng.integers(2, size=n)
+        records = Dataset(X, y, ("no", "yes"))
+        slowly = sum((row[0] > 0) == label for row, label in zip(X, y, strict=True))
+        assert trials.correct(Plain(), records) == slowly
+
+
+def test_one_record_moves_a_score_by_one_at_most(data):
+    whole = trials.correct(Plain(), data)
+    assert whole == len(data)
+    for row in range(0, 600, 50):
+        assert whole - trials.correct(Plain(), data.take(np.delete(np.arange(600), row))) == 1
+        y = np.array(data.y)
+        y[row] = 1 - y[row]
+        assert whole - trials.correct(Plain(), Dataset(data.X, y, data.classes)) == 1
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_score_is_noisy_by_its_law(data, seeded):
+    rng = np.random.default_rng(0) if seeded else _random.secret_generator()
+    small = data.take(np.arange(3))
+    noise = np.array(
+        [trials.noisy_correct(Plain(), small, 4.0, rng=rng) - 3 for _ in range(600)]
+    )
+    assert (noise == np.rint(noise)).all()
+    squares = (noise**2).sum()
+    assert 1e-5 < stats.chi2(600).cdf(squares / 16) < 1 - 1e-5
+    assert not 1e-5 < stats.chi2(600).cdf(squares / 16 / 1.4) < 1 - 1e-5
+
+
+def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
+    scores = {0: 3.0, 1: 5.0, 2: 5.0}
+    wins = []
+    for _ in range(400):
+        seen = []
+
+        def trial(position, seen=seen):
+            seen.append(position)
+            return trials.Trial(position, None, scores[position])
+
+        best = trials.best_trial(trial, 3, 5, rng=rng)
+        assert len(seen) == 5 and scores[best.setting] == max(scores[s] for s in seen)
+        if {1, 2} <= set(seen):
+            first = seen[next(i for i, s in enumerate(seen) if s > 0)]
+            wins.append(best.setting == first)
+    assert trials.best_trial(None, 3, 0, rng=rng) is None
+    # Neither the first of two equals wins always, nor the last.
+    assert 0.3 < np.mean(wins) < 0.75
+
+
+def test_a_search_finds_what_is_better(data):
+    fitted = search(mean=8.0, random_state=1).fit_records(data)
+    assert fitted.best_params_ == {"sign": 1} == {"sign": fitted.best_estimator_.sign}
+    assert fitted.score(data.X, data.labels) > 0.9
+    assert fitted.biased_score_ == pytest.approx(1, abs=0.2)
+    np.testing.assert_array_equal(
+        fitted.predict(data.X), fitted.best_estimator_.predict(data.X)
+    )
+    for method in ("predict_proba", "predict_log_proba", "decision_function", "logits"):
+        np.testing.assert_array_equal(
+            getattr(fitted, method)(data.X), getattr(fitted.best_estimator_, method)(data.X)
+        )
+
+
+def test_the_score_that_decides_is_the_noisy_one(data, monkeypatch):
+    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 6)
+    wins = [
+        search(score_noise=1e6, random_state=seed).fit_records(data).best_params_["sign"]
+        for seed in range(25)
+    ]
+    assert -1 in wins and 1 in wins  # with that much noise, anything wins
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("holdout", [None, 0.3])
+def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, holdout):
+    n = 600 if relation == "replace-one" else 17
+    others = Dataset(rng.normal(size=(n, 3)), rng.integers(2, size=n), data.classes, size=600)
+    seed = next(s for s in range(99) if _drawn(s, data, relation, holdout) == 0)
+    settings = dict(law="poisson", mean=1.0, default=1, relation=relation, holdout=holdout)
+    fits = [
+        search(model=NoisyMeans(relation=relation), random_state=seed, **settings)
+        .fit_records(records)
+        .best_estimator_
+        for records in (data, data.take(np.arange(600)[::-1]))
+    ]
+    np.testing.assert_array_equal(fits[0].coef_, fits[1].coef_)
+    FITS.clear()
+    fitted = search(model=NoisyMeans(relation=relation), **settings)
+    _without_trials(fitted, others)
+    assert fitted.best_params_ == {"sign": -1} and math.isnan(fitted.biased_score_)
+    ((_, facts),) = FITS
+    assert not np.isin(np.asarray(facts.X), others.X).any()
+    assert fitted.private_
+
+
+def _drawn(seed, data, relation, holdout):
+    """The number of trials that a seed leads to."""
+    FITS.clear()
+    fitted = search(
+        model=NoisyMeans(relation=relation),
+        law="poisson",
+        mean=1.0,
+        relation=relation,
+        holdout=holdout,
+        random_state=seed,
+    ).fit_records(data)
+    return 0 if math.isnan(fitted.biased_score_) else len(FITS)
+
+
+def _without_trials(fitted, records):
+    """Fit with secret randomness, with no trial."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "draw_number", lambda *_, **__: 0)
+        fitted.fit_records(records)
+
+
+# ---------------------------------------------------------------- holdouts
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_records_are_dealt_once_and_never_to_both_parts(data, monkeypatch, relation):
+    scored = []
+    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 6)
+    real = module.noisy_correct
+
+    def watch(model, records, noise, *, rng):
+        scored.append(records)
+        return real(model, records, noise, rng=rng)
+
+    monkeypatch.setattr(module, "noisy_correct", watch)
+    model = NoisyMeans(relation=relation)
+    search(model=model, holdout=0.25, relation=relation).fit_records(data)
+    trained = [facts for _, facts in FITS]
+    assert len(trained) == len(scored) == 6
+    mine, theirs = set(trained[0].X[:, 0]), set(scored[0].X[:, 0])
+    assert not mine & theirs and mine | theirs == set(data.X[:, 0])
+    assert all(set(facts.X[:, 0]) == mine for facts in trained)
+    assert all(set(records.X[:, 0]) == theirs for records in scored)
+    assert 100 < len(theirs) < 200
+    assert {facts.size for facts in trained} == {450}
+    if relation == "replace-one":
+        assert len(mine) == 450
+
+
+def test_coins_of_a_holdout_are_drawn_anew(data):
+    parts = []
+    for _ in range(2):
+        FITS.clear()
+        search(holdout=0.5).fit_records(data)
+        parts.append(set(FITS[0][1].X[:, 0]))
+    assert parts[0] != parts[1]
+
+
+# ---------------------------------------------------------------- holders and claims
+
+
+def test_a_holder_charges_the_search_and_fits(data, ledger):
+    made = search(holdout=0.3)
+    assert Holder(data, ledger).fit(made) is made
+    assert ledger.entries()[0].event == made.event() == made.event_
+    assert made.private_ and made.not_private_because_ == ()
+    assert made.statement_.epsilon == pytest.approx(epsilon_for(made.event(), 1e-5))
+
+
+def test_a_search_over_pipelines_is_charged_as_a_whole(data, ledger):
+    pipeline = make_private_pipeline(
+        PrivateStandardizer((-4, 4), noise_multiplier=6.0), NormClipper(), NoisyMeans()
+    )
+    made = search({"noisymeans__sign": [1, -1]}, pipeline, mean=6.0)
+    Holder(data, ledger).fit(made)
+    trial = Composed((Composed((Gaussian(6.0), Gaussian(3.0))), DiscreteGaussian(10.0, 1)))
+    assert made.event_ == Search(trial, 6.0) and made.private_
+
+
+def test_what_cannot_be_paid_is_not_tried(data, ledger):
+    with pytest.raises(BudgetError):
+        Holder(data, ledger).fit(search(model=NoisyMeans(0.1)))
+    assert not FITS
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_charged(data, ledger):
+    text = Dataset(np.array([["a"], ["b"]]), np.array([0, 1]), ("no", "yes"), size=2)
+    unsized = Dataset(data.X, data.y, data.classes)
+    for records, made in (
+        (text, search()),
+        (unsized, search()),
+        (data, search(classes=["no", "perhaps"])),
+        (data, search({"classes": [["no", "perhaps"]]})),
+    ):
+        with pytest.raises(DataError):
+            Holder(records, ledger).fit(made)
+    assert ledger.spent().epsilon == 0 and not FITS
+    assert Holder(unsized, ledger).fit(search(size=600)).private_
+
+
+def test_no_records_are_records_too(data):
+    for holdout in (None, 0.3):
+        assert search(holdout=holdout).fit_records(data.take(np.arange(0))).private_
+
+
+def test_a_plain_fit_says_what_was_inferred(data):
+    told = search().fit(data.X, data.labels)
+    assert isinstance(told.statement_, NotPrivate) and len(told.not_private_because_) == 2
+    declared = search(classes=["no", "yes"], size=600).fit(data.X, data.labels)
+    assert declared.private_
+
+
+def test_draws_that_can_be_repeated_are_not_private(data):
+    made = search(random_state=0).fit_records(data)
+    assert made.not_private_because_ == (
+        "its random draws can be repeated: random_state was set",
+    )
+    inner = search(model=NoisyMeans(random_state=0)).fit_records(data)
+    assert not inner.private_
+    twin = search(random_state=0).fit_records(data)
+    np.testing.assert_array_equal(made.best_estimator_.coef_, twin.best_estimator_.coef_)
+    assert made.biased_score_ == twin.biased_score_
+
+
+class Misstated(NoisyMeans):
+    """Says afterwards that it cost something else."""
+
+    def fit_records(self, dataset):
+        super().fit_records(dataset)
+        self.event_ = Gaussian(9.0)
+        return self
+
+
+def test_a_trial_that_cost_something_else_is_not_released(data):
+    with pytest.raises(ValueError, match="Do not release"):
+        search([{}], Misstated()).fit_records(data)
+
+
+def test_logistic_regression_is_searched(data):
+    model = PrivateLogisticRegression(
+        epsilon=None, noise_multiplier=2.0, sampling_rate=1.0, steps=10
+    )
+    made = PrivateSearch(model, {"update": [1e-9, 3.0]}, mean=6.0, random_state=4)
+    made.fit_records(data)
+    assert made.best_params_ == {"update": 3.0}
+    assert made.score(data.X, data.labels) > 0.9
+    assert made.event_ == made.event()
+
+
+def test_scikit_learn_is_content():
+    made = search([{}, {"sign": -1}], mean=2.0)
+    checked = 0
+    for estimator, check in estimator_checks_generator(made, legacy=True):
+        if getattr(check, "func", check).__name__ != "check_array_api_input":
+            check(estimator)
+            checked += 1
+    assert checked > 40
