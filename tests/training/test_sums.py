@@ -29,9 +29,8 @@ def subject(X, codes, rate=0.2, dtype=np.float64, size=N, **more) -> GradientSum
     "rows", [np.arange(N), np.arange(3, N, 7), np.array([5]), np.arange(0)]
 )
 @pytest.mark.parametrize("clip", [Flat(0.5), GlobalAdapt(0.5, 2.0)], ids=repr)
-def test_a_batch_is_summed_as_the_formula_says(problem, step, clip) -> None:
+def test_a_batch_is_summed_as_the_formula_says(problem, rows, clip) -> None:
     X, codes, weights = problem
-    rows = np.arange(3 if step > 1 else 0, N)[::step] if step < N else np.arange(0)
     found = subject(X, codes)(weights, rows, clip)
     slow = clipped_gradient_sum(weights, X[rows], codes[rows], clip)
     np.testing.assert_allclose(found.total, slow.total, rtol=1e-6, atol=1e-9)
