@@ -27,18 +27,22 @@ class Hessians:
         # All models share the products of features, and the rest is one product of matrices.
         self._sums += bends @ (rows[:, self._first] * rows[:, self._other])
 
+    def matrices(self, models: Bools) -> Floats:
+        """Second derivatives of the chosen models, of shape (m, d, d)."""
+        sums = self._sums[models]
+        d = len(self._penalty)
+        result = np.empty((len(sums), d, d))
+        result[:, self._first, self._other] = sums
+        result[:, self._other, self._first] = sums
+        result[:, np.arange(d), np.arange(d)] += self._penalty
+        return result
+
     def solve(self, models: Bools, right: Floats, share: Floats) -> Floats:
         """Solve with the chosen models' matrices; ``share`` is for solvers that stop early."""
-        sums = self._sums[models]
-        d = right.shape[1]
-        matrices = np.empty((len(sums), d, d))
-        matrices[:, self._first, self._other] = sums
-        matrices[:, self._other, self._first] = sums
-        diagonal = np.arange(d)
-        traces = np.trace(matrices, axis1=1, axis2=2)
-        # Where lambda is lost beside the data, as much is added as rounding takes away.
-        lost = d * np.finfo(np.float64).eps * traces
-        matrices[:, diagonal, diagonal] += self._penalty + lost[:, None]
+        matrices, d = self.matrices(models), right.shape[1]
+        # Where the penalty is lost beside the data, as much is added as rounding takes away.
+        lost = d * np.finfo(np.float64).eps * np.trace(matrices, axis1=1, axis2=2)
+        matrices[:, np.arange(d), np.arange(d)] += lost[:, None]
         solved: Floats = np.linalg.solve(matrices, right[:, :, None])[:, :, 0]
         return solved
 

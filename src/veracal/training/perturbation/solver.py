@@ -79,7 +79,7 @@ def minimize(
     >>> minimize(np.zeros((0, 2)), np.zeros(0), [[1.0, -3.0]], penalty=2.0)
     array([[-0.5,  1.5]])
     """
-    problem = _problem(X, signs, linear, penalty)
+    problem = problem_of(X, signs, linear, penalty)
     m, d = problem.linear.shape
     weights = np.zeros((m, d))
     held = d * d if d <= _DENSE else X.shape[0] + 8 * d
@@ -105,7 +105,7 @@ def solved(problem: Problem, weights: Floats, *, tol: float, limit: float = np.i
     return result
 
 
-def _problem(X: Rows, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
+def problem_of(X: Rows, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
     """Check shapes and settings."""
     vectors = np.atleast_2d(np.asarray(linear, dtype=np.float64))
     n, d = X.shape
