@@ -25,7 +25,7 @@ say = @echo '==>'
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         set up the core; show a table, a plan, a private count and its ledger'
+	@echo 'make demo         set up the core; a table, a plan, a ledger, a private classifier'
 	@echo 'make test         set up everything and run the tests'
 	@echo 'make lint         formatting, style, types and import contracts'
 	@echo 'make format       apply the formatting that lint asks for'
@@ -70,6 +70,8 @@ demo: $(CORE)
 	@$(BIN)/veracal data count breast-cancer --ledger $(DEMO)/study.ledger --epsilon 0.2
 	@$(BIN)/veracal ledger show $(DEMO)/study.ledger
 	@$(BIN)/veracal ledger verify $(DEMO)/study.ledger
+	$(say) 'Training a private classifier, charged before a record is read'
+	@$(BIN)/python examples/private_training.py $(DEMO)
 
 # One thread per worker: two workers on two cores are faster alone than crowded.
 test: $(ALL)

@@ -57,6 +57,13 @@ def test_the_examples_run(page, tmp_path, monkeypatch):
             exec(compile(text, page.name, "exec"), names)
 
 
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda script: script.stem
+)
+def test_the_example_scripts_run(script, tmp_path):
+    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=120)
+
+
 def type_commands(text: str) -> None:
     """Run the lines that a reader would type, and expect them to end well."""
     scripts = Path(sys.executable).parent

@@ -1,7 +1,35 @@
 """Classifiers whose fit is private and whose cost is known beforehand."""
 
+from veracal.training.ablation import Ablation
+from veracal.training.estimator import PrivateClassifier
 from veracal.training.guarantee import NotPrivate
 from veracal.training.logistic import PrivateLogisticRegression
+from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
+from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
+from veracal.training.preprocessing import (
+    BoundedScaler,
+    DeclaredOneHot,
+    NormClipper,
+    PrivateStandardizer,
+)
 from veracal.training.scoring import score
+from veracal.training.search import PrivateSearch
+from veracal.training.steps import event_of
 
-__all__ = ["NotPrivate", "PrivateLogisticRegression", "score"]
+__all__ = [
+    "Ablation",
+    "BoundedScaler",
+    "DeclaredOneHot",
+    "NormClipper",
+    "NotPrivate",
+    "ObjectivePerturbation",
+    "OutputPerturbation",
+    "PrivateClassifier",
+    "PrivateLogisticRegression",
+    "PrivatePipeline",
+    "PrivateSearch",
+    "PrivateStandardizer",
+    "event_of",
+    "make_private_pipeline",
+    "score",
+]

@@ -1,0 +1,34 @@
+"""Train a private classifier on a table, charged to a ledger before a record is read."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from veracal.data import load, split
+from veracal.privacy import Budget, Holder, Item, epsilon_for, open_ledger
+from veracal.training import PrivateLogisticRegression, score
+
+
+def main(folder: Path) -> None:
+    """Charge, train, look at the result."""
+    parts = split(load("breast-cancer"))
+    model = PrivateLogisticRegression(epsilon=3.0, delta=1e-5)
+    plan = [Item("training", model.event())]
+    ledger = open_ledger(folder / "training.ledger", Budget(3.0, 1e-5), kind="plan", plan=plan)
+
+    Holder(parts.train, ledger).fit(model)
+
+    scores = score(model, parts.test)
+    right = float((scores.values.argmax(axis=1) == scores.labels).mean())
+    print(model.statement_.text().split("\n\n")[0])
+    print(f"Right on {right:.0%} of the test records (internal: they are private, too).")
+    assert model.private_ and epsilon_for(model.event_, 1e-5) <= 3.0
+    assert right > 0.6
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made))
