@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from veracal import _random
 from veracal.data import Dataset
 from veracal.errors import BudgetError, DataError
 from veracal.privacy import (
@@ -196,52 +195,19 @@ def test_settings_without_meaning_are_refused_before_anything_is_charged(
 # ---------------------------------------------------------------- the number of trials
 
 
-def probabilities(law, mean, k):
-    """The law of the number of trials, written out."""
-    if law == "poisson":
-        return math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1))
-    if law == "geometric":
-        return (1 - 1 / mean) ** (k - 1) / mean if k else 0.0
-    low, high = 1e-9, 1 - 1e-9  # find gamma by halving
-    for _ in range(200):
-        middle = (low + high) / 2
-        smaller = (1 / middle - 1) / math.log(1 / middle) < mean
-        low, high = (low, middle) if smaller else (middle, high)
-    return (1 - low) ** k / (k * math.log(1 / low)) if k else 0.0
-
-
-def pvalue(numbers, law, mean):
-    """Of the chi-squared test against the law."""
-    expected = np.array([probabilities(law, mean, k) for k in range(5_000)]) * len(numbers)
-    assert sum(expected) == pytest.approx(len(numbers), rel=1e-6)
-    counts = np.bincount(numbers, minlength=5_000)[:5_000]
-    inside = expected >= 8
-    observed = [*counts[inside], len(numbers) - counts[inside].sum()]
-    hoped = [*expected[inside], len(numbers) - expected[inside].sum()]
-    kept = np.array(hoped) > 1e-9
-    return stats.chisquare(
-        np.array(observed)[kept], np.array(hoped)[kept], sum_check=False
-    ).pvalue
-
-
-@pytest.mark.parametrize("law", ["logarithmic", "geometric", "poisson"])
-def test_the_number_of_trials_has_its_law(law, rng):
-    numbers = [module.draw_number(6.0, law, rng=rng) for _ in range(10_000)]
-    assert pvalue(numbers, law, 6.0) > 0.01
-    assert pvalue(numbers, law, 7.0) < 0.01
-    for other in {"logarithmic", "geometric", "poisson"} - {law}:
-        assert pvalue(np.maximum(numbers, other != "poisson"), other, 6.0) < 1e-6
-
-
-def test_as_many_trials_are_made_as_are_drawn(data):
-    few = data.take(np.arange(10))
+def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
     numbers = []
-    for seed in range(150):
+
+    def watched(mean, law, *, rng):
+        numbers.append(trials.draw_number(mean, law, rng=rng))
+        return numbers[-1]
+
+    monkeypatch.setattr(module, "draw_number", watched)
+    for _ in range(12):
         FITS.clear()
-        search(mean=3.0, law="geometric", random_state=seed).fit_records(few)
-        numbers.append(len(FITS))
-    assert pvalue(numbers, "geometric", 3.0) > 1e-3
-    assert pvalue(numbers, "geometric", 5.0) < 1e-3
+        search(mean=3.0, law="geometric").fit_records(data.take(np.arange(10)))
+        assert len(FITS) == numbers[-1]
+    assert len(set(numbers)) > 1
 
 
 def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
@@ -285,65 +251,6 @@ def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
 
 
 # ---------------------------------------------------------------- the winner
-
-
-class Plain:
-    """A model that predicts the first column."""
-
-    def predict(self, X):
-        assert len(X) == 256  # whoever stands beside a record, the shape is the same
-        return np.where(X[:, 0] > 0, "yes", "no")
-
-
-def test_correct_predictions_are_counted(rng):
-    for n in (0, 1, 255, 256, 257, 600):
-        X, y = rng.normal(size=(n, 2)), rng.integers(2, size=n)
-        records = Dataset(X, y, ("no", "yes"))
-        slowly = sum((row[0] > 0) == label for row, label in zip(X, y, strict=True))
-        assert trials.correct(Plain(), records) == slowly
-
-
-def test_one_record_moves_a_score_by_one_at_most(data):
-    whole = trials.correct(Plain(), data)
-    assert whole == len(data)
-    for row in range(0, 600, 50):
-        assert whole - trials.correct(Plain(), data.take(np.delete(np.arange(600), row))) == 1
-        y = np.array(data.y)
-        y[row] = 1 - y[row]
-        assert whole - trials.correct(Plain(), Dataset(data.X, y, data.classes)) == 1
-
-
-@pytest.mark.parametrize("seeded", [False, True])
-def test_a_score_is_noisy_by_its_law(data, seeded):
-    rng = np.random.default_rng(0) if seeded else _random.secret_generator()
-    small = data.take(np.arange(3))
-    noise = np.array(
-        [trials.noisy_correct(Plain(), small, 4.0, rng=rng) - 3 for _ in range(600)]
-    )
-    assert (noise == np.rint(noise)).all()
-    squares = (noise**2).sum()
-    assert 1e-5 < stats.chi2(600).cdf(squares / 16) < 1 - 1e-5
-    assert not 1e-5 < stats.chi2(600).cdf(squares / 16 / 1.4) < 1 - 1e-5
-
-
-def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
-    scores = {0: 3.0, 1: 5.0, 2: 5.0}
-    wins = []
-    for _ in range(400):
-        seen = []
-
-        def trial(position, seen=seen):
-            seen.append(position)
-            return trials.Trial(position, None, scores[position])
-
-        best = trials.best_trial(trial, 3, 5, rng=rng)
-        assert len(seen) == 5 and scores[best.setting] == max(scores[s] for s in seen)
-        if {1, 2} <= set(seen):
-            first = seen[next(i for i, s in enumerate(seen) if s > 0)]
-            wins.append(best.setting == first)
-    assert trials.best_trial(None, 3, 0, rng=rng) is None
-    # Neither the first of two equals wins always, nor the last.
-    assert 0.3 < np.mean(wins) < 0.75
 
 
 def test_a_search_finds_what_is_better(data):

@@ -179,9 +179,14 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
         rng = _random.generator(self.random_state)
         if not _random.is_secret(rng):
             reasons += ("its random draws can be repeated: random_state was set",)
-        noise_std = self._multiplier() * moment_sensitivity(width, self.relation)
-        self._released = noisy_moments(self._sums(rows), declared, noise_std, rng=rng)
+        self._released = noisy_moments(
+            self._sums(rows), declared, self._noise_std(width), rng=rng
+        )
         return reasons
+
+    def _noise_std(self, width: int) -> float:
+        """Standard deviation of the noise on every entry of the vector."""
+        return self._multiplier() * moment_sensitivity(width, self.relation)
 
     def _sums(self, rows: Array | MappedRows) -> Any:
         """Exact sums, which never leave the fit."""

@@ -1,0 +1,154 @@
+"""How many trials there are, how they are scored, and which one wins."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.preprocessing import FunctionTransformer
+
+from veracal import _random
+from veracal.data import Dataset
+from veracal.privacy import Composed, DiscreteGaussian, Gaussian, Parallel, Search
+from veracal.training import PrivateLogisticRegression, trials
+from veracal.training.pipeline import make_private_pipeline
+from veracal.training.preprocessing import NormClipper
+
+SCORE = DiscreteGaussian(5.0, 1)
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.normal(size=(600, 3))
+    return Dataset(X, (X[:, 0] > 0).astype(int), ("no", "yes"), size=600)
+
+
+# ---------------------------------------------------------------- cost
+
+
+def test_a_search_costs_its_trials():
+    one = Gaussian(2.0)
+    both = trials.search_event([one], SCORE, 5.0, "geometric", apart=False)
+    assert both == Search(Composed((one, SCORE)), 5.0, "geometric")
+    apart = trials.search_event([one, one], SCORE, 5.0, "poisson", apart=True)
+    assert apart == Parallel((Search(one, 5.0, "poisson"), Search(SCORE, 5.0, "poisson")))
+
+
+def test_the_worst_setting_is_taken_inside_the_search():
+    ones = [Gaussian(2.0), Gaussian(3.0), Gaussian(2.0)]
+    apart = trials.search_event(ones, SCORE, 5.0, "logarithmic", apart=True)
+    assert apart.events[0] == Search(Parallel((Gaussian(2.0), Gaussian(3.0))), 5.0)
+
+
+# ---------------------------------------------------------------- the number of trials
+
+
+def probabilities(law, mean, k):
+    """The law of the number of trials, written out."""
+    if law == "poisson":
+        return math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1))
+    if law == "geometric":
+        return (1 - 1 / mean) ** (k - 1) / mean if k else 0.0
+    low, high = 1e-9, 1 - 1e-9  # find gamma by halving
+    for _ in range(200):
+        middle = (low + high) / 2
+        smaller = (1 / middle - 1) / math.log(1 / middle) < mean
+        low, high = (low, middle) if smaller else (middle, high)
+    return (1 - low) ** k / (k * math.log(1 / low)) if k else 0.0
+
+
+def pvalue(numbers, law, mean):
+    """Of the chi-squared test against the law."""
+    expected = np.array([probabilities(law, mean, k) for k in range(5_000)]) * len(numbers)
+    assert sum(expected) == pytest.approx(len(numbers), rel=1e-6)
+    counts = np.bincount(numbers, minlength=5_000)[:5_000]
+    inside = expected >= 8
+    observed = [*counts[inside], len(numbers) - counts[inside].sum()]
+    hoped = [*expected[inside], len(numbers) - expected[inside].sum()]
+    kept = np.array(hoped) > 1e-9
+    return stats.chisquare(
+        np.array(observed)[kept], np.array(hoped)[kept], sum_check=False
+    ).pvalue
+
+
+@pytest.mark.parametrize("law", ["logarithmic", "geometric", "poisson"])
+def test_the_number_of_trials_has_its_law(law, rng):
+    numbers = [trials.draw_number(6.0, law, rng=rng) for _ in range(10_000)]
+    assert pvalue(numbers, law, 6.0) > 0.01
+    assert pvalue(numbers, law, 7.0) < 0.01
+    for other in {"logarithmic", "geometric", "poisson"} - {law}:
+        assert pvalue(np.maximum(numbers, other != "poisson"), other, 6.0) < 1e-6
+
+
+# ---------------------------------------------------------------- scores and winners
+
+
+class Plain:
+    """A model that predicts the first column."""
+
+    def predict(self, X):
+        assert len(X) == 256  # whoever stands beside a record, the shape is the same
+        return np.where(X[:, 0] > 0, "yes", "no")
+
+
+def test_correct_predictions_are_counted(rng):
+    for n in (0, 1, 255, 256, 257, 600):
+        X, y = rng.normal(size=(n, 2)), rng.integers(2, size=n)
+        records = Dataset(X, y, ("no", "yes"))
+        slowly = sum((row[0] > 0) == label for row, label in zip(X, y, strict=True))
+        assert trials.correct(Plain(), records) == slowly
+
+
+def test_one_record_moves_a_score_by_one_at_most(data):
+    whole = trials.correct(Plain(), data)
+    assert whole == len(data)
+    for row in range(0, 600, 50):
+        assert whole - trials.correct(Plain(), data.take(np.delete(np.arange(600), row))) == 1
+        y = np.array(data.y)
+        y[row] = 1 - y[row]
+        assert whole - trials.correct(Plain(), Dataset(data.X, y, data.classes)) == 1
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_score_is_noisy_by_its_law(data, seeded):
+    rng = np.random.default_rng(0) if seeded else _random.secret_generator()
+    small = data.take(np.arange(3))
+    noise = np.array(
+        [trials.noisy_correct(Plain(), small, 4.0, rng=rng) - 3 for _ in range(600)]
+    )
+    assert (noise == np.rint(noise)).all()
+    squares = (noise**2).sum()
+    assert 1e-5 < stats.chi2(600).cdf(squares / 16) < 1 - 1e-5
+    assert not 1e-5 < stats.chi2(600).cdf(squares / 16 / 1.4) < 1 - 1e-5
+
+
+def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
+    scores = {0: 3.0, 1: 5.0, 2: 5.0}
+    wins = []
+    for _ in range(400):
+        seen = []
+
+        def trial(position, seen=seen):
+            seen.append(position)
+            return trials.Trial(position, None, scores[position])
+
+        best = trials.best_trial(trial, 3, 5, rng=rng)
+        assert len(seen) == 5 and scores[best.setting] == max(scores[s] for s in seen)
+        if {1, 2} <= set(seen):
+            first = seen[next(i for i, s in enumerate(seen) if s > 0)]
+            wins.append(best.setting == first)
+    assert trials.best_trial(None, 3, 0, rng=rng) is None
+    # Neither the first of two equals wins always, nor the last.
+    assert 0.3 < np.mean(wins) < 0.75
+
+
+def test_huge_numbers_are_scored_without_a_word(data):
+    rows = np.array(data.X)
+    rows[0], rows[1] = 1.7e308, -1.7e308
+    wild = Dataset(rows, data.y, data.classes, size=600)
+    plain = PrivateLogisticRegression(
+        epsilon=None, noise_multiplier=1.0, steps=2, sampling_rate=1.0
+    )
+    squares = make_private_pipeline(FunctionTransformer(np.square), NormClipper(), plain)
+    for model in (plain, squares):
+        assert 0 <= trials.correct(model.fit_records(data), wild) <= 600
