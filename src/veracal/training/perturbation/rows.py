@@ -56,11 +56,13 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     rows = result[:, :d]
     rows[:] = block
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
-    # Entries beyond 1e150 have squares that overflow, so lengths are found after scaling.
-    peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), norm)
-    rows /= peaks[:, None]
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    rows *= np.minimum(peaks, norm / np.maximum(lengths, 1e-300))[:, None]
+    # Entries beyond 1e150 have squares that overflow: lengths are found after scaling.
+    peaks = np.abs(rows).max(axis=1, initial=0.0)
+    peaks[peaks == 0] = 1.0
+    scaled = rows / peaks[:, None]
+    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    long = lengths > norm / np.maximum(peaks, 1e-290)
+    rows[long] = scaled[long] * (norm / lengths[long])[:, None]
     return result
 
 
