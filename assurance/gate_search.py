@@ -275,8 +275,8 @@ def run(subject: Subject, *, long: bool) -> str:
         compare_costs(subject)
         laws = [compare_numbers(subject, law, 30 if long else 1) for law in module.LAWS]
         compare_ties(subject, rng)
-        compare_scores(subject, 20_000 if long else 300)
-        compare_trials(subject, rng, 2_000 if long else 40)
+        compare_scores(subject, 5_000 if long else 300)
+        compare_trials(subject, rng, 300 if long else 40)
         compare_parts(subject, rng)
         compare_remains(subject, rng)
         compare_default(subject, rng)

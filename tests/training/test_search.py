@@ -203,7 +203,7 @@ def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
         return numbers[-1]
 
     monkeypatch.setattr(module, "draw_number", watched)
-    for _ in range(12):
+    for _ in range(20):
         FITS.clear()
         search(mean=3.0, law="geometric").fit_records(data.take(np.arange(10)))
         assert len(FITS) == numbers[-1]

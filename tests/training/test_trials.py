@@ -118,8 +118,9 @@ def test_a_score_is_noisy_by_its_law(data, seeded):
     )
     assert (noise == np.rint(noise)).all()
     squares = (noise**2).sum()
-    assert 1e-5 < stats.chi2(600).cdf(squares / 16) < 1 - 1e-5
-    assert not 1e-5 < stats.chi2(600).cdf(squares / 16 / 1.4) < 1 - 1e-5
+    assert 1e-6 < stats.chi2(600).cdf(squares / 16) < 1 - 1e-6
+    for wrong in (2.0, 0.5):  # of the variance
+        assert not 1e-6 < stats.chi2(600).cdf(squares / 16 / wrong) < 1 - 1e-6
 
 
 def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):

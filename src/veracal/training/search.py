@@ -69,8 +69,9 @@ class PrivateSearch(Winner, PrivateClassifier):
     classes : sequence of str or int, optional
         Declared classes. None: read from the labels, so not private.
     size : int, optional
-        Declared number of records, of which parts get their shares. None: counted, so not
-        private under add-remove.
+        Declared number of all records, of which parts get their shares; a size of the
+        estimator's own is that of the records it is trained on. None: counted, so not private
+        under add-remove.
     relation : {"add-remove", "replace-one"}
         The estimator's.
     unit : Unit, optional
@@ -105,7 +106,8 @@ class PrivateSearch(Winner, PrivateClassifier):
     records.
 
     *K is not kept.* There is no attribute, log or table of trials. The time that a fit takes
-    does tell of K, and is **not** hidden: do not show it.
+    does tell of K, and is **not** hidden: do not show it, nor what a hook of the estimator
+    (``on_step``) sees of the trials.
 
     *Errors.* Settings and the form of the records are checked before anything is charged, by
     what is public; a trial then raises none that depends on a record.
