@@ -1,0 +1,192 @@
+"""A fit is paid for before a row is read, and what is wrong with it is refused for nothing.
+
+A holder fits the real classifier to a data set on disk that notes, whenever rows are read, what
+the ledger has been charged by then. Wrong settings and records of the wrong form are refused
+with the ledger and the rows untouched.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assurance.linear import MODEL, Patches, patched
+from veracal.data import Dataset
+from veracal.data.rows import MappedRows
+from veracal.errors import BudgetError
+from veracal.privacy import Budget, Holder, Ledger, open_ledger
+from veracal.training.facts import row_norms
+from veracal.training.logistic import PrivateLogisticRegression
+
+NAME = "linear_charge"
+FIT = "veracal.privacy.answers.holder.Holder.fit"
+SETTINGS: dict[str, Any] = {
+    "epsilon": None,
+    "noise_multiplier": 4.0,
+    "steps": 3,
+    "size": 20,
+    "delta": 1e-5,
+}
+WRONG_SETTINGS: tuple[dict[str, Any], ...] = (
+    {"steps": 0},
+    {"steps": 2.5},
+    {"steps": None, "epochs": 0},
+    {"epochs": 1},
+    {"epsilon": 1.0},
+    {"epsilon": -1.0, "noise_multiplier": None},
+    {"epsilon": float("nan"), "noise_multiplier": None},
+    {"noise_multiplier": None},
+    {"noise_multiplier": 0.0},
+    {"noise_multiplier": float("inf")},
+    {"delta": 0.0},
+    {"delta": 1.0},
+    {"delta": 0.06},  # above 1 / size
+    {"sampling_rate": 0.0},
+    {"sampling_rate": 1.01},
+    {"clip": 0.0},
+    {"clip": "flat"},
+    {"update": -0.1},
+    {"weight_decay": -1.0},
+    {"average": 1.5},
+    {"dtype": "float16"},
+    {"size": 0},
+    {"size": 20.5},
+    {"relation": "swap"},
+    {"not_private": "noise only"},
+    {"classes": ["a"]},
+)
+WRONG_FORM: tuple[dict[str, Any], ...] = (
+    {"classes": ["a", "b", "c"]},
+    {"size": None},
+    {"relation": "replace-one", "size": 19},
+    {"initial": (np.zeros((1, 2)), np.zeros(1))},
+    {"initial": (np.zeros((2, 3)), np.zeros(2))},
+    {"initial": (np.full((1, 3), np.nan), np.zeros(1))},
+)
+
+
+# ---------------------------------------------------------------- mutants
+
+check_records = PrivateLogisticRegression.check_records
+
+
+def free(holder: Holder, model: Any, *, purpose: str = "training") -> Any:
+    """Forget to charge."""
+    return model.fit_records(holder._records)
+
+
+def charged_late(holder: Holder, model: Any, *, purpose: str = "training") -> Any:
+    """Charge once there is a model."""
+    model.fit_records(holder._records)
+    holder.ledger.charge(model.event(), purpose)
+    return model
+
+
+def checked_late(holder: Holder, model: Any, *, purpose: str = "training") -> Any:
+    """Charge what cannot be fitted."""
+    holder.ledger.charge(model.event(), purpose)
+    return model.fit_records(holder._records)
+
+
+def reading_check(model: PrivateLogisticRegression, dataset: Dataset) -> None:
+    """Look at the rows to see whether they fit."""
+    row_norms(dataset.X)
+    check_records(model, dataset)
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "M17 forget to charge": {FIT: free},
+    "M18 charge after the fit": {FIT: charged_late},
+    "form checked after the charge": {FIT: checked_late},
+    "form of the start not checked": {MODEL + "_check_form": lambda model, facts: None},
+    "settings not checked": {MODEL + "_check_settings": lambda model: None},
+    "rows read to check their form": {MODEL + "check_records": reading_check},
+}
+
+
+class Watched(MappedRows):
+    """Rows on disk that note what was charged before each reading."""
+
+    ledger: Ledger | None = None
+    charged: list[int]
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.ledger is not None:
+            self.charged.append(len(self.ledger.entries()))
+        return super().__getitem__(key)
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Fit what is right, and try what is wrong."""
+    refused = 0
+    with tempfile.TemporaryDirectory() as folder, patched(subject), watched(folder) as both:
+        holder, rows = both
+        check_paid(holder, rows)
+        for wrong in (*WRONG_SETTINGS, *WRONG_FORM):
+            check_refused(holder, rows, {**SETTINGS, **wrong}, wrong)
+            refused += 1
+        check_too_dear(holder, rows)
+    return f"paid before each of {len(rows.charged)} readings; {refused} refused for nothing"
+
+
+@contextmanager
+def watched(folder: str) -> Iterator[tuple[Holder, Watched]]:
+    """Records on disk, with a ledger in front of them."""
+    rng = np.random.default_rng(0)
+    path = Path(folder) / "X.npy"
+    np.save(path, rng.standard_normal((20, 3)))
+    plain = np.load(path, mmap_mode="r")
+    rows = Watched(path, plain.dtype, plain.shape, offset=plain.offset)
+    rows.charged = []
+    dataset = Dataset(rows, rng.integers(2, size=20), ("a", "b"))
+    ledger = open_ledger(Path(folder) / "ledger", Budget(20.0, 1e-5), kind="open")
+    rows.ledger = ledger
+    assert dataset.X is rows, "the gate does not see what is read"
+    yield Holder(dataset, ledger), rows
+
+
+def check_paid(holder: Holder, rows: Watched) -> None:
+    """A right fit is charged once, at what it says, and only then reads."""
+    before = len(holder.ledger.entries())
+    for fits in (1, 2, 3):
+        rows.charged.clear()
+        model = holder.fit(PrivateLogisticRegression(**SETTINGS))
+        entries = holder.ledger.entries()
+        assert len(entries) == before + fits, f"{len(entries) - before} charges for {fits} fits"
+        assert rows.charged, "the gate does not see what is read"
+        early = min(rows.charged)
+        assert early == before + fits, "rows were read before the fit was paid"
+        assert model.event_ == PrivateLogisticRegression(**SETTINGS).event()
+
+
+def check_refused(
+    holder: Holder, rows: Watched, settings: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    """A wrong fit is an error, and neither charged nor given rows."""
+    before, read = len(holder.ledger.entries()), len(rows.charged)
+    try:
+        holder.fit(PrivateLogisticRegression(**settings))
+    except (ValueError, TypeError, AttributeError) as error:
+        said = str(error)
+    else:
+        raise AssertionError(f"accepted: {wrong}")
+    charged = len(holder.ledger.entries()) - before
+    assert not charged, f"{wrong} was charged, and then refused: {said}"
+    assert len(rows.charged) == read, f"rows were read to refuse {wrong}"
+    assert said.startswith("Expected") or ": expected" in said.lower(), f"{wrong}: {said}"
+
+
+def check_too_dear(holder: Holder, rows: Watched) -> None:
+    """A fit beyond the budget is refused unread."""
+    read = len(rows.charged)
+    dear = {**SETTINGS, "noise_multiplier": 0.05, "steps": 50}
+    try:
+        holder.fit(PrivateLogisticRegression(**dear))
+    except BudgetError:
+        assert len(rows.charged) == read, "rows were read for a fit that was not granted"
+    else:
+        raise AssertionError("a fit beyond the budget was granted")

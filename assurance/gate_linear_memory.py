@@ -1,0 +1,129 @@
+"""Training on a matrix larger than memory stays small.
+
+The real classifier is fitted to a matrix on disk, as a numpy map and as a data set, by a forked
+child, whose peak resident memory is compared with a bound: with ``--long``, 10 million rows of
+128 numbers against 1.5 GB in all; otherwise 400 MB against their own size.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from assurance.ledgers import fork, result
+from assurance.linear import FACTS, Patches, patched
+from veracal.data import Dataset
+from veracal.training.facts import facts_of_arrays, facts_of_dataset, row_norms
+from veracal.training.logistic import PrivateLogisticRegression
+
+NAME = "linear_memory"
+WIDTH, BOUND, STEPS = 128, 1_500, 20  # MB, of everything
+NORMS = "veracal.training.logistic.row_norms"
+ARRAYS = "veracal.training.estimator.facts_of_arrays"
+
+
+def read_at_once(dataset: Dataset, **declared: Any) -> Any:
+    """Read the whole matrix."""
+    facts = facts_of_dataset(dataset, **declared)
+    return replace(facts, X=np.array(facts.X))
+
+
+def read_from_map(X: Any, *rest: Any, **declared: Any) -> Any:
+    """Read the whole matrix."""
+    return facts_of_arrays(np.array(X), *rest, **declared)
+
+
+def norms_of_copy(X: Any) -> Any:
+    """Turn the whole matrix into float64."""
+    whole = np.asarray(X, dtype=np.float64)
+    return np.sqrt(np.einsum("ij,ij->i", whole, whole))
+
+
+def norms_of_map(X: Any) -> Any:
+    """Take rows from one map, which keeps every page it has touched."""
+    return row_norms(np.load(X.path, mmap_mode="r"))
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "a data set read at once": {FACTS: read_at_once},
+    "a map read at once": {ARRAYS: read_from_map},
+    "norms from a copy in float64": {NORMS: norms_of_copy},
+    "rows mapped and never let go": {NORMS: norms_of_map},
+}
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Measure a fit from each form of the matrix."""
+    figures = []
+    path = matrix(10_000_000 if long else 800_000)[1]
+    size = path.stat().st_size // 2**20
+    for name, fit in {"map": fit_map, "data set": fit_dataset}.items():
+        start, peak = measured(subject, fit, path)
+        bound = BOUND if long else start + 0.6 * size
+        assert peak < bound, f"a {name} of {size} MB took {peak - start:.0f} MB"
+        figures.append(f"{name} of {size:,} MB in {peak - start:.0f} MB")
+    return ", ".join(figures)
+
+
+def fit_map(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
+    """As scikit-learn does."""
+    return model.fit(X, y)
+
+
+def fit_dataset(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
+    """As a holder does."""
+    return model.fit_records(Dataset(X, y, (0, 1)))
+
+
+def measured(
+    subject: Patches, fit: Callable[[PrivateLogisticRegression, Any, Any], Any], path: Path
+) -> tuple[float, float]:
+    """Memory in MB before and at the peak of a fit, in a process of its own."""
+
+    def work() -> tuple[float, float]:
+        X = np.load(path, mmap_mode="r")
+        y = (np.arange(len(X)) % 2).astype(np.int8)
+        model = PrivateLogisticRegression(
+            None,
+            1e-9,
+            noise_multiplier=1.0,
+            steps=STEPS,
+            sampling_rate=0.002,
+            classes=(0, 1),
+            size=len(X),
+        )
+        start = peak_memory()
+        with patched(subject):
+            fit(model, X, y)
+        done = model.private_ and model.n_iter_ == STEPS and np.isfinite(model.coef_).all()
+        return (start, peak_memory()) if done else (0.0, np.inf)
+
+    found = result(*fork(work))
+    if found is None:
+        raise RuntimeError("the child that was to fit the matrix did not come to its end")
+    return found  # type: ignore[return-value]
+
+
+def peak_memory() -> float:
+    """Peak resident memory of this process in MB, counted from its fork on."""
+    # Not getrusage: its figure starts from the parent's.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+@cache
+def matrix(rows: int) -> tuple[Any, Path]:
+    """Write a matrix of so many rows, block by block; its folder goes with this process."""
+    block = np.random.default_rng(0).standard_normal((50_000, WIDTH)).astype(np.float32)
+    folder = TemporaryDirectory()
+    path = Path(folder.name) / "X.npy"
+    X = np.lib.format.open_memmap(path, "w+", np.float32, (rows, WIDTH))
+    for start in range(0, rows, len(block)):
+        X[start : start + len(block)] = block[: rows - start]
+    X.flush()
+    return folder, path

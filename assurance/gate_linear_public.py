@@ -1,0 +1,161 @@
+"""Nothing but the sums of a linear model depends on who is in the records.
+
+With features of zero and no intercept, gradients vanish. Any number of records, none among
+them, must then leave the same bits behind at every step, as long as the declared size is the
+same: the event, the steps, the noise, the weights.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from assurance.linear import FACTS, LOOP, Patches, fitted, patched
+from veracal.data import Dataset
+from veracal.privacy import (
+    SGD,
+    Adam,
+    Automatic,
+    Clipped,
+    Descent,
+    Flat,
+    GlobalAdapt,
+    GlobalV1,
+    Langevin,
+    Linear,
+    Momentum,
+)
+from veracal.training.facts import facts_of_dataset
+
+NAME = "linear_public"
+SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
+run_descent, clipped_of, perturbed = Descent.run, Descent._clipped, Descent._perturbed
+
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"update": SGD(0.1), "noise_multiplier": 1.0},
+    {"update": SGD(Linear(1.0, 0.0, 6)), "noise_multiplier": 1.0, "average": 0.5},
+    {"update": Momentum(0.1), "noise_multiplier": 2.0, "weight_decay": 0.1},
+    {"update": Adam(0.1), "clip": GlobalAdapt(0.5, 5.0), "noise_multiplier": 1.0},
+    {"update": Langevin(0.1, 1.0), "clip": Automatic(0.5), "average": 0.5},
+    {"update": Langevin(0.1, 1.0, mode="langevin"), "clip": GlobalV1(0.5, 1.0)},
+    {"epsilon": 2.0, "delta": 1e-3},  # the noise follows from the budget
+    {"epsilon": 2.0, "delta": 1e-3, "noise_multiplier": 4.0},  # the steps do
+    {"epsilon": 2.0, "delta": 1e-3, "update": Langevin(0.9, 0.5), "clip": Flat(0.5)},
+)
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def size_counted(dataset: Dataset, **declared: Any) -> Any:
+    """Take the real number of records for the declared one."""
+    return replace(facts_of_dataset(dataset, **declared), size=max(1, len(dataset)))
+
+
+def descending(change: Callable[[Descent, int], Descent]) -> Patches:
+    """Change a descent once the number of records is known."""
+
+    def run(descent: Descent, weights: Any, sums: Any, records: int, **more: Any) -> Any:
+        return run_descent(change(descent, records), weights, sums, records, **more)
+
+    return {LOOP + "run": run}
+
+
+def rate_by_count(descent: Descent, records: int) -> Descent:
+    """Let the learning rate follow the number of records."""
+    if not isinstance(descent.update, SGD):
+        return descent
+    return replace(descent, update=SGD(0.1 * (records + 1)))
+
+
+def real_batch(descent: Descent, weights: Any, rows: Any, *rest: Any) -> Clipped:
+    """Divide by the number of rows in the batch."""
+    object.__setattr__(descent, "expected_batch", max(1, len(rows)))
+    return clipped_of(descent, weights, rows, *rest)
+
+
+def remember_empty(descent: Descent, weights: Any, rows: Any, *rest: Any) -> Clipped:
+    """See whether anybody takes part."""
+    descent.__dict__["empty"] = len(rows) == 0
+    return clipped_of(descent, weights, rows, *rest)
+
+
+def only_if_any(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+    """Add no noise where nobody takes part."""
+    return total if descent.__dict__["empty"] else perturbed(descent, total, noise_std, noise)
+
+
+def drawn_by_rows(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+    """Skip some noise for nobody."""
+    if descent.__dict__["empty"]:
+        noise.normal(0.0, noise_std, total.shape)
+    return perturbed(descent, total, noise_std, noise)
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "M11 n leaks into the expected batch": {FACTS: size_counted},
+    "M11 n leaks into the number of steps": descending(
+        lambda descent, records: replace(descent, steps=max(1, records // 5))
+    ),
+    "M11 n leaks into the learning rate": descending(rate_by_count),
+    "M11 n leaks into the noise": descending(
+        lambda descent, records: replace(
+            descent, noise_multiplier=None if descent.noise_multiplier is None else 1 + records
+        )
+    ),
+    "M12 mean over the real batch": {LOOP + "_clipped": real_batch},
+    "M14 empty batch without noise": {
+        LOOP + "_clipped": remember_empty,
+        LOOP + "_perturbed": only_if_any,
+    },
+    "noise that depends on who takes part": {
+        LOOP + "_clipped": remember_empty,
+        LOOP + "_perturbed": drawn_by_rows,
+    },
+}
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Compare all that a fit leaves behind."""
+    compared = 0
+    with patched(subject):
+        for seed in range(20 if long else 1):
+            for settings in SETTINGS:
+                for rate in (1.0,) if "epsilon" in settings and not long else (1.0, 0.3):
+                    compared += compare(settings, rate, seed)
+    return f"{compared} fits leave the same bits as one on no records"
+
+
+def compare(settings: dict[str, Any], rate: float, seed: int) -> int:
+    """Fit to different numbers of records."""
+    if "epsilon" not in settings:
+        settings = {**settings, "steps": 6}
+    elif "noise_multiplier" not in settings and "update" not in settings:
+        settings = {**settings, "steps": 20}
+    common = {"sampling_rate": rate, "size": SIZE, "random_state": seed}
+    ends = [left_behind(n, {**settings, **common}) for n in COUNTS]
+    for n, end in zip(COUNTS, ends, strict=True):
+        for name in end:
+            assert end[name] == ends[0][name], (
+                f"{n} records leave another {name} than none: rate {rate}, {settings}"
+            )
+    return len(COUNTS) - 1
+
+
+def left_behind(n: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a fit shows, when no record has a gradient."""
+    rng = np.random.default_rng(n)
+    dataset = Dataset(np.zeros((n, 2)), rng.integers(3, size=n), (0, 1, 2))
+    model, steps = fitted(dataset, fit_intercept=False, **settings)
+    return {
+        "event": model.event_,
+        "number of steps": (model.n_iter_, len(steps)),
+        "noise": model.noise_multipliers_.tobytes(),
+        "noisy sum": [step.noisy_sum.tobytes() for step in steps],
+        "weights": [step.weights.tobytes() for step in steps],
+        "clip rule": [step.clip for step in steps],
+        "model": model.coef_.tobytes() + model.intercept_.tobytes(),
+        "reason": model.not_private_because_,
+    }

@@ -1,0 +1,102 @@
+"""Roundings of a sum in float32 stay within what the clip leaves to them.
+
+Hundreds of rows all alike, or made so that their sums round in the worst way, are summed by
+the real classifier with and without one of them. What the record itself and the roundings of
+all others move together must not exceed the bound. There is no tolerance.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from assurance.linear import NORMS, SUMS, Patches, fitted, patched
+from veracal.data import Dataset
+from veracal.privacy import Flat
+from veracal.training.softmax import rounding_slack
+from veracal.training.sums import GradientSums, blocks_for
+
+NAME = "linear_rounding"
+WIDTH = 4
+make_sums = GradientSums.__init__
+
+
+def narrow_norms(residual: Any, lengths: Any) -> Any:
+    """Compute norms in float32."""
+    narrow = np.linalg.norm(residual.astype(np.float32), axis=-1)
+    return (narrow * lengths.astype(np.float32)).astype(float)
+
+
+def cut_by_count(sums: Any, X: Any, codes: Any, norms: Any, blocks: Any, **more: Any) -> None:
+    """Cut blocks by how many records there are."""
+    blocks = blocks_for(max(1, len(X)), 1.0, blocks.dtype)
+    make_sums(sums, X, codes, norms, blocks, **more)
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "M11 n leaks into the cut of blocks": {SUMS + "GradientSums.__init__": cut_by_count},
+    "no slack for the sum of a block": {SUMS + "rounding_slack": lambda dtype, block: 0.0},
+    "slack for each row, not for the sum": {
+        SUMS + "rounding_slack": lambda dtype, block: rounding_slack(dtype, 1)
+    },
+    "norms in float32 without slack": {
+        NORMS: narrow_norms,
+        SUMS + "rounding_slack": lambda dtype, block: 0.0,
+        "veracal.privacy.descent.clipping._SLACK": 0.0,
+    },
+}
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Remove rows."""
+    with patched(subject):
+        alike = max(aligned_rows(n, size) for n, size in ((129, 128), (512, 512), (900, 512)))
+        shifted = shifted_rows(4)
+        single = max(single_row(seed) for seed in range(3_000 if long else 100))
+    return f"rows alike {alike:.4f} of the bound, rows shifted {shifted:.4f}, one {single:.6f}"
+
+
+def aligned_rows(n: int, size: int) -> float:
+    """One of many identical long rows goes."""
+    return largest_move(np.full((n, WIDTH), 1e3, np.float32), size=size)
+
+
+def shifted_rows(blocks: int) -> float:
+    """The first of many rows goes, so that every block starts one row later.
+
+    In a block, long rows carry the sum just beyond a power of two, where short ones are
+    rounded up to twice their size; with one long row less they are not.
+    """
+    worst = 0.0
+    for long_rows, short in itertools.product((78, 79, 80), (5.9e-6, 6.1e-6)):
+        block = np.zeros((128, 2), np.float32)
+        block[:long_rows, 0], block[long_rows:, 0] = 1e3, short
+        worst = max(worst, largest_move(np.tile(block, (blocks, 1)), size=128 * blocks))
+    return worst
+
+
+def single_row(seed: int) -> float:
+    """The only row goes."""
+    row = np.random.default_rng(seed).standard_normal((1, WIDTH)) * 1e3
+    return largest_move(row.astype(np.float32), size=1)
+
+
+def largest_move(X: Any, *, size: int) -> float:
+    """How far the sum moves when the first row goes, in units of the bound."""
+    settings: dict[str, Any] = {
+        "clip": Flat(1.0),
+        "noise_multiplier": 1.0,
+        "steps": 1,
+        "sampling_rate": 1.0,
+        "size": size,
+        "fit_intercept": False,
+        "random_state": 0,
+    }
+    sums = [
+        fitted(Dataset(rows, np.zeros(len(rows), int), (0, 1, 2)), **settings)[1][0].noisy_sum
+        for rows in (X, X[1:])
+    ]
+    moved = float(np.linalg.norm(sums[0] - sums[1]))
+    assert moved <= 1, f"one of {len(X)} rows in float32 moves their sum by {moved:.7f}"
+    return moved

@@ -1,0 +1,73 @@
+"""What the gates of linear models share: fits that can be replayed, and patches to break them.
+
+A subject is a set of patches: names in the library and what to put there instead. The correct
+subject patches nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from veracal.data import Dataset
+from veracal.privacy import Clip, Clipped, Step
+from veracal.training.logistic import PrivateLogisticRegression
+from veracal.training.sums import GradientSums
+
+Patches = Mapping[str, object]
+MODEL = "veracal.training.logistic.PrivateLogisticRegression."
+FACTS = "veracal.training.estimator.facts_of_dataset"
+SUMS = "veracal.training.sums."
+CLIPPED = SUMS + "clipped_residuals"
+NORMS = SUMS + "gradient_norms"
+LOOP = "veracal.privacy.descent.loop.Descent."
+_LIMITS = SUMS + "threadpool_limits"  # looks for libraries on disk, for longer than a fit takes
+
+
+@contextmanager
+def patched(patches: Patches) -> Iterator[None]:
+    """Put the patches in place."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch(_LIMITS, return_value=nullcontext()))
+        for name, instead in patches.items():
+            stack.enter_context(mock.patch(name, instead))
+        yield
+
+
+def fitted(
+    dataset: Dataset, **settings: Any
+) -> tuple[PrivateLogisticRegression, tuple[Step, ...]]:
+    """A model fitted to a data set, and all its steps.
+
+    A fit that stops tells something of the records.
+    """
+    steps: list[Step] = []
+
+    def watch(model: PrivateLogisticRegression, step: Step) -> None:
+        steps.append(step)
+
+    usual = {"epsilon": None, "delta": 1e-9, "average": 0.0, "on_step": watch}
+    model = PrivateLogisticRegression(**{**usual, **settings})
+    try:
+        model.fit_records(dataset)
+    except (ValueError, FloatingPointError, IndexError) as error:
+        raise AssertionError(f"records stop the fit: {error}") from error
+    return model, tuple(steps)
+
+
+def unclipped(residual: Any, norms: Any, clip: Clip, *, slack: float = 0.0) -> tuple[Any, int]:
+    """Leave gradients as long as they are, but for those that are not finite."""
+    residual[~np.isfinite(norms)] = 0
+    return residual, 0
+
+
+def summed_otherwise(change: Callable[[Clipped, int, Clip], Clipped]) -> Patches:
+    """Change the sum of a batch, knowing how many rows it has."""
+    original = GradientSums.__call__
+
+    def call(sums: GradientSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
+        return change(original(sums, weights, rows, clip), len(rows), clip)
+
+    return {SUMS + "GradientSums.__call__": call}
