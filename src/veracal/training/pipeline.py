@@ -35,8 +35,12 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
     steps : list of (name, estimator)
         As of ``Pipeline``. A step states its cost, like all of :mod:`veracal.training`, or is
         known to turn each row by itself (:func:`veracal.training.steps.is_row_by_row`).
-    transform_input, memory, verbose
-        As of ``Pipeline``; they concern :meth:`fit` only.
+    transform_input : list of str, optional
+        As of ``Pipeline``, for :meth:`fit` only.
+    memory : str or joblib.Memory, optional
+        Likewise.
+    verbose : bool
+        Likewise.
 
     Attributes
     ----------
@@ -62,6 +66,16 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
     >>> model.event() == PrivateLogisticRegression(epsilon=1.0).event()
     True
     """
+
+    def __init__(
+        self,
+        steps: list[tuple[str, Any]],
+        *,
+        transform_input: list[str] | None = None,
+        memory: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
 
     def event(self) -> Event | None:
         """Cost of one fit, known before any record is read; None: it costs nothing.
