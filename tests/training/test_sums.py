@@ -115,3 +115,24 @@ def test_blocks_come_from_declared_figures_alone() -> None:
     assert np.array_equal(blocks_for(1_000, 0.5, np.float32).edges, [250, 500, 750])
     assert len(blocks_for(1_000_000, 1e-5, np.float32).edges) == 0
     assert blocks_for(50_000, 1.0, np.float64).slack < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("long", [1e30, 1e38, 1e150, 1e300, 1.7e308])
+def test_a_row_of_any_length_neither_breaks_nor_exceeds_a_sum(problem, dtype, long) -> None:
+    X, codes, weights = problem
+    odd = X.copy()
+    odd[[5, 900]] = long
+    odd[5, 0] = -long
+    rows = np.arange(N)
+    narrow = weights.astype(dtype)
+    both = subject(odd, codes, rate=1.0, dtype=dtype)(narrow, rows, Flat(0.5)).total
+    rest = subject(odd, codes, rate=1.0, dtype=dtype)(narrow, np.delete(rows, 5), Flat(0.5))
+    assert np.isfinite(both).all()
+    assert np.linalg.norm(both - rest.total) <= 0.5
+
+
+def test_norms_of_rows_neither_overflow_nor_vanish() -> None:
+    rows = np.array([[3e200, 4e200], [3e-200, 4e-200], [0.0, 0.0], [3.0, 4.0]])
+    np.testing.assert_allclose(row_norms(rows), [5e200, 5e-200, 0, 5])
+    assert row_norms(np.array([[1.7e308, 1.7e308]]))[0] == np.inf

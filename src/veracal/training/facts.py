@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Array, Ints
+from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset
 from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.data.rows import MappedRows
@@ -137,10 +136,22 @@ def _check_size(size: int, n: int, relation: Relation) -> None:
         )
 
 
-def row_norms(X: Array | MappedRows) -> Any:
+def row_norms(X: Array | MappedRows) -> Floats:
     """Euclidean norms of all rows in float64, read some at a time."""
     norms = np.empty(len(X))
     for start in range(0, len(X), _ROWS):
         block = np.asarray(X[start : start + _ROWS], dtype=np.float64)
-        norms[start : start + len(block)] = np.sqrt(np.einsum("ij,ij->i", block, block))
+        norms[start : start + len(block)] = _norms(block)
+    return norms
+
+
+def _norms(rows: Floats) -> Floats:
+    """Norms of some rows; where squares would overflow or vanish, of rows scaled first."""
+    with np.errstate(over="ignore", under="ignore"):
+        norms: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        odd = np.flatnonzero(~((norms > 1e-140) & (norms < 1e140)))
+        if len(odd):
+            peaks = np.abs(rows[odd]).max(axis=1, initial=0.0)
+            scaled = rows[odd] / np.where(peaks > 0, peaks, 1.0)[:, None]
+            norms[odd] = peaks * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
     return norms

@@ -23,6 +23,7 @@ from veracal.training.softmax import (
 )
 
 _BLOCK = {"float32": 128, "float64": 4_096}  # rows expected in a block
+_LONGEST = {"float32": 1e36, "float64": 1e300}  # rows whose products are finite
 _ENTRIES = 1 << 22  # of rows that are held together
 _SHARED = 1 << 24  # products of a batch from which on a second thread pays
 _FORMED = 64  # gradients that are written down together
@@ -84,7 +85,8 @@ class GradientSums:
     Guarantees
     ----------
     Adding or removing one record moves a sum by at most ``clip.bound`` in Frobenius norm,
-    and replacing one by at most twice that, the rounding of the sums included. In float32
+    and replacing one by at most twice that, the rounding of the sums included. A row too long
+    for the products (1e36 in float32, 1e300 in float64) contributes nothing. In float32
     the logits of a row may differ in their last bits with the other rows of its block;
     that, like the noise, is taken for exact arithmetic.
     """
@@ -100,7 +102,10 @@ class GradientSums:
         pre_noise: float = 0.0,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self._X, self._codes, self._norms = X, codes, norms
+        # Rows too long for the precision of the products are left out: zero times inf is NaN.
+        long = norms > _LONGEST[blocks.dtype.name]
+        self._X, self._codes, self._norms = X, codes, np.where(long, np.inf, norms)
+        self._some_are_out = bool(long.any())
         self._blocks, self._intercept = blocks, intercept
         self._pre_noise, self._rng = pre_noise, rng
         self._pool: ThreadPoolExecutor | None = None
@@ -136,10 +141,13 @@ class GradientSums:
         """The clipped sum over blocks between cuts, on one thread."""
         total, exceeding = np.zeros(weights.shape), 0
         narrow = weights.astype(self._blocks.dtype, copy=False)
-        for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
-            chosen = rows[part[0] : part[-1]]
-            inner = [cut - part[0] for cut in part]
-            exceeding += self._add(narrow, self._read(chosen, lane), chosen, inner, clip, total)
+        # What overflows has no finite norm, and is left out.
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
+                chosen = rows[part[0] : part[-1]]
+                inner = [cut - part[0] for cut in part]
+                X = self._read(chosen, lane)
+                exceeding += self._add(narrow, X, chosen, inner, clip, total)
         return Clipped(total, exceeding)
 
     def _add(
@@ -181,6 +189,8 @@ class GradientSums:
             np.take(self._X, rows, axis=0, out=room, mode="clip")  # "raise" would copy twice
         else:
             room[...] = self._X[rows]
+        if self._some_are_out:
+            room[np.isinf(self._norms[rows])] = 0
         return room
 
     def _of_noisy(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
