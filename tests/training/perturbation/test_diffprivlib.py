@@ -85,7 +85,7 @@ def test_a_tenth_more_noise_is_told_apart(number, rng):
     assert gap(louder, setting) > band(DRAWS)
 
 
-@pytest.mark.parametrize("number", [0, 4, 6])
+@pytest.mark.parametrize("number", [0, 4, 5])
 def test_the_newer_formula_is_told_apart(number, rng):
     setting = STORED["settings"][number]
     newer = drawn(setting, used_by_066(setting), DRAWS, rng=rng)

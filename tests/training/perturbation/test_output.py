@@ -36,7 +36,7 @@ def test_the_sensitivity_is_the_formula():
         assert sensitivity(C, R, "replace-one") == pytest.approx(2 * R * C + 2 * gamma * C)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     st.integers(0, 8),
     st.sampled_from(RELATIONS),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -14,6 +14,7 @@ from veracal.training.perturbation.rows import ClippedRows, clip_rows, clipped, 
 ODD = [0.0, -0.0, 5e-324, 1e-200, 1e-160, 1.0, -3.0, 1e100, 1e155, 1e308, -1.7e308]
 
 
+@settings(max_examples=60)
 @given(
     hnp.arrays(np.float64, (4, 3), elements=st.sampled_from(ODD) | st.floats(-10, 10)),
     st.sampled_from([1e-12, 0.3, 1.0, 7.0, 1e12]),
@@ -29,7 +30,7 @@ def test_rows_are_clipped_and_otherwise_left_alone(block, norm, fit_intercept):
     for before, after in zip(block, found[:, :3], strict=True):
         peak = np.abs(before).max() or 1.0
         length = np.linalg.norm(before / peak)  # in units of the largest entry
-        if length <= norm / max(peak, 1e-290):
+        if length <= norm / max(peak, 1e-290) * (1 - 1e-12):
             assert after.tolist() == before.tolist()
         else:
             np.testing.assert_allclose(after, norm * (before / peak / length), rtol=1e-12)

@@ -108,7 +108,7 @@ def test_diffprivlib_is_not_private():
     assert set(NOT_PRIVATE) == {"diffprivlib-0.6.2"} < set(RULES)
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(
     rule=st.sampled_from(PRIVATE),
     relation=st.sampled_from(RELATIONS),

@@ -119,7 +119,7 @@ def test_no_rows_leave_the_penalty_and_the_noise():
     np.testing.assert_allclose(found, -linear / [2.0, 4.0])
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     n=st.integers(0, 25),
     d=st.integers(1, 5),

@@ -8,6 +8,7 @@ from veracal._types import Array, Floats
 from veracal.data.rows import MappedRows
 
 _IN_MEMORY = 1 << 25  # numbers that are clipped once and kept, instead of at every pass
+_LARGE = 1e150
 _SLACK = 1e-9  # rounding of a norm of up to a million entries, and of a declared one
 
 
@@ -55,15 +56,24 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     result = np.ones((n, d + fit_intercept))
     rows = result[:, :d]
     rows[:] = block
-    rows[~np.isfinite(rows).all(axis=1)] = 0.0
-    # Entries beyond 1e150 have squares that overflow: lengths are found after scaling.
-    peaks = np.abs(rows).max(axis=1, initial=0.0)
-    peaks[peaks == 0] = 1.0
-    scaled = rows / peaks[:, None]
-    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
-    long = lengths > norm / np.maximum(peaks, 1e-290)
-    rows[long] = scaled[long] * (norm / lengths[long])[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    odd = ~(lengths < _LARGE)  # a square overflowed, or is not a number
+    long = (lengths > norm) & ~odd
+    rows[long] *= (norm / lengths[long])[:, None]
+    rows[odd] = _clip_odd(rows[odd], norm)
     return result
+
+
+def _clip_odd(rows: Floats, norm: float) -> Floats:
+    """Rows beyond 1e150, scaled by their largest entry first; broken ones become zeros."""
+    broken = ~np.isfinite(rows).all(axis=1)
+    rows = np.where(broken[:, None], 0.0, rows)
+    peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
+    rows = rows / peaks[:, None]
+    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+    clipped_rows: Floats = rows * (norm / lengths)[:, None]
+    return clipped_rows  # zeros stay zeros
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
