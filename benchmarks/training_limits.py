@@ -46,10 +46,10 @@ def fastest(work: Callable[[int], object], *, rounds: int = 5, turns: int = 40) 
     """Seconds of one call, in the best of several rounds; calls are numbered from 0."""
     work(0)
     best = float("inf")
-    for _ in range(rounds):
+    for number in range(rounds):
         start = time.perf_counter()
         for turn in range(turns):
-            work(turn)
+            work(number * turns + turn)
         best = min(best, (time.perf_counter() - start) / turns)
     return best
 
@@ -65,9 +65,8 @@ def limit_of(problem: Problem) -> Limit:
         chosen = rows[turn % len(rows)]
         np.take(problem.X, chosen, axis=0, out=full[: len(chosen)], mode="clip")
 
-    # Half as many again, so that rows come from memory and not from the last turn's cache.
     reading = fastest(read) / (sum(map(len, rows)) * d * 4 / len(rows))
-    flops = 4 * b * d * k
+    flops = 4 * b * d * k  # two products, each with one addition for each multiplication
     return Limit(
         b * d * 4 / 1e6,
         flops / 1e6,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 CLIP, NOISE, RATE = 1.0, 1.0, 0.5
-BATCHES = 40
+BATCHES = 400  # together larger than a cache, so that rows come from memory
 
 
 @dataclass(frozen=True)
