@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from veracal._types import Array, Bools, Floats
+from veracal._types import Array, Floats
 from veracal.data.rows import MappedRows
 
 _IN_MEMORY = 1 << 25  # numbers that are clipped once and kept, instead of at every pass
@@ -67,8 +67,7 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
 
 def _clip_odd(rows: Floats, norm: float) -> Floats:
     """Rows beyond 1e150, scaled by their largest entry first; broken ones become zeros."""
-    broken: Bools = ~np.isfinite(rows).all(axis=1, keepdims=True)
-    rows = np.where(broken, 0.0, rows)
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
     rows = rows / peaks[:, None]
     lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
