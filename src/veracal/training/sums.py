@@ -139,7 +139,7 @@ class GradientSums:
         self, weights: Floats, rows: Ints, cuts: list[int], clip: Clip, lane: int
     ) -> Clipped:
         """The clipped sum over blocks between cuts, on one thread."""
-        total, exceeding = np.zeros(weights.shape), 0
+        total, exceeding, fresh = np.empty(weights.shape), 0, True
         narrow = weights.astype(self._blocks.dtype, copy=False)
         # What overflows has no finite norm, and is left out.
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -147,7 +147,8 @@ class GradientSums:
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
                 X = self._read(chosen, lane)
-                exceeding += self._add(narrow, X, chosen, inner, clip, total)
+                exceeding += self._add(narrow, X, chosen, inner, clip, total, fresh)
+                fresh = False
         return Clipped(total, exceeding)
 
     def _add(
@@ -158,8 +159,13 @@ class GradientSums:
         cuts: list[int],
         clip: Clip,
         total: Floats,
+        fresh: bool,
     ) -> int:
-        """Add the clipped gradients of some blocks; return how many exceed a threshold."""
+        """Add the clipped gradients of some blocks; return how many exceed a threshold.
+
+        A fresh total is written over: to fill it with zeros first would take as long as half
+        of a small product.
+        """
         d, pieces = X.shape[1], list(pairwise(cuts))
         logits = np.empty((len(X), len(weights)), X.dtype)
         for start, stop in pieces:
@@ -173,9 +179,9 @@ class GradientSums:
             scaled, block = residual[start:stop], X[start:stop]
             if stop - start > self._blocks.most:
                 scaled, block = scaled.astype(np.float64), block.astype(np.float64)
-            total[:, :d] += scaled.T @ block
+            _put(total[:, :d], scaled.T @ block, fresh and start == 0)
         if self._intercept:
-            total[:, -1] += residual.sum(axis=0, dtype=np.float64)
+            _put(total[:, -1], residual.sum(axis=0, dtype=np.float64), fresh)
         return exceeding
 
     def _read(self, rows: Ints, lane: int) -> Array:
@@ -201,6 +207,14 @@ class GradientSums:
         logits = logits_of(weights.astype(np.float64), X, intercept=self._intercept)
         gradients = residuals(logits, self._codes[rows])[:, :, None] * wide[:, None, :]
         return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
+
+
+def _put(total: Floats, part: Floats, fresh: bool) -> None:
+    """Write to a fresh total, or add to it."""
+    if fresh:
+        total[...] = part
+    else:
+        total += part
 
 
 def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:
