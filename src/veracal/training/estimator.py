@@ -43,6 +43,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
     relation: Relation
     unit: Unit | None
     random_state: int | np.random.Generator | None
+    _needs_size: bool = True  # whether anything depends on the number of records
 
     def event(self) -> Event:
         """Cost of one fit, known before any record is read.
@@ -101,6 +102,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
             classes=self.classes if classes is None else classes,
             size=self.size,
             relation=self.relation,
+            needs_size=self._needs_size,
         )
         self._check_form(facts)
         return self._fitted(facts)
@@ -122,7 +124,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
     def _facts(self, dataset: Dataset) -> Facts:
         """What is public about a data set, with its records."""
         return facts_of_dataset(
-            dataset, classes=self.classes, size=self.size, relation=self.relation
+            dataset,
+            classes=self.classes,
+            size=self.size,
+            relation=self.relation,
+            needs_size=self._needs_size,
         )
 
     def _fitted(self, facts: Facts) -> Self:

@@ -27,7 +27,8 @@ class Facts:
         Position of each label among the classes.
     classes : array of shape (k,)
     size : int
-        Declared number of records; the real one where ``reasons`` says so.
+        Declared number of records. The real one where ``reasons`` says so, where replace-one
+        makes it public, and where the model has no use for it.
     norm : float or None
         Declared bound on the norm of a row, if any.
     reasons : tuple of str
@@ -49,6 +50,7 @@ def facts_of_arrays(
     classes: Sequence[Label] | None,
     size: int | None,
     relation: Relation,
+    needs_size: bool = True,
 ) -> Facts:
     """Take what was declared, and infer the rest for scikit-learn's sake."""
     reasons = []
@@ -65,7 +67,7 @@ def facts_of_arrays(
         known = declared_classes(classes)
         codes = encode_labels(y, known.tolist(), "labels")
     if size is None:
-        if relation == "add-remove":
+        if relation == "add-remove" and needs_size:
             reasons.append("the number of records was read from them; declare size=...")
         size = len(X)
     _check_size(size, len(X), relation)
@@ -78,6 +80,7 @@ def facts_of_dataset(
     classes: Sequence[Label] | None,
     size: int | None,
     relation: Relation,
+    needs_size: bool = True,
 ) -> Facts:
     """Take what the data set or the model declares; nothing is inferred.
 
@@ -96,7 +99,7 @@ def facts_of_dataset(
             "Turn images or text into frozen features first (veracal.data.features).",
         )
     declared = dataset.size if size is None else size
-    if declared is None and relation == "replace-one":
+    if declared is None and (relation == "replace-one" or not needs_size):
         declared = len(dataset)
     if declared is None:
         raise DataError(
@@ -106,8 +109,7 @@ def facts_of_dataset(
             "Give size=... to the model or to the data set: the real number is private.",
         )
     _check_size(declared, len(dataset), relation)
-    own = np.asarray(dataset.classes)
-    known = own if classes is None else declared_classes(classes)
+    known = declared_classes(dataset.classes if classes is None else classes)
     if set(known.tolist()) != set(dataset.classes):
         raise DataError(
             f"{dataset.name}: classes",
@@ -115,7 +117,6 @@ def facts_of_dataset(
             repr(list(dataset.classes)),
             "Declare the same classes on both sides.",
         )
-    # The model's order, which is scikit-learn's: ascending.
     place = {label: position for position, label in enumerate(known.tolist())}
     codes = np.array([place[label] for label in dataset.classes])[dataset.y]
     return Facts(dataset.X, codes, known, int(declared), dataset.norm)

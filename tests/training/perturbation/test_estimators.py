@@ -58,7 +58,6 @@ def test_what_is_declared_is_private_and_learns(make, relation, table):
     [
         ("norm", "norm"),
         ("classes", "classes"),
-        ("size", "number"),
         ("random_state", "repeated"),
     ],
 )
@@ -190,7 +189,6 @@ def test_a_holder_charges_and_then_looks(make, table, tmp_path):
     ("declared", "message"),
     [
         ({"norm": None}, "norm"),
-        ({"size": None}, "number of records"),
         ({"norm": 1e7}, "squared"),
     ],
 )
@@ -249,3 +247,9 @@ def test_clones_share_settings_and_no_noise(model, table):
     copies = [clone(model).set_params(random_state=None).fit(*table) for _ in range(2)]
     assert np.abs(copies[0].coef_ - copies[1].coef_).max() > 0
     assert copies[0].get_params() == copies[1].get_params()
+
+
+@pytest.mark.parametrize("make", [ObjectivePerturbation, OutputPerturbation])
+def test_the_number_of_records_is_needed_by_nobody(make, table):
+    model = make(norm=4.0, classes=["yes", "no"]).fit(*table)
+    assert model.private_

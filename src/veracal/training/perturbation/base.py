@@ -23,6 +23,7 @@ class PerturbedClassifier(LinearClassifier):
     """Logistic regression on rows of a declared norm, one against the rest if many classes."""
 
     _one_vs_rest = True
+    _needs_size = False  # sums are minimized, not means
     epsilon: float
     C: float
     norm: float | None
