@@ -78,16 +78,17 @@ UPDATES: tuple[Update, ...] = (
     Langevin(0.1, 1.0),
     Langevin(0.5, 1.0, mode="langevin", pre_noise=0.7),
 )
-# 0.599 and 3.99 just pass the global rules; the squares of the last overflow.
+# 0.599 and 3.99 just pass the global rules; squares, logits and sums of the last overflow.
 LENGTHS = {
-    "float64": (0.0, 1e-170, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e3, 1e6, 1e150, 1e160),
-    "float32": (0.0, 1e-40, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e3, 1e6, 1e30),
+    "float64": (0.0, 1e-170, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e6, 1e150, 1e200, 1e299, 1e307),
+    "float32": (0.0, 1e-40, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e6, 1e30, 3e38),
 }
 
 
 # ---------------------------------------------------------------- mutants
 
-cost, make_sums = PrivateLogisticRegression._cost, GradientSums.__init__
+cost = PrivateLogisticRegression._cost
+make_sums, call_sums = GradientSums.__init__, GradientSums.__call__
 
 
 def costing(change: Callable[[PrivateLogisticRegression, Any], Any]) -> Patches:
@@ -155,6 +156,8 @@ def on_both_threads(sums: Any, weights: Any, rows: Any, clip: Clip) -> Clipped:
     """Give the block in the middle to both threads."""
     cuts = [0, *np.searchsorted(rows, sums._blocks.edges).tolist(), len(rows)]
     half = len(cuts) // 2
+    if len(cuts) < 3:
+        return call_sums(sums, weights, rows, clip)
     mine = sums._lane(weights, rows, cuts[: half + 2], clip, 0)
     other = sums._lane(weights, rows, cuts[half:], clip, 1)
     return Clipped(mine.total + other.total, mine.exceeding + other.exceeding)
@@ -189,6 +192,7 @@ MUTANTS: dict[str, Patches] = {
     "M6 clip computed, raw used": {CLIPPED: raw_used},
     "M7 clip per batch": {CLIPPED: unclipped, **summed_otherwise(clipped_whole)},
     "M8 a broken norm taken for 1": {NORMS: broken_as_short},
+    "M8 too long for float32, times zero": {SUMS + "_LONGEST": dict.fromkeys(LENGTHS, np.inf)},
     "M9 clip to the median norm": {CLIPPED: to_median},
     "M10 classes from the records": {FACTS: classes_seen},
     "M12 mean over the real batch": summed_otherwise(mean_of_batch),
@@ -231,6 +235,7 @@ class Case:
             "sampling_rate": self.rate,
             "relation": self.relation,
             "steps": 1,
+            "dtype": self.dtype,
             "size": SIZE if self.relation == "add-remove" else None,
             "noise_multiplier": None if isinstance(self.update, Langevin) else 1.0,
             "fit_intercept": bool(rng.integers(2)),
@@ -238,8 +243,9 @@ class Case:
         }
         if self.dtype == "float64" and rng.random() < 0.5:
             outputs = 1 if self.classes == 2 else self.classes
+            size = rng.choice([1.0, 1e12])
             public = rng.standard_normal((outputs, WIDTH)), rng.standard_normal(outputs)
-            settings["initial"] = public
+            settings["initial"] = size * public[0], size * public[1]
         return settings
 
 
@@ -296,8 +302,9 @@ def compare(case: Case, rng: np.random.Generator) -> float:
     if case.relation == "add-remove":
         other = np.delete(X, row, axis=0), np.delete(y, row)
     else:
-        other = X.copy(), y.copy()
         fresh, label = records(case, 1, rng)
+        X = X.astype(np.result_type(X, fresh))
+        other = X.copy(), y.copy()
         other[0][row] = -X[row] if rng.random() < 0.7 else fresh[0]
         other[1][row] = y[row] if rng.random() < 0.7 else label[0]
     settings = case.settings(int(rng.integers(10**9)))
@@ -310,8 +317,11 @@ def records(case: Case, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
     directions = rng.standard_normal((n, WIDTH))
     directions[rng.random(n) < 0.5] = np.ones(WIDTH)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    X = directions * rng.choice(LENGTHS[case.dtype], (n, 1))
-    return X.astype(case.dtype), rng.integers(case.classes, size=n)
+    if case.dtype == "float32" and rng.random() < 0.5:  # rows in float64 that it cannot hold
+        X = directions * rng.choice(LENGTHS["float64"], (n, 1))
+    else:
+        X = (directions * rng.choice(LENGTHS[case.dtype], (n, 1))).astype(case.dtype)
+    return X, rng.integers(case.classes, size=n)
 
 
 @contextmanager
