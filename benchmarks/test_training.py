@@ -7,6 +7,7 @@ on two, all take turns for five rounds, and the best round counts. Before that, 
 is compared on the same batch, so that a fast wrong answer is no result.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from threadpoolctl import threadpool_limits
@@ -124,11 +126,21 @@ def best_of_rounds(problem: Problem) -> Best:
     return best
 
 
+def elsewhere() -> tuple[float, float]:
+    """Seconds that cores have worked for other processes so far, and seconds of the clock."""
+    whole, own = psutil.cpu_times(), os.times()
+    busy = whole.user + whole.nice + whole.system + whole.irq + whole.softirq + whole.steal
+    return busy - own.user - own.system, time.perf_counter()
+
+
 def test_step(problem: Problem, tables: list[str]):
+    before = elsewhere()
     best = best_of_rounds(problem)
     with cores(1), threadpool_limits(1):
         limit = limit_of(problem)
-    tables.append(table(problem, best, limit))
+    others, passed = np.subtract(elsewhere(), before)
+    found = table(problem, best, limit)
+    tables.append(f"{found}\nother processes took {others / passed:.0%} of a core meanwhile")
 
 
 def table(problem: Problem, best: Best, limit: Limit) -> str:
