@@ -161,6 +161,7 @@ def test_labels_keep_their_meaning_whatever_the_order_of_the_classes(data) -> No
         ({}, {"initial": (np.zeros((1, 5)), np.zeros(1))}, "initial coefficients of shape"),
         ({}, {"initial": (np.full((1, 3), np.nan), np.zeros(1))}, "finite initial weights"),
         ({}, {"relation": "replace-one", "size": 100}, "Expected size=200"),
+        ({"size": 100_000}, {"size": None}, "delta below 1 / size"),
     ],
 )
 def test_wrong_form_is_refused_before_anything_is_charged(

@@ -1,7 +1,10 @@
 """Sums over batches equal their definition, however they are cut and computed."""
 
+import itertools
+
 import numpy as np
 import pytest
+from scipy import stats
 
 from veracal.data.rows import MappedRows
 from veracal.privacy import Flat, GlobalAdapt
@@ -20,9 +23,10 @@ def problem():
     return X, rng.integers(0, K, N), rng.standard_normal((K, D + 1))
 
 
-def subject(X, codes, rate=0.2, dtype=np.float64, size=N, **more) -> GradientSums:
+def subject(X, codes, rate=0.2, dtype=np.float64, **more) -> GradientSums:
     norms = np.hypot(row_norms(X), 1.0)
-    return GradientSums(X, codes, norms, blocks_for(size, rate, dtype), **more)
+    settings = {"rng": np.random.default_rng(0), **more}
+    return GradientSums(X, codes, norms, blocks_for(rate * N, dtype), **settings)
 
 
 @pytest.mark.parametrize(
@@ -50,26 +54,62 @@ def test_single_precision_stays_near_and_within_its_slack(problem) -> None:
     assert np.linalg.norm(found) < np.linalg.norm(slow)
 
 
-def test_a_record_changes_the_bits_of_its_own_block_alone(problem) -> None:
-    """Blocks are cut by the numbers of rows: a row less shifts no other block."""
+def test_a_record_changes_the_bits_of_its_own_block_alone(problem, monkeypatch) -> None:
+    """Given the lots of all records, neighbors differ in one block."""
     X, codes, weights = problem
-    narrow = subject(X.astype(np.float32), codes, rate=0.5, dtype=np.float32)
+    lots = np.random.default_rng(1).integers(12, size=N).astype(np.uint8)
     seen: list[np.ndarray] = []
-    rows = np.arange(0, N, 2)
-    edges = narrow._blocks.edges
-    assert len(edges) > 5
-    for chosen in (rows, np.delete(rows, 700)):
-        cuts = np.searchsorted(chosen, edges)
-        each = [narrow(weights, part, Flat(0.5)).total for part in np.split(chosen, cuts)]
+    for gone in (None, 700):
+        kept = np.arange(N) if gone is None else np.delete(np.arange(N), gone)
+        narrow = subject(X[kept].astype(np.float32), codes[kept], rate=0.5, dtype=np.float32)
+        assert narrow._blocks.count == 12
+        monkeypatch.setattr(narrow, "_lots", lambda rows, kept=kept: lots[kept[rows]])
+        rows, cuts = narrow._dealt(np.arange(len(kept)))
+        each = [
+            narrow._lane(weights, rows, list(pair), Flat(0.5), 0).total
+            for pair in itertools.pairwise(cuts)
+        ]
         seen.append(np.array(each))
-    changed = (seen[0] != seen[1]).any(axis=(1, 2))
-    assert changed.sum() == 1 and changed[np.searchsorted(edges, rows[700], side="right")]
+    changed = np.flatnonzero((seen[0] != seen[1]).any(axis=(1, 2)))
+    assert changed.tolist() == [lots[700]]
+
+
+def test_lots_are_even_and_drawn_anew(problem) -> None:
+    X, codes, _ = problem
+    narrow = subject(X.astype(np.float32), codes, rate=1.0, dtype=np.float32)
+    draws = np.array([narrow._lots(np.arange(N)) for _ in range(20)])
+    counts = np.bincount(draws.ravel(), minlength=narrow._blocks.count)
+    assert len(counts) == narrow._blocks.count == 24
+    assert stats.chisquare(counts).pvalue > 1e-4
+    assert (draws[0] == draws[1]).mean() < 0.1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("length", [1.0, 1e3, 3e8, 1e17])
+def test_the_company_of_a_row_does_not_move_its_gradient(problem, dtype, length) -> None:
+    """Without a row that has no gradient of its own, nothing moves, however long they are."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((201, 40))
+    X[:200] *= length / np.linalg.norm(X[:200], axis=1, keepdims=True)
+    X[200] = 0.0
+    X, codes = X.astype(dtype), rng.integers(0, 10, 201)
+    weights = rng.standard_normal((10, 40)).astype(dtype)
+    weights[:, 0] += 1
+    ends = []
+    for n in (201, 100, 200):
+        sums_of = GradientSums(
+            X, codes, row_norms(X), blocks_for(100, dtype), rng=rng, intercept=False
+        )
+        ends.append(sums_of(weights, np.arange(n), Flat(1.0)).total)
+    moved = np.linalg.norm(ends[0] - ends[2])
+    assert moved < (1e-3 if dtype == np.float32 else 1e-8)
+    assert np.linalg.norm(ends[0] - ends[1]) > 1  # the others do move it
 
 
 def test_a_block_that_chance_made_large_is_summed_in_double_precision(problem) -> None:
     X, codes, weights = problem
     narrow = subject(X.astype(np.float32), codes, rate=0.01, dtype=np.float32)
-    assert narrow._blocks.most < 60
+    assert narrow._blocks.dtype == np.float32 and narrow._blocks.most < 60
     found = narrow(weights, np.arange(N), Flat(0.5)).total
     slow = clipped_gradient_sum(weights, X, codes, Flat(0.5)).total
     np.testing.assert_allclose(found, (1 - narrow._blocks.slack) * slow, rtol=1e-4, atol=1e-3)
@@ -80,11 +120,13 @@ def test_two_threads_find_the_same_sum(problem, dtype, monkeypatch) -> None:
     X, codes, weights = problem
     monkeypatch.setattr(sums, "_SHARED", 1)
     rows, clip = np.arange(0, N, 2), GlobalAdapt(0.5, 2.0)
-    both = subject(X.astype(dtype), codes, rate=0.5, dtype=dtype)
-    alone = both(weights, rows, clip)
-    with both.two_threads():
-        shared = both(weights, rows, clip)
-        again = both(weights, rows, clip)
+    alone = subject(X.astype(dtype), codes, rate=0.5, dtype=dtype)(weights, rows, clip)
+    found = []
+    for _ in range(2):
+        both = subject(X.astype(dtype), codes, rate=0.5, dtype=dtype)  # the same lots
+        with both.two_threads():
+            found.append(both(weights, rows, clip))
+    shared, again = found
     np.testing.assert_allclose(shared.total, alone.total, rtol=1e-9, atol=1e-12)
     assert shared.exceeding == alone.exceeding
     assert np.array_equal(shared.total, again.total)
@@ -112,9 +154,9 @@ def test_pre_noise_is_added_before_the_clip(problem) -> None:
 
 
 def test_blocks_come_from_declared_figures_alone() -> None:
-    assert np.array_equal(blocks_for(1_000, 0.5, np.float32).edges, [250, 500, 750])
-    assert len(blocks_for(1_000_000, 1e-5, np.float32).edges) == 0
-    assert blocks_for(50_000, 1.0, np.float64).slack < 1e-6
+    assert blocks_for(500, np.float32).count == 4
+    assert blocks_for(10, np.float32).count == 1
+    assert blocks_for(1_000_000, np.float32).dtype == np.float64  # too many to add in single
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

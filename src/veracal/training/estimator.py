@@ -17,10 +17,10 @@ from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Relation, Statement, Unit, statement
-from veracal.training.facts import Facts, facts_of_arrays, facts_of_dataset
+from veracal.training.facts import Facts, facts_of_arrays, public_facts, with_labels
 from veracal.training.guarantee import NotPrivate
 
-_ROWS = 65_536
+_ENTRIES = 1 << 22  # of rows on disk that are checked together
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -113,17 +113,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
         :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
         """
         self._check_settings()
-        self._check_form(self._facts(dataset))
+        self._check_form(self._public(dataset))
 
     def fit_records(self, dataset: Dataset) -> Self:
         """Fit to a data set, whose declared classes, size and norm are taken."""
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
-        return self._fitted(self._facts(dataset))
+        return self._fitted(with_labels(self._public(dataset), dataset))
 
-    def _facts(self, dataset: Dataset) -> Facts:
-        """What is public about a data set, with its records."""
-        return facts_of_dataset(
+    def _public(self, dataset: Dataset) -> Facts:
+        """What is public about a data set."""
+        return public_facts(
             dataset,
             classes=self.classes,
             size=self.size,
@@ -168,8 +168,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
             )
             check_classification_targets(labels)
             return rows, labels
-        for start in range(0, len(mapped), _ROWS):
-            check_array(mapped[start : start + _ROWS], dtype=None, estimator=self)
+        for block in mapped.windows(max(1, _ENTRIES // max(1, mapped.shape[1]))):
+            check_array(block, dtype=None, estimator=self)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         if len(labels) != len(mapped):

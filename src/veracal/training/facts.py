@@ -1,7 +1,7 @@
 """What is public about the records of a fit, and what had to be read off them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.privacy import Relation
 
-_ROWS = 65_536  # rows of a file that are looked at together
+_ENTRIES = 1 << 22  # of rows that are looked at together
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
@@ -24,7 +24,7 @@ class Facts:
     ----------
     X : array or MappedRows of shape (n, d)
     codes : array of ints in [0, k), of shape (n,)
-        Position of each label among the classes.
+        Position of each label among the classes; empty as long as they have not been read.
     classes : array of shape (k,)
     size : int
         Declared number of records. The real one where ``reasons`` says so, where replace-one
@@ -74,7 +74,7 @@ def facts_of_arrays(
     return Facts(X, codes, known, int(size), None, tuple(reasons))
 
 
-def facts_of_dataset(
+def public_facts(
     dataset: Dataset,
     *,
     classes: Sequence[Label] | None,
@@ -82,7 +82,7 @@ def facts_of_dataset(
     relation: Relation,
     needs_size: bool = True,
 ) -> Facts:
-    """Take what the data set or the model declares; nothing is inferred.
+    """Take what the data set or the model declares; nothing is inferred, no record is read.
 
     Raises
     ------
@@ -117,9 +117,14 @@ def facts_of_dataset(
             repr(list(dataset.classes)),
             "Declare the same classes on both sides.",
         )
-    place = {label: position for position, label in enumerate(known.tolist())}
+    return Facts(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
+
+
+def with_labels(facts: Facts, dataset: Dataset) -> Facts:
+    """Read the labels, as positions among the model's classes."""
+    place = {label: position for position, label in enumerate(facts.classes.tolist())}
     codes = np.array([place[label] for label in dataset.classes])[dataset.y]
-    return Facts(dataset.X, codes, known, int(declared), dataset.norm)
+    return replace(facts, codes=codes)
 
 
 def declared_classes(classes: Sequence[Label]) -> Array:
@@ -140,8 +145,9 @@ def _check_size(size: int, n: int, relation: Relation) -> None:
 def row_norms(X: Array | MappedRows) -> Floats:
     """Euclidean norms of all rows in float64, read some at a time."""
     norms = np.empty(len(X))
-    for start in range(0, len(X), _ROWS):
-        block = np.asarray(X[start : start + _ROWS], dtype=np.float64)
+    rows = max(1, _ENTRIES // max(1, X.shape[1]))
+    for start in range(0, len(X), rows):
+        block = np.asarray(X[start : start + rows], dtype=np.float64)
         norms[start : start + len(block)] = _norms(block)
     return norms
 

@@ -180,13 +180,17 @@ class PrivateLogisticRegression(LinearClassifier):
             _checks.one_of(ABLATIONS, not_private=self.not_private)
         if self.size is not None:
             _checks.whole(size=self.size)
-            if self.delta * self.size >= 1:
-                raise ValueError(
-                    f"Expected delta below 1 / size, got delta={self.delta!r} with "
-                    f"size={self.size}: it would allow publishing some record whole."
-                )
+            self._check_delta(self.size)
         # Everything else is checked by the records it becomes, in which nothing is computed.
         self._goal()._with(self.noise_multiplier or self._silent(), 1, 1.0)
+
+    def _check_delta(self, size: int) -> None:
+        """Refuse a delta that would allow publishing some record whole."""
+        if self.delta * size >= 1:
+            raise ValueError(
+                f"Expected delta below 1 / size, got delta={self.delta!r} with size={size}: "
+                "it would allow publishing some record whole. Choose a smaller delta."
+            )
 
     def _silent(self) -> float | None:
         """A noise that stands for the one to be found."""
@@ -261,7 +265,7 @@ class PrivateLogisticRegression(LinearClassifier):
             facts.X,
             facts.codes,
             np.hypot(norms, 1.0) if self.fit_intercept else norms,
-            blocks_for(facts.size, self.sampling_rate, dtype),
+            blocks_for(descent.expected_batch, dtype),
             intercept=self.fit_intercept,
             pre_noise=update.pre_noise if isinstance(update, Langevin) else 0.0,
             rng=rng.spawn(1)[0],
@@ -284,6 +288,7 @@ class PrivateLogisticRegression(LinearClassifier):
         return weights
 
     def _check_form(self, facts: Facts) -> None:
+        self._check_delta(facts.size)
         if self.initial is None:
             return
         coef, intercept = (np.asarray(part, dtype=np.float64) for part in self.initial)

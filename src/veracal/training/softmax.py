@@ -20,6 +20,8 @@ from scipy.special import expit
 from veracal._types import Floats, Ints
 from veracal.privacy import Clip, Clipped, selection
 
+_MOST_FACTOR = 1e30
+
 
 def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     """Weighted sums of shape (..., n, k), from weights (..., k, d + 1) and rows (..., n, d)."""
@@ -28,6 +30,16 @@ def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     sums = X @ np.swapaxes(weights[..., :-1], -1, -2)
     sums += weights[..., None, :, -1]
     return sums
+
+
+def logits_one_by_one(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
+    """The same sums for weights (k, d + 1) and rows (n, d), each row by itself, and slowly.
+
+    A matrix product may add up in an order that depends on how many rows there are; here
+    nothing does.
+    """
+    sums: Floats = np.einsum("nd,kd->nk", X, weights[:, : X.shape[1]], optimize=False)
+    return sums + weights[:, -1] if intercept else sums
 
 
 def residuals(logits: Floats, codes: Ints) -> Floats:
@@ -74,7 +86,8 @@ def clipped_residuals(
         See :class:`veracal.privacy.Clipped`.
     """
     chosen = selection(norms, clip)
-    factors = chosen.factors * (1 - slack)
+    # In float32 a factor beyond 1e30, of a gradient of next to nothing, would be infinite.
+    factors = np.minimum(chosen.factors * (1 - slack), _MOST_FACTOR)
     if len(factors) < len(norms):
         residual[~chosen.kept] = 0  # zero times NaN is NaN
         whole = np.zeros(len(norms))
@@ -128,7 +141,7 @@ def rounding_slack(dtype: Any, block: int) -> float:
     3.1), u being half the distance from 1 to the next float. No term is longer than the
     bound C, so the sum of a block is off by at most :math:`(m + 2) u \, m C`, and the
     difference between the sums of two neighbors by twice that. All other blocks have the
-    same rows in both, hence the same bits.
+    same rows in both, in the same order, and so the same bits.
     """
     unit = float(np.finfo(dtype).eps) / 2
     return 2 * (block + 2) * unit * block

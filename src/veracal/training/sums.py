@@ -1,7 +1,7 @@
 """Clipped gradient sums over the batches of a descent, a block of rows at a time."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,19 +11,24 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from veracal._types import Array, Floats, Ints
+from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.rows import MappedRows
 from veracal.privacy import Clip, Clipped, clipped_sum, pre_noised
 from veracal.training.softmax import (
     clipped_residuals,
     gradient_norms,
     logits_of,
+    logits_one_by_one,
     residuals,
     rounding_slack,
 )
 
-_BLOCK = {"float32": 128, "float64": 4_096}  # rows expected in a block
-_LONGEST = {"float32": 1e36, "float64": 1e300}  # rows whose products are finite
+_BLOCK = 128  # rows expected in a block
+_PIECE = 512  # and in a piece of a batch in float64
+_MOST_BLOCKS = 64  # beyond, single precision is given up
+_NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # whose factors keep digits
+# What rounding a logit may move of a gradient, as a share of the bound, before it is doubted.
+_DOUBTS = (np.dtype(np.float32), 2.0**-24, 1e-4), (np.dtype(np.float64), 2.0**-53, 1e-8)
 _ENTRIES = 1 << 22  # of rows that are held together
 _SHARED = 1 << 24  # products of a batch from which on a second thread pays
 _FORMED = 64  # gradients that are written down together
@@ -31,17 +36,19 @@ _FORMED = 64  # gradients that are written down together
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the rows of a batch are cut, from public figures alone.
+    r"""How the rows of a batch are cut, from public figures alone.
 
-    A block holds the rows whose *numbers* lie in a range, so that a record more or less
-    changes the products of its own block and not a bit of the others.
+    Every row draws its block by lot, so that a record more or less changes the products of
+    one block and not a bit of the others: given the lots of all records, the sums of two
+    neighbors differ in the block of one record, and what holds given the lots holds on
+    average over them, since divergences are jointly convex. Blocks by the numbers of rows
+    would not do. Without a record, all rows behind it have lower numbers.
 
     Attributes
     ----------
     dtype : dtype
         Precision of the products. Blocks are added up in float64.
-    edges : array of ints, of shape (number of blocks - 1,)
-        Number of the first row of every block but the first.
+    count : int
     most : int
         Rows of a block up to which ``slack`` covers the rounding; a larger one, which
         chance makes rare, is summed in float64.
@@ -50,20 +57,20 @@ class Blocks:
     """
 
     dtype: Any
-    edges: Ints
+    count: int
     most: int
     slack: float
 
 
-def blocks_for(size: int, rate: float, dtype: Any) -> Blocks:
-    """Cut batches of a declared size and rate, into blocks of about a hundred rows."""
-    dtype = np.dtype(dtype)
-    expected = size * rate
-    count = max(1, math.ceil(expected / _BLOCK[dtype.name]))
-    each = expected / count
+def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
+    """Cut batches of a declared size: in float32 into blocks of about a hundred rows."""
+    count = max(1, math.ceil(expected_batch / _BLOCK))
+    if np.dtype(dtype) == np.float64 or count > _MOST_BLOCKS:
+        # In float64 the room that every clip rule leaves is enough for any batch.
+        return Blocks(np.dtype(np.float64), 1, 0, 0.0)
+    each = expected_batch / count
     most = math.ceil(each + 4 * math.sqrt(each)) + 1
-    edges = np.arange(1, count) * math.ceil(size / count)
-    return Blocks(dtype, edges, most, rounding_slack(dtype, most))
+    return Blocks(np.dtype(dtype), count, most, rounding_slack(dtype, most))
 
 
 class GradientSums:
@@ -76,19 +83,22 @@ class GradientSums:
     norms : array of shape (n,)
         Norms of the rows in float64, with the 1 that an intercept meets.
     blocks : Blocks
+    rng : Generator
+        Of the lots, and of the noise before the clip.
     intercept : bool
     pre_noise : float
         Standard deviation of noise on each gradient before it is clipped.
-    rng : Generator, optional
-        Where that noise comes from.
 
     Guarantees
     ----------
-    Adding or removing one record moves a sum by at most ``clip.bound`` in Frobenius norm,
-    and replacing one by at most twice that, the rounding of the sums included. A row too long
-    for the products (1e36 in float32, 1e300 in float64) contributes nothing. In float32
-    the logits of a row may differ in their last bits with the other rows of its block;
-    that, like the noise, is taken for exact arithmetic.
+    Adding or removing one record moves a sum by at most ``clip.bound`` in Frobenius norm, and
+    replacing one by at most twice that, the rounding of the sums included. A row too long or
+    too short for the products (beyond 1e30 or 1e-30 in float32) contributes nothing.
+
+    The last bits of a row's logits depend on the rows it is multiplied together with. Where
+    the row is so long that this could move its gradient by 1e-4 of the bound (1e-8 in
+    float64), by a typical estimate of rounding, the row is computed more precisely, or by
+    itself. What remains is taken for exact arithmetic, like the noise.
     """
 
     def __init__(
@@ -98,14 +108,16 @@ class GradientSums:
         norms: Floats,
         blocks: Blocks,
         *,
+        rng: np.random.Generator,
         intercept: bool = True,
         pre_noise: float = 0.0,
-        rng: np.random.Generator | None = None,
     ) -> None:
-        # Rows too long for the precision of the products are left out: zero times inf is NaN.
-        long = norms > _LONGEST[blocks.dtype.name]
-        self._X, self._codes, self._norms = X, codes, np.where(long, np.inf, norms)
-        self._some_are_out = bool(long.any())
+        low, high = _NORMS[blocks.dtype.name]
+        # Rows without products in this precision are left out: zero times inf is NaN.
+        out = ~((norms >= low) & (norms <= high))
+        self._X, self._codes, self._norms = X, codes, np.where(out, np.inf, norms)
+        self._some_are_out = bool(out.any())
+        self._longest = float(norms[~out].max(initial=0.0))
         self._blocks, self._intercept = blocks, intercept
         self._pre_noise, self._rng = pre_noise, rng
         self._pool: ThreadPoolExecutor | None = None
@@ -123,17 +135,33 @@ class GradientSums:
                 self._pool = None
 
     def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
-        """The clipped sum over rows, which are in ascending order."""
-        if self._pre_noise:
-            parts = [rows[i : i + _FORMED] for i in range(0, len(rows), _FORMED)]
-            return _added([self._of_noisy(weights, part, clip) for part in parts])
-        cuts = [0, *np.searchsorted(rows, self._blocks.edges).tolist(), len(rows)]
-        half = len(cuts) // 2
-        if self._pool is None or len(cuts) < 3 or len(rows) * weights.size < _SHARED:
-            return self._lane(weights, rows, cuts, clip, 0)
-        other = self._pool.submit(self._lane, weights, rows, cuts[half:], clip, 1)
-        mine = self._lane(weights, rows, cuts[: half + 1], clip, 0)
-        return _added([mine, other.result()])
+        """The clipped sum over rows."""
+        # A warning, too, would tell of a record; what overflows has no finite norm.
+        with np.errstate(all="ignore"):
+            if self._pre_noise:
+                parts = [rows[i : i + _FORMED] for i in range(0, len(rows), _FORMED)]
+                return _added([self._of_noisy(weights, part, clip) for part in parts])
+            rows, cuts = self._dealt(rows)
+            half = len(cuts) // 2
+            if self._pool is None or len(cuts) < 3 or len(rows) * weights.size < _SHARED:
+                return self._lane(weights, rows, cuts, clip, 0)
+            other = self._pool.submit(self._lane, weights, rows, cuts[half:], clip, 1)
+            mine = self._lane(weights, rows, cuts[: half + 1], clip, 0)
+            return _added([mine, other.result()])
+
+    def _dealt(self, rows: Ints) -> tuple[Ints, list[int]]:
+        """Rows in the order of their blocks, and where blocks begin and end."""
+        if self._blocks.count == 1:
+            together = _PIECE if self._blocks.dtype == np.float64 else max(1, len(rows))
+            return rows, [*range(0, len(rows), together), len(rows)] if len(rows) else [0, 0]
+        lots = self._lots(rows)
+        order = np.argsort(lots, kind="stable")
+        sizes = np.bincount(lots, minlength=self._blocks.count)
+        return rows[order], [0, *np.cumsum(sizes).tolist()]
+
+    def _lots(self, rows: Ints) -> Ints:
+        """The block of every row, drawn anew."""
+        return self._rng.integers(self._blocks.count, size=len(rows), dtype=np.uint8)
 
     def _lane(
         self, weights: Floats, rows: Ints, cuts: list[int], clip: Clip, lane: int
@@ -141,70 +169,94 @@ class GradientSums:
         """The clipped sum over blocks between cuts, on one thread."""
         total, exceeding, fresh = np.empty(weights.shape), 0, True
         narrow = weights.astype(self._blocks.dtype, copy=False)
-        # What overflows has no finite norm, and is left out.
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        with np.errstate(all="ignore"):  # threads do not inherit it
             for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
-                X = self._read(chosen, lane)
-                exceeding += self._add(narrow, X, chosen, inner, clip, total, fresh)
-                fresh = False
+                residual, more = self._clipped(narrow, chosen, lane, inner, clip)
+                self._add(residual, self._held(len(chosen), lane), inner, total, fresh)
+                exceeding, fresh = exceeding + more, False
         return Clipped(total, exceeding)
 
-    def _add(
-        self,
-        weights: Floats,
-        X: Array,
-        rows: Ints,
-        cuts: list[int],
-        clip: Clip,
-        total: Floats,
-        fresh: bool,
-    ) -> int:
-        """Add the clipped gradients of some blocks; return how many exceed a threshold.
-
-        A fresh total is written over: to fill it with zeros first would take as long as half
-        of a small product.
-        """
-        d, pieces = X.shape[1], list(pairwise(cuts))
+    def _clipped(
+        self, weights: Floats, rows: Ints, lane: int, cuts: list[int], clip: Clip
+    ) -> tuple[Floats, int]:
+        """Clipped residuals of some rows, and how many exceed a threshold."""
+        X, codes, lengths = self._read(rows, lane), self._codes[rows], self._norms[rows]
         logits = np.empty((len(X), len(weights)), X.dtype)
-        for start, stop in pieces:
-            np.matmul(X[start:stop], weights[:, :d].T, out=logits[start:stop])
+        for start, stop in pairwise(cuts):
+            np.matmul(X[start:stop], weights[:, : X.shape[1]].T, out=logits[start:stop])
         if self._intercept:
             logits += weights[:, -1]
-        residual = residuals(logits, self._codes[rows])
-        norms = gradient_norms(residual, self._norms[rows])
-        residual, exceeding = clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
-        for start, stop in pieces:
+        residual = residuals(logits, codes)
+        self._mend(residual, weights, rows, lengths, clip)
+        norms = gradient_norms(residual, lengths)
+        return clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
+
+    def _mend(
+        self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: Clip
+    ) -> None:
+        """Compute anew what rounding, and with it the other rows, might move visibly."""
+        size = 8 * float(np.linalg.norm(weights)) / clip.bound
+        for dtype, unit, doubt in _DOUBTS:
+            if self._blocks.dtype.itemsize > dtype.itemsize:
+                continue  # it was computed more precisely
+            if not size * unit * self._longest * self._longest > doubt:
+                return
+            moved = size * unit * lengths * lengths
+            doubtful = np.flatnonzero((moved > doubt) & np.isfinite(lengths))
+            if len(doubtful):
+                # In double precision if it was single, else one by one.
+                product = logits_of if dtype == np.float32 else logits_one_by_one
+                residual[doubtful] = self._anew(weights, rows[doubtful], product)
+
+    def _anew(self, weights: Floats, rows: Ints, product: Callable[..., Floats]) -> Floats:
+        """Residuals of some rows in float64."""
+        X, wide = np.asarray(self._X[rows], np.float64), weights.astype(np.float64)
+        return residuals(product(wide, X, intercept=self._intercept), self._codes[rows])
+
+    def _add(
+        self, residual: Floats, X: Array, cuts: list[int], total: Floats, fresh: bool
+    ) -> None:
+        """Add the gradients of some blocks, or write them over a fresh total."""
+        for start, stop in pairwise(cuts):
             scaled, block = residual[start:stop], X[start:stop]
             if stop - start > self._blocks.most:
-                scaled, block = scaled.astype(np.float64), block.astype(np.float64)
-            _put(total[:, :d], scaled.T @ block, fresh and start == 0)
+                scaled, block = (
+                    part.astype(np.float64, copy=False) for part in (scaled, block)
+                )
+            _put(total[:, : X.shape[1]], scaled.T @ block, fresh and start == 0)
         if self._intercept:
             _put(total[:, -1], residual.sum(axis=0, dtype=np.float64), fresh)
-        return exceeding
 
-    def _read(self, rows: Ints, lane: int) -> Array:
-        """Rows in the precision of the products, in memory that is used again."""
-        shape = len(rows), self._X.shape[1]
+    def _held(self, count: int, lane: int) -> Array:
+        """Memory for so many rows, which is used again and again."""
+        shape = count, self._X.shape[1]
         needed = math.prod(shape)
         if self._rooms[lane].size < needed:
             self._rooms[lane] = np.empty(needed + needed // 4, self._blocks.dtype)
-        room = self._rooms[lane][:needed].reshape(shape)
+        return self._rooms[lane][:needed].reshape(shape)
+
+    def _read(self, rows: Ints, lane: int) -> Array:
+        """Rows in the precision of the products."""
+        room = self._held(len(rows), lane)
         if isinstance(self._X, np.ndarray) and self._X.dtype == room.dtype:
             np.take(self._X, rows, axis=0, out=room, mode="clip")  # "raise" would copy twice
         else:
             room[...] = self._X[rows]
         if self._some_are_out:
-            room[np.isinf(self._norms[rows])] = 0
+            room[self._out(rows)] = 0
         return room
+
+    def _out(self, rows: Ints) -> Bools:
+        """Which rows are left out."""
+        return np.isinf(self._norms[rows])
 
     def _of_noisy(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
         """The clipped sum of noisy gradients, which have no closed form: they are formed."""
-        assert self._rng is not None
         X = np.asarray(self._X[rows], dtype=np.float64)
         wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
-        logits = logits_of(weights.astype(np.float64), X, intercept=self._intercept)
+        logits = logits_one_by_one(weights.astype(np.float64), X, intercept=self._intercept)
         gradients = residuals(logits, self._codes[rows])[:, :, None] * wide[:, None, :]
         return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
 
