@@ -197,7 +197,8 @@ class GradientSums:
         self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: Clip
     ) -> None:
         """Compute anew what rounding, and with it the other rows, might move visibly."""
-        size = 8 * float(np.linalg.norm(weights)) / clip.bound
+        # Eight roundings of the longest weights of a class: more than a product usually has.
+        size = 8 * float(np.sqrt(np.einsum("kd,kd->k", weights, weights).max())) / clip.bound
         for dtype, unit, doubt in _DOUBTS:
             if self._blocks.dtype.itemsize > dtype.itemsize:
                 continue  # it was computed more precisely
