@@ -58,7 +58,7 @@ from veracal.privacy import (
     Update,
 )
 from veracal.training import softmax
-from veracal.training.facts import facts_of_dataset, row_norms
+from veracal.training.facts import Facts, row_norms, with_labels
 from veracal.training.logistic import PrivateLogisticRegression
 from veracal.training.sums import GradientSums
 
@@ -80,7 +80,7 @@ UPDATES: tuple[Update, ...] = (
 )
 # 0.599 and 3.99 just pass the global rules; squares, logits and sums of the last overflow.
 LENGTHS = {
-    "float64": (0.0, 1e-170, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e6, 1e150, 1e200, 1e299, 1e307),
+    "float64": (0.0, 1e-170, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e6, 1e150, 1e200, 1e285, 1e307),
     "float32": (0.0, 1e-40, 1e-30, 0.1, 0.599, 1.0, 3.99, 1e6, 1e30, 3e38),
 }
 
@@ -154,18 +154,18 @@ def without_one(sums: Any, X: Any, codes: Any, norms: Any, *rest: Any, **more: A
 
 def on_both_threads(sums: Any, weights: Any, rows: Any, clip: Clip) -> Clipped:
     """Give the block in the middle to both threads."""
-    cuts = [0, *np.searchsorted(rows, sums._blocks.edges).tolist(), len(rows)]
-    half = len(cuts) // 2
-    if len(cuts) < 3:
+    if sums._pre_noise or sums._blocks.count < 3:
         return call_sums(sums, weights, rows, clip)
+    rows, cuts = sums._dealt(rows)
+    half = len(cuts) // 2
     mine = sums._lane(weights, rows, cuts[: half + 2], clip, 0)
     other = sums._lane(weights, rows, cuts[half:], clip, 1)
     return Clipped(mine.total + other.total, mine.exceeding + other.exceeding)
 
 
-def classes_seen(dataset: Dataset, **declared: Any) -> Any:
+def classes_seen(public: Facts, dataset: Dataset) -> Facts:
     """Keep the classes that somebody has."""
-    facts = facts_of_dataset(dataset, **declared)
+    facts = with_labels(public, dataset)
     seen = np.unique(facts.codes)
     seen = seen if len(seen) > 1 else np.arange(2)
     codes = np.minimum(np.searchsorted(seen, facts.codes), len(seen) - 1)
@@ -192,7 +192,9 @@ MUTANTS: dict[str, Patches] = {
     "M6 clip computed, raw used": {CLIPPED: raw_used},
     "M7 clip per batch": {CLIPPED: unclipped, **summed_otherwise(clipped_whole)},
     "M8 a broken norm taken for 1": {NORMS: broken_as_short},
-    "M8 too long for float32, times zero": {SUMS + "_LONGEST": dict.fromkeys(LENGTHS, np.inf)},
+    "M8 too long for float32, times zero": {
+        SUMS + "_NORMS": dict.fromkeys(LENGTHS, (0.0, np.inf))
+    },
     "M9 clip to the median norm": {CLIPPED: to_median},
     "M10 classes from the records": {FACTS: classes_seen},
     "M12 mean over the real batch": summed_otherwise(mean_of_batch),
@@ -243,7 +245,7 @@ class Case:
         }
         if self.dtype == "float64" and rng.random() < 0.5:
             outputs = 1 if self.classes == 2 else self.classes
-            size = rng.choice([1.0, 1e12])
+            size = rng.choice([1.0, 1e12, 1e30])
             public = rng.standard_normal((outputs, WIDTH)), rng.standard_normal(outputs)
             settings["initial"] = size * public[0], size * public[1]
         return settings
@@ -328,7 +330,8 @@ def records(case: Case, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
 def small_blocks() -> Iterator[None]:
     """Cut the few rows of a test as many are cut, for two threads."""
     with (
-        mock.patch(SUMS + "_BLOCK", {"float32": 2, "float64": 2}),
+        mock.patch(SUMS + "_BLOCK", 2),
+        mock.patch(SUMS + "_PIECE", 2),
         mock.patch(SUMS + "_SHARED", 0),
     ):
         yield

@@ -17,7 +17,7 @@ import numpy as np
 from assurance.ledgers import fork, result
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
-from veracal.training.facts import facts_of_arrays, facts_of_dataset, row_norms
+from veracal.training.facts import Facts, facts_of_arrays, row_norms, with_labels
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
@@ -26,10 +26,9 @@ NORMS = "veracal.training.logistic.row_norms"
 ARRAYS = "veracal.training.estimator.facts_of_arrays"
 
 
-def read_at_once(dataset: Dataset, **declared: Any) -> Any:
+def read_at_once(public: Facts, dataset: Dataset) -> Facts:
     """Read the whole matrix."""
-    facts = facts_of_dataset(dataset, **declared)
-    return replace(facts, X=np.array(facts.X))
+    return replace(with_labels(public, dataset), X=np.array(public.X))
 
 
 def read_from_map(X: Any, *rest: Any, **declared: Any) -> Any:

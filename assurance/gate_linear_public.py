@@ -26,7 +26,7 @@ from veracal.privacy import (
     Linear,
     Momentum,
 )
-from veracal.training.facts import facts_of_dataset
+from veracal.training.facts import Facts, with_labels
 
 NAME = "linear_public"
 SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
@@ -48,9 +48,9 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 # ---------------------------------------------------------------- mutants
 
 
-def size_counted(dataset: Dataset, **declared: Any) -> Any:
+def size_counted(public: Facts, dataset: Dataset) -> Facts:
     """Take the real number of records for the declared one."""
-    return replace(facts_of_dataset(dataset, **declared), size=max(1, len(dataset)))
+    return replace(with_labels(public, dataset), size=max(1, len(dataset)))
 
 
 def descending(change: Callable[[Descent, int], Descent]) -> Patches:

@@ -29,12 +29,26 @@ def narrow_norms(residual: Any, lengths: Any) -> Any:
 
 def cut_by_count(sums: Any, X: Any, codes: Any, norms: Any, blocks: Any, **more: Any) -> None:
     """Cut blocks by how many records there are."""
-    blocks = blocks_for(max(1, len(X)), 1.0, blocks.dtype)
+    blocks = blocks_for(max(1, len(X)), blocks.dtype)
     make_sums(sums, X, codes, norms, blocks, **more)
 
 
-CORRECT: Patches = {}
+def same_lots(sums: Any, rows: Any) -> Any:
+    """One lot for each record, by its place from the end: neighbors share all but one."""
+    lots = np.random.default_rng(1).integers(sums._blocks.count, size=20_000, dtype=np.uint8)
+    return lots[len(sums._codes) - 1 - rows]
+
+
+def by_number(sums: Any, rows: Any) -> Any:
+    """Cut by the numbers of rows, which are others once a record before them is gone."""
+    return (np.minimum(rows // 128, sums._blocks.count - 1)).astype(np.uint8)
+
+
+# The proof compares neighbors given the lots of all records, so the replay gives them.
+CORRECT: Patches = {SUMS + "GradientSums._lots": same_lots}
 MUTANTS: dict[str, Patches] = {
+    "blocks by the numbers of rows": {SUMS + "GradientSums._lots": by_number},
+    "factors without digits": {SUMS + "_NORMS": {"float32": (0.0, 1e38)}},
     "M11 n leaks into the cut of blocks": {SUMS + "GradientSums.__init__": cut_by_count},
     "no slack for the sum of a block": {SUMS + "rounding_slack": lambda dtype, block: 0.0},
     "slack for each row, not for the sum": {
@@ -50,10 +64,11 @@ MUTANTS: dict[str, Patches] = {
 
 def run(subject: Patches, *, long: bool) -> str:
     """Remove rows."""
-    with patched(subject):
+    with patched({**CORRECT, **subject}):
         alike = max(aligned_rows(n, size) for n, size in ((129, 128), (512, 512), (900, 512)))
-        shifted = shifted_rows(4)
+        shifted = max(shifted_rows(blocks) for blocks in (4, 64))
         single = max(single_row(seed) for seed in range(3_000 if long else 100))
+        single = max(single, *(longest_row(bound) for bound in (1.0, 1e-6)))
     return f"rows alike {alike:.4f} of the bound, rows shifted {shifted:.4f}, one {single:.6f}"
 
 
@@ -76,16 +91,23 @@ def shifted_rows(blocks: int) -> float:
     return worst
 
 
+def longest_row(bound: float) -> float:
+    """The only row goes, and its entries or its factor are at the end of what float32 has."""
+    lengths = np.minimum(np.logspace(20, 38.6, 60), 3.4e38)
+    rows = (np.full((1, WIDTH), length, np.float32) for length in lengths)
+    return max(largest_move(row, size=1, bound=bound) for row in rows)
+
+
 def single_row(seed: int) -> float:
     """The only row goes."""
     row = np.random.default_rng(seed).standard_normal((1, WIDTH)) * 1e3
     return largest_move(row.astype(np.float32), size=1)
 
 
-def largest_move(X: Any, *, size: int) -> float:
+def largest_move(X: Any, *, size: int, bound: float = 1.0) -> float:
     """How far the sum moves when the first row goes, in units of the bound."""
     settings: dict[str, Any] = {
-        "clip": Flat(1.0),
+        "clip": Flat(bound),
         "noise_multiplier": 1.0,
         "steps": 1,
         "sampling_rate": 1.0,
@@ -97,6 +119,6 @@ def largest_move(X: Any, *, size: int) -> float:
         fitted(Dataset(rows, np.zeros(len(rows), int), (0, 1, 2)), **settings)[1][0].noisy_sum
         for rows in (X, X[1:])
     ]
-    moved = float(np.linalg.norm(sums[0] - sums[1]))
+    moved = float(np.linalg.norm(sums[0] - sums[1])) / bound
     assert moved <= 1, f"one of {len(X)} rows in float32 moves their sum by {moved:.7f}"
     return moved

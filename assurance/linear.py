@@ -19,7 +19,7 @@ from veracal.training.sums import GradientSums
 
 Patches = Mapping[str, object]
 MODEL = "veracal.training.logistic.PrivateLogisticRegression."
-FACTS = "veracal.training.estimator.facts_of_dataset"
+FACTS = "veracal.training.estimator.with_labels"
 SUMS = "veracal.training.sums."
 CLIPPED = SUMS + "clipped_residuals"
 NORMS = SUMS + "gradient_norms"
@@ -53,9 +53,7 @@ def fitted(
     model = PrivateLogisticRegression(**{**usual, **settings})
     try:
         with warnings.catch_warnings():
-            # Pre-noised gradients are written down, and overflow with a warning.
-            pre_noised = getattr(settings.get("update"), "pre_noise", 0.0) > 0
-            warnings.simplefilter("ignore" if pre_noised else "error")
+            warnings.simplefilter("error")
             model.fit_records(dataset)
     except (ValueError, IndexError, RuntimeWarning) as error:
         raise AssertionError(f"records stop the fit: {error}") from error
