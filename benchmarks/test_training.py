@@ -44,7 +44,7 @@ PATIENCE = 1.0  # seconds of a round, after which a slow peer may stop before it
 pytestmark = pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook")
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=str)
+@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: shape.name)
 def problem(request: pytest.FixtureRequest) -> Problem:
     return problem_of(request.param)
 

@@ -34,6 +34,11 @@ class Shape:
     def __str__(self) -> str:
         return f"{self.rows}×{self.features}×{self.classes}, batch {self.batch}"
 
+    @property
+    def name(self) -> str:
+        """The same in letters that any terminal shows."""
+        return f"{self.rows}x{self.features}x{self.classes} by {self.batch}"
+
 
 SHAPES = (
     Shape(45_000, 2048, 10, 256),

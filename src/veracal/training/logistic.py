@@ -106,8 +106,9 @@ class PrivateLogisticRegression(LinearClassifier):
     Guarantees
     ----------
     All weights after all steps cost what :meth:`event` says, which depends on the settings
-    alone. One record moves the sum that the noise is added to by at most the clip bound,
-    roundings included; a record with a gradient that is not finite contributes zero. The
+    alone. One record moves the sum that the noise is added to by at most the clip bound, its
+    rounding included (:class:`veracal.training.sums.GradientSums` says what is taken for
+    exact); a record with a gradient that is not finite contributes zero. The
     real number of records enters nowhere but the coins. Noise is in floating point, taken
     for real numbers.
 
