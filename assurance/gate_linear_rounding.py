@@ -50,13 +50,15 @@ MUTANTS: dict[str, Patches] = {
     "blocks by the numbers of rows": {SUMS + "GradientSums._lots": by_number},
     "factors without digits": {SUMS + "_NORMS": {"float32": (0.0, 1e38)}},
     "M11 n leaks into the cut of blocks": {SUMS + "GradientSums.__init__": cut_by_count},
-    "no slack for the sum of a block": {SUMS + "rounding_slack": lambda dtype, block: 0.0},
+    "no slack for the sum of a block": {
+        SUMS + "rounding_slack": lambda dtype, block, chain: 0.0
+    },
     "slack for each row, not for the sum": {
-        SUMS + "rounding_slack": lambda dtype, block: rounding_slack(dtype, 1)
+        SUMS + "rounding_slack": lambda dtype, block, _: rounding_slack(dtype, 1, 1)
     },
     "norms in float32 without slack": {
         NORMS: narrow_norms,
-        SUMS + "rounding_slack": lambda dtype, block: 0.0,
+        SUMS + "rounding_slack": lambda dtype, block, chain: 0.0,
         "veracal.privacy.descent.clipping._SLACK": 0.0,
     },
 }

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -18,12 +19,14 @@ from veracal.privacy import (
     Holder,
     Item,
     Langevin,
+    Schedule,
     Statement,
     Unit,
     epsilon_for,
     open_ledger,
 )
 from veracal.training import NotPrivate, PrivateLogisticRegression, score
+from veracal.training.ablation import Unclipped
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (200, 3))
@@ -160,6 +163,7 @@ def test_labels_keep_their_meaning_whatever_the_order_of_the_classes(data) -> No
         ({"X": np.zeros((200, 4, 4))}, {}, "numbers of shape"),
         ({}, {"initial": (np.zeros((1, 5)), np.zeros(1))}, "initial coefficients of shape"),
         ({}, {"initial": (np.full((1, 3), np.nan), np.zeros(1))}, "finite initial weights"),
+        ({}, {"initial": (np.full((1, 3), 1e39), np.zeros(1))}, "finite initial weights"),
         ({}, {"relation": "replace-one", "size": 100}, "Expected size=200"),
         ({"size": 100_000}, {"size": None}, "delta below 1 / size"),
     ],
@@ -193,6 +197,16 @@ def test_wrong_form_is_refused_before_anything_is_charged(
         {"relation": "swap"},
         {"not_private": "nothing"},
         {"size": 0},
+        {"random_state": -1},
+        {"random_state": "abc"},
+        {"random_state": np.random.RandomState(0)},
+        {"fit_intercept": "yes"},
+        {"fit_intercept": 2},
+        {"on_step": 3},
+        {"update": SGD},
+        {"unit": "patient"},
+        {"clip": Unclipped(1.0)},
+        {"weight_decay": 1e300},
         {"noise_multiplier": 0.0, "epsilon": None},
         {"update": Langevin(0.1, temperature=1.0), "size": None, "epsilon": None},
     ],
@@ -202,8 +216,9 @@ def test_wrong_settings_are_refused_before_anything_is_charged(
 ) -> None:
     ledger = make_ledger(model())
     subject = model(**changes)
-    with pytest.raises(ValueError, match="Expected"):
-        subject.event()
+    if "random_state" not in changes:
+        with pytest.raises(ValueError, match="Expected"):
+            subject.event()
     with pytest.raises(ValueError, match="Expected"):
         Holder(data, ledger).fit(subject)
     assert list(ledger.entries()) == []
@@ -255,3 +270,78 @@ def test_plain_fit_refuses_what_is_not_finite_on_disk_too(tmp_path, bad) -> None
 def test_scores_of_another_task_are_refused(data) -> None:
     with pytest.raises(DataError, match="classes of the model"):
         score(model().fit(X, Y), load("breast-cancer"))
+
+
+def test_an_interrupted_fit_keeps_no_older_claim() -> None:
+    def interrupt(subject, step):
+        raise KeyboardInterrupt
+
+    fitted = model().fit(X, Y)
+    assert fitted.private_
+    with pytest.raises(KeyboardInterrupt):
+        fitted.set_params(on_step=interrupt).fit(X, Y)
+    assert not fitted.private_ and fitted.event_ is None
+    assert "did not end" in fitted.statement_.text()
+
+
+def test_a_rule_without_a_hash_is_priced_all_the_same() -> None:
+    @dataclass
+    class Mine:
+        bound: float = 1.0
+
+        def factors(self, norms):
+            return Flat(self.bound).factors(norms)
+
+    assert model(clip=Mine()).event() == model().event()
+
+
+def test_what_a_hook_writes_changes_no_step() -> None:
+    def meddle(subject, step):
+        step.weights[...] = 1e9
+        step.noisy_sum[...] = 1e9
+        subject.set_params(noise_multiplier=100.0, epsilon=None)
+
+    fitted = model(on_step=meddle).fit(X, Y)
+    assert np.abs(fitted.coef_).max() < 1e3
+    assert fitted.event_ == model().event()
+
+
+def test_a_schedule_that_changes_its_mind_is_not_run(data) -> None:
+    class Moody(Schedule):
+        asked = 0
+
+        def at(self, step):
+            Moody.asked += 1
+            return 100.0 / Moody.asked
+
+    with pytest.raises(ValueError, match="changed since it was announced"):
+        model(epsilon=None, noise_multiplier=Moody()).fit_records(data)
+
+
+@pytest.mark.parametrize(
+    ("unit", "message"),
+    [(None, "none, since the ledger protects one record"), (Unit("patient", 2), "at most 2")],
+)
+def test_units_of_more_rows_than_protected_are_refused(unit, message) -> None:
+    several = Dataset(
+        X,
+        (Y == "yes").astype(int),
+        ("no", "yes"),
+        units=np.repeat(np.arange(40), 5),
+        at_most=5,
+        size=200,
+    )
+    with pytest.raises(DataError, match=message):
+        model(unit=unit).fit_records(several)
+    assert model(unit=Unit("patient", 5)).fit_records(several).private_
+
+
+def test_replace_one_needs_records_of_which_none_were_dropped(data) -> None:
+    with pytest.raises(DataError, match="rows were dropped"):
+        model(relation="replace-one").fit_records(replace(data, may_drop=True))
+
+
+def test_names_of_features_are_the_data_sets(data) -> None:
+    named = replace(data, feature_names=("a", "b", "c"))
+    assert model().fit_records(named).feature_names_in_.tolist() == ["a", "b", "c"]
+    assert not hasattr(model().fit_records(named).fit_records(data), "feature_names_in_")

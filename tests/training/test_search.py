@@ -456,3 +456,41 @@ def test_scikit_learn_is_content():
             check(estimator)
             checked += 1
     assert checked > 40
+
+
+def test_a_seed_in_any_setting_is_told_whoever_wins():
+    seeded = [{"random_state": 0}, {"random_state": None}]
+    for _ in range(4):
+        search = PrivateSearch(
+            PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0),
+            seeded,
+            mean=2.0,
+            classes=[0, 1],
+            size=40,
+        ).fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
+        assert not search.private_
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"unit": Unit("patient", 5)},
+        {"relation": "replace-one"},
+        {"settings": {"not_private": [None, "neither"]}},
+    ],
+)
+def test_a_search_without_a_cost_is_never_called_private(search):
+    model = PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0)
+    made = {"estimator": model, "settings": {"clip": [1.0]}, "mean": 2.0, **search}
+    fitted = PrivateSearch(**made, classes=[0, 1], size=40)
+    for _ in range(3):
+        fitted.fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
+        assert not fitted.private_ and fitted.statement_.reasons
+
+
+def test_the_winner_alone_claims_nothing():
+    model = PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0)
+    search = PrivateSearch(model, {"clip": [1.0]}, mean=2.0, classes=[0, 1], size=40)
+    search.fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
+    assert search.private_ and not search.best_estimator_.private_
+    assert "winner of a search" in search.best_estimator_.statement_.text()

@@ -1,16 +1,17 @@
 """Sums over batches equal their definition, however they are cut and computed."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from veracal.data.rows import MappedRows
-from veracal.privacy import Flat, GlobalAdapt
+from veracal.privacy import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.training import sums
 from veracal.training.facts import row_norms
-from veracal.training.softmax import clipped_gradient_sum
+from veracal.training.softmax import clipped_gradient_sum, gradient_norms
 from veracal.training.sums import GradientSums, blocks_for
 
 N, D, K = 3_000, 12, 4
@@ -84,26 +85,70 @@ def test_lots_are_even_and_drawn_anew(problem) -> None:
     assert (draws[0] == draws[1]).mean() < 0.1
 
 
+@pytest.mark.parametrize("clip", [Flat(1.0), Automatic(1.0)], ids=repr)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [1.0, 1e3, 3e8, 1e17])
-def test_the_company_of_a_row_does_not_move_its_gradient(problem, dtype, length) -> None:
+def test_the_company_of_a_row_does_not_move_its_gradient(clip, dtype, length) -> None:
     """Without a row that has no gradient of its own, nothing moves, however long they are."""
-    rng = np.random.default_rng(4)
-    X = rng.standard_normal((201, 40))
-    X[:200] *= length / np.linalg.norm(X[:200], axis=1, keepdims=True)
-    X[200] = 0.0
-    X, codes = X.astype(dtype), rng.integers(0, 10, 201)
-    weights = rng.standard_normal((10, 40)).astype(dtype)
-    weights[:, 0] += 1
-    ends = []
-    for n in (201, 100, 200):
-        sums_of = GradientSums(
-            X, codes, row_norms(X), blocks_for(100, dtype), rng=rng, intercept=False
-        )
-        ends.append(sums_of(weights, np.arange(n), Flat(1.0)).total)
-    moved = np.linalg.norm(ends[0] - ends[2])
-    assert moved < (1e-3 if dtype == np.float32 else 1e-8)
-    assert np.linalg.norm(ends[0] - ends[1]) > 1  # the others do move it
+    assert moved_by_company(lengthy(length, dtype), clip, dtype) < (
+        1e-3 if dtype == np.float32 else 1e-8
+    )
+
+
+def at_the_threshold(make, dtype, monkeypatch) -> float:
+    """Rows all alike, and thresholds between the norms that roundings have given them."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((1, 64)) / 4, 120, axis=0).astype(dtype)
+    X[0] = 0.0
+    weights, seen = rng.standard_normal((10, 64)).astype(dtype), []
+
+    def spy(residual, lengths):
+        seen.append(gradient_norms(residual, lengths))
+        return seen[-1]
+
+    with monkeypatch.context() as patches:
+        patches.setattr(sums, "gradient_norms", spy)
+        moved_by_company(X, Flat(1.0), dtype, weights=weights)
+    every = np.concatenate(seen)
+    norms = np.unique(every[np.isfinite(every)])
+    between = (norms[:-1] + norms[1:]) / 2 if len(norms) > 1 else norms
+    clips = [make(float(one) / (1 - 2e-6)) for one in between]  # a rule aims below its bound
+    return max(moved_by_company(X, one, dtype, weights=weights) / one.bound for one in clips)
+
+
+@pytest.mark.parametrize("make", [GlobalV2, partial(GlobalV1, 0.1), partial(GlobalAdapt, 0.1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_company_carries_a_row_across_a_threshold(make, dtype, monkeypatch) -> None:
+    assert at_the_threshold(make, dtype, monkeypatch) <= 1e-3
+
+
+def test_that_would_be_noticed(monkeypatch) -> None:
+    monkeypatch.setattr(sums, "_SMOOTH", (object,))
+    assert at_the_threshold(GlobalV2, np.float32, monkeypatch) > 0.9
+
+
+def lengthy(length: float, dtype) -> np.ndarray:
+    """Rows of one length in any direction, the first of them zero."""
+    X = np.random.default_rng(4).standard_normal((201, 40))
+    X *= length / np.linalg.norm(X, axis=1, keepdims=True)
+    X[0] = 0.0
+    return X.astype(dtype)
+
+
+def moved_by_company(X, clip, dtype, weights=None) -> float:
+    """How far the sum moves when the first row, which has no gradient, is gone."""
+    rng = np.random.default_rng(5)
+    codes = np.zeros(len(X), int)
+    if weights is None:
+        weights = rng.standard_normal((10, X.shape[1])).astype(dtype)
+    ends = [
+        GradientSums(
+            rows, codes, row_norms(rows), blocks_for(100, dtype), rng=rng, intercept=False
+        )(weights, np.arange(len(rows)), clip)
+        for rows in (X, X[1:])
+    ]
+    assert ends[0].exceeding == ends[1].exceeding
+    return float(np.linalg.norm(ends[0].total - ends[1].total))
 
 
 def test_a_block_that_chance_made_large_is_summed_in_double_precision(problem) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from veracal import _checks
 from veracal.privacy import (
@@ -92,16 +93,14 @@ class Goal:
 
     def length(self) -> int:
         """Number of steps, where it does not follow from the budget."""
-        if self.steps is not None:
-            return int(self.steps)
         epochs = _EPOCHS if self.epochs is None else self.epochs
-        steps = max(1, math.ceil(epochs / self.rate * (1 - 1e-12)))
+        steps = self.steps or max(1, math.ceil(epochs / self.rate * (1 - 1e-12)))
         if steps > _MOST_STEPS:
             raise ValueError(
-                f"Expected at most {_MOST_STEPS:,} steps, got {steps:,} "
-                f"({epochs} epochs at a sampling rate of {self.rate})."
+                f"Expected at most {_MOST_STEPS:,} steps, got {int(steps):,}. Take fewer "
+                "epochs, or a higher sampling rate."
             )
-        return steps
+        return int(steps)
 
     def descent(self, expected_batch: float) -> Descent:
         """The descent that keeps to all this.
@@ -114,7 +113,8 @@ class Goal:
         noise = self.noise_multiplier
         noisy = noise is not None or isinstance(self.update, Langevin)
         if self.epsilon is not None and noisy:
-            return _longest(self, expected_batch)
+            longest: Descent = _cached(_longest, self, expected_batch)
+            return longest
         if noise is None and not noisy:
             noise = _remembered_noise(self, self.length())
         return self._with(noise, self.length(), expected_batch)
@@ -180,7 +180,17 @@ def _longest(goal: Goal, expected_batch: float) -> Descent:
 def _remembered_noise(goal: Goal, steps: int) -> float:
     """The noise for a budget; what does not change it is set aside, to find it again."""
     plain = replace(goal, weight_decay=0.0, steps=steps, epochs=None)
-    return _found_noise(plain, steps)
+    noise: float = _cached(_found_noise, plain, steps)
+    return noise
+
+
+def _cached(function: Any, *arguments: Any) -> Any:
+    """Call a function that remembers, or anew where a rule of one's own has no hash."""
+    try:
+        hash(arguments)
+    except TypeError:
+        return function.__wrapped__(*arguments)
+    return function(*arguments)
 
 
 @lru_cache(maxsize=1024)

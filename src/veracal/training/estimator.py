@@ -43,6 +43,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
     relation: Relation
     unit: Unit | None
     random_state: int | np.random.Generator | None
+    event_: Event | None
+    not_private_because_: tuple[str, ...]
     _needs_size: bool = True  # whether anything depends on the number of records
 
     def event(self) -> Event:
@@ -95,6 +97,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
             Declared classes, where the model was not given them.
         """
         self._check_settings()
+        _check_random_state(self.random_state)
         rows, labels = self._validated(X, y)
         facts = facts_of_arrays(
             rows,
@@ -112,13 +115,22 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
 
         :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
         """
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use "
+                "fit(X, y) for arrays."
+            )
         self._check_settings()
+        _check_random_state(self.random_state)
         self._check_form(self._public(dataset))
 
     def fit_records(self, dataset: Dataset) -> Self:
         """Fit to a data set, whose declared classes, size and norm are taken."""
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if len(dataset.feature_names) == self.n_features_in_:
+            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
         return self._fitted(with_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> Facts:
@@ -128,26 +140,32 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
             classes=self.classes,
             size=self.size,
             relation=self.relation,
+            unit=self.unit,
             needs_size=self._needs_size,
         )
 
     def _fitted(self, facts: Facts) -> Self:
         """Learn, and write down what may be claimed."""
+        cost = self._cost(facts.size)
         rng = _random.generator(self.random_state)
         reasons = facts.reasons
         if not _random.is_secret(rng):
             reasons += ("its random draws can be repeated: random_state was set",)
         self.classes_ = facts.classes
+        # What an earlier fit claimed must not outlive one that is interrupted.
+        self.event_, self.not_private_because_ = None, ("its fit did not end",)
         reasons += self._learn(facts, rng)
+        if cost is None and not reasons:
+            reasons = ("its settings have no cost that could be stated",)
         self.not_private_because_ = reasons
-        self.event_ = self._cost(facts.size)
+        self.event_ = cost  # of before the fit: nothing that happened in it can change it
         return self
 
     @property
     def private_(self) -> bool:
         """Whether the guarantee of ``event_`` holds for this fit."""
         check_is_fitted(self)
-        return not self.not_private_because_
+        return self.event_ is not None and not self.not_private_because_
 
     @property
     def statement_(self) -> Statement | NotPrivate:
@@ -161,7 +179,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, as scikit-learn wants them checked."""
-        mapped = MappedRows.of(X) if isinstance(X, np.memmap) else X
+        mapped = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
         if not isinstance(mapped, MappedRows):
             rows, labels = validate_data(
                 self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1
@@ -184,3 +202,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
         # At the budgets of small test tables the noise outweighs what there is to learn.
         tags.classifier_tags.poor_score = True
         return tags
+
+
+def _check_random_state(random_state: object) -> None:
+    """Refuse what is no source of randomness, before anything is charged."""
+    if random_state is None or isinstance(random_state, np.random.Generator):
+        return
+    if isinstance(random_state, int | np.integer) and int(random_state) >= 0:
+        return
+    raise ValueError(
+        "Expected random_state to be None, an int >= 0 or a numpy Generator, got "
+        f"random_state={random_state!r}."
+    )

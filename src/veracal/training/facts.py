@@ -11,7 +11,8 @@ from veracal.data import Dataset
 from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
-from veracal.privacy import Relation
+from veracal.privacy import Relation, Unit
+from veracal.privacy.answers.holder import check_units
 
 _ENTRIES = 1 << 22  # of rows that are looked at together
 
@@ -80,6 +81,7 @@ def public_facts(
     classes: Sequence[Label] | None,
     size: int | None,
     relation: Relation,
+    unit: Unit | None = None,
     needs_size: bool = True,
 ) -> Facts:
     """Take what the data set or the model declares; nothing is inferred, no record is read.
@@ -98,9 +100,17 @@ def public_facts(
             f"{dataset.X.dtype} of shape (n, {', '.join(map(str, dataset.X.shape[1:]))})",
             "Turn images or text into frozen features first (veracal.data.features).",
         )
+    check_units(dataset, unit or Unit())
+    if relation == "replace-one" and dataset.may_drop:
+        raise DataError(
+            dataset.name,
+            "as many rows after replacing a record as before",
+            "a data set from which rows were dropped",
+            "Use relation='add-remove', or declare how to fill in what is missing.",
+        )
     declared = dataset.size if size is None else size
     if declared is None and (relation == "replace-one" or not needs_size):
-        declared = len(dataset)
+        declared = len(dataset) if needs_size else max(1, len(dataset))
     if declared is None:
         raise DataError(
             dataset.name,
@@ -154,7 +164,7 @@ def row_norms(X: Array | MappedRows) -> Floats:
 
 def _norms(rows: Floats) -> Floats:
     """Norms of some rows; where squares would overflow or vanish, of rows scaled first."""
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(all="ignore"):
         norms: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         odd = np.flatnonzero(~((norms > 1e-140) & (norms < 1e140)))
         if len(odd):

@@ -1,6 +1,7 @@
 """Logistic and softmax regression by noisy gradient descent."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,15 @@ from veracal.privacy import (
     Update,
 )
 from veracal.privacy.budget import RELATIONS
-from veracal.training.ablation import ABLATIONS, Ablation, ablated
+from veracal.training.ablation import ABLATIONS, Ablation, Unclipped, ablated
 from veracal.training.descents import Goal
 from veracal.training.facts import Facts, row_norms
 from veracal.training.linear import LinearClassifier
 from veracal.training.sums import GradientSums, blocks_for
 
 _RATE = 1.0  # does well for rows of norm 1 to 7, at budgets of 1 and 3
+_BOUNDS = 1e-9, 1e9  # of a clip, for which single precision will do
+_MOST_DECAY, _MOST_INITIAL = 1e6, 1e30
 _TYPES = ("float32", "float64")
 Hook = Callable[["PrivateLogisticRegression", Step], bool | None]
 
@@ -173,6 +176,7 @@ class PrivateLogisticRegression(LinearClassifier):
 
     def _check_settings(self) -> None:
         _checks.one_of(RELATIONS, relation=self.relation)
+        _check_kinds(self)
         _checks.fraction(average=self.average, delta=self.delta)
         _checks.positive(delta=self.delta)
         if self.dtype is not None:
@@ -183,7 +187,8 @@ class PrivateLogisticRegression(LinearClassifier):
             _checks.whole(size=self.size)
             self._check_delta(self.size)
         # Everything else is checked by the records it becomes, in which nothing is computed.
-        self._goal()._with(self.noise_multiplier or self._silent(), 1, 1.0)
+        noise = self._silent() if self.noise_multiplier is None else self.noise_multiplier
+        self._goal()._with(noise, 1, 1.0)
 
     def _check_delta(self, size: int) -> None:
         """Refuse a delta that would allow publishing some record whole."""
@@ -240,6 +245,11 @@ class PrivateLogisticRegression(LinearClassifier):
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         descent = self._descent(facts.size)
         reasons: tuple[str, ...] = ()
+        if self.not_private is None and descent.event() != self._cost(facts.size):
+            raise ValueError(
+                "Expected a schedule or a rule that is the same whenever it is asked, got one "
+                "whose noise changed since it was announced. Nothing was fitted."
+            )
         if self.not_private is not None:
             descent = ablated(descent, self.not_private)
             reasons += (f"it was trained with {self.not_private}, for an ablation",)
@@ -275,6 +285,8 @@ class PrivateLogisticRegression(LinearClassifier):
     def _dtype(self, X: Any) -> Any:
         """Precision of the products."""
         narrow = X.dtype.itemsize < np.dtype(np.float64).itemsize
+        if not _BOUNDS[0] <= self._goal().clip.bound <= _BOUNDS[1]:
+            return np.dtype(np.float64)  # float32 has no digits left for the factors
         return np.dtype(self.dtype or ("float32" if narrow else "float64"))
 
     def _start(self, facts: Facts, dtype: Any) -> Floats:
@@ -299,8 +311,11 @@ class PrivateLogisticRegression(LinearClassifier):
                 f"Expected initial coefficients of shape {(outputs, d)} and an intercept of "
                 f"shape {(outputs,)}, got {coef.shape} and {intercept.shape}."
             )
-        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
-            raise ValueError("Expected finite initial weights, got NaN or infinity.")
+        most = max(np.abs(coef).max(initial=0.0), np.abs(intercept).max(initial=0.0))
+        if not most <= _MOST_INITIAL:
+            raise ValueError(
+                f"Expected finite initial weights of at most {_MOST_INITIAL:g}, got {most!r}."
+            )
 
     def _show(self, weights: Floats) -> None:
         """Set what predictions are made from."""
@@ -325,7 +340,9 @@ class _Watch:
         if self._model.on_step is None:
             return None
         self._model._show(self.averaged(step.weights))
-        return self._model.on_step(self._model, step)
+        # Copies: what a hook writes on them changes no later step.
+        shown = replace(step, weights=step.weights.copy(), noisy_sum=step.noisy_sum.copy())
+        return self._model.on_step(self._model, shown)
 
     def averaged(self, last: Floats) -> Floats:
         """The mean of what was averaged so far, or the last weights."""
@@ -333,6 +350,26 @@ class _Watch:
             return last
         mean: Floats = (self._sum / self._count).astype(last.dtype)
         return mean
+
+
+def _check_kinds(model: PrivateLogisticRegression) -> None:
+    """Refuse settings of another kind than declared, of which nothing else would tell."""
+    for name, kinds, words in (
+        ("fit_intercept", (bool, np.bool_), "True or False"),
+        ("unit", (Unit, type(None)), "a Unit or None"),
+    ):
+        if not isinstance(getattr(model, name), kinds):
+            raise ValueError(f"Expected {name} to be {words}, got {getattr(model, name)!r}.")
+    if model.on_step is not None and not callable(model.on_step):
+        raise ValueError(f"Expected on_step to be callable, got {model.on_step!r}.")
+    if isinstance(model.update, type):
+        raise ValueError(f"Expected an update rule, got the class {model.update.__name__}.")
+    if isinstance(model.clip, Unclipped):
+        raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
+    if not 0 <= model.weight_decay <= _MOST_DECAY:
+        raise ValueError(
+            f"Expected weight_decay between 0 and {_MOST_DECAY:g}, got {model.weight_decay!r}."
+        )
 
 
 def _outputs(classes: int) -> int:

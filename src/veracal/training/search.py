@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from veracal.training.trials import (
 from veracal.training.winner import Winner
 
 Setting = Mapping[str, Any]
+WINNER = "it is the winner of a search, whose statement counts"
 REPEATABLE = "its random draws can be repeated: random_state was set"
 
 
@@ -213,10 +215,11 @@ class PrivateSearch(Winner, PrivateClassifier):
         return cost
 
     def _cost(self, size: int | None) -> Event | None:
-        try:
+        # Settings that make no sense were refused before; others have no cost, and the fit
+        # then says that it is not private.
+        with suppress(ValueError):
             return self.event()
-        except ValueError:  # the settings are sound, so they are not private
-            return None
+        return None
 
     def _training_events(self) -> list[Event]:
         """What training costs, with each setting."""
@@ -250,6 +253,7 @@ class PrivateSearch(Winner, PrivateClassifier):
         train, scored = self._parts(_dataset(facts), rng)
         charged = None if self._cost(facts.size) is None else self._training_events()
         number = draw_number(self.mean, self.law, rng=rng)
+        why: dict[str, None] = {}  # of every trial: those that lose are compared, too
 
         def trial(position: int) -> Trial:
             model = self._fitted_model(position, train, rng)
@@ -258,6 +262,7 @@ class PrivateSearch(Winner, PrivateClassifier):
                     f"{self._settings()[position]!r} was charged as {charged[position]!r}, but "
                     f"its fit says it was {model.event_!r}. Do not release anything of this."
                 )
+            why.update(dict.fromkeys(model.not_private_because_))
             score = noisy_correct(model, scored, self.score_noise, rng=rng)
             return Trial(position, model, score)
 
@@ -267,11 +272,21 @@ class PrivateSearch(Winner, PrivateClassifier):
             best = Trial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
+        told_by_winner = best.model.not_private_because_
         self.biased_score_ = best.score / (facts.size * (self.holdout or 1.0))
         # What the search itself has to say of its random draws is said already.
         told = facts.reasons if _random.is_secret(rng) else (*facts.reasons, REPEATABLE)
-        why: tuple[str, ...] = best.model.not_private_because_
+        why.update(dict.fromkeys(told_by_winner))
+        if any(self._seeded(position) for position in range(len(self._settings()))):
+            why[REPEATABLE] = None  # whether or not a trial had that setting
+        # Taken out of the search, the winner would state the cost of one trial.
+        self.best_estimator_.not_private_because_ = (*told_by_winner, WINNER)
         return tuple(one for one in why if not one.endswith(told))
+
+    def _seeded(self, position: int) -> bool:
+        """Whether a setting has a seed of its own."""
+        params = self._model(position).get_params().items()
+        return any(n.split("__")[-1] == "random_state" and v is not None for n, v in params)
 
     def _fitted_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
         """A fresh model with the setting at a position, fitted."""

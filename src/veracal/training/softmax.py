@@ -133,15 +133,15 @@ def clipped_gradient_sum(
     return Clipped(total, exceeding)
 
 
-def rounding_slack(dtype: Any, block: int) -> float:
+def rounding_slack(dtype: Any, block: int, chain: int) -> float:
     r"""Share of the bound that roundings of the sum over a block may take.
 
-    A sum of m products in floating point, added in any order, differs from the exact one by
-    at most :math:`(m + 2) u` times the sum of the sizes of its terms (Higham 2002, section
-    3.1), u being half the distance from 1 to the next float. No term is longer than the
-    bound C, so the sum of a block is off by at most :math:`(m + 2) u \, m C`, and the
+    A sum of products in floating point, in which no term takes part in more than l
+    additions, differs from the exact one by at most :math:`(l + 2) u` times the sum of the
+    sizes of its terms (Higham 2002, section 3.1), u being half the distance from 1 to the
+    next float; for m terms added in any order, l is less than m. No term is longer than the
+    bound C, so the sum of a block is off by at most :math:`(l + 2) u \, m C`, and the
     difference between the sums of two neighbors by twice that. All other blocks have the
     same rows in both, in the same order, and so the same bits.
     """
-    unit = float(np.finfo(dtype).eps) / 2
-    return 2 * (block + 2) * unit * block
+    return 2 * (chain + 2) * float(np.finfo(dtype).eps) / 2 * block

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.rows import MappedRows
-from veracal.privacy import Clip, Clipped, clipped_sum, pre_noised
+from veracal.privacy import Automatic, Clip, Clipped, Flat, clipped_sum, pre_noised
 from veracal.training.softmax import (
     clipped_residuals,
     gradient_norms,
@@ -27,8 +27,8 @@ _BLOCK = 128  # rows expected in a block
 _PIECE = 512  # and in a piece of a batch in float64
 _MOST_BLOCKS = 64  # beyond, single precision is given up
 _NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # whose factors keep digits
-# What rounding a logit may move of a gradient, as a share of the bound, before it is doubted.
-_DOUBTS = (np.dtype(np.float32), 2.0**-24, 1e-4), (np.dtype(np.float64), 2.0**-53, 1e-8)
+_DOUBT = 1e-9  # of the bound, that a rounded logit may move of a gradient in float64
+_SMOOTH = Flat, Automatic  # a little more or less of a norm changes a gradient a little
 _ENTRIES = 1 << 22  # of rows that are held together
 _SHARED = 1 << 24  # products of a batch from which on a second thread pays
 _FORMED = 64  # gradients that are written down together
@@ -51,7 +51,7 @@ class Blocks:
     count : int
     most : int
         Rows of a block up to which ``slack`` covers the rounding; a larger one, which
-        chance makes rare, is summed in float64.
+        chance makes rare, is summed in float64. There, twice the declared batch.
     slack : float
         Share of the clip bound left to rounding.
     """
@@ -66,11 +66,13 @@ def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
     """Cut batches of a declared size: in float32 into blocks of about a hundred rows."""
     count = max(1, math.ceil(expected_batch / _BLOCK))
     if np.dtype(dtype) == np.float64 or count > _MOST_BLOCKS:
-        # In float64 the room that every clip rule leaves is enough for any batch.
-        return Blocks(np.dtype(np.float64), 1, 0, 0.0)
+        most = 2 * math.ceil(expected_batch) + 1_000
+        # Pieces are added one after the other, in the same precision.
+        slack = rounding_slack(np.float64, most, _PIECE + most // _PIECE)
+        return Blocks(np.dtype(np.float64), 1, most, slack)
     each = expected_batch / count
     most = math.ceil(each + 4 * math.sqrt(each)) + 1
-    return Blocks(np.dtype(dtype), count, most, rounding_slack(dtype, most))
+    return Blocks(np.dtype(dtype), count, most, rounding_slack(dtype, most, most))
 
 
 class GradientSums:
@@ -95,10 +97,11 @@ class GradientSums:
     replacing one by at most twice that, the rounding of the sums included. A row too long or
     too short for the products (beyond 1e30 or 1e-30 in float32) contributes nothing.
 
-    The last bits of a row's logits depend on the rows it is multiplied together with. Where
-    the row is so long that this could move its gradient by 1e-4 of the bound (1e-8 in
-    float64), by a typical estimate of rounding, the row is computed more precisely, or by
-    itself. What remains is taken for exact arithmetic, like the noise.
+    The last bits of a row's logits depend on the rows it is multiplied together with. Rules
+    that jump at a threshold therefore get logits that are computed row by row, in float64.
+    For others, a row so long that its gradient could move visibly, by a typical estimate of
+    rounding, is computed more precisely, or by itself; what remains is taken for exact
+    arithmetic, like the noise.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class GradientSums:
         """The clipped sum over rows."""
         # A warning, too, would tell of a record; what overflows has no finite norm.
         with np.errstate(all="ignore"):
-            if self._pre_noise:
+            if self._pre_noise and len(rows):
                 parts = [rows[i : i + _FORMED] for i in range(0, len(rows), _FORMED)]
                 return _added([self._of_noisy(weights, part, clip) for part in parts])
             rows, cuts = self._dealt(rows)
@@ -152,7 +155,8 @@ class GradientSums:
     def _dealt(self, rows: Ints) -> tuple[Ints, list[int]]:
         """Rows in the order of their blocks, and where blocks begin and end."""
         if self._blocks.count == 1:
-            together = _PIECE if self._blocks.dtype == np.float64 else max(1, len(rows))
+            single = self._blocks.dtype != np.float64 and len(rows) <= self._blocks.most
+            together = max(1, len(rows)) if single else _PIECE
             return rows, [*range(0, len(rows), together), len(rows)] if len(rows) else [0, 0]
         lots = self._lots(rows)
         order = np.argsort(lots, kind="stable")
@@ -183,6 +187,11 @@ class GradientSums:
     ) -> tuple[Floats, int]:
         """Clipped residuals of some rows, and how many exceed a threshold."""
         X, codes, lengths = self._read(rows, lane), self._codes[rows], self._norms[rows]
+        if not isinstance(clip, _SMOOTH):
+            exact = self._anew(weights, rows, logits_one_by_one)
+            norms = gradient_norms(exact, lengths)
+            exact, more = clipped_residuals(exact, norms, clip, slack=self._blocks.slack)
+            return exact.astype(X.dtype, copy=False), more
         logits = np.empty((len(X), len(weights)), X.dtype)
         for start, stop in pairwise(cuts):
             np.matmul(X[start:stop], weights[:, : X.shape[1]].T, out=logits[start:stop])
@@ -197,19 +206,19 @@ class GradientSums:
         self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: Clip
     ) -> None:
         """Compute anew what rounding, and with it the other rows, might move visibly."""
-        # Eight roundings of the longest weights of a class: more than a product usually has.
-        size = 8 * float(np.sqrt(np.einsum("kd,kd->k", weights, weights).max())) / clip.bound
-        for dtype, unit, doubt in _DOUBTS:
-            if self._blocks.dtype.itemsize > dtype.itemsize:
-                continue  # it was computed more precisely
-            if not size * unit * self._longest * self._longest > doubt:
+        longest = float(np.sqrt(np.einsum("kd,kd->k", weights, weights).max()))
+        doubt = self._blocks.slack / max(1, self._blocks.most)
+        # What was single is computed in double precision, and if that will not do, alone.
+        tiers = ((2.0**-24, doubt, logits_of), (2.0**-53, _DOUBT, logits_one_by_one))
+        for rounding, most, product in tiers[self._blocks.dtype == np.float64 :]:
+            # Two roundings of the product of the norms: more than a sum usually has.
+            steep = 2 * rounding * longest / clip.bound
+            if not steep * self._longest * self._longest > most:
                 return
-            moved = size * unit * lengths * lengths
-            doubtful = np.flatnonzero((moved > doubt) & np.isfinite(lengths))
-            if len(doubtful):
-                # In double precision if it was single, else one by one.
-                product = logits_of if dtype == np.float32 else logits_one_by_one
-                residual[doubtful] = self._anew(weights, rows[doubtful], product)
+            moved = np.isfinite(lengths) & (steep * lengths * lengths > most)
+            if moved.any():
+                chosen = np.flatnonzero(moved)
+                residual[chosen] = self._anew(weights, rows[chosen], product)
 
     def _anew(self, weights: Floats, rows: Ints, product: Callable[..., Floats]) -> Floats:
         """Residuals of some rows in float64."""

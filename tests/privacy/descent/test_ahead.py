@@ -1,13 +1,15 @@
 """Noise drawn ahead is the noise of the generator, number by number."""
 
 import os
+import sys
 import threading
+import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from veracal import _random
-from veracal.privacy.descent import ahead
 from veracal.privacy.descent.ahead import NoiseAhead
 
 SHAPES = [(2,), (3, 50), (90, 60), (300, 300)]  # some are drawn on a thread, some are not
@@ -61,30 +63,28 @@ def test_an_error_of_the_generator_reaches_whoever_takes() -> None:
         noise.normal(0.0, 1.0, (100, 100))
 
 
-def test_a_forked_child_is_told_instead_of_waiting(monkeypatch) -> None:
-    monkeypatch.setattr(ahead, "_WAIT", 0.05)
-    with NoiseAhead((300, 300), 1000, np.random.default_rng(0)).drawing() as noise:
-        noise.normal(0.0, 1.0, (300, 300))
-        with pytest.warns(DeprecationWarning, match="fork") if _warns() else _nothing():
+@pytest.mark.parametrize("shape", [(3,), (300, 300)])
+def test_a_forked_child_gets_none_of_its_parents_noise(shape) -> None:
+    with NoiseAhead(shape, 1000, np.random.default_rng(0)).drawing() as noise:
+        noise.normal(0.0, 1.0, shape)
+        with _fork_beside_threads():
             child = os.fork()
         if child == 0:
             try:
-                for _ in range(1000):
-                    noise.normal(0.0, 1.0, (300, 300))
+                noise.normal(0.0, 1.0, shape)
             except RuntimeError:
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def _warns() -> bool:
-    """Newer interpreters warn of a fork beside threads."""
-    import sys
-
-    return sys.version_info >= (3, 12)
+def test_a_step_does_not_show_the_noise_of_the_next() -> None:
+    with NoiseAhead((3,), 100, np.random.default_rng(0)).drawing() as noise:
+        assert noise.normal(0.0, 1.0, (3,)).base is None
 
 
-def _nothing():
-    from contextlib import nullcontext
-
-    return nullcontext()
+def _fork_beside_threads():
+    """Newer interpreters warn of it."""
+    if sys.version_info < (3, 12):
+        return nullcontext()
+    return warnings.catch_warnings(action="ignore", category=DeprecationWarning)

@@ -1,5 +1,6 @@
 """Noise for coming steps, drawn while the present one is computed."""
 
+import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from veracal._types import Array
 
 _LEAST = 4_096  # entries of a step below which a second thread costs more than it saves
 _DRAWN = 65_536  # entries that are drawn together
+_MOST = 64  # steps that are drawn for together
 _WAIT = 0.5  # seconds between two looks at whether the other thread lives
 
 
@@ -32,23 +34,27 @@ class NoiseAhead:
 
     Guarantees
     ----------
-    No number is given out twice, and what was drawn for steps that do not come is forgotten.
+    No number is given out twice, not to a forked child either, and what was drawn for steps
+    that do not come is forgotten.
     """
 
     def __init__(self, shape: tuple[int, ...], steps: int, rng: np.random.Generator) -> None:
-        self._shape = shape
+        self._shape, self._process = shape, os.getpid()
         entries = int(np.prod(shape, dtype=np.int64))
-        self._together = max(1, _DRAWN // max(1, entries))
+        self._together = min(_MOST, max(1, _DRAWN // max(1, entries)))
         self._steps, self._rng = steps, rng
         self._stock: Iterator[Array] = iter(())
         self._threaded = entries >= _LEAST and steps > 1
-        self._drawn: queue.Queue[Array | BaseException] = queue.Queue(maxsize=2)
+        self._drawn: queue.Queue[list[Array] | BaseException] = queue.Queue(maxsize=2)
         self._over = threading.Event()
         self._worker = threading.Thread(target=self._work, name="noise", daemon=True)
 
     def normal(self, mean: float, std: float, shape: tuple[int, ...]) -> Array:
         """Noise of the next step, as ``Generator.normal`` would give it."""
         assert shape == self._shape, "noise was announced for another shape"
+        if os.getpid() != self._process:
+            # What is in stock would hide the steps of the parent, too.
+            raise RuntimeError("Expected no fork within a step; noise is not shared.")
         noise = next(self._stock, None)
         if noise is None:
             self._stock = iter(self._next())
@@ -58,8 +64,8 @@ class NoiseAhead:
             noise += mean
         return noise
 
-    def _next(self) -> Array:
-        """Normals of several steps."""
+    def _next(self) -> list[Array]:
+        """Normals of several steps, each on its own: a step must not show the next one's."""
         if not self._threaded:
             now = max(1, min(self._together, self._steps))
             self._steps -= now
@@ -68,19 +74,15 @@ class NoiseAhead:
             try:
                 drawn = self._drawn.get(timeout=_WAIT)
             except queue.Empty:
-                # A forked child has no second thread, and must not wait for it.
-                if not self._worker.is_alive() and self._drawn.empty():
-                    raise RuntimeError(
-                        "The thread that draws the noise is gone; do not fork in a step."
-                    ) from None
+                assert self._worker.is_alive(), "the thread that draws the noise is gone"
                 continue
             if isinstance(drawn, BaseException):
                 raise drawn
             return drawn
 
-    def _fresh(self, steps: int) -> Array:
+    def _fresh(self, steps: int) -> list[Array]:
         """Draw for that many steps."""
-        return self._rng.standard_normal((steps, *self._shape))
+        return [self._rng.standard_normal(self._shape) for _ in range(steps)]
 
     def _work(self) -> None:
         """Draw until all is drawn or nobody wants more."""
@@ -92,7 +94,7 @@ class NoiseAhead:
         except BaseException as problem:  # the other thread is the one to stop
             self._give(problem)
 
-    def _give(self, drawn: Array | BaseException) -> None:
+    def _give(self, drawn: list[Array] | BaseException) -> None:
         """Hand over, unless nobody wants more."""
         while not self._over.is_set():
             try:
@@ -114,7 +116,7 @@ class NoiseAhead:
                 self._worker.join()
 
 
-def _emptied(drawn: "queue.Queue[Array | BaseException]") -> None:
+def _emptied(drawn: "queue.Queue[list[Array] | BaseException]") -> None:
     """Take out what is left."""
     while True:
         try:

@@ -218,7 +218,7 @@ class Descent:
                 gradient = self._gradient(noisy, weights)
                 weights, state = self.update.step(weights, gradient, state, t)
                 clip = self._next_clip(clip, clipped.exceeding, counts)
-                if on_step is not None and on_step(Step(t, noisy, weights, clip)) is True:
+                if on_step is not None and _ended(on_step(Step(t, noisy, weights, clip))):
                     break
         return Descended(weights, self.event(), t + 1, _random.is_secret(rng))
 
@@ -266,6 +266,11 @@ class Descent:
             return clip
         noisy = exceeding + rng.normal(0.0, clip.count_noise)
         return clip.adapted(noisy / self.expected_batch)
+
+
+def _ended(answer: object) -> bool:
+    """Whether a hook said so: numpy's truth counts, what merely is not empty does not."""
+    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def _check_parts(sampler: object, clip: object, update: object) -> None:
