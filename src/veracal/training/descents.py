@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from veracal import _checks
@@ -24,6 +24,7 @@ from veracal.privacy import (
 )
 
 _MOST_STEPS = 10_000_000
+_COARSE = 8.0  # of a grid of losses, beside the one that is charged by
 _EPOCHS = 40  # where nothing else is said
 
 
@@ -144,8 +145,10 @@ def most_steps(budget: Budget, event: Callable[[int], Event]) -> int:
         If it does not pay for one step, or pays for more than any run takes.
     """
 
-    def paid(steps: int) -> bool:
-        return epsilon_for(event(steps), budget.delta, budget.unit) <= budget.epsilon
+    def paid(steps: int, coarse: float = 1.0) -> bool:
+        """Whether the budget pays; a coarse grid of losses is fast, and charges more."""
+        cost = epsilon_for(event(steps), budget.delta, budget.unit, coarse=coarse)
+        return cost <= budget.epsilon
 
     if not paid(1):
         raise ValueError(
@@ -153,7 +156,7 @@ def most_steps(budget: Budget, event: Callable[[int], Event]) -> int:
             f"delta={budget.delta!r}. Allow more, or take more noise or a lower rate."
         )
     low, high = 1, 2
-    while paid(high):
+    while paid(high, _COARSE):
         low, high = high, 2 * high
         if high > _MOST_STEPS:
             raise ValueError(
@@ -161,10 +164,22 @@ def most_steps(budget: Budget, event: Callable[[int], Event]) -> int:
                 f"epsilon={budget.epsilon!r}. Take less noise, or fix steps and leave out "
                 "epsilon."
             )
+    low, high = _bisected(low, high, partial(paid, coarse=_COARSE))
+    # What the coarse grid pays for, the fine one does; it may pay for a few steps more.
+    ahead = 1
+    while paid(low + ahead):
+        low, ahead = low + ahead, 2 * ahead
+    low, _ = _bisected(low, low + ahead, paid)
+    assert low == 1 or paid(low), "a finer grid of losses charges no more"
+    return low
+
+
+def _bisected(low: int, high: int, paid: Callable[[int], bool]) -> tuple[int, int]:
+    """The last number that is paid for and the first that is not, between two such."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if paid(middle) else (low, middle)
-    return low
+    return low, high
 
 
 @lru_cache(maxsize=64)
