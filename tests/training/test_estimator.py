@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -341,7 +342,8 @@ def test_replace_one_needs_records_of_which_none_were_dropped(data) -> None:
         model(relation="replace-one").fit_records(replace(data, may_drop=True))
 
 
-def test_names_of_features_are_the_data_sets(data) -> None:
-    named = replace(data, feature_names=("a", "b", "c"))
-    assert model().fit_records(named).feature_names_in_.tolist() == ["a", "b", "c"]
-    assert not hasattr(model().fit_records(named).fit_records(data), "feature_names_in_")
+def test_names_of_an_earlier_table_are_forgotten(data) -> None:
+    table = pl.DataFrame(X, schema=["a", "b", "c"])
+    fitted = model().fit(table, Y)
+    assert fitted.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert not hasattr(fitted.fit_records(data), "feature_names_in_")

@@ -128,9 +128,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
         """Fit to a data set, whose declared classes, size and norm are taken."""
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        if len(dataset.feature_names) == self.n_features_in_:
-            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
         return self._fitted(with_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> Facts:
