@@ -145,3 +145,45 @@ def test_units_are_stated(rows):
     assert scaler.statement_.unit == "patient" and scaler.statement_.at_most == 2
     alone = PrivateStandardizer((-2, 2), noise_multiplier=4.0, size=100).fit(rows)
     assert scaler.statement_.epsilon > 1.9 * alone.statement_.epsilon
+
+
+def test_interrupted_fits_claim_nothing(rows, monkeypatch):
+    scaler = PrivateStandardizer((-2, 2), noise_multiplier=4.0, size=100).fit(rows)
+    assert scaler.private_
+
+    def interrupted(rows):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scaler, "_sums", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scaler.fit(rows)
+    assert not scaler.private_ and scaler.event_ is None
+
+
+@pytest.mark.parametrize("transformer", DECLARED, ids=repr)
+def test_what_is_no_data_set_is_named(transformer, rows):
+    with pytest.raises(ValueError, match="Expected a data set of veracal.data, got ndarray"):
+        transformer.check_records(rows)
+
+
+@pytest.mark.parametrize("categories", [[0.1, 0.2], [1 / 3, 2 / 3], [0.1, 0.1 + 1e-12], [1, 2]])
+def test_categories_are_found_in_either_precision(categories):
+    rows = np.array(categories, dtype=np.float64)[:, None]
+    apart = len(set(rows.astype(np.float32).ravel())) == 2
+    for fitted in (np.float32, np.float64):
+        encoder = DeclaredOneHot([categories]).fit(rows.astype(fitted))
+        for asked in (np.float32, np.float64) if apart else (np.float64,):
+            found = encoder.transform(rows.astype(asked))
+            np.testing.assert_array_equal(found, np.eye(2))
+
+
+def test_numbers_beyond_single_precision_are_no_category():
+    encoder = DeclaredOneHot([[0.5, 1.5]]).fit([[0.5]])
+    assert (encoder.transform([[1e300], [-1e300], [0.7]]) == 0).all()
+    large = DeclaredOneHot([[1e300, 2e300]]).fit([[1.0]])
+    np.testing.assert_array_equal(large.transform([[2e300]]), [[0.0, 1.0]])
+
+
+def test_whole_numbers_are_compared_with_categories_as_they_were_declared():
+    halves = DeclaredOneHot([[0.0, 0.5]]).fit(np.array([[0], [1]], dtype=np.uint8))
+    np.testing.assert_array_equal(halves.transform([[0.5], [0.0]]), [[0, 1], [1, 0]])

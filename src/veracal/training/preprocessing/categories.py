@@ -22,7 +22,8 @@ class DeclaredOneHot(PrivateTransformer):
     ----------
     categories : sequence of sequences, one for each column, optional
         Every category of each column, numbers in ascending order. None: read off the
-        records, so not private.
+        records, so not private. Numbers are compared in single precision, unless two
+        categories are one there, so that records of both precisions find the same ones.
 
     Attributes
     ----------
@@ -79,7 +80,7 @@ class DeclaredOneHot(PrivateTransformer):
         if self.categories is None:
             self.encoder_ = OneHotEncoder(**_ENCODING).fit(rows[:])
         else:
-            dtype = rows.dtype if rows.dtype.kind in "fiu" else np.dtype(object)
+            dtype = _common_type(self.categories, rows.dtype)
             columns = [np.asarray(list(column), dtype) for column in self.categories]
             made_up = np.asarray([[column[0] for column in columns]], dtype)
             self.encoder_ = OneHotEncoder(categories=columns, **_ENCODING).fit(made_up)
@@ -87,6 +88,11 @@ class DeclaredOneHot(PrivateTransformer):
         return ()
 
     def _apply(self, rows: Array) -> Array:
+        wanted = self.categories_[0].dtype
+        if self.categories is not None and wanted.kind == "f" and rows.dtype.kind in "fiu":
+            with np.errstate(over="ignore"):
+                rows = rows.astype(wanted)
+            rows = np.where(np.isinf(rows), np.nan, rows)  # no category, and raises nothing
         encoded: Array = self.encoder_.transform(rows)
         return encoded
 
@@ -116,3 +122,16 @@ class DeclaredOneHot(PrivateTransformer):
         tags.input_tags.categorical = True
         tags.input_tags.allow_nan = True  # as any other value that was not declared
         return tags
+
+
+def _common_type(categories: Sequence[Sequence[Any]], found: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which categories are compared, by what is declared and the rows' kind."""
+    if found.kind not in "fiu":
+        return np.dtype(object)
+    with np.errstate(over="ignore"):
+        columns = [np.asarray(list(column), np.float64) for column in categories]
+        single = [column.astype(np.float32) for column in columns]
+    if found.kind in "iu" and all((column % 1 == 0).all() for column in columns):
+        return np.dtype(np.int64)
+    apart = all(len(np.unique(c)) == len(c) and np.isfinite(c).all() for c in single)
+    return np.dtype(np.float32 if apart else np.float64)

@@ -32,6 +32,9 @@ class PrivateTransformer(TransformerMixin, BaseEstimator, ABC):  # type: ignore[
     error that depends on a record.
     """
 
+    event_: Event | None
+    not_private_because_: tuple[str, ...]
+
     def event(self) -> Event | None:
         """Cost of one fit, known before any record is read; None: it costs nothing.
 
@@ -99,8 +102,11 @@ class PrivateTransformer(TransformerMixin, BaseEstimator, ABC):  # type: ignore[
 
     def _fitted(self, rows: Array | MappedRows, size: int | None) -> Self:
         """Learn, and write down what may be claimed."""
-        self.not_private_because_ = self._undeclared() + self._learn(rows, size)
-        self.event_ = self._cost()
+        cost = self._cost()
+        # What an earlier fit claimed must not outlive one that is interrupted.
+        self.event_, self.not_private_because_ = None, ("its fit did not end",)
+        reasons = self._undeclared() + self._learn(rows, size)
+        self.event_, self.not_private_because_ = cost, reasons
         return self
 
     @property
@@ -143,7 +149,12 @@ def float_type(rows: Array) -> np.dtype[Any]:
 
 
 def check_numbers(dataset: Dataset) -> None:
-    """Refuse images and text, by the form of the records alone."""
+    """Refuse what is no data set, images and text, by the form of the records alone."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
+            "for arrays."
+        )
     if dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu":
         raise DataError(
             f"{dataset.name}: features",
