@@ -1,11 +1,16 @@
 """A pipeline costs what its steps cost together, and leaks nothing between them."""
 
+import math
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectKBest
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import (
@@ -30,7 +35,7 @@ from veracal.privacy import (
     epsilon_for,
     open_ledger,
 )
-from veracal.training import NotPrivate, PrivateLogisticRegression
+from veracal.training import NotPrivate, PrivateLogisticRegression, PrivateSearch, score
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 from veracal.training.preprocessing import (
     BoundedScaler,
@@ -38,7 +43,7 @@ from veracal.training.preprocessing import (
     NormClipper,
     PrivateStandardizer,
 )
-from veracal.training.steps import event_of
+from veracal.training.steps import PART, event_of
 
 CODES = [[0.0, 1.0, 2.0]]
 KNOWN = OneHotEncoder(categories=CODES, handle_unknown="ignore")
@@ -217,16 +222,263 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
     assert first.n_output_features_ == other.n_output_features_
 
 
-@pytest.mark.parametrize(
-    "function",
-    [lambda X: X - X.mean(axis=0), lambda X: X / np.abs(X).max(), lambda X: X[:1]],
-    ids=["mean", "largest", "first"],
-)
+ACROSS = {
+    "mean": lambda X: X - X.mean(axis=0),
+    "largest": lambda X: X / np.abs(X).max(),
+    "first": lambda X: X[:1],
+    "number": lambda X: X * len(X),
+    "many": lambda X: X * (len(X) > 200),
+    "quantile": lambda X: np.minimum(X, np.quantile(X, 0.99, axis=0) * 5),
+    "columns": lambda X: X[:, X.any(axis=0)],
+    "occurs": lambda X: X + X.any(axis=0),
+    "negative": lambda X: X * (X.min() < 0),
+    "large": lambda X: X * (X > 1e5).any(),
+    "twice": lambda X: X + (len(np.unique(X, axis=0)) < len(X)),
+}
+
+
+@pytest.mark.parametrize("function", ACROSS.values(), ids=ACROSS)
 def test_a_function_across_rows_is_refused_before_a_record_is_read(data, ledger, function):
     pipeline = make_private_pipeline(FunctionTransformer(function), classifier())
     with pytest.raises(ValueError, match="each row by itself"):
         Holder(data, ledger).fit(pipeline)
     assert ledger.spent().epsilon == 0
+
+
+DECLARED = dict(classes=["no", "yes"], size=300)
+
+
+@pytest.mark.parametrize("function", list(ACROSS.values())[3:], ids=list(ACROSS)[3:])
+def test_a_function_across_rows_is_not_private_in_a_plain_fit(data, function):
+    for step in (
+        FunctionTransformer(function),
+        ColumnTransformer([("a", make_pipeline(FunctionTransformer(function)), [0, 1])]),
+    ):
+        pipeline = make_private_pipeline(step, classifier(**DECLARED))
+        assert not pipeline.fit(data.X, data.labels).private_
+        assert "turns rows apart" in pipeline.not_private_because_[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        None,
+        np.log1p,
+        np.square,
+        lambda X: X @ np.linspace(-1, 1, 3 * 50).reshape(3, 50),
+        lambda X: X[:, :1],
+        lambda X: np.sort(X, axis=1),
+        lambda X: np.array([[math.sqrt(v) for v in row] for row in X]),
+        lambda X: X / np.linalg.norm(X, axis=1, keepdims=True),
+    ],
+    ids=range(8),
+)
+def test_a_function_of_each_row_passes_the_trial(data, function):
+    pipeline = make_private_pipeline(FunctionTransformer(function), classifier(**DECLARED))
+    for dtype in (np.float64, np.float32):
+        rows = np.abs(data.X).astype(dtype)
+        with np.errstate(all="ignore"):
+            assert clone(pipeline).fit(rows + 1, data.labels).private_
+        records = Dataset(rows, data.y, data.classes, size=300)
+        assert clone(pipeline).fit_records(records).private_
+
+
+def test_columns_that_a_function_chooses_are_refused_or_told(data, ledger):
+    step = ColumnTransformer([("a", NormClipper(), lambda X: [int(X.mean() > 0)])])
+    pipeline = make_private_pipeline(step, classifier(**DECLARED))
+    with pytest.raises(ValueError, match="declared columns"):
+        Holder(data, ledger).fit(pipeline)
+    assert ledger.spent().epsilon == 0
+    assert not pipeline.fit(data.X, data.labels).private_
+    assert "chose the columns" in pipeline.not_private_because_[0]
+
+
+def picky(rows):
+    """Raise, warn or widen for some values."""
+    if (rows > 50).any():
+        raise RuntimeError("a value above 50")
+    if (rows < -50).any():
+        warnings.warn("a value below -50", stacklevel=1)
+    return np.hstack([rows, rows]) if (rows == 0.25).any() else 2 * rows
+
+
+def test_no_record_shows_in_an_error_or_a_warning_of_a_function(data, ledger):
+    rows = np.array(data.X)
+    rows[3], rows[5], rows[7] = 60.0, -60.0, 0.25
+    wild = Dataset(rows, data.y, data.classes, size=300)
+    inside = ColumnTransformer([("a", FunctionTransformer(picky), [0, 1, 2])])
+    for step in (FunctionTransformer(picky), inside, make_pipeline(inside)):
+        pipeline = make_private_pipeline(clone(step), classifier())
+        turned = Holder(wild, ledger).fit(pipeline).before_last(wild).X
+        expected = 2 * rows
+        expected[[3, 7]] = 0
+        np.testing.assert_array_equal(turned, expected)
+        assert pipeline.private_
+
+
+# ---------------------------------------------------------------- what stands where
+
+
+def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
+    scaler = standardizer().fit_records(data)
+    before = scaler.mean_.copy()
+    pipeline = make_private_pipeline(FrozenEstimator(scaler), classifier())
+    assert pipeline.event() == classifier().event()
+    Holder(data, ledger).fit(pipeline)
+    np.testing.assert_array_equal(scaler.mean_, before)
+    assert pipeline.private_ and scaler.private_
+    np.testing.assert_array_equal(pipeline.before_last(data).X, scaler.transform(data.X))
+
+
+def test_what_is_frozen_must_be_fitted_turn_rows_apart_and_be_private(data):
+    pca = PCA(2).fit(np.eye(3))
+    assert make_private_pipeline(FrozenEstimator(pca), classifier()).fit_records(data).private_
+    for frozen, told in (
+        (PCA(2), "not fitted"),
+        (FunctionTransformer(ACROSS["mean"]).fit(data.X), "each row by itself"),
+        (BoundedScaler().fit(data.X), "What is frozen is not private: the bounds"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            make_private_pipeline(FrozenEstimator(frozen), classifier()).check_records(data)
+
+
+def test_classifiers_stand_at_the_end_and_are_charged_there(data):
+    plain = make_pipeline(NormClipper(), classifier())
+    for steps, told in (
+        ((classifier(), classifier()), "only be the last step"),
+        ((plain, classifier()), "only be the last step"),
+        ((FeatureUnion([("a", classifier())]), classifier()), "only be the last step"),
+        ((NormClipper(), plain), "Make what is inside it a PrivatePipeline"),
+        ((NormClipper(), FrozenEstimator(classifier().fit_records(data))), "transformer as"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            make_private_pipeline(*steps).event()
+    nested = make_private_pipeline("passthrough", PrivatePipeline(plain.steps))
+    assert nested.event() == classifier().event()
+
+
+def test_what_is_no_data_set_is_named(data):
+    with pytest.raises(ValueError, match="Expected a data set of veracal.data, got ndarray"):
+        make_private_pipeline(NormClipper(), classifier()).fit_records(data.X)
+
+
+def test_a_step_stands_in_one_place(data):
+    scaler = standardizer()
+    for steps in ((scaler, scaler), (FeatureUnion([("a", scaler), ("b", scaler)]),)):
+        with pytest.raises(ValueError, match="every step once"):
+            make_private_pipeline(*steps, classifier()).event()
+    # These are copied before they are fitted.
+    twice = ColumnTransformer([("a", scaler, [0]), ("b", scaler, [1])])
+    assert make_private_pipeline(twice, classifier()).fit_records(data).private_
+
+
+# ---------------------------------------------------------------- claims
+
+
+def test_claims_are_written_down_when_a_fit_ends(data):
+    leaky = make_private_pipeline(StandardScaler(), classifier(**DECLARED))
+    leaky.fit(data.X, data.labels).set_params(standardscaler="passthrough")
+    assert not leaky.private_
+    paid = make_private_pipeline(standardizer(), classifier()).fit_records(data)
+    event, text = paid.event_, paid.statement_.text()
+    paid.set_params(privatestandardizer="passthrough", privatelogisticregression__delta=0.1)
+    paid.set_params(privatelogisticregression__unit=Unit("patient"))
+    assert paid.event_ == event and paid.statement_.text() == text
+    paid.set_params(privatelogisticregression=classifier())
+    assert paid.private_ and paid.event_ == event
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_an_interrupted_fit_keeps_no_claim(data, plain, monkeypatch):
+    pipeline = make_private_pipeline(standardizer(size=300), classifier(**DECLARED))
+
+    def fit():
+        return pipeline.fit(data.X, data.labels) if plain else pipeline.fit_records(data)
+
+    assert fit().private_
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline.steps[-1][1], "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit()
+    assert not pipeline.private_ and pipeline.event_ is None
+    assert pipeline.statement_.reasons == ("its fit did not end",)
+
+
+def test_what_was_never_fitted_as_a_whole_claims_nothing(data):
+    pipeline = make_private_pipeline(standardizer(), classifier())
+    with pytest.raises(NotFittedError):
+        _ = pipeline.private_
+    pipeline.fit_records(data)
+    assert not pipeline[1:].private_ and isinstance(pipeline[1:].statement_, NotPrivate)
+    free = make_private_pipeline(NormClipper(), BoundedScaler((0, 1))).fit_records(data)
+    assert free.private_ and free.statement_.reasons == ("nothing in it is charged",)
+
+
+class Dearer(PrivateStandardizer):
+    """Costs more in the end than it said before."""
+
+    def _learn(self, rows, size):
+        reasons = super()._learn(rows, size)
+        self.noise_multiplier /= 2
+        return reasons
+
+    def _fitted(self, rows, size):
+        super()._fitted(rows, size)
+        self.event_ = self._cost()
+        return self
+
+
+def test_what_costs_something_else_than_was_charged_is_not_private(data):
+    dear = make_private_pipeline(Dearer((-3, 3), noise_multiplier=4.0), classifier())
+    assert dear.fit_records(data).not_private_because_ == (
+        "its steps cost something else than was charged",
+    )
+
+
+def test_a_part_does_not_speak_for_the_whole(data):
+    inner = make_private_pipeline(both(), classifier())
+    pipeline = make_private_pipeline(NormClipper(9.0), inner)
+    for _ in range(2):
+        pipeline.fit_records(data)
+        assert pipeline.private_ and pipeline.event_ == pipeline.event()
+        assert not inner.private_ and inner.statement_.reasons == (PART,)
+        for part in (inner[-1], inner[0].transformers_[0][1]):
+            assert not part.private_ and part.statement_.reasons == (PART,)
+    assert inner.fit_records(data).private_
+    alone = clone(inner[-1]).fit_records(data)
+    assert alone.private_ and alone.statement_.epsilon < pipeline.statement_.epsilon
+    transforming = make_private_pipeline(standardizer(size=300))
+    transforming.fit_transform(data.X)
+    assert transforming.private_ and not transforming[0].private_
+
+
+def test_steps_that_disagree_claim_nothing_in_a_plain_fit(data):
+    pipeline = make_private_pipeline(
+        standardizer(relation="replace-one"), classifier(**DECLARED)
+    ).fit(data.X, data.labels)
+    assert not pipeline.private_ and pipeline.event_ is None
+    assert "relation" in pipeline.not_private_because_[0]
+
+
+# ---------------------------------------------------------------- scores
+
+
+def test_a_pipeline_and_a_search_of_one_are_scored(data):
+    pipeline = make_private_pipeline(standardizer(), "passthrough", classifier())
+    scaler, _, last = (step for _, step in pipeline.fit_records(data).steps)
+    expected = last.logits(scaler.transform(data.X))
+    np.testing.assert_array_equal(score(pipeline, data).values, expected)
+    search = PrivateSearch(clone(pipeline), [{}], mean=2.0).fit_records(data)
+    np.testing.assert_array_equal(
+        score(search, data).values, search.best_estimator_.logits(data.X)
+    )
+    assert not hasattr(make_private_pipeline(NormClipper()), "logits")
+
+
+# ---------------------------------------------------------------- odd numbers
 
 
 def test_numbers_that_overflow_raise_nothing_and_become_zero(data):

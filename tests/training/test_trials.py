@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures
 
 from veracal import _random
 from veracal.data import Dataset
 from veracal.privacy import Composed, DiscreteGaussian, Gaussian, Parallel, Search
-from veracal.training import PrivateLogisticRegression, trials
+from veracal.training import PrivateLogisticRegression, PrivateSearch, trials
 from veracal.training.pipeline import make_private_pipeline
 from veracal.training.preprocessing import NormClipper
 
@@ -153,3 +153,23 @@ def test_huge_numbers_are_scored_without_a_word(data):
     squares = make_private_pipeline(FunctionTransformer(np.square), NormClipper(), plain)
     for model in (plain, squares):
         assert 0 <= trials.correct(model.fit_records(data), wild) <= 600
+
+
+def test_no_record_raises_in_pipelines_and_searches_inside_one_another(data):
+    rows = np.array(data.X)
+    rows[7] = 1e200  # whose square is infinite
+    wild = Dataset(rows, data.y, data.classes, size=600)
+    plain = PrivateLogisticRegression(
+        epsilon=None, noise_multiplier=1.0, steps=2, sampling_rate=1.0
+    )
+    squares = make_private_pipeline(PolynomialFeatures(2), plain)
+    search = PrivateSearch(squares, [{}], mean=2.0)
+    for model in (
+        make_private_pipeline("passthrough", squares),
+        search,
+        make_private_pipeline(NormClipper(1e100), search),
+    ):
+        fitted = model.fit_records(wild)
+        assert 0 <= trials.correct(fitted, wild) <= 600
+        # Where nothing overflows, the count is that of the model's own predictions.
+        assert trials.correct(fitted, data) == (fitted.predict(data.X) == data.labels).sum()

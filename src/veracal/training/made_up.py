@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from veracal._types import Array
+from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
@@ -58,8 +58,7 @@ def made_up_like(
     It depends on no record and, under add-remove, not on how many there are.
     """
     n = len(X) if relation == "replace-one" else max(_ROWS, len(classes))
-    rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    some = rng.uniform(0.1, 0.9, (_ROWS, X.shape[1]))  # where usual functions have a value
+    some = usual_rows(X.shape[1])
     if norm is not None:
         some *= norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
     rows = np.abs(some * 100).astype(np.uint8) if X.dtype.kind == "u" else some.astype(X.dtype)
@@ -71,3 +70,9 @@ def made_up_like(
         norm=norm,
         name=name,
     )
+
+
+def usual_rows(width: int) -> Floats:
+    """A few rows of numbers for which usual functions have a value."""
+    rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
+    return rng.uniform(0.1, 0.9, (_ROWS, width))

@@ -1,26 +1,54 @@
 """Pipelines that are charged as a whole."""
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.privacy import Event, Statement, Unit, statement
 from veracal.training.guarantee import NotPrivate
 from veracal.training.made_up import made_up
 from veracal.training.preprocessing.transformer import check_numbers
 from veracal.training.steps import (
-    PrivateStep,
+    PART,
+    both_transformed,
     composed,
     event_of,
     fit_to,
-    inner_steps,
-    is_row_by_row,
+    is_private_step,
+    own_reasons,
     private_steps,
-    transformed,
+    unpaid_reasons,
 )
+from veracal.training.structure import all_steps, is_absent
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+    """A decorator: the method is there where a check of the pipeline says so."""
+    decorator: Callable[[Method], Method] = available_if(check)
+    return decorator
+
+
+def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
+    """Whether the last step gives logits; raises what scikit-learn expects if not."""
+    getattr(pipeline.steps[-1][1], "logits")  # noqa: B009
+    return True
+
+
+def _check_last(step: Any) -> None:
+    """Refuse a last step that neither takes data sets nor transforms rows."""
+    if not (is_absent(step) or is_private_step(step) or hasattr(step, "transform")):
+        raise ValueError(
+            f"Expected a private classifier or a transformer as the last step, got {step!r}. "
+            "Make what is inside it a PrivatePipeline, or put its steps here."
+        )
 
 
 class PrivatePipeline(Pipeline):  # type: ignore[misc]
@@ -48,13 +76,20 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
     private_ : bool
     not_private_because_ : tuple of str
     statement_ : Statement or NotPrivate
+        Where nothing is charged, ``NotPrivate`` says so.
 
     Guarantees
     ----------
     All steps protect the same unit under one relation, or :meth:`event` raises. In
     :meth:`fit_records` a record meets nothing but steps that are charged, and functions of
-    itself alone; what is not finite on the way becomes zero. Steps that learn nothing are
-    fitted to made-up records.
+    itself alone; what is not finite on the way becomes zero, and so does a row for which a
+    function of the user's raises an error. Steps that learn nothing are fitted to made-up
+    records. That a function turns each row by itself is the *user's word*: a trial on made-up
+    rows catches mistakes, and proves nothing.
+
+    Claims are written down when a fit ends, and nothing that is done to the steps afterwards
+    changes them. A charged step claims nothing by itself once it is a part of a pipeline: its
+    own cost is less than that of the whole.
 
     Examples
     --------
@@ -66,6 +101,8 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
     >>> model.event() == PrivateLogisticRegression(epsilon=1.0).event()
     True
     """
+
+    event_: Event | None
 
     def __init__(
         self,
@@ -86,7 +123,9 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
             Naming the step that learns from the records without stating what that costs.
         """
         self._unit()
-        return event_of(self)
+        cost = event_of(self)
+        _check_last(self.steps[-1][1])
+        return cost
 
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be fitted, by what is public about it.
@@ -99,9 +138,9 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
         twin = clone(self)
         for _, step in twin.steps[:-1]:
             fit_to(step, stand_in, stand_in)
-            stand_in = transformed(step, stand_in)
+            stand_in, _ = both_transformed(step, stand_in, stand_in)
         last = twin.steps[-1][1]
-        if isinstance(last, PrivateStep):
+        if is_private_step(last):
             last.check_records(stand_in)
         else:
             fit_to(last, stand_in, stand_in)
@@ -109,42 +148,61 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
     def fit_records(self, dataset: Dataset) -> Self:
         """Fit to a data set, whose declared classes, size and norm are taken."""
         self.check_records(dataset)
-        cost = self.event()
-        stand_in = made_up(dataset, "add-remove" if cost is None else cost.relation)
+        charged = self.event()
+        self._forget()
+        stand_in = made_up(dataset, "add-remove" if charged is None else charged.relation)
         for _, step in self.steps[:-1]:
             fit_to(step, dataset, stand_in)
-            dataset, stand_in = (transformed(step, part) for part in (dataset, stand_in))
+            dataset, stand_in = both_transformed(step, dataset, stand_in)
         fit_to(self.steps[-1][1], dataset, stand_in)
+        self._claim([])
+        if self.event_ != charged:
+            self.not_private_because_ += ("its steps cost something else than was charged",)
         return self
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Fit to rows and labels as scikit-learn does, and say what was inferred."""
+        self._forget()
+        super().fit(X, y, **params)
+        return self._claim(unpaid_reasons(self))
+
+    @_if(Pipeline._can_fit_transform)
+    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
+        """Likewise, and turn the rows."""
+        self._forget()
+        result = super().fit_transform(X, y, **params)
+        self._claim(unpaid_reasons(self))
+        return result
+
+    @_if(_last_has_logits)
+    def logits(self, X: Any) -> Floats:
+        """Scores of shape (n, k) of the last step, whose softmax are the probabilities."""
+        check_is_fitted(self)
+        for _, step in self.steps[:-1]:
+            X = X if is_absent(step) else step.transform(X)
+        result: Floats = self.steps[-1][1].logits(X)
+        return result
 
     def before_last(self, dataset: Dataset) -> Dataset:
         """A data set as the fitted steps before the last one turn it, without any error."""
+        stand_in = made_up(dataset, "add-remove")
         for _, step in self.steps[:-1]:
-            dataset = transformed(step, dataset)
+            dataset, stand_in = both_transformed(step, dataset, stand_in)
         return dataset
 
-    @property
-    def event_(self) -> Event | None:
-        """Cost of the fit that was done; None: nothing, or no guarantee (``private_``)."""
-        check_is_fitted(self)
-        paid = [step.event_ for _, step in private_steps(self)]
-        return composed([event for event in paid if event is not None])
+    # ------------------------------------------------------------ what a fit claims
 
     @property
     def not_private_because_(self) -> tuple[str, ...]:
         """What was read off the records without being paid for, step by step."""
-        check_is_fitted(self)
-        reasons = [
-            f"{name}: {why}"
-            for name, step in private_steps(self)
-            for why in step.not_private_because_
-        ]
-        reasons += [
-            f"{name}: {type(step).__name__} learns from the records and states no cost"
-            for name, step in inner_steps(self)
-            if not (isinstance(step, PrivateStep) or is_row_by_row(step))
-        ]
-        return tuple(reasons)
+        if "_reasons" not in vars(self):
+            check_is_fitted(self)
+            return ("its steps were fitted, and not the whole",)
+        return self._reasons
+
+    @not_private_because_.setter
+    def not_private_because_(self, reasons: tuple[str, ...]) -> None:
+        self._reasons = reasons
 
     @property
     def private_(self) -> bool:
@@ -156,9 +214,29 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
         """What this fit promises, in words and as JSON; computed when asked for."""
         if not self.private_ or self.event_ is None:
             return NotPrivate(self.not_private_because_ or ("nothing in it is charged",))
-        charged = [name for name, step in private_steps(self) if step.event_ is not None]
+        delta, unit, charged = self._stated
         covers = (f"what these steps learnt: {', '.join(charged)}",)
-        return statement(self.event_, self._delta(), self._unit(), covers=covers)
+        return statement(self.event_, delta, unit, covers=covers)
+
+    def _forget(self) -> None:
+        """What an earlier fit claimed must not outlive one that is interrupted."""
+        self.event_, self.not_private_because_ = None, ("its fit did not end",)
+
+    def _claim(self, reasons: list[str]) -> Self:
+        """Write down what this fit may claim; its steps claim nothing for themselves."""
+        found = private_steps(self)
+        told = [f"{name}: {why}" for name, step in found for why in own_reasons(step)]
+        paid = [(name, step.event_) for name, step in found if step.event_ is not None]
+        try:
+            cost, unit = composed([event for _, event in paid]), self._unit()
+        except ValueError as refused:
+            cost, unit, told = None, None, [*told, str(refused)]
+        self._stated = self._delta(), unit, tuple(name for name, _ in paid)
+        self.event_, self.not_private_because_ = cost, (*told, *reasons)
+        for _, step in all_steps(self):
+            if step is not self and is_private_step(step) and step.event_ is not None:
+                step.not_private_because_ = (*own_reasons(step), PART)
+        return self
 
     def _delta(self) -> float:
         """The largest delta that a step states its epsilon at."""

@@ -1,12 +1,12 @@
 """Steps of a pipeline: what they cost together, and how they are fitted to a data set."""
 
-from collections.abc import Iterator
+import warnings
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from scipy import sparse
 from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import (
     Binarizer,
@@ -20,10 +20,21 @@ from veracal._types import Array, Ints
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Composed, Event
-from veracal.training.made_up import made_up
+from veracal.training.made_up import usual_rows
 from veracal.training.preprocessing.transformer import PrivateTransformer
+from veracal.training.rows_apart import apply_to_all, check_rows_apart, finite, in_form
+from veracal.training.structure import (
+    all_steps,
+    check_structure,
+    chooses_columns,
+    inner_steps,
+    is_absent,
+    parts_of,
+)
 
 _ROWS = 65_536  # rows that are transformed together
+_FORM = 16  # made-up rows that show the form of a step's result
+PART = "it is a part of a pipeline, whose statement counts"
 _ROW_BY_ROW = (FunctionTransformer, Normalizer, Binarizer, PolynomialFeatures)
 _INSTEAD = {
     "StandardScaler": "PrivateStandardizer, or BoundedScaler with declared bounds",
@@ -65,8 +76,8 @@ def event_of(estimator: Any) -> Event | None:
     Raises
     ------
     ValueError
-        Naming the step that learns from the records without stating what that costs, or if
-        steps protect different neighbors.
+        Naming the step that learns from the records without stating what that costs, one
+        that stands where it cannot or twice, or if steps protect different neighbors.
 
     Examples
     --------
@@ -78,7 +89,7 @@ def event_of(estimator: Any) -> Event | None:
     """
     events = []
     for name, step in inner_steps(estimator):
-        if isinstance(step, PrivateStep):
+        if is_private_step(step):
             cost = step.event()
             if cost is not None:
                 events.append(cost)
@@ -87,13 +98,19 @@ def event_of(estimator: Any) -> Event | None:
                 "Expected steps that state their cost or learn nothing from the records, got "
                 f"{step!r}{f' as {name!r}' if name else ''}. {_advice(step)}"
             )
+    check_structure(estimator)
     return composed(events)
+
+
+def is_private_step(step: Any) -> bool:
+    """Whether a step states its cost and takes whole data sets; a frozen one does neither."""
+    return isinstance(step, PrivateStep) and not isinstance(step, FrozenEstimator)
 
 
 def private_steps(estimator: Any) -> list[tuple[str, Any]]:
     """The steps inside an estimator that state their cost, with their names."""
     found = inner_steps(estimator)
-    return [(name, step) for name, step in found if isinstance(step, PrivateStep)]
+    return [(name, step) for name, step in found if is_private_step(step)]
 
 
 def composed(events: list[Event]) -> Event | None:
@@ -103,36 +120,64 @@ def composed(events: list[Event]) -> Event | None:
     return events[0] if events else None
 
 
-def inner_steps(estimator: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """All that is fitted inside an estimator, with the names that lead to it."""
-    if isinstance(estimator, Pipeline):
-        parts = [(key, step) for key, step in estimator.steps]
-    elif isinstance(estimator, ColumnTransformer):
-        fitted = vars(estimator).get("transformers_")
-        listed = [*estimator.transformers, ("remainder", estimator.remainder, None)]
-        parts = [(key, step) for key, step, _ in (fitted or listed)]
-    elif isinstance(estimator, FeatureUnion):
-        parts = [(key, step) for key, step in estimator.transformer_list]
-    else:
-        if not _is_absent(estimator):
-            yield name, estimator
-        return
-    for key, step in parts:
-        yield from inner_steps(step, f"{name}__{key}" if name else key)
+def is_taken_at_its_word(step: Any) -> bool:
+    """Whether nobody but the user knows that a step turns each row by itself."""
+    if isinstance(step, FrozenEstimator):
+        return not isinstance(step.estimator, PrivateTransformer)
+    return type(step) is FunctionTransformer and step.func is not None
 
 
 def is_row_by_row(step: Any) -> bool:
     """Whether a transformer of scikit-learn turns each row by itself and learns nothing.
 
-    A ``FunctionTransformer`` is taken at its function's word here; fitted to a data set, it
-    is tried on made-up rows first.
+    Guarantees
+    ----------
+    For ``Normalizer``, ``Binarizer``, ``PolynomialFeatures``, and ``OneHotEncoder`` with
+    declared categories it is known. A ``FunctionTransformer`` is the *user's word* that its
+    function turns each row by itself and holds nothing of the records; so is a
+    ``FrozenEstimator``, of which no fit changes anything, that it was fitted to public
+    records or paid for before. Both are tried on made-up rows
+    (:func:`veracal.training.rows_apart.check_rows_apart`), which catches mistakes and proves
+    nothing.
     """
+    if type(step) is FrozenEstimator:
+        return not own_reasons(step.estimator)
     if type(step) is OneHotEncoder:
         declared = not isinstance(step.categories, str)
         counts = step.min_frequency is not None or step.max_categories is not None
         quiet = step.handle_unknown in ("ignore", "infrequent_if_exist") and step.drop is None
         return declared and quiet and not counts
     return type(step) in _ROW_BY_ROW
+
+
+def own_reasons(step: Any) -> list[str]:
+    """Why a fitted step is not private, but for being a part of something."""
+    return [why for why in getattr(step, "not_private_because_", ()) if why != PART]
+
+
+def unpaid_reasons(estimator: Any) -> list[str]:
+    """What a plain fit read off the records, or may have, in steps that state no cost."""
+    reasons = []
+    for name, step in all_steps(estimator):
+        kind = type(step).__name__
+        if chooses_columns(step):
+            reasons.append(f"{name}: a function chose the columns by looking at the records")
+        if parts_of(step) is not None or is_absent(step) or is_private_step(step):
+            continue
+        if not is_row_by_row(step):
+            reasons.append(f"{name}: {kind} learns from the records and states no cost")
+        elif is_taken_at_its_word(step) and not _passes_trial(step):
+            reasons.append(f"{name}: {kind} did not pass a trial that it turns rows apart")
+    return reasons
+
+
+def _passes_trial(step: Any) -> bool:
+    """Whether a step that was fitted plainly turns made-up rows each by itself."""
+    try:
+        check_rows_apart(step, usual_rows(step.n_features_in_))
+    except Exception:  # whatever a function may raise for rows that it was not made for
+        return False
+    return True
 
 
 def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
@@ -149,12 +194,12 @@ def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
     stand_in : Dataset
         Made-up records in the form of the data set's.
     """
-    if isinstance(step, PrivateStep):
+    if is_private_step(step):
         step.fit_records(dataset)
     elif isinstance(step, Pipeline):
         for _, inner in step.steps:
             fit_to(inner, dataset, stand_in)
-            dataset, stand_in = (transformed(inner, part) for part in (dataset, stand_in))
+            dataset, stand_in = both_transformed(inner, dataset, stand_in)
     elif isinstance(step, ColumnTransformer):
         _fit_quietly(step, stand_in)
         for _, inner, columns in step.transformers_:
@@ -163,66 +208,67 @@ def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
         _fit_quietly(step, stand_in)
         for _, inner in step.transformer_list:
             fit_to(inner, dataset, stand_in)
-    elif not _is_absent(step):
-        _fit_quietly(step, stand_in)
-        _check_rows_apart(step, stand_in.X[:4])
+    elif not is_absent(step):
+        if not isinstance(step, FrozenEstimator):
+            _fit_quietly(step, stand_in)
+        if is_taken_at_its_word(step):
+            check_rows_apart(step, stand_in.X[:_FORM])
 
 
-def transformed(step: Any, dataset: Dataset) -> Dataset:
-    """A data set as a fitted step turns it, in memory.
+def both_transformed(step: Any, dataset: Dataset, stand_in: Dataset) -> tuple[Dataset, Dataset]:
+    """A data set and its stand-in as a fitted step turns them, in memory.
 
     Guarantees
     ----------
-    What is not finite becomes zero, entry by entry, so that no later step can fail for it.
-    No warning tells of any of that.
+    What is not finite becomes zero, entry by entry, so that no later step can fail for it,
+    and so does a row for which a function of the user's raises an error. No warning tells of
+    any of that.
     """
-    if _is_absent(step):
+    return _transformed(step, dataset, stand_in), _transformed(step, stand_in, stand_in)
+
+
+def _transformed(step: Any, dataset: Dataset, stand_in: Dataset) -> Dataset:
+    """A data set as a fitted step turns it, in the form of its stand-in."""
+    if is_absent(step):
         return dataset
-    n = len(dataset)
+    n, form = len(dataset), stand_in.X[:_FORM]
     with np.errstate(all="ignore"):
         if n == 0:  # scikit-learn takes no empty array: learn the width elsewhere
-            X = turned(step, made_up(dataset, "add-remove").X[:])[:0]
+            X = turned(step, form, form)[:0]
         else:
             blocks = (dataset.X[start : start + _ROWS] for start in range(0, n, _ROWS))
-            X = np.concatenate([turned(step, block) for block in blocks])
+            X = np.concatenate([turned(step, block, form) for block in blocks])
     norm = step.longest_row() if isinstance(step, PrivateTransformer) else None
     X.flags.writeable = False  # or the data set would copy it
     return replace(dataset, X=X, norm=norm, feature_names=())
 
 
-def turned(step: Any, X: Array) -> Array:
-    """Rows as a fitted step turns them, with zero for what is not finite after any step."""
-    if _is_absent(step):
+def turned(step: Any, X: Array, form: Array) -> Array:
+    """Rows as a fitted step turns them, with zero for what is not finite after any step.
+
+    What the step makes of made-up rows, ``form``, gives the width and the type of the result.
+    """
+    if is_absent(step):
         return X
     if isinstance(step, Pipeline):
         for _, inner in step.steps:
-            X = turned(inner, X)
+            X, form = turned(inner, X, form), turned(inner, form, form)
         return X
     if isinstance(step, ColumnTransformer):
-        parts = [(key, inner, X[:, _chosen(X, at)]) for key, inner, at in step.transformers_]
+        parts = [(key, inner, _chosen(X, at)) for key, inner, at in step.transformers_]
     elif isinstance(step, FeatureUnion):
-        parts = [(key, inner, X) for key, inner in step.transformer_list]
+        parts = [(key, inner, _chosen(X, slice(None))) for key, inner in step.transformer_list]
+    elif isinstance(step, PrivateTransformer):
+        return finite(step.transform(X))
     else:
-        return _finite(step.transform(X))
+        return apply_to_all(step, X, in_form(step, form))
     weights = step.transformer_weights or {}
     kept = [
-        _finite(turned(inner, part) * weights.get(key, 1.0))
-        for key, inner, part in parts
+        finite(turned(inner, X[:, at], form[:, at]) * weights.get(key, 1.0))
+        for key, inner, at in parts
         if not (isinstance(inner, str) and inner == "drop")
     ]
     return np.hstack([np.empty((len(X), 0), kept[0].dtype if kept else float), *kept])
-
-
-def _is_absent(step: Any) -> bool:
-    """Whether a step is one of scikit-learn's words for none."""
-    return step is None or isinstance(step, str)
-
-
-def _finite(rows: Any) -> Array:
-    """A dense array of floats, with zero for what is not finite."""
-    dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
-    numbers = dense if dense.dtype in (np.float32, np.float64) else dense.astype(np.float64)
-    return np.where(np.isfinite(numbers), numbers, 0)
 
 
 def _chosen(X: Array | MappedRows, columns: Any) -> Ints:
@@ -240,25 +286,16 @@ def _columns(dataset: Dataset, columns: Any) -> Dataset:
 
 def _fit_quietly(step: Any, stand_in: Dataset) -> None:
     """Fit to made-up rows, of whose odd values nobody need hear."""
-    with np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
         step.fit(stand_in.X[:])
-
-
-def _check_rows_apart(step: Any, rows: Array) -> None:
-    """Refuse a function that lets one row change another's result, tried on made-up rows."""
-    with np.errstate(all="ignore"):
-        together = _finite(step.transform(rows))
-        alone = np.concatenate([_finite(step.transform(row[None])) for row in rows])
-    if together.shape != alone.shape or not np.allclose(together, alone, rtol=1e-9, atol=1e-12):
-        raise ValueError(
-            f"Expected a step that turns each row by itself, got {step!r}, whose result for a "
-            "row depends on the others. Use constants that are known without the records."
-        )
 
 
 def _advice(step: Any) -> str:
     """What to use instead of a step that would leak."""
     name = type(step).__name__
+    if isinstance(step, FrozenEstimator):
+        return f"What is frozen is not private: {'; '.join(own_reasons(step.estimator))}."
     if name in _INSTEAD:
         return f"Use {_INSTEAD[name]}."
     return (

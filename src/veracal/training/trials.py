@@ -13,6 +13,7 @@ from veracal.privacy.answers.noise import add_discrete_gaussian
 from veracal.privacy.costs.selection import stopping_rate
 from veracal.privacy.events import Law
 from veracal.training.pipeline import PrivatePipeline
+from veracal.training.winner import Winner
 
 _BLOCK = 256  # rows that are predicted together
 
@@ -145,9 +146,7 @@ def correct(model: Any, dataset: Dataset) -> int:
     Every block has the same shape, the last one filled up with copies of a row of its own:
     whoever stands beside a record, its prediction has the same bits.
     """
-    if isinstance(model, PrivatePipeline):
-        # Through its own steps, or numbers that overflow there would raise an error here.
-        dataset, model = model.before_last(dataset), model.steps[-1][1]
+    dataset, model = innermost(model, dataset)
     labels, total = dataset.labels, 0
     for start in range(0, len(dataset), _BLOCK):
         index = np.minimum(np.arange(start, start + _BLOCK), len(dataset) - 1)
@@ -156,3 +155,17 @@ def correct(model: Any, dataset: Dataset) -> int:
             predicted = model.predict(dataset.X[index])
         total += int((predicted == labels[index])[:real].sum())
     return total
+
+
+def innermost(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
+    """The classifier inside pipelines and searches, and the records as they reach it.
+
+    Scikit-learn would raise an error for numbers that overflow on the way; steps that are
+    walked through one by one put zero there, as they did in the fit.
+    """
+    while isinstance(model, PrivatePipeline | Winner):
+        if isinstance(model, Winner):
+            model = model.best_estimator_
+        else:
+            dataset, model = model.before_last(dataset), model.steps[-1][1]
+    return dataset, model
