@@ -88,7 +88,7 @@ class DeclaredOneHot(PrivateTransformer):
         return ()
 
     def _apply(self, rows: Array) -> Array:
-        wanted = self.categories_[0].dtype
+        wanted = self.encoder_.categories_[0].dtype
         if self.categories is not None and wanted.kind == "f" and rows.dtype.kind in "fiu":
             with np.errstate(over="ignore"):
                 rows = rows.astype(wanted)
