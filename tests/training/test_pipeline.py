@@ -25,6 +25,7 @@ from sklearn.preprocessing import (
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from veracal.data import Dataset
+from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError, DataError
 from veracal.privacy import (
     Budget,
@@ -476,6 +477,15 @@ def test_a_pipeline_and_a_search_of_one_are_scored(data):
         score(search, data).values, search.best_estimator_.logits(data.X)
     )
     assert not hasattr(make_private_pipeline(NormClipper()), "logits")
+
+
+@pytest.mark.parametrize("step", [both(), NormClipper(), Normalizer()], ids=range(3))
+def test_records_on_disk_are_scored_like_those_in_memory(data, step, tmp_path):
+    np.save(tmp_path / "x.npy", data.X)
+    mapped = MappedRows.of(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    there = Dataset(mapped, data.y, data.classes, size=300)
+    pipeline = make_private_pipeline(clone(step), classifier()).fit_records(there)
+    np.testing.assert_array_equal(score(pipeline, there).values, score(pipeline, data).values)
 
 
 # ---------------------------------------------------------------- odd numbers

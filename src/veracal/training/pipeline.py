@@ -10,10 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from veracal._types import Floats
 from veracal.data import Dataset
+from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Statement, Unit, statement
 from veracal.training.guarantee import NotPrivate
 from veracal.training.made_up import made_up
-from veracal.training.preprocessing.transformer import check_numbers
+from veracal.training.preprocessing.transformer import PrivateTransformer, check_numbers
 from veracal.training.steps import (
     PART,
     both_transformed,
@@ -179,6 +180,8 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
         """Scores of shape (n, k) of the last step, whose softmax are the probabilities."""
         check_is_fitted(self)
         for _, step in self.steps[:-1]:
+            if isinstance(X, MappedRows) and not isinstance(step, PrivateTransformer):
+                X = X[:]  # scikit-learn's steps take no rows on disk
             X = X if is_absent(step) else step.transform(X)
         result: Floats = self.steps[-1][1].logits(X)
         return result
