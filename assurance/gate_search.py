@@ -237,6 +237,8 @@ class DefaultFitted(PrivateSearch):
     """Fit the default to the records."""
 
     def _stand_in(self, facts: Facts) -> Dataset:
+        if len(facts.codes) < len(facts.X):  # labels that have not been read
+            return super()._stand_in(facts)
         return module._dataset(facts)
 
 
