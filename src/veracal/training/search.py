@@ -25,7 +25,7 @@ from veracal.privacy.events import LAWS, Law
 from veracal.training.estimator import PrivateClassifier
 from veracal.training.facts import Facts
 from veracal.training.made_up import made_up_like
-from veracal.training.steps import PrivateStep
+from veracal.training.steps import is_private_step
 from veracal.training.trials import (
     Trial,
     best_trial,
@@ -164,7 +164,7 @@ class PrivateSearch(Winner, PrivateClassifier):
             raise ValueError(
                 f"Expected a holdout between 0 and 1, got holdout={self.holdout!r}."
             )
-        if not isinstance(self.estimator, PrivateStep):
+        if not is_private_step(self.estimator):
             raise ValueError(
                 f"Expected an estimator of veracal.training, got {self.estimator!r}: others "
                 "do not say what they cost. Put scikit-learn's steps into a PrivatePipeline."
