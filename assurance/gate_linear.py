@@ -245,7 +245,7 @@ class Case:
         }
         if self.dtype == "float64" and rng.random() < 0.5:
             outputs = 1 if self.classes == 2 else self.classes
-            size = rng.choice([1.0, 1e12, 1e30])
+            size = rng.choice([1.0, 1e12, 1e29])
             public = rng.standard_normal((outputs, WIDTH)), rng.standard_normal(outputs)
             settings["initial"] = size * public[0], size * public[1]
         return settings

@@ -1,11 +1,12 @@
 """Training on a matrix larger than memory stays small.
 
-The real classifier is fitted to a matrix on disk, as a numpy map and as a data set, by a forked
-child, whose peak resident memory is compared with a bound: with ``--long``, 10 million rows of
-128 numbers against 1.5 GB in all; otherwise 400 MB against their own size.
+The real classifier is fitted to a matrix on disk, as a numpy map and as a data set, by a fresh
+process, whose peak resident memory is compared with a bound: with ``--long``, 10 million rows
+of 128 numbers against 1.5 GB in all; otherwise 400 MB against their own size.
 """
 
-from collections.abc import Callable
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from assurance.ledgers import fork, result
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
 from veracal.training.facts import Facts, facts_of_arrays, row_norms, with_labels
@@ -54,6 +54,7 @@ MUTANTS: dict[str, Patches] = {
     "norms from a copy in float64": {NORMS: norms_of_copy},
     "rows mapped and never let go": {NORMS: norms_of_map},
 }
+SUBJECTS = {"correct": CORRECT, **MUTANTS}
 
 
 def run(subject: Patches, *, long: bool) -> str:
@@ -61,8 +62,8 @@ def run(subject: Patches, *, long: bool) -> str:
     figures = []
     path = matrix(10_000_000 if long else 800_000)[1]
     size = path.stat().st_size // 2**20
-    for name, fit in {"map": fit_map, "data set": fit_dataset}.items():
-        start, peak = measured(subject, fit, path)
+    for name in FORMS:
+        start, peak = measured(subject, name, path)
         bound = BOUND if long else start + 0.6 * size
         assert peak < bound, f"a {name} of {size} MB took {peak - start:.0f} MB"
         figures.append(f"{name} of {size:,} MB in {peak - start:.0f} MB")
@@ -79,33 +80,39 @@ def fit_dataset(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
     return model.fit_records(Dataset(X, y, (0, 1)))
 
 
-def measured(
-    subject: Patches, fit: Callable[[PrivateLogisticRegression, Any, Any], Any], path: Path
-) -> tuple[float, float]:
-    """Memory in MB before and at the peak of a fit, in a process of its own."""
+FORMS = {"map": fit_map, "data set": fit_dataset}
 
-    def work() -> tuple[float, float]:
-        X = np.load(path, mmap_mode="r")
-        y = (np.arange(len(X)) % 2).astype(np.int8)
-        model = PrivateLogisticRegression(
-            None,
-            1e-9,
-            noise_multiplier=1.0,
-            steps=STEPS,
-            sampling_rate=0.002,
-            classes=(0, 1),
-            size=len(X),
-        )
-        start = peak_memory()
-        with patched(subject):
-            fit(model, X, y)
-        done = model.private_ and model.n_iter_ == STEPS and np.isfinite(model.coef_).all()
-        return (start, peak_memory()) if done else (0.0, np.inf)
 
-    found = result(*fork(work))
-    if found is None:
-        raise RuntimeError("the child that was to fit the matrix did not come to its end")
-    return found  # type: ignore[return-value]
+def measured(subject: Patches, name: str, path: Path) -> tuple[float, float]:
+    """Memory in MB before and at the peak of a fit, in a fresh process of its own."""
+    # Not a fork: what this process has freed and not given back would count, or not.
+    (mutant,) = (key for key, one in SUBJECTS.items() if one is subject)
+    command = [sys.executable, "-m", "assurance.gate_linear_memory", mutant, name, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the child that was to fit the matrix failed: {done.stderr[-500:]}")
+    start, peak = map(float, done.stdout.split())
+    return start, peak
+
+
+def main(mutant: str, name: str, path: str) -> None:
+    """Fit, and print the memory in MB before and at the peak."""
+    X = np.load(path, mmap_mode="r")
+    y = (np.arange(len(X)) % 2).astype(np.int8)
+    model = PrivateLogisticRegression(
+        None,
+        1e-9,
+        noise_multiplier=1.0,
+        steps=STEPS,
+        sampling_rate=0.002,
+        classes=(0, 1),
+        size=len(X),
+    )
+    start = peak_memory()
+    with patched(SUBJECTS[mutant]):
+        FORMS[name](model, X, y)
+    done = model.private_ and model.n_iter_ == STEPS and np.isfinite(model.coef_).all()
+    print(start, peak_memory() if done else np.inf)
 
 
 def peak_memory() -> float:
@@ -126,3 +133,7 @@ def matrix(rows: int) -> tuple[Any, Path]:
         X[start : start + len(block)] = block[: rows - start]
     X.flush()
     return folder, path
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
