@@ -12,7 +12,7 @@ from veracal._types import Array, Ints
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError
 
-_WINDOW = 16_384  # rows mapped at a time
+_WINDOW = 1 << 24  # bytes mapped at a time: a system may hold all of a map it is asked for
 
 
 class MappedRows:
@@ -103,8 +103,9 @@ class MappedRows:
             )
         result = np.empty((len(chosen), *self._file_shape[1:]), self.dtype)
         order = np.argsort(chosen, kind="stable")
-        for begin in range(0, len(chosen), _WINDOW):
-            part = order[begin : begin + _WINDOW]
+        span = max(1, _WINDOW // max(1, self._row_bytes))
+        edges = np.flatnonzero(np.diff(chosen[order] // span)) + 1
+        for part in np.split(order, edges) if len(order) else ():
             start, stop = int(chosen[part[0]]), int(chosen[part[-1]]) + 1
             result[part] = self._mapped(start, stop)[chosen[part] - start]
         return result
@@ -143,14 +144,18 @@ class MappedRows:
         for start in range(0, len(self), rows):
             yield self[start : start + rows]
 
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes of one row in the file."""
+        return int(np.prod(self._file_shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
     def _mapped(self, start: int, stop: int) -> "np.memmap[Any, Any]":
         """Map rows start to stop of the file."""
-        row_bytes = int(np.prod(self._file_shape[1:], dtype=np.int64)) * self.dtype.itemsize
         return np.memmap(
             self.path,
             self.dtype,
             mode="r",
-            offset=self._offset + start * row_bytes,
+            offset=self._offset + start * self._row_bytes,
             shape=(stop - start, *self._file_shape[1:]),
         )
 
