@@ -630,3 +630,20 @@ def test_scikit_learn_is_as_content_as_with_its_own():
             check(estimator)
             checked += 1
     assert checked > 40
+
+
+@pytest.mark.parametrize("changes", [{"units": True}, {"may_drop": True}])
+def test_neighbors_beyond_the_guarantee_are_refused(changes):
+    rng = np.random.default_rng(0)
+    relation = "replace-one" if "may_drop" in changes else "add-remove"
+    ids = (
+        {"units": np.repeat(np.arange(20), 5), "at_most": 5} if "units" in changes else changes
+    )
+    records = Dataset(rng.uniform(-1, 1, (100, 2)), np.arange(100) % 2, (0, 1), size=100, **ids)
+    scaler = PrivateStandardizer((-1, 1), noise_multiplier=1.0, relation=relation)
+    model = PrivateLogisticRegression(
+        None, noise_multiplier=1.0, steps=2, relation=relation, classes=[0, 1]
+    )
+    for subject in (scaler, make_private_pipeline(scaler, model), model):
+        with pytest.raises(DataError):
+            subject.fit_records(records)

@@ -17,8 +17,14 @@ from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Relation, Statement, Unit, statement
-from veracal.training.facts import Facts, facts_of_arrays, public_facts, with_labels
-from veracal.training.guarantee import NotPrivate
+from veracal.training.facts import (
+    Facts,
+    check_numbers,
+    facts_of_arrays,
+    public_facts,
+    with_labels,
+)
+from veracal.training.guarantee import REPEATABLE, NotPrivate
 
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
 
@@ -115,11 +121,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
 
         :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
         """
-        if not isinstance(dataset, Dataset):
-            raise ValueError(
-                f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use "
-                "fit(X, y) for arrays."
-            )
+        check_numbers(dataset)
         self._check_settings()
         _check_random_state(self.random_state)
         self._check_form(self._public(dataset))
@@ -148,7 +150,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[mi
         rng = _random.generator(self.random_state)
         reasons = facts.reasons
         if not _random.is_secret(rng):
-            reasons += ("its random draws can be repeated: random_state was set",)
+            reasons += (REPEATABLE,)
         self.classes_ = facts.classes
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, ("its fit did not end",)

@@ -71,7 +71,7 @@ def facts_of_arrays(
         if relation == "add-remove" and needs_size:
             reasons.append("the number of records was read from them; declare size=...")
         size = len(X)
-    _check_size(size, len(X), relation)
+    check_size(size, len(X), relation)
     return Facts(X, codes, known, int(size), None, tuple(reasons))
 
 
@@ -91,23 +91,8 @@ def public_facts(
     DataError
         By what is public alone, so that it may be raised before anything is charged.
     """
-    if isinstance(dataset.X, np.ndarray | MappedRows) and (
-        dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu"
-    ):
-        raise DataError(
-            f"{dataset.name}: features",
-            "numbers of shape (n, d)",
-            f"{dataset.X.dtype} of shape (n, {', '.join(map(str, dataset.X.shape[1:]))})",
-            "Turn images or text into frozen features first (veracal.data.features).",
-        )
-    check_units(dataset, unit or Unit())
-    if relation == "replace-one" and dataset.may_drop:
-        raise DataError(
-            dataset.name,
-            "as many rows after replacing a record as before",
-            "a data set from which rows were dropped",
-            "Use relation='add-remove', or declare how to fill in what is missing.",
-        )
+    check_numbers(dataset)
+    check_protected(dataset, relation, unit)
     declared = dataset.size if size is None else size
     if declared is None and (relation == "replace-one" or not needs_size):
         declared = len(dataset) if needs_size else max(1, len(dataset))
@@ -118,7 +103,7 @@ def public_facts(
             "none",
             "Give size=... to the model or to the data set: the real number is private.",
         )
-    _check_size(declared, len(dataset), relation)
+    check_size(declared, len(dataset), relation)
     known = declared_classes(dataset.classes if classes is None else classes)
     if set(known.tolist()) != set(dataset.classes):
         raise DataError(
@@ -142,7 +127,35 @@ def declared_classes(classes: Sequence[Label]) -> Array:
     return np.unique(np.asarray(check_classes(list(classes), "model")))
 
 
-def _check_size(size: int, n: int, relation: Relation) -> None:
+def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> None:
+    """Refuse a data set that differs from its neighbors by more than a guarantee covers."""
+    check_units(dataset, unit or Unit())
+    if relation == "replace-one" and dataset.may_drop:
+        raise DataError(
+            dataset.name,
+            "as many rows after replacing a record as before",
+            "a data set from which rows were dropped",
+            "Use relation='add-remove', or declare how to fill in what is missing.",
+        )
+
+
+def check_numbers(dataset: Dataset) -> None:
+    """Refuse what is no data set, images and text, by the form of the records alone."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
+            "for arrays."
+        )
+    if dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu":
+        raise DataError(
+            f"{dataset.name}: features",
+            "numbers of shape (n, d)",
+            f"{dataset.X.dtype} of shape (n, {', '.join(map(str, dataset.X.shape[1:]))})",
+            "Turn images or text into frozen features first (veracal.data.features).",
+        )
+
+
+def check_size(size: int, n: int, relation: Relation) -> None:
     """Refuse a size that is none, or is not n where n is public."""
     _checks.whole(size=size)
     if relation == "replace-one" and size != n:

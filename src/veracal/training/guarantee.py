@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+REPEATABLE = "its random draws can be repeated: random_state was set"
+
 
 @dataclass(frozen=True)
 class NotPrivate:

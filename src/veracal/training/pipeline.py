@@ -12,9 +12,10 @@ from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Statement, Unit, statement
+from veracal.training.facts import check_numbers, check_protected
 from veracal.training.guarantee import NotPrivate
 from veracal.training.made_up import made_up
-from veracal.training.preprocessing.transformer import PrivateTransformer, check_numbers
+from veracal.training.preprocessing.transformer import PrivateTransformer
 from veracal.training.steps import (
     PART,
     both_transformed,
@@ -135,6 +136,8 @@ class PrivatePipeline(Pipeline):  # type: ignore[misc]
         """
         check_numbers(dataset)
         cost = self.event()
+        if cost is not None:
+            check_protected(dataset, cost.relation, self._unit())
         stand_in = made_up(dataset, "add-remove" if cost is None else cost.relation)
         twin = clone(self)
         for _, step in twin.steps[:-1]:

@@ -24,6 +24,7 @@ from veracal.privacy import (
 from veracal.privacy.events import LAWS, Law
 from veracal.training.estimator import PrivateClassifier
 from veracal.training.facts import Facts
+from veracal.training.guarantee import REPEATABLE
 from veracal.training.made_up import made_up_like
 from veracal.training.steps import is_private_step
 from veracal.training.trials import (
@@ -37,7 +38,6 @@ from veracal.training.winner import Winner
 
 Setting = Mapping[str, Any]
 WINNER = "it is the winner of a search, whose statement counts"
-REPEATABLE = "its random draws can be repeated: random_state was set"
 
 
 class PrivateSearch(Winner, PrivateClassifier):

@@ -22,7 +22,8 @@ from veracal.privacy import (
     statement,
 )
 from veracal.privacy.budget import RELATIONS
-from veracal.training.guarantee import NotPrivate
+from veracal.training.facts import check_protected, check_size
+from veracal.training.guarantee import REPEATABLE, NotPrivate
 from veracal.training.preprocessing.bounds import (
     Bounds,
     bounds_of_columns,
@@ -149,9 +150,10 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be transformed, by what is public about it."""
         super().check_records(dataset)
+        check_protected(dataset, self.relation, self.unit)
         size = dataset.size if self.size is None else self.size
         if self.relation == "replace-one":
-            _check_size(self.size, len(dataset))
+            check_size(self.size or len(dataset), len(dataset), self.relation)
         elif size is None:
             raise DataError(
                 dataset.name,
@@ -171,14 +173,14 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
         )
         declared = size if self.size is None else self.size
         if self.relation == "replace-one":
-            _check_size(self.size, len(rows))
+            check_size(self.size or len(rows), len(rows), self.relation)
             declared = len(rows)
         elif declared is None:
             reasons += ("the number of records was read from them; declare size=...",)
             declared = len(rows)
         rng = _random.generator(self.random_state)
         if not _random.is_secret(rng):
-            reasons += ("its random draws can be repeated: random_state was set",)
+            reasons += (REPEATABLE,)
         self._released = noisy_moments(
             self._sums(rows), declared, self._noise_std(width), rng=rng
         )
@@ -221,12 +223,3 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
         assert self.event_ is not None
         covers = ("the means and spreads of the columns",)
         return statement(self.event_, self.delta, self.unit, covers=covers)
-
-
-def _check_size(size: int | None, n: int) -> None:
-    """Refuse a size other than the number of records, where that is public."""
-    if size is not None and size != n:
-        raise ValueError(
-            f"Expected size={n}, the number of records, which replace-one takes to be public, "
-            f"got size={size!r}."
-        )

@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from veracal._types import Array
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
-from veracal.errors import DataError
 from veracal.privacy import Event
+from veracal.training.facts import check_numbers
 
 _ROWS = 65_536  # rows of a file that are in memory at a time
 
@@ -146,19 +146,3 @@ def float_type(rows: Array) -> np.dtype[Any]:
     """Precision of a result: single where the rows are no wider floats, else double."""
     single = rows.dtype.kind == "f" and rows.dtype.itemsize <= np.dtype(np.float32).itemsize
     return np.dtype(np.float32 if single else np.float64)
-
-
-def check_numbers(dataset: Dataset) -> None:
-    """Refuse what is no data set, images and text, by the form of the records alone."""
-    if not isinstance(dataset, Dataset):
-        raise ValueError(
-            f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
-            "for arrays."
-        )
-    if dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu":
-        raise DataError(
-            f"{dataset.name}: features",
-            "numbers of shape (n, d)",
-            f"{dataset.X.dtype} of shape (n, {', '.join(map(str, dataset.X.shape[1:]))})",
-            "Turn images or text into frozen features first (veracal.data.features).",
-        )
