@@ -41,7 +41,10 @@ ROUNDS, THEIR_STEPS = 5, 40
 WARM, STEPS, COOL = 15, 100, 15
 PATIENCE = 1.0  # seconds of a round, after which a slow peer may stop before its last step
 
-pytestmark = pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook"),
+    pytest.mark.timeout(1_200),  # modes that write every gradient down take their time
+]
 
 
 @pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: shape.name)

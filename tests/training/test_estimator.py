@@ -26,7 +26,19 @@ from veracal.privacy import (
     epsilon_for,
     open_ledger,
 )
-from veracal.training import NotPrivate, PrivateLogisticRegression, score
+from veracal.training import (
+    BoundedScaler,
+    DeclaredOneHot,
+    NormClipper,
+    NotPrivate,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateLogisticRegression,
+    PrivateSearch,
+    PrivateStandardizer,
+    make_private_pipeline,
+    score,
+)
 from veracal.training.ablation import Unclipped
 
 RNG = np.random.default_rng(0)
@@ -347,3 +359,22 @@ def test_names_of_an_earlier_table_are_forgotten(data) -> None:
     fitted = model().fit(table, Y)
     assert fitted.feature_names_in_.tolist() == ["a", "b", "c"]
     assert not hasattr(fitted.fit_records(data), "feature_names_in_")
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        PrivateLogisticRegression(),
+        ObjectivePerturbation(),
+        OutputPerturbation(),
+        NormClipper(),
+        BoundedScaler(),
+        DeclaredOneHot(),
+        PrivateStandardizer(),
+        PrivateSearch(PrivateLogisticRegression(), [{"clip": 1.0}]),
+        make_private_pipeline(NormClipper(), PrivateLogisticRegression()),
+    ],
+    ids=lambda shown: type(shown).__name__,
+)
+def test_notebooks_show_estimators_without_a_warning(shown) -> None:
+    assert type(shown).__name__ in shown._repr_html_()

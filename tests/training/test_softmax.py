@@ -88,6 +88,20 @@ def test_several_models_at_once_have_the_gradients_of_each() -> None:
 
 
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+def test_several_models_at_once_have_the_clipped_sums_of_each(clip, intercept, k) -> None:
+    rng = np.random.default_rng(0)
+    weights, X = rng.standard_normal((4, k, 5 + intercept)), rng.standard_normal((7, 5))
+    X[2] = 1e200  # no norm in floats
+    codes = rng.integers(0, max(2, k), 7)
+    together = clipped_gradient_sum(weights, X, codes, clip, intercept=intercept)
+    alone = [clipped_gradient_sum(w, X, codes, clip, intercept=intercept) for w in weights]
+    np.testing.assert_allclose(together.total, [one.total for one in alone], rtol=1e-12)
+    assert together.exceeding == sum(one.exceeding for one in alone)
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=repr)
 @pytest.mark.parametrize("k", [1, 4])
 def test_one_example_weighs_at_most_the_bound(clip, k) -> None:
     rng = np.random.default_rng(1)

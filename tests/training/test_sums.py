@@ -67,7 +67,7 @@ def test_a_record_changes_the_bits_of_its_own_block_alone(problem, monkeypatch) 
         monkeypatch.setattr(narrow, "_lots", lambda rows, kept=kept: lots[kept[rows]])
         rows, cuts = narrow._dealt(np.arange(len(kept)))
         each = [
-            narrow._lane(weights, rows, list(pair), Flat(0.5), 0).total
+            narrow._lane(weights, rows, list(pair), Flat(0.5), 0).slopes
             for pair in itertools.pairwise(cuts)
         ]
         seen.append(np.array(each))

@@ -6,12 +6,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from veracal import _random
+from veracal._shown import Shown
 from veracal._types import Array
 from veracal.data import Dataset
 from veracal.data.labels import Label
@@ -29,7 +30,7 @@ from veracal.training.guarantee import REPEATABLE, NotPrivate
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
 
 
-class PrivateClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class PrivateClassifier(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     """A classifier that knows its cost before it sees a record.
 
     A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``

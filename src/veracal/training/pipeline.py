@@ -8,6 +8,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from veracal._shown import Shown
 from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
@@ -53,7 +54,7 @@ def _check_last(step: Any) -> None:
         )
 
 
-class PrivatePipeline(Pipeline):  # type: ignore[misc]
+class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
     """Scikit-learn's ``Pipeline``, with a cost that is known before a record is read.
 
     Its event is the composition of its steps' events, so that ``Holder.fit`` charges all of

@@ -8,8 +8,8 @@ and the clipped sum
 .. math:: \sum_i c_i \, r_i \, (x_i, 1)^\top
 
 is one matrix product: no gradient of an example is ever written down (Goodfellow 2015,
-https://arxiv.org/abs/1510.01799). Logits, residuals and norms take further axes in front, for
-several models at once.
+https://arxiv.org/abs/1510.01799). Everything takes further axes in front, for several models at
+once.
 """
 
 from typing import Any
@@ -55,7 +55,7 @@ def residuals(logits: Floats, codes: Ints) -> Floats:
     np.exp(logits, out=logits)
     logits /= logits.sum(axis=-1, keepdims=True)
     flat = logits.reshape(-1, logits.shape[-1])
-    flat[np.arange(len(flat)), codes.ravel()] -= 1
+    flat[np.arange(len(flat)), np.broadcast_to(codes, logits.shape[:-1]).ravel()] -= 1
     return logits
 
 
@@ -73,27 +73,27 @@ def clipped_residuals(
 
     Parameters
     ----------
-    residual : array of shape (n, k)
-    norms : array of shape (n,)
+    residual : array of shape (..., n, k)
+    norms : array of shape (..., n)
     clip : Clip
     slack : float
         Share of the bound that is left to rounding.
 
     Returns
     -------
-    residual : array of shape (n, k)
+    residual : array of shape (..., n, k)
     exceeding : int
-        See :class:`veracal.privacy.Clipped`.
+        See :class:`veracal.privacy.Clipped`; of all models together.
     """
-    chosen = selection(norms, clip)
+    chosen = selection(norms.ravel(), clip)
     # In float32 a factor beyond 1e30, of a gradient of next to nothing, would be infinite.
     factors = np.minimum(chosen.factors * (1 - slack), _MOST_FACTOR)
-    if len(factors) < len(norms):
-        residual[~chosen.kept] = 0  # zero times NaN is NaN
-        whole = np.zeros(len(norms))
+    if len(factors) < norms.size:
+        residual[~chosen.kept.reshape(norms.shape)] = 0  # zero times NaN is NaN
+        whole = np.zeros(norms.size)
         whole[chosen.kept] = factors
         factors = whole
-    residual *= factors[:, None].astype(residual.dtype)
+    residual *= factors.astype(residual.dtype).reshape(*norms.shape, 1)
     return residual, chosen.exceeding
 
 
@@ -104,7 +104,7 @@ def clipped_gradient_sum(
 
     Parameters
     ----------
-    weights : array of shape (k, d), or (k, d + 1) with an intercept
+    weights : array of shape (..., k, d), or (..., k, d + 1) with an intercept
         Two classes have k = 1.
     X : array of shape (n, d)
     codes : array of ints, of shape (n,)
@@ -123,13 +123,15 @@ def clipped_gradient_sum(
     """
     X = np.asarray(X, dtype=np.float64)
     residual = residuals(logits_of(np.asarray(weights, float), X, intercept=intercept), codes)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # what has no norm is left out
         lengths = np.sqrt(np.einsum("ij,ij->i", X, X) + intercept)
-    residual, exceeding = clipped_residuals(residual, gradient_norms(residual, lengths), clip)
+        norms = gradient_norms(residual, lengths)
+    residual, exceeding = clipped_residuals(residual, norms, clip)
     kept = np.isfinite(lengths)
-    total = residual[kept].T @ X[kept]
+    total = np.swapaxes(residual[..., kept, :], -1, -2) @ X[kept]
     if intercept:
-        total = np.hstack([total, residual[kept].sum(axis=0)[:, None]])
+        ones = residual[..., kept, :].sum(axis=-2)
+        total = np.concatenate([total, ones[..., None]], axis=-1)
     return Clipped(total, exceeding)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +30,8 @@ _NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # whose factors
 _DOUBT = 1e-9  # of the bound, that a rounded logit may move of a gradient in float64
 _SMOOTH = Flat, Automatic  # a little more or less of a norm changes a gradient a little
 _ENTRIES = 1 << 22  # of rows that are held together
-_SHARED = 1 << 24  # products of a batch from which on a second thread pays
+_SHARED = 1 << 26  # products of a batch from which on a second thread pays
+_LOTS = 1 << 14  # that are drawn together
 _FORMED = 64  # gradients that are written down together
 
 
@@ -125,6 +126,7 @@ class GradientSums:
         self._pre_noise, self._rng = pre_noise, rng
         self._pool: ThreadPoolExecutor | None = None
         self._rooms: list[Array] = [np.empty(0, blocks.dtype), np.empty(0, blocks.dtype)]
+        self._stock: Ints = np.empty(0, np.uint8)
 
     @contextmanager
     def two_threads(self) -> Iterator[None]:
@@ -147,10 +149,22 @@ class GradientSums:
             rows, cuts = self._dealt(rows)
             half = len(cuts) // 2
             if self._pool is None or len(cuts) < 3 or len(rows) * weights.size < _SHARED:
-                return self._lane(weights, rows, cuts, clip, 0)
+                return self._joined(weights, [self._lane(weights, rows, cuts, clip, 0)])
             other = self._pool.submit(self._lane, weights, rows, cuts[half:], clip, 1)
             mine = self._lane(weights, rows, cuts[: half + 1], clip, 0)
-            return _added([mine, other.result()])
+            return self._joined(weights, [mine, other.result()])
+
+    def _joined(self, weights: Floats, lanes: "list[_Lane]") -> Clipped:
+        """What the lanes have summed, in the shape of the weights."""
+        first = lanes[0]
+        for lane in lanes[1:]:
+            first.slopes += lane.slopes
+            first.ones += lane.ones
+        if not self._intercept:
+            return Clipped(first.slopes, sum(lane.exceeding for lane in lanes))
+        total = np.empty(weights.shape)
+        total[:, :-1], total[:, -1] = first.slopes, first.ones
+        return Clipped(total, sum(lane.exceeding for lane in lanes))
 
     def _dealt(self, rows: Ints) -> tuple[Ints, list[int]]:
         """Rows in the order of their blocks, and where blocks begin and end."""
@@ -165,22 +179,27 @@ class GradientSums:
 
     def _lots(self, rows: Ints) -> Ints:
         """The block of every row, drawn anew."""
-        return self._rng.integers(self._blocks.count, size=len(rows), dtype=np.uint8)
+        if len(self._stock) < len(rows):
+            fresh = max(_LOTS, len(rows))
+            self._stock = self._rng.integers(self._blocks.count, size=fresh, dtype=np.uint8)
+        lots, self._stock = np.split(self._stock, [len(rows)])
+        return lots
 
     def _lane(
         self, weights: Floats, rows: Ints, cuts: list[int], clip: Clip, lane: int
-    ) -> Clipped:
+    ) -> "_Lane":
         """The clipped sum over blocks between cuts, on one thread."""
-        total, exceeding, fresh = np.empty(weights.shape), 0, True
+        # Slopes by themselves: next to the intercepts, numpy adds three times as slowly.
+        total = _Lane(np.zeros(len(weights)))
         narrow = weights.astype(self._blocks.dtype, copy=False)
         with np.errstate(all="ignore"):  # threads do not inherit it
             for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
                 residual, more = self._clipped(narrow, chosen, lane, inner, clip)
-                self._add(residual, self._held(len(chosen), lane), inner, total, fresh)
-                exceeding, fresh = exceeding + more, False
-        return Clipped(total, exceeding)
+                self._add(residual, self._held(len(chosen), lane), inner, total)
+                total.exceeding += more
+        return total
 
     def _clipped(
         self, weights: Floats, rows: Ints, lane: int, cuts: list[int], clip: Clip
@@ -206,7 +225,7 @@ class GradientSums:
         self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: Clip
     ) -> None:
         """Compute anew what rounding, and with it the other rows, might move visibly."""
-        longest = float(np.sqrt(np.einsum("kd,kd->k", weights, weights).max()))
+        longest = math.sqrt(np.vecdot(weights, weights).max())
         doubt = self._blocks.slack / max(1, self._blocks.most)
         # What was single is computed in double precision, and if that will not do, alone.
         tiers = ((2.0**-24, doubt, logits_of), (2.0**-53, _DOUBT, logits_one_by_one))
@@ -225,19 +244,17 @@ class GradientSums:
         X, wide = np.asarray(self._X[rows], np.float64), weights.astype(np.float64)
         return residuals(product(wide, X, intercept=self._intercept), self._codes[rows])
 
-    def _add(
-        self, residual: Floats, X: Array, cuts: list[int], total: Floats, fresh: bool
-    ) -> None:
-        """Add the gradients of some blocks, or write them over a fresh total."""
+    def _add(self, residual: Floats, X: Array, cuts: list[int], total: "_Lane") -> None:
+        """Add the gradients of some blocks."""
         for start, stop in pairwise(cuts):
             scaled, block = residual[start:stop], X[start:stop]
             if stop - start > self._blocks.most:
                 scaled, block = (
                     part.astype(np.float64, copy=False) for part in (scaled, block)
                 )
-            _put(total[:, : X.shape[1]], scaled.T @ block, fresh and start == 0)
+            total.add(scaled.T @ block)
         if self._intercept:
-            _put(total[:, -1], residual.sum(axis=0, dtype=np.float64), fresh)
+            total.ones += residual.sum(axis=0, dtype=np.float64)
 
     def _held(self, count: int, lane: int) -> Array:
         """Memory for so many rows, which is used again and again."""
@@ -271,12 +288,20 @@ class GradientSums:
         return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
 
 
-def _put(total: Floats, part: Floats, fresh: bool) -> None:
-    """Write to a fresh total, or add to it."""
-    if fresh:
-        total[...] = part
-    else:
-        total += part
+@dataclass(eq=False, repr=False)
+class _Lane:
+    """What one thread has summed, in float64: slopes, intercepts, and how many exceed."""
+
+    ones: Floats
+    slopes: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    exceeding: int = 0
+
+    def add(self, product: Floats) -> None:
+        """Add the slopes of one block."""
+        if self.slopes.size:
+            self.slopes += product
+        else:
+            self.slopes = product.astype(np.float64, copy=False)
 
 
 def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:

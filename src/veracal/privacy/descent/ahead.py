@@ -11,7 +11,7 @@ import numpy as np
 from veracal._types import Array
 
 _LEAST = 4_096  # entries of a step below which a second thread costs more than it saves
-_DRAWN = 65_536  # entries that are drawn together
+_DRAWN = 1 << 20  # entries that are drawn together: to wake a thread is dear
 _MOST = 64  # steps that are drawn for together
 _WAIT = 0.5  # seconds between two looks at whether the other thread lives
 
@@ -43,9 +43,9 @@ class NoiseAhead:
         entries = int(np.prod(shape, dtype=np.int64))
         self._together = min(_MOST, max(1, _DRAWN // max(1, entries)))
         self._steps, self._rng = steps, rng
-        self._stock: Iterator[Array] = iter(())
+        self._stock: Iterator[Array] = iter(())  # one array of several steps
         self._threaded = entries >= _LEAST and steps > 1
-        self._drawn: queue.Queue[list[Array] | BaseException] = queue.Queue(maxsize=2)
+        self._drawn: queue.Queue[Array | BaseException] = queue.Queue(maxsize=1)
         self._over = threading.Event()
         self._worker = threading.Thread(target=self._work, name="noise", daemon=True)
 
@@ -59,13 +59,13 @@ class NoiseAhead:
         if noise is None:
             self._stock = iter(self._next())
             noise = next(self._stock)
-        noise *= std
+        scaled: Array = noise * std  # a copy: a step must not show the next one's
         if mean:
-            noise += mean
-        return noise
+            scaled += mean
+        return scaled
 
-    def _next(self) -> list[Array]:
-        """Normals of several steps, each on its own: a step must not show the next one's."""
+    def _next(self) -> Array:
+        """Normals of several steps."""
         if not self._threaded:
             now = max(1, min(self._together, self._steps))
             self._steps -= now
@@ -80,21 +80,22 @@ class NoiseAhead:
                 raise drawn
             return drawn
 
-    def _fresh(self, steps: int) -> list[Array]:
-        """Draw for that many steps."""
-        return [self._rng.standard_normal(self._shape) for _ in range(steps)]
+    def _fresh(self, steps: int) -> Array:
+        """Draw for that many steps, in one call: each waits for the other thread twice."""
+        return self._rng.standard_normal((steps, *self._shape))
 
     def _work(self) -> None:
         """Draw until all is drawn or nobody wants more."""
-        left = self._steps
+        left, now = self._steps, 1
         try:
             while left > 0 and not self._over.is_set():
-                self._give(self._fresh(min(left, self._together)))
-                left -= self._together
+                now = min(left, now, self._together)
+                self._give(self._fresh(now))
+                left, now = left - now, 2 * now  # the first step need not wait for many
         except BaseException as problem:  # the other thread is the one to stop
             self._give(problem)
 
-    def _give(self, drawn: list[Array] | BaseException) -> None:
+    def _give(self, drawn: Array | BaseException) -> None:
         """Hand over, unless nobody wants more."""
         while not self._over.is_set():
             try:
@@ -116,7 +117,7 @@ class NoiseAhead:
                 self._worker.join()
 
 
-def _emptied(drawn: "queue.Queue[list[Array] | BaseException]") -> None:
+def _emptied(drawn: "queue.Queue[Array | BaseException]") -> None:
     """Take out what is left."""
     while True:
         try:

@@ -57,7 +57,7 @@ class Flat:
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
         aim = _aim(self.bound)
-        return aim / array_namespace(norms).clip(norms, min=aim)
+        return aim / _at_least(aim, norms)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class GlobalAdapt:
 
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
-        return _aim(self.bound) / array_namespace(norms).clip(norms, min=self.threshold)
+        return _aim(self.bound) / _at_least(self.threshold, norms)
 
     def exceeding(self, norms: Any) -> int:
         """How many examples are longer than the tolerance times the threshold."""
@@ -246,7 +246,7 @@ def selection(norms: Any, clip: Clip) -> Selection:
     """
     xp = array_namespace(norms)
     kept = xp.isfinite(norms)
-    finite = xp.astype(norms[kept], xp.float64)
+    finite = xp.astype(norms if xp.all(kept) else norms[kept], xp.float64, copy=False)
     factors = clip.factors(finite)
     factors = _where(factors >= _LEAST_FACTOR, factors, factors)
     exceeding = clip.exceeding(finite) if isinstance(clip, GlobalAdapt) else 0
@@ -310,8 +310,17 @@ def _aim(bound: float) -> float:
     return float(bound) * (1 - _SLACK)
 
 
+def _at_least(least: float, norms: Any) -> Any:
+    """Norms that are no less than that."""
+    if isinstance(norms, np.ndarray):
+        return np.maximum(norms, least)  # clip goes a long way around to the same
+    return array_namespace(norms).clip(norms, min=least)
+
+
 def _where(condition: Any, value: Any, like: Any) -> Any:
     """The value where the condition holds, and zero elsewhere."""
+    if isinstance(like, np.ndarray):
+        return np.where(condition, value, 0.0)
     xp = array_namespace(like)
     return xp.where(condition, value * xp.ones_like(like), xp.zeros_like(like))
 

@@ -46,17 +46,17 @@ class Poisson:
         """
         _checks.whole(n=n, least=0)
         expected = n * self.rate
+        size = int(expected + 4 * expected**0.5) + 8
         found: list[Ints] = []
         last = -1
         while last < n:
-            size = int(expected + 4 * expected**0.5) + 8
             # A distance beyond the end is as good as any other, and cannot overflow.
             gaps = np.minimum(rng.geometric(self.rate, size), n + 1)
-            rows = last + np.cumsum(gaps)
-            found.append(rows)
-            last = int(rows[-1])
-        every = np.concatenate(found)
-        return every[: int(np.searchsorted(every, n))]
+            gaps[0] += last
+            found.append(gaps.cumsum())
+            last = int(found[-1][-1])
+        every = found[0] if len(found) == 1 else np.concatenate(found)
+        return every[: every.searchsorted(n)]
 
     def batches(self, n: int, steps: int, rng: np.random.Generator) -> Iterator[Ints]:
         """Draw one batch for each step."""

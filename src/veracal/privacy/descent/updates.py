@@ -53,7 +53,8 @@ class SGD:
 
     def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
         """Go down the gradient."""
-        return weights - value_at(self.rate, t) * gradient, None
+        # In this order numpy adds to the product in its place.
+        return -value_at(self.rate, t) * gradient + weights, None
 
 
 @dataclass(frozen=True)

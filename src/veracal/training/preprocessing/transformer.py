@@ -5,9 +5,10 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from veracal._shown import Shown
 from veracal._types import Array
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
@@ -17,7 +18,7 @@ from veracal.training.facts import check_numbers
 _ROWS = 65_536  # rows of a file that are in memory at a time
 
 
-class PrivateTransformer(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class PrivateTransformer(TransformerMixin, Shown, ABC):  # type: ignore[misc]
     """A transformer that says what it costs before it sees a record.
 
     A final class states in ``_undeclared`` what it would have to read off the records, learns
