@@ -1,0 +1,99 @@
+"""An affine map of the logits."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Floats
+from veracal.calibration.maps.base import LEAST, Map, check_width, from_logits, parameters
+from veracal.data.score_values import Kind
+from veracal.data.scores import Scores
+from veracal.errors import DataError
+
+Form = Literal["scalar", "vector", "matrix"]
+_FAR = 1e200  # logits beyond are read as that: their products and sums stay finite
+_FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
+
+
+@dataclass(frozen=True, eq=False)
+class Platt(Map):
+    r"""Logits :math:`W z + b`, with W a number, a diagonal or a matrix.
+
+    Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2, after Platt 1999. Logits
+    stay logits and probabilities stay probabilities, of which the logarithm is mapped. A
+    probability below :math:`2^{-52}`, 0 among them, is read as that, since a logit of -inf
+    cannot be multiplied by 0 or added to another. The prediction may change.
+
+    With a vector or a matrix, logits that differ by one constant a row are not the same to
+    this map, although they are the same probabilities: use it on the kind of scores it was
+    fitted on, and say in ``reads`` which that is.
+
+    Parameters
+    ----------
+    weights : float, or array of shape (k,) or (k, k)
+        The number, diagonal or matrix W.
+    bias : array of shape (k,)
+        The vector b.
+    reads : 'logits', 'probabilities' or None
+        The only kind of scores that is accepted; None accepts both.
+
+    Examples
+    --------
+    >>> map_ = Platt(2.0, [0.0, 0.0, 1.0])
+    >>> map_.form
+    'scalar'
+    >>> map_.transform(Scores.from_logits([[1.0, 0.0, 0.0]])).values
+    array([[2., 0., 1.]])
+    """
+
+    weights: Floats | float
+    bias: Floats
+    reads: Kind | None = None
+
+    kind: ClassVar[str] = "platt"
+
+    def __post_init__(self) -> None:
+        weights = parameters(self.weights, 0, 1, 2, name="weights")
+        bias = parameters(self.bias, 1, name="bias")
+        k = len(bias)
+        if weights.shape != (k,) * weights.ndim or k < 2:
+            raise ValueError(
+                "Expected weights of shape (), (k,) or (k, k) and a bias of shape (k,) with "
+                f"k >= 2, got {weights.shape} and {bias.shape}."
+            )
+        if self.reads is not None:
+            _checks.one_of(("logits", "probabilities"), reads=self.reads)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "bias", bias)
+
+    @property
+    def form(self) -> Form:
+        """What W is: 'scalar', 'vector' or 'matrix'."""
+        return _FORMS[np.ndim(self.weights)]
+
+    def transform(self, scores: Scores) -> Scores:
+        """Scores of the same kind."""
+        check_width(scores, len(self.bias), self.kind)
+        if self.reads not in (None, scores.kind):
+            raise DataError(
+                scores.name,
+                f"{self.reads}, which this map was fitted on",
+                scores.kind,
+                f"Pass {self.reads}, or fit another map.",
+            )
+        z = readable_logits(scores)
+        logits = z @ np.asarray(self.weights).T if self.form == "matrix" else z * self.weights
+        return from_logits(scores, logits + self.bias)
+
+
+def readable_logits(scores: Scores) -> Floats:
+    r"""Logits that can be multiplied and added: finite, and none beyond 1e200.
+
+    Those of probabilities are at least :math:`\log 2^{-52}`.
+    """
+    if scores.kind == "logits":
+        result: Floats = np.clip(scores.values.astype(np.float64), -_FAR, _FAR)
+        return result
+    return np.log(np.maximum(scores.values.astype(np.float64), LEAST))
