@@ -1,0 +1,169 @@
+"""A fitted pipeline claims what its steps may claim together."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    StandardScaler,
+)
+
+from tests.training.pipelines.made import ACROSS, DECLARED, both, classifier, standardizer
+from veracal.privacy import (
+    Holder,
+    Unit,
+)
+from veracal.training import NotPrivate
+from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
+from veracal.training.preprocessing import (
+    BoundedScaler,
+    NormClipper,
+    PrivateStandardizer,
+)
+from veracal.training.steps import PART
+
+
+def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
+    scaler = standardizer().fit_records(data)
+    before = scaler.mean_.copy()
+    pipeline = make_private_pipeline(FrozenEstimator(scaler), classifier())
+    assert pipeline.event() == classifier().event()
+    Holder(data, ledger).fit(pipeline)
+    np.testing.assert_array_equal(scaler.mean_, before)
+    assert pipeline.private_ and scaler.private_
+    np.testing.assert_array_equal(pipeline.before_last(data).X, scaler.transform(data.X))
+
+
+def test_what_is_frozen_must_be_fitted_turn_rows_apart_and_be_private(data):
+    pca = PCA(2).fit(np.eye(3))
+    assert make_private_pipeline(FrozenEstimator(pca), classifier()).fit_records(data).private_
+    for frozen, told in (
+        (PCA(2), "not fitted"),
+        (FunctionTransformer(ACROSS["mean"]).fit(data.X), "each row by itself"),
+        (BoundedScaler().fit(data.X), "What is frozen is not private: the bounds"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            make_private_pipeline(FrozenEstimator(frozen), classifier()).check_records(data)
+
+
+def test_classifiers_stand_at_the_end_and_are_charged_there(data):
+    plain = make_pipeline(NormClipper(), classifier())
+    for steps, told in (
+        ((classifier(), classifier()), "only be the last step"),
+        ((plain, classifier()), "only be the last step"),
+        ((FeatureUnion([("a", classifier())]), classifier()), "only be the last step"),
+        ((NormClipper(), plain), "Make what is inside it a PrivatePipeline"),
+        ((NormClipper(), FrozenEstimator(classifier().fit_records(data))), "transformer as"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            make_private_pipeline(*steps).event()
+    nested = make_private_pipeline("passthrough", PrivatePipeline(plain.steps))
+    assert nested.event() == classifier().event()
+
+
+def test_what_is_no_data_set_is_named(data):
+    with pytest.raises(ValueError, match="Expected a data set of veracal.data, got ndarray"):
+        make_private_pipeline(NormClipper(), classifier()).fit_records(data.X)
+
+
+def test_a_step_stands_in_one_place(data):
+    scaler = standardizer()
+    for steps in ((scaler, scaler), (FeatureUnion([("a", scaler), ("b", scaler)]),)):
+        with pytest.raises(ValueError, match="every step once"):
+            make_private_pipeline(*steps, classifier()).event()
+    # These are copied before they are fitted.
+    twice = ColumnTransformer([("a", scaler, [0]), ("b", scaler, [1])])
+    assert make_private_pipeline(twice, classifier()).fit_records(data).private_
+
+
+def test_claims_are_written_down_when_a_fit_ends(data):
+    leaky = make_private_pipeline(StandardScaler(), classifier(**DECLARED))
+    leaky.fit(data.X, data.labels).set_params(standardscaler="passthrough")
+    assert not leaky.private_
+    paid = make_private_pipeline(standardizer(), classifier()).fit_records(data)
+    event, text = paid.event_, paid.statement_.text()
+    paid.set_params(privatestandardizer="passthrough", privatelogisticregression__delta=0.1)
+    paid.set_params(privatelogisticregression__unit=Unit("patient"))
+    assert paid.event_ == event and paid.statement_.text() == text
+    paid.set_params(privatelogisticregression=classifier())
+    assert paid.private_ and paid.event_ == event
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_an_interrupted_fit_keeps_no_claim(data, plain, monkeypatch):
+    pipeline = make_private_pipeline(standardizer(size=300), classifier(**DECLARED))
+
+    def fit():
+        return pipeline.fit(data.X, data.labels) if plain else pipeline.fit_records(data)
+
+    assert fit().private_
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline.steps[-1][1], "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit()
+    assert not pipeline.private_ and pipeline.event_ is None
+    assert pipeline.statement_.reasons == ("its fit did not end",)
+
+
+def test_what_was_never_fitted_as_a_whole_claims_nothing(data):
+    pipeline = make_private_pipeline(standardizer(), classifier())
+    with pytest.raises(NotFittedError):
+        _ = pipeline.private_
+    pipeline.fit_records(data)
+    assert not pipeline[1:].private_ and isinstance(pipeline[1:].statement_, NotPrivate)
+    free = make_private_pipeline(NormClipper(), BoundedScaler((0, 1))).fit_records(data)
+    assert free.private_ and free.statement_.reasons == ("nothing in it is charged",)
+
+
+class Dearer(PrivateStandardizer):
+    """Costs more in the end than it said before."""
+
+    def _learn(self, rows, size):
+        reasons = super()._learn(rows, size)
+        self.noise_multiplier /= 2
+        return reasons
+
+    def _fitted(self, rows, size):
+        super()._fitted(rows, size)
+        self.event_ = self._cost()
+        return self
+
+
+def test_what_costs_something_else_than_was_charged_is_not_private(data):
+    dear = make_private_pipeline(Dearer((-3, 3), noise_multiplier=4.0), classifier())
+    assert dear.fit_records(data).not_private_because_ == (
+        "its steps cost something else than was charged",
+    )
+
+
+def test_a_part_does_not_speak_for_the_whole(data):
+    inner = make_private_pipeline(both(), classifier())
+    pipeline = make_private_pipeline(NormClipper(9.0), inner)
+    for _ in range(2):
+        pipeline.fit_records(data)
+        assert pipeline.private_ and pipeline.event_ == pipeline.event()
+        assert not inner.private_ and inner.statement_.reasons == (PART,)
+        for part in (inner[-1], inner[0].transformers_[0][1]):
+            assert not part.private_ and part.statement_.reasons == (PART,)
+    assert inner.fit_records(data).private_
+    alone = clone(inner[-1]).fit_records(data)
+    assert alone.private_ and alone.statement_.epsilon < pipeline.statement_.epsilon
+    transforming = make_private_pipeline(standardizer(size=300))
+    transforming.fit_transform(data.X)
+    assert transforming.private_ and not transforming[0].private_
+
+
+def test_steps_that_disagree_claim_nothing_in_a_plain_fit(data):
+    pipeline = make_private_pipeline(
+        standardizer(relation="replace-one"), classifier(**DECLARED)
+    ).fit(data.X, data.labels)
+    assert not pipeline.private_ and pipeline.event_ is None
+    assert "relation" in pipeline.not_private_because_[0]
