@@ -160,7 +160,7 @@ def on_both_threads(sums: Any, weights: Any, rows: Any, clip: Clip) -> Clipped:
     half = len(cuts) // 2
     mine = sums._lane(weights, rows, cuts[: half + 2], clip, 0)
     other = sums._lane(weights, rows, cuts[half:], clip, 1)
-    return Clipped(mine.total + other.total, mine.exceeding + other.exceeding)
+    return sums._joined(weights, [mine, other])
 
 
 def classes_seen(public: Facts, dataset: Dataset) -> Facts:
