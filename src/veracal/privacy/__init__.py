@@ -2,14 +2,14 @@
 
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.queries import Query, gaussian_event, laplace_event
+from veracal.privacy.answers.queries import NotASum, Query, gaussian_event, laplace_event
 from veracal.privacy.answers.score_queries import (
     Brier,
     Correct,
     Count,
     NegativeLogLikelihood,
 )
-from veracal.privacy.answers.sources import Pool, Public, Release, Source
+from veracal.privacy.answers.sources import GaussianSource, Pool, Public, Release, Source
 from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 from veracal.privacy.budget import Budget, Relation, Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
@@ -87,6 +87,7 @@ __all__ = [
     "Flat",
     "FullBatch",
     "Gaussian",
+    "GaussianSource",
     "GlobalAdapt",
     "GlobalV1",
     "GlobalV2",
@@ -99,6 +100,7 @@ __all__ = [
     "Linear",
     "Momentum",
     "NegativeLogLikelihood",
+    "NotASum",
     "Parallel",
     "Part",
     "Poisson",

@@ -12,7 +12,7 @@ import numpy as np
 from veracal._types import Array, Ints
 from veracal.data import Scores
 from veracal.privacy.answers.noise import MOST_NOISE
-from veracal.privacy.answers.queries import Query
+from veracal.privacy.answers.queries import NotASum, Query
 from veracal.privacy.budget import RELATIONS
 
 MakeRecords = Callable[[int, np.random.Generator], Any]
@@ -74,6 +74,43 @@ def check_query(
     >>> from veracal.privacy.answers.score_queries import Brier
     >>> check_query(Brier(), trials=5)
     """
+    _check(query, make_records, worthless, trials, random_state, adds_up=True)
+
+
+def check_statistic(
+    query: Query,
+    make_records: MakeRecords = adversarial_scores,
+    *,
+    worthless: Any = None,
+    trials: int = 200,
+    random_state: int = 0,
+) -> None:
+    """Raise ``AssertionError`` if a query that is no sum over records breaks its contract.
+
+    The contract is that of :func:`check_query` but for one thing: chunks of the records need
+    not add up. The query must say so (:class:`~veracal.privacy.NotASum`), or several sources
+    would add their answers.
+
+    Parameters
+    ----------
+    query, make_records, worthless, trials, random_state
+        As of :func:`check_query`.
+    """
+    assert isinstance(query, NotASum), f"{query.name!r} must be marked as NotASum."
+    _check(query, make_records, worthless, trials, random_state, adds_up=False)
+
+
+def _check(
+    query: Query,
+    make_records: MakeRecords,
+    worthless: Any,
+    trials: int,
+    random_state: int,
+    *,
+    adds_up: bool,
+) -> None:
+    """What both contracts ask for."""
+    assert adds_up != isinstance(query, NotASum), f"{query.name!r} is marked as NotASum."
     _check_statement(query)
     rng = np.random.default_rng(random_state)
     _assert_zero(query, make_records(0, rng), "no records")
@@ -86,6 +123,8 @@ def check_query(
         pool = make_records(n + 1, rng)
         check_neighbors(query, pool, int(rng.integers(n)))
         _check_order(query, pool, rng)
+        if adds_up:
+            _check_chunks(query, pool, rng)
     assert stated(query) == said, "What the query states changed while it was evaluated."
 
 
@@ -163,11 +202,16 @@ def _assert_zero(query: Query, records: Any, what: str) -> None:
 
 
 def _check_order(query: Query, records: Any, rng: np.random.Generator) -> None:
-    """Check that order and chunks of the rows change no bit."""
+    """Check that the order of the rows changes no bit."""
+    whole = answered(query, records)
+    shuffled = answered(query, records.take(rng.permutation(len(records))))
+    assert (whole == shuffled).all(), f"{query.name!r} depends on the order of the rows."
+
+
+def _check_chunks(query: Query, records: Any, rng: np.random.Generator) -> None:
+    """Check that chunks of the rows add up to the whole."""
     n = len(records)
     whole = answered(query, records)
-    shuffled = answered(query, records.take(rng.permutation(n)))
-    assert (whole == shuffled).all(), f"{query.name!r} depends on the order of the rows."
     cut = int(rng.integers(n + 1))
     parts: list[Array] = [
         answered(query, records.take(rows)) for rows in np.split(np.arange(n), [cut])

@@ -61,6 +61,14 @@ class Query(Protocol):
         """The exact answer, int64 of shape (entries,), in units of the grid."""
 
 
+class NotASum:
+    """Mark of a query that is no sum over records: answers of several sources do not add up.
+
+    Its sensitivities are as of any :class:`Query`, and a single source answers it like any
+    other. Whoever writes one runs :func:`veracal.testing.check_statistic` on it.
+    """
+
+
 def laplace_event(
     query: Query, micro_epsilon: int, relation: Relation, unit: Unit | None = None
 ) -> DiscreteLaplace:

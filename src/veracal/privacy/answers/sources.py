@@ -5,7 +5,7 @@ whether the records lie here, lie elsewhere or are spread over many places.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.noise import discrete_gaussian_reach, discrete_laplace_reach
-from veracal.privacy.answers.queries import Query, Records
+from veracal.privacy.answers.queries import NotASum, Query, Records
 from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, Parallel
 
@@ -142,6 +142,30 @@ class Source(Protocol):
         """
 
 
+@runtime_checkable
+class GaussianSource(Source, Protocol):
+    """A source that also answers with Gaussian noise, for budgets with a delta.
+
+    Guarantees
+    ----------
+    As of :class:`Source`.
+    """
+
+    def answer_gaussian(
+        self, query: Query, *, noise_multiplier: float, request: str | None = None
+    ) -> Release:
+        """Answer a query with discrete Gaussian noise.
+
+        Parameters
+        ----------
+        query : Query
+        noise_multiplier : float
+            Noise divided by the most that one unit moves the answer in the L2 norm.
+        request : str, optional
+            As for :meth:`answer`.
+        """
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Public:
     """A source of *public* records: its answers are exact, cost nothing and protect nobody.
@@ -161,6 +185,17 @@ class Public:
     ) -> Release:
         """Answer exactly; the release says that it is not private."""
         _checks.whole(micro_epsilon=micro_epsilon)
+        return self._exact(query)
+
+    def answer_gaussian(
+        self, query: Query, *, noise_multiplier: float, request: str | None = None
+    ) -> Release:
+        """Answer exactly, as :meth:`answer` does."""
+        _checks.positive(noise_multiplier=noise_multiplier)
+        return self._exact(query)
+
+    def _exact(self, query: Query) -> Release:
+        """The answer without noise."""
         units = tuple(int(k) for k in query.evaluate(self.records))
         return Release(query.name, units, query.grid, 0.0, 0, None, private=False)
 
@@ -195,27 +230,63 @@ class Pool:
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> Release:
         """Ask every source, and add."""
+        _check_sum(query)
         answers = [
-            source.answer(
-                query,
-                micro_epsilon=micro_epsilon,
-                request=None if request is None else f"{request}/{i}",
-            )
+            source.answer(query, micro_epsilon=micro_epsilon, request=_numbered(request, i))
             for i, source in enumerate(self.sources)
         ]
-        for found in answers:
-            if (found.grid, len(found.units)) != (query.grid, query.entries):
-                raise ValueError(
-                    f"Expected {query.entries} entries on {query.grid} from every source, got "
-                    f"{len(found.units)} on {found.grid}."
-                )
-        events = tuple(a.event for a in answers if a.event is not None)
-        return Release(
-            query.name,
-            tuple(sum(entry) for entry in zip(*(a.units for a in answers), strict=True)),
-            query.grid,
-            math.hypot(*(a.noise_std for a in answers)),
-            max(a.micro_epsilon or 0 for a in answers),
-            Parallel(events) if events else None,
-            private=all(a.private for a in answers),
+        return _added(query, answers, max(a.micro_epsilon or 0 for a in answers))
+
+    def answer_gaussian(
+        self, query: Query, *, noise_multiplier: float, request: str | None = None
+    ) -> Release:
+        """Ask every source for Gaussian noise, and add."""
+        _check_sum(query)
+        able = [source for source in self.sources if isinstance(source, GaussianSource)]
+        if len(able) < len(list(self.sources)):
+            raise ValueError(
+                "Expected sources that all answer with Gaussian noise, got one that does not. "
+                "Ask for Laplace noise, or leave it out."
+            )
+        answers = [
+            source.answer_gaussian(
+                query, noise_multiplier=noise_multiplier, request=_numbered(request, i)
+            )
+            for i, source in enumerate(able)
+        ]
+        private = any(a.private for a in answers)
+        return _added(query, answers, None if private else 0)
+
+
+def _numbered(request: str | None, i: int) -> str | None:
+    """Id of the request to one source of several."""
+    return None if request is None else f"{request}/{i}"
+
+
+def _check_sum(query: Query) -> None:
+    """Refuse a question whose answers do not add up, before anybody is charged."""
+    if isinstance(query, NotASum):
+        raise ValueError(
+            f"Expected a sum over records, got {query.name!r}: answers of several sources to "
+            "it do not add up. Ask each source by itself, or ask for sums."
         )
+
+
+def _added(query: Query, answers: Sequence[Release], micro_epsilon: int | None) -> Release:
+    """The sum of several answers, with what each of them cost."""
+    for found in answers:
+        if (found.grid, len(found.units)) != (query.grid, query.entries):
+            raise ValueError(
+                f"Expected {query.entries} entries on {query.grid} from every source, got "
+                f"{len(found.units)} on {found.grid}."
+            )
+    events = tuple(a.event for a in answers if a.event is not None)
+    return Release(
+        query.name,
+        tuple(sum(entry) for entry in zip(*(a.units for a in answers), strict=True)),
+        query.grid,
+        math.hypot(*(a.noise_std for a in answers)),
+        micro_epsilon,
+        Parallel(events) if events else None,
+        private=all(a.private for a in answers),
+    )

@@ -1,0 +1,23 @@
+"""What may be asked of private scores to measure and repair their calibration."""
+
+from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
+from veracal.calibration.queries.gradients import PlattGradient
+from veracal.calibration.queries.records import Groups
+from veracal.calibration.queries.scalars import (
+    BrierGain,
+    Gap,
+    LossAt,
+    TemperatureGradient,
+)
+
+__all__ = [
+    "AbsoluteGaps",
+    "BinnedGap",
+    "BrierGain",
+    "CorrectWrong",
+    "Gap",
+    "Groups",
+    "LossAt",
+    "PlattGradient",
+    "TemperatureGradient",
+]

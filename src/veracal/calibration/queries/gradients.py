@@ -1,0 +1,124 @@
+"""Clipped gradients of an affine map of the logits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from veracal import _checks
+from veracal._types import Array, Floats, Frozen, Ints
+from veracal.calibration.maps import Platt
+from veracal.calibration.maps.base import check_width
+from veracal.calibration.maps.platt import readable_logits
+from veracal.calibration.queries.records import labeled
+from veracal.calibration.queries.scalars import digest
+from veracal.privacy.answers.grid import Grid
+from veracal.privacy.answers.queries import Setting
+from veracal.privacy.answers.sums import DenseSum
+from veracal.privacy.budget import Relation
+
+
+@dataclass(frozen=True)
+class PlattGradient:
+    r"""Sum of clipped gradients of the loss in the weights and the bias of a Platt map.
+
+    With :math:`r = \mathrm{softmax}(Wz + b) - e_y` a record's gradient is
+    :math:`(r \cdot z, r)`, :math:`(r \circ z, r)` or :math:`(r z^\top, r)` where W is a
+    number, a diagonal or a matrix. Weights and bias are clipped together, in the L2 norm.
+
+    Parameters
+    ----------
+    map : Platt
+        Where the gradient is taken.
+    clip : float
+        Longest gradient of one record.
+    step : int
+        Number of the step, as of :class:`TemperatureGradient`.
+    bits : int
+        Of the grid.
+    """
+
+    map: Platt
+    clip: float = 10.0
+    step: int = 0
+    bits: int = 10
+
+    name = "Platt gradient"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.map, Platt):
+            raise ValueError(f"Expected a Platt map, got {self.map!r}.")
+        _checks.whole(step=self.step, least=0)
+        _ = self.sums
+
+    @property
+    def sums(self) -> DenseSum:
+        """The sum of vectors."""
+        return DenseSum(
+            self.name, self._gradients, self.entries, self.clip, power=2, bits=self.bits
+        )
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the answer."""
+        return Grid(self.bits)
+
+    @property
+    def entries(self) -> int:
+        """Number of weights, and one bias a class."""
+        return int(np.size(self.map.weights)) + len(self.map.bias)
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Map, clip and step."""
+        told = {"map": digest(self.map), "form": self.map.form}
+        return Frozen({**told, "clip": float(self.clip), "step": int(self.step)})
+
+    def sensitivity(self, relation: Relation) -> int:
+        """Most that the sum moves in the L1 norm, in units."""
+        return self.sums.sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """Most that it moves in the L2 norm, in units."""
+        return self.sums.sensitivity_l2(relation)
+
+    def evaluate(self, records: Any) -> Ints:
+        """The sum, in units."""
+        return self.sums.evaluate(records)
+
+    def _gradients(self, records: Any) -> Array:
+        """Each record's gradient, of shape (n, entries)."""
+        scores = labeled(records)
+        check_width(scores, len(self.map.bias), self.map.kind)
+        return platt_gradients(self.map, readable_logits(scores), scores.known_labels)
+
+
+def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
+    """Gradient of each record's loss: weights first, row after row, then the bias.
+
+    Parameters
+    ----------
+    map_ : Platt
+    z : array of shape (n, k)
+        Finite logits.
+    labels : array of ints of shape (n,)
+
+    Returns
+    -------
+    array of shape (n, weights + k)
+    """
+    weights = np.asarray(map_.weights)
+    logits = z @ weights.T if map_.form == "matrix" else z * weights
+    with np.errstate(over="ignore", invalid="ignore"):
+        residual = softmax(logits + map_.bias, axis=1)
+        residual[np.arange(len(labels)), labels] -= 1
+        if map_.form == "scalar":
+            slopes = (residual * z).sum(axis=1, keepdims=True)
+        elif map_.form == "vector":
+            slopes = residual * z
+        else:
+            slopes = (residual[:, :, None] * z[:, None, :]).reshape(len(z), z.shape[1] ** 2)
+    result: Floats = np.concatenate([slopes, residual], axis=1)
+    return result
