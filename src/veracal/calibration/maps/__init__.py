@@ -1,14 +1,18 @@
 """Maps that bring probabilities closer to frequencies: records with public parameters."""
 
 from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.beta import Beta
 from veracal.calibration.maps.binned import Binned
 from veracal.calibration.maps.files import from_json, load_map, save_map
+from veracal.calibration.maps.isotonic import Isotonic
 from veracal.calibration.maps.platt import Platt
 from veracal.calibration.maps.temperature import Temperature
 
 __all__ = [
+    "Beta",
     "Binned",
     "Identity",
+    "Isotonic",
     "Map",
     "Platt",
     "Temperature",

@@ -8,7 +8,9 @@ from typing import Any
 
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.beta import Beta
 from veracal.calibration.maps.binned import Binned
+from veracal.calibration.maps.isotonic import Isotonic
 from veracal.calibration.maps.platt import Platt
 from veracal.calibration.maps.temperature import Temperature
 from veracal.data.files import write_new
@@ -19,7 +21,7 @@ from veracal.errors import DataError
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
 
 KINDS: dict[str, type[Map]] = {
-    record.kind: record for record in (Identity, Temperature, Platt, Binned)
+    record.kind: record for record in (Identity, Temperature, Platt, Binned, Isotonic, Beta)
 }
 
 

@@ -1,0 +1,17 @@
+"""Maps fitted in the open, without privacy: references, and for records nobody must protect."""
+
+from veracal.calibration.fitters.base import MapFitter
+from veracal.calibration.fitters.beta import BetaCalibration
+from veracal.calibration.fitters.binning import HistogramBinning
+from veracal.calibration.fitters.isotonic import IsotonicCalibration
+from veracal.calibration.fitters.platt import PlattScaling
+from veracal.calibration.fitters.temperature import TemperatureScaling
+
+__all__ = [
+    "BetaCalibration",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "MapFitter",
+    "PlattScaling",
+    "TemperatureScaling",
+]
