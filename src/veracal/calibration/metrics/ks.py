@@ -1,0 +1,26 @@
+"""Calibration error of cumulative sums."""
+
+import numpy as np
+
+from veracal.calibration.metrics.demands import need_records
+from veracal.calibration.metrics.top_label import top_label
+from veracal.data.scores import Scores
+
+
+def ks(scores: Scores) -> float:
+    r"""Top-label Kolmogorov-Smirnov calibration error.
+
+    .. math::
+        \max_t \Bigl\lvert \frac{1}{n} \sum_{i : \hat p_i \le t}
+            (\hat p_i - 1[\hat y_i = y_i]) \Bigr\rvert
+
+    the largest gap between what was promised and what was kept, up to any confidence t
+    (Gupta et al. 2021, section 3, https://arxiv.org/abs/2006.12800). It needs no bins, and
+    equal confidences enter together, so that the order of records does not matter.
+    """
+    outcomes = top_label(need_records(scores))
+    order = np.argsort(outcomes.probability, kind="stable")
+    ranked = outcomes.probability[order]
+    sums = np.cumsum(ranked - outcomes.happened[order])
+    last = np.append(ranked[1:] > ranked[:-1], True)  # of each run of equal confidences
+    return float(np.abs(sums[last]).max() / len(scores))
