@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Floats, Ints
+from veracal._types import Floats
 from veracal.calibration.fitters.base import MapFitter, nll
 from veracal.calibration.maps import Temperature
 from veracal.calibration.maps.base import LEAST
@@ -81,12 +81,13 @@ def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
     """
     first = second = 0.0
     for gaps in _gaps(scores):
-        p = np.exp(inverse * (gaps - gaps.max(axis=1, keepdims=True)))
-        p /= p.sum(axis=1, keepdims=True)
-        mean = np.einsum("ij,ij->i", p, gaps)
-        gaps -= mean[:, None]
+        p = np.exp(inverse * (gaps - gaps.max(axis=0)))
+        p /= p.sum(axis=0)
+        mean = np.einsum("ji,ji->i", p, gaps)
+        gaps -= mean
+        p *= gaps
         first += float(mean.sum())
-        second += float(np.einsum("ij,ij,ij->", p, gaps, gaps))
+        second += float(np.einsum("ji,ji->", p, gaps))
     return first / len(scores), second / len(scores)
 
 
@@ -104,37 +105,28 @@ def where_level(slopes: Slopes, low: float, high: float) -> float:
         return end
     low, high, at = min(1.0, end), max(1.0, end), 1.0
     for _ in range(_STEPS):
-        step = at - first / second if second > 0 else math.nan
+        newton = at - first / second if second > 0 else math.nan
+        if abs(newton - at) <= _TOL * at or high - low <= _TOL * low:
+            break
         # Halving the bracket by factors, not by differences: an inverse temperature has scale.
-        new = step if low < step < high else math.sqrt(low * high)
-        if abs(new - at) <= _TOL * at or high - low <= _TOL * low:
-            return new
-        at = new
+        at = newton if low < newton < high else math.sqrt(low * high)
         first, second = slopes(at)
-        if first == 0:
-            return at
         low, high = (at, high) if first < 0 else (low, at)
     return at
 
 
 def _gaps(scores: Scores) -> Iterator[Floats]:
-    """How far each logit is above that of the label, a block of records at a time."""
+    """How far each logit is above the label's, of shape (k, records), block by block."""
     rows = max(1, _BLOCK // scores.n_classes)
     for start in range(0, len(scores), rows):
-        part = slice(start, start + rows)
-        values, labels = scores.values[part], scores.known_labels[part, None]
+        labels = scores.known_labels[start : start + rows]
+        # A row for each class: sums over few classes are quick when records lie side by side.
+        values = np.array(scores.values[start : start + rows].T, dtype=np.float64, order="C")
+        at = labels, np.arange(len(labels))
         if scores.kind == "probabilities":
-            values = _logarithms(values, labels)
+            values[at] = np.where(values[at] == 0, LEAST, values[at])
+            with np.errstate(divide="ignore"):
+                np.log(values, out=values)
         with np.errstate(over="ignore"):
-            gaps = values - np.take_along_axis(values, labels, axis=1).astype(np.float64)
-        yield np.clip(gaps, -_FAR, _FAR)
-
-
-def _logarithms(values: Floats, labels: Ints) -> Floats:
-    """Logarithms of probabilities; that of a label with probability 0 is finite."""
-    said = np.take_along_axis(values, labels, axis=1)
-    values = values.astype(np.float64)
-    np.put_along_axis(values, labels, np.where(said == 0, LEAST, said), axis=1)
-    with np.errstate(divide="ignore"):
-        result: Floats = np.log(values)
-    return result
+            values -= values[at]
+        yield np.clip(values, -_FAR, _FAR, out=values)
