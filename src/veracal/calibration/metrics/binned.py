@@ -75,9 +75,7 @@ def mce(scores: Scores, bins: int = 15) -> float:
     Over the bins that hold a record (Naeini et al. 2015). One record alone in its bin
     decides it: read it beside the counts of :func:`~veracal.calibration.curve`.
     """
-    totals = bin_totals(scores, bins)
-    held = totals.counts > 0
-    return float(np.max(np.abs(totals.gaps[held]) / totals.counts[held]))
+    return largest_gap(bin_totals(scores, bins))
 
 
 def over_confidence(scores: Scores, bins: int = 15) -> float:
@@ -102,6 +100,12 @@ def under_confidence(scores: Scores, bins: int = 15) -> float:
 def confidence_gap(scores: Scores) -> float:
     """Mean confidence of the top label minus accuracy: positive for the overconfident."""
     return _mean(top_label_gaps(scores, 1), len(scores))
+
+
+def largest_gap(totals: BinTotals) -> float:
+    """Maximum calibration error of totals by bin."""
+    held = totals.counts > 0
+    return float(np.max(np.abs(totals.gaps[held]) / totals.counts[held]))
 
 
 def _mean(parts: Floats, n: int) -> float:

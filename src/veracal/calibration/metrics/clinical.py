@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from veracal._types import Bools, Floats
@@ -15,6 +15,7 @@ from veracal.data.scores import Scores
 
 LARGEST_LOG_ODDS = math.log(2**53 - 1)  # beyond, a double cannot tell 1 - p from 1
 LARGEST_SLOPE = 100.0
+_STEPS, _SMALLEST, _CLOSE = 100, 1e-6, 1e-9  # of Newton's method
 
 
 def calibration_in_the_large(scores: Scores) -> float:
@@ -98,19 +99,36 @@ def _excess(odds: Floats, n: int) -> Callable[[float], float]:
 
 def _slope(odds: Floats, happened: Bools) -> float:
     """Slope of logistic regression on the log odds."""
-    spread = float(odds.std())
-    if happened.all() or not happened.any() or spread <= 1e-12 * LARGEST_LOG_ODDS:
+    if happened.all() or not happened.any() or odds.min() == odds.max():
         return 0.0
-    center = float(odds.mean())
-    x, sign = (odds - center) / spread, np.where(happened, -1.0, 1.0)
+    with_event, without = odds[happened], odds[~happened]
+    if without.max() <= with_event.min():
+        return LARGEST_SLOPE
+    if with_event.max() <= without.min():
+        return -LARGEST_SLOPE
+    center, scale = float(odds.mean()), float(np.abs(odds - odds.mean()).max())
+    line = _logistic(np.stack([np.ones(len(odds)), (odds - center) / scale]), happened)
+    return float(np.clip(line[1] / scale, -LARGEST_SLOPE, LARGEST_SLOPE))
 
-    def loss(ab: Floats) -> tuple[float, Floats]:
-        z = sign * (ab[0] + ab[1] * x)
-        pull = sign * expit(z)
-        return float(np.logaddexp(0, z).mean()), np.array([pull.mean(), (pull * x).mean()])
 
-    bounds = [(-np.inf, np.inf), (-LARGEST_SLOPE * spread, LARGEST_SLOPE * spread)]
-    found = minimize(
-        loss, [0.0, 0.0], jac=True, bounds=bounds, options={"ftol": 0.0, "gtol": 1e-11}
-    )
-    return float(np.clip(found.x[1] / spread, -LARGEST_SLOPE, LARGEST_SLOPE))
+def _logistic(columns: Floats, happened: Bools) -> Floats:
+    """Coefficients of logistic regression where they are finite, by Newton's method.
+
+    Steps are halved until the loss falls; after one below 1e-9 the next would be rounding.
+    """
+    signed = np.where(happened, -1.0, 1.0) * columns
+    line, loss = np.zeros(len(columns)), math.log(2.0)
+    for _ in range(_STEPS):
+        p = expit(line @ signed)
+        slopes, curvature = signed @ p, (signed * (p * (1 - p))) @ signed.T
+        step = np.linalg.lstsq(curvature, slopes, rcond=None)[0]
+        if np.abs(step).max() < _CLOSE:
+            return line - step
+        size, found = 1.0, math.inf
+        while size > _SMALLEST and not found < loss:
+            nearer = line - size * step
+            size, found = size / 2, float(np.logaddexp(0, nearer @ signed).mean())
+        if not found < loss:
+            break
+        line, loss = nearer, found
+    return line
