@@ -1,6 +1,11 @@
 """What may be asked of private scores to measure and repair their calibration."""
 
-from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
+from veracal.calibration.queries.binned import (
+    AbsoluteGaps,
+    BinnedGap,
+    BrierByGroup,
+    CorrectWrong,
+)
 from veracal.calibration.queries.gradients import PlattGradient
 from veracal.calibration.queries.records import Groups
 from veracal.calibration.queries.scalars import (
@@ -13,6 +18,7 @@ from veracal.calibration.queries.scalars import (
 __all__ = [
     "AbsoluteGaps",
     "BinnedGap",
+    "BrierByGroup",
     "BrierGain",
     "CorrectWrong",
     "Gap",

@@ -11,6 +11,7 @@ from veracal._types import Array, Frozen, Ints
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries.records import (
     Groups,
+    brier_of,
     check_inverse,
     confidence_at,
     gap_at,
@@ -197,3 +198,53 @@ class AbsoluteGaps(BinnedGap, NotASum):
         # Clipped as every total is, which moves no two of them further apart.
         totals = [min(int(total), MOST_TOTAL) for total in sums.sum(axis=1)]
         return np.array(totals, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class BrierByGroup:
+    r"""Sums of the Brier score by group; see :class:`~veracal.privacy.Brier` for all records.
+
+    Parameters
+    ----------
+    groups : Groups
+    bits : int
+        Of the grid.
+    """
+
+    groups: Groups
+    bits: int = 20
+
+    name = "brier by group"
+
+    @property
+    def sums(self) -> BinnedSum:
+        """The sums by group."""
+        n, bits = self.groups.count, self.bits
+        return BinnedSum(self.name, brier_of, lambda s: group_of(s, self.groups), n, 0, 2, bits)
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the answer."""
+        return self.sums.grid
+
+    @property
+    def entries(self) -> int:
+        """One for each group."""
+        return self.groups.count
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """The groups."""
+        return Frozen({"group": self.groups.name, "groups": repr(self.groups.names)})
+
+    def sensitivity(self, relation: Relation) -> int:
+        """Most that the answer moves in the L1 norm, in units."""
+        return self.sums.sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """Most that it moves in the L2 norm, in units."""
+        return self.sums.sensitivity_l2(relation)
+
+    def evaluate(self, records: Any) -> Ints:
+        """The sums, in units."""
+        return self.sums.evaluate(records)

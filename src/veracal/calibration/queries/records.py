@@ -69,6 +69,15 @@ def loss_at(records: Any, inverse: float) -> Floats:
     return result
 
 
+def brier_of(records: Any) -> Floats:
+    r"""Squared distance of the probabilities from the right answer, from 0 to 2."""
+    scores = labeled(records)
+    gaps = np.array(scores.probabilities, dtype=np.float64)
+    gaps[np.arange(len(gaps)), scores.known_labels] -= 1
+    result: Floats = (gaps**2).sum(axis=1)
+    return result
+
+
 def slope_at(records: Any, parameter: float) -> Floats:
     r"""Derivative of the loss in p, where the inverse temperature is :math:`\log(1 + e^p)`.
 

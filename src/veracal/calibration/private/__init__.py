@@ -1,0 +1,24 @@
+"""Calibration measured and repaired through noisy answers of whoever holds the records."""
+
+from veracal.calibration.private.binning import PrivateBinning
+from veracal.calibration.private.figures import PrivateCurve, PrivateFigures
+from veracal.calibration.private.guard import Guarded, guard_event, never_worse
+from veracal.calibration.private.measuring import PrivateMeasurement, measure_private
+from veracal.calibration.private.planning import MeasurementPlan, plan_measurement
+from veracal.calibration.private.platt import PrivatePlatt
+from veracal.calibration.private.temperature import PrivateTemperature
+
+__all__ = [
+    "Guarded",
+    "MeasurementPlan",
+    "PrivateBinning",
+    "PrivateCurve",
+    "PrivateFigures",
+    "PrivateMeasurement",
+    "PrivatePlatt",
+    "PrivateTemperature",
+    "guard_event",
+    "measure_private",
+    "never_worse",
+    "plan_measurement",
+]

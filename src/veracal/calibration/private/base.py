@@ -1,0 +1,53 @@
+"""What all private fitters share."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from veracal.calibration.maps import Map
+from veracal.calibration.private.asking import stated, unit_of
+from veracal.data import Scores
+from veracal.privacy import Release, Source, Statement
+
+
+class PrivateFitter(BaseEstimator):  # type: ignore[misc]
+    """A fitter of a map that asks a source, whoever that is, and reads no record itself."""
+
+    map_: Map
+    private_: bool
+    releases_: tuple[Release, ...]
+
+    def transform(self, scores: Scores) -> Scores:
+        """Map scores, which are only read and may be anybody's."""
+        check_is_fitted(self, "map_")
+        return self.map_.transform(scores)
+
+    @property
+    def statement_(self) -> Statement | None:
+        """What the fit promises to whom; None where nothing protects it: public records."""
+        check_is_fitted(self, "map_")
+        covers, unit, delta = self._about
+        return stated(self.releases_, unit, covers=covers, delta=delta)
+
+    def _keep(
+        self,
+        map_: Map,
+        releases: Sequence[Release],
+        source: Source,
+        *,
+        covers: str,
+        delta: float = 0.0,
+    ) -> Self:
+        """Keep what was learnt, and what it promises."""
+        self.map_ = map_
+        self.releases_ = tuple(releases)
+        self.private_ = all(release.private for release in self.releases_)
+        self._about = covers, unit_of(source), delta  # never the source: it has the records
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
