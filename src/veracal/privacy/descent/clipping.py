@@ -131,7 +131,7 @@ class GlobalAdapt:
 
     After a step, :math:`Z \leftarrow Z \exp(-\eta + f)`, where f is the noisy fraction of
     examples longer than :math:`\tau Z` (Esipova et al. 2023,
-    https://arxiv.org/abs/2210.08248).
+    https://arxiv.org/abs/2206.07737).
 
     Parameters
     ----------
