@@ -11,6 +11,8 @@ from veracal.calibration.maps import Identity, Map
 from veracal.data.scores import Scores
 from veracal.errors import DataError
 
+_ROUNDING = 1e-13  # of a mean over records; a rise no larger is none
+
 
 class MapFitter(BaseEstimator, ABC):  # type: ignore[misc]
     """Settings, and after :meth:`fit` a map. **Not private**: it tells about the records.
@@ -33,8 +35,8 @@ class MapFitter(BaseEstimator, ABC):  # type: ignore[misc]
     def fit(self, scores: Scores) -> Self:
         """Fit to labeled scores of one record or more."""
         fitted = self._fitted(labeled(scores))
-        mapped = fitted.transform(scores)
-        self.kept_ = self._loss(mapped, scores) <= self._loss(scores, scores)
+        before, after = (self._loss(s, scores) for s in (scores, fitted.transform(scores)))
+        self.kept_ = after <= before + _ROUNDING * max(1.0, before)
         self.map_ = fitted if self.kept_ else Identity()
         return self
 
@@ -72,7 +74,8 @@ def labeled(scores: Scores) -> Scores:
 def nll(scores: Scores) -> float:
     """Mean negative log-likelihood of the labels; inf where one had probability 0."""
     picked = np.take_along_axis(scores.log_probabilities, scores.known_labels[:, None], axis=1)
-    return float(-picked.mean())
+    with np.errstate(over="ignore"):
+        return float(-(picked / len(picked)).sum())
 
 
 def brier(scores: Scores) -> float:

@@ -37,7 +37,8 @@ class BetaCalibration(MapFitter):
     Guarantees
     ----------
     The negative log-likelihood never rises on the records of the fit. For three classes or
-    more, scaling rows to sum to one could raise it; where it would, the identity is kept.
+    more, scaling rows to sum to one is not proved to keep it; where it would not, the identity
+    is kept.
 
     Examples
     --------

@@ -125,7 +125,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def predict(self, X: ArrayLike) -> Array:
         """The likeliest class of each row after the map, the first of equal ones."""
-        labels: Array = self.classes_[self._mapped(X).predictions]
+        places = self._mapped(X).predictions
+        labels: Array = self.classes_[places]
         return labels
 
     @available_if(_gives_logits)  # type: ignore[untyped-decorator]

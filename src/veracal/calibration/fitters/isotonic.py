@@ -9,6 +9,9 @@ from veracal.calibration.fitters.base import MapFitter, brier, top_label_brier
 from veracal.calibration.maps import Isotonic
 from veracal.calibration.maps.isotonic import IsotonicForm
 from veracal.data.scores import Scores
+from veracal.errors import DataError
+
+_MOST_CLASSES = 10_000  # each is a fit of its own
 
 
 class IsotonicCalibration(MapFitter):
@@ -17,7 +20,7 @@ class IsotonicCalibration(MapFitter):
     Each curve is the increasing function with the least squared error (Zadrozny & Elkan 2002),
     found by pooling adjacent violators, straight between its points. What each form maps is
     told by :class:`~veracal.calibration.maps.Isotonic`. A class that no record has gets
-    probability 0 everywhere from *one-vs-rest*.
+    probability 0 everywhere from *one-vs-rest*, which takes 10,000 classes at most.
 
     Parameters
     ----------
@@ -29,8 +32,8 @@ class IsotonicCalibration(MapFitter):
     Guarantees
     ----------
     On the records of the fit the Brier score never rises (for *top-label*, that of the label
-    that was predicted). Scaling the rows of three classes or more could raise it; where it
-    would, the identity is kept.
+    that was predicted). For one curve that is a theorem. Scaling the rows of three classes or
+    more is not proved to keep it; where it would not, the identity is kept.
 
     Examples
     --------
@@ -47,6 +50,13 @@ class IsotonicCalibration(MapFitter):
         if self.form == "top-label":
             curves = [_curve(scores.confidence, scores.correct)]
         else:
+            if scores.n_classes > _MOST_CLASSES:
+                raise DataError(
+                    scores.name,
+                    f"at most {_MOST_CLASSES:,} classes for a curve each",
+                    f"{scores.n_classes:,}",
+                    "Use form='top-label', or a temperature.",
+                )
             classes = range(scores.n_classes) if scores.n_classes > 2 else (1,)
             values, labels = scores.probabilities, scores.known_labels
             curves = [_curve(values[:, j], labels == j) for j in classes]

@@ -1,6 +1,7 @@
 """The affine map of logits under which labels are likeliest."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import minimize
@@ -94,12 +95,13 @@ class _Problem:
     scale: float
     center: Floats
 
-    @property
+    @cached_property
     def start(self) -> Floats:
         """The identity, in the units of the problem."""
         k = len(self.center)
-        weights = {"scalar": np.ones(1), "vector": np.ones(k), "matrix": np.eye(k)}[self.form]
-        return np.concatenate([self.scale * weights.ravel(), self.center])
+        diagonal = np.ones(1 if self.form == "scalar" else k)
+        weights = np.diag(diagonal).ravel() if self.form == "matrix" else diagonal
+        return np.concatenate([self.scale * weights, self.center])
 
     def solution(self, reads: str | None) -> Map:
         """The best map, in the units of the logits; the identity if none is finite."""

@@ -53,6 +53,8 @@ def from_json(written: Mapping[str, Any], where: str = "map") -> Map:
         raise _no_map(where, "version 1", repr(written["version"]))
     values = {known.name: written[known.name] for known in fields(record)}
     try:
+        for value in values.values():
+            _check_numbers(value)
         if "bins" in values:
             values["bins"] = Bins(values["bins"])
         return record(**values)
@@ -85,6 +87,15 @@ def load_map(path: str | Path) -> Map:
     except UnicodeDecodeError as cause:
         raise _no_map(str(path), "text in UTF-8", "other bytes") from cause
     return from_json(parse_json(text, str(path)), str(path))
+
+
+def _check_numbers(value: Any) -> None:
+    """Refuse lists that hold anything but numbers and lists: an array would convert it."""
+    if isinstance(value, list) and not {type(v) for v in value} <= {int, float, list}:
+        raise ValueError("Expected numbers in every list.")
+    for inner in value if isinstance(value, list) else ():
+        if isinstance(inner, list):
+            _check_numbers(inner)
 
 
 def _no_map(where: str, expected: str, found: str) -> DataError:

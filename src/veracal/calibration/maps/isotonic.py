@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.maps.base import (
-    MOST_NUMBERS,
     Map,
     check_width,
     from_probabilities,
     parameters,
 )
 from veracal.calibration.maps.binned import with_confidence
+from veracal.data.checked import frozen
 from veracal.data.scores import Scores
 
 IsotonicForm = Literal["top-label", "one-vs-rest"]
@@ -59,14 +59,14 @@ class Isotonic(Map):
         if [len(x) for x in inputs] != [len(y) for y in outputs]:
             raise ValueError("Expected as many outputs as inputs of each curve.")
         n_curves = len(inputs)
-        if n_curves == 0 or (n_curves > 1 if self.form == "top-label" else n_curves == 2):
+        if n_curves > 1 if self.form == "top-label" else n_curves == 2:
             raise ValueError(
                 "Expected one curve (top-label, or two classes), or one for each of three "
                 f"classes or more, got {n_curves} for form={self.form!r}."
             )
-        if any((np.diff(x) <= 0).any() for x in inputs):
+        if (_rises(inputs) <= 0).any():
             raise ValueError("Expected inputs that rise.")
-        if any((np.diff(y) < 0).any() for y in outputs):
+        if (_rises(outputs) < 0).any():
             raise ValueError("Expected outputs that do not fall.")
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "outputs", outputs)
@@ -75,6 +75,10 @@ class Isotonic(Map):
         """Kind, version and parameters, for :func:`veracal.calibration.maps.from_json`."""
         curves = {"inputs": self.inputs, "outputs": self.outputs}
         return {**super().to_json(), **{k: [c.tolist() for c in v] for k, v in curves.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        curves = {k: tuple(map(frozen, v)) for k, v in state.items() if k != "form"}
+        super().__setstate__({**state, **curves})
 
     def transform(self, scores: Scores) -> Scores:
         """Probabilities."""
@@ -103,10 +107,19 @@ def shared(values: Floats) -> Floats:
 
 
 def _arrays(curves: Sequence[ArrayLike], name: str) -> tuple[Floats, ...]:
-    """Return curves as arrays of numbers in [0, 1]."""
-    if isinstance(curves, str | bytes) or not isinstance(curves, Sequence):
+    """Return curves, one or more, as arrays of numbers in [0, 1]."""
+    if isinstance(curves, str | bytes) or not isinstance(curves, Sequence) or not len(curves):
         raise ValueError(f"Expected {name} to be a list of arrays, got {curves!r:.60}.")
-    arrays = tuple(parameters(c, 1, name=name, low=0.0, high=1.0) for c in curves)
-    if sum(map(len, arrays)) > MOST_NUMBERS:
-        raise ValueError(f"Expected at most {MOST_NUMBERS:,} points in all curves.")
-    return arrays
+    arrays = [np.asarray(curve) for curve in curves]
+    if any(array.ndim != 1 or not len(array) for array in arrays):
+        raise ValueError(f"Expected {name} to be arrays of one dimension, none of them empty.")
+    # All at once: there may be a hundred thousand classes.
+    numbers = parameters(np.concatenate(arrays), 1, name=name, low=0.0, high=1.0)
+    return tuple(np.split(numbers, np.cumsum([len(array) for array in arrays])[:-1]))
+
+
+def _rises(curves: tuple[Floats, ...]) -> Floats:
+    """Differences from each point to the next of its curve."""
+    starts = np.cumsum([len(curve) for curve in curves])[:-1]
+    result: Floats = np.delete(np.diff(np.concatenate(curves)), starts - 1)
+    return result
