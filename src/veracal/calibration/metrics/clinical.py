@@ -121,9 +121,10 @@ def _logistic(columns: Floats, happened: Bools) -> Floats:
     for _ in range(_STEPS):
         p = expit(line @ signed)
         slopes, curvature = signed @ p, (signed * (p * (1 - p))) @ signed.T
-        step = np.linalg.lstsq(curvature, slopes, rcond=None)[0]
+        step: Floats = np.linalg.lstsq(curvature, slopes, rcond=None)[0]
         if np.abs(step).max() < _CLOSE:
-            return line - step
+            line = line - step
+            break
         size, found = 1.0, math.inf
         while size > _SMALLEST and not found < loss:
             nearer = line - size * step

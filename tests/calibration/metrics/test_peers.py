@@ -1,0 +1,105 @@
+"""Where definitions agree, so do the figures of other libraries; where not, how far apart."""
+
+import warnings
+
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from tests.calibration.metrics.made import scores
+from veracal.calibration import metrics
+from veracal.calibration.curves import curve
+from veracal.data import Scores
+
+CLOSE = {"abs": 1e-6}
+
+
+@pytest.fixture(params=[2, 5])
+def made(request) -> Scores:
+    return scores(2_000, request.param)
+
+
+def test_scikit_learn(made):
+    y, p = made.labels, made.values
+    assert metrics.nll(made) == pytest.approx(sklearn.metrics.log_loss(y, p), **CLOSE)
+    assert metrics.accuracy(made) == sklearn.metrics.accuracy_score(y, made.predictions)
+    macro = sklearn.metrics.f1_score(y, made.predictions, average="macro")
+    assert metrics.f1(made) == pytest.approx(macro, **CLOSE)
+    if made.n_classes == 2:
+        area = sklearn.metrics.roc_auc_score(y, p[:, 1])
+        square = 2 * sklearn.metrics.brier_score_loss(y, p[:, 1])
+        one = sklearn.metrics.f1_score(y, made.predictions)
+        assert metrics.binary_f1(made) == pytest.approx(one, **CLOSE)
+    else:
+        area = sklearn.metrics.roc_auc_score(y, p, multi_class="ovr")
+        square = sklearn.metrics.brier_score_loss(y, p)
+    assert metrics.auc(made) == pytest.approx(area, **CLOSE)
+    assert metrics.brier(made) == pytest.approx(square, **CLOSE)
+
+
+def test_netcal(made):
+    netcal = pytest.importorskip("netcal.metrics", reason="the peers extra is not installed")
+    if made.n_classes > 2:
+        p, ours = made.values, (metrics.ece(made), metrics.mce(made), metrics.ace(made))
+    else:  # netcal takes two classes for a binary problem
+        p, ours = made.values[:, 1], (metrics.binary_ece(made), None, None)
+    assert ours[0] == pytest.approx(netcal.ECE(15).measure(p, made.labels), **CLOSE)
+    if made.n_classes > 2:
+        assert ours[1] == pytest.approx(netcal.MCE(15).measure(p, made.labels), **CLOSE)
+        equal_mass = netcal.ECE(15, equal_intervals=False).measure(p, made.labels)
+        assert ours[2] == pytest.approx(equal_mass, **CLOSE)
+        # Its ACE is the plain mean over bins of equal width that hold anybody.
+        bins = [b for b in curve(made).bins if b.n]
+        plain = np.mean([abs(b.confidence - b.accuracy) for b in bins])
+        assert netcal.ACE(15).measure(p, made.labels) == pytest.approx(plain, **CLOSE)
+        assert abs(plain - metrics.ace(made)) > 1e-4
+
+
+def test_torchmetrics(made):
+    torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+    peer = pytest.importorskip(
+        "torchmetrics.functional.classification", reason="the peers extra is not installed"
+    )
+    p, y, k = torch.tensor(made.values), torch.tensor(made.labels), made.n_classes
+    for name, norm in (("ece", "l1"), ("mce", "max")):
+        theirs = float(peer.multiclass_calibration_error(p, y, k, 15, norm=norm))
+        assert getattr(metrics, name)(made) == pytest.approx(theirs, **CLOSE)
+    if k == 2:
+        theirs = float(peer.binary_calibration_error(p[:, 1].contiguous(), y, 15))
+        assert metrics.binary_ece(made) == pytest.approx(theirs, **CLOSE)
+    # A confidence of exactly 1 is in a bin of its own there, and in the last one here.
+    sure = Scores.from_probabilities([1.0, 0.97], [0, 1])
+    p, y = torch.tensor(sure.values), torch.tensor(sure.labels)
+    theirs = float(peer.multiclass_calibration_error(p, y, 2, 15))
+    assert metrics.ece(sure) == pytest.approx(abs(1.97 - 1) / 2)
+    assert theirs == pytest.approx((1 + 0.03) / 2)
+
+
+def test_uncertainty_calibration(made):
+    peer = pytest.importorskip("calibration", reason="the peers extra is not installed")
+    p, y = made.values, made.labels
+    theirs = {
+        "ece": peer.get_ece(p, y),
+        "ace": peer.get_ece_em(p, y),
+        "sce": peer.get_ece(p, y, mode="marginal"),
+        "classwise_ace": peer.get_ece_em(p, y, mode="marginal"),
+        "debiased_l2": peer.lower_bound_scaling_top_ce(p, y),
+    }
+    for name, value in theirs.items():
+        assert getattr(metrics, name)(made) == pytest.approx(value, **CLOSE), name
+
+
+def test_relplot():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        relplot = pytest.importorskip("relplot", reason="the peers extra is not installed")
+    made = scores(2_000, 2)
+    p, y = made.values[:, 1], made.labels
+    # It works on a coarser grid and stops the search for the bandwidth at 1/1024.
+    assert metrics.binary_smooth_ece(made) == pytest.approx(relplot.smECE(p, y), abs=5e-4)
+    for sigma in (0.03, 0.1):
+        theirs = relplot.metrics.smECE_sigma(p, y, sigma)
+        ours = metrics.binary_smooth_ece(made, bandwidth=sigma)
+        assert ours == pytest.approx(theirs, abs=5e-4)
+    binned = relplot.metrics.binnedECE(p, y, 15)
+    assert metrics.binary_ece(made) == pytest.approx(binned, **CLOSE)
