@@ -1,6 +1,7 @@
 """A calibrated classifier is the classifier with a map behind it, and scikit-learn's."""
 
 import pickle
+from typing import Self
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
 
 from veracal.calibration.fitters import (
     BetaCalibration,
     CalibratedClassifier,
     HistogramBinning,
     IsotonicCalibration,
+    MapFitter,
     PlattScaling,
     TemperatureScaling,
 )
@@ -221,6 +224,27 @@ def test_labels_of_every_type(kind: str, cancer: tuple[np.ndarray, np.ndarray]) 
     model = CalibratedClassifier(GaussianNB().fit(X[::2], labels[::2]))
     predicted = model.fit(X[1::2], labels[1::2]).predict(X)
     assert predicted.dtype == labels.dtype and (predicted == labels).mean() > 0.9
+
+
+class FitsBoth(CalibratedClassifier):
+    """Fits the classifier first, since scikit-learn's checks bring records of their own."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
+        self.estimator = clone(self.estimator).fit(X, y)
+        return super().fit(X, y)
+
+
+@pytest.mark.parametrize("method", [None, IsotonicCalibration()], ids=repr)
+def test_scikit_learns_checks_pass(method: MapFitter | None) -> None:
+    reason = "the class above replaces its classifier"
+    check_estimator(
+        FitsBoth(LogisticRegression(), method),
+        expected_failed_checks={
+            "check_estimators_overwrite_params": reason,
+            "check_dont_overwrite_parameters": reason,
+        },
+        on_skip=None,  # one check needs another array library
+    )
 
 
 def test_it_says_that_it_is_not_private(digits: tuple[np.ndarray, np.ndarray]) -> None:

@@ -47,9 +47,9 @@ def test_a_hundred_thousand_classes(fitter: MapFitter) -> None:
         check(fitter, scores, "many classes")
 
 
+@pytest.mark.parametrize("n", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("fitter", FITTERS, ids=repr)
-def test_one_label_among_very_many_others(fitter: MapFitter) -> None:
-    n = 100_000
+def test_one_label_among_very_many_others(fitter: MapFitter, n: int) -> None:
     z = np.zeros((n, 2), dtype=np.float32)
     z[:, 0] = np.linspace(3, 9, n)
     labels = np.zeros(n, dtype=int)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.base import clone
@@ -46,6 +46,7 @@ def small_scores(draw: st.DrawFn) -> Scores:
 
 
 @pytest.mark.parametrize("fitter", LIKELIHOOD, ids=repr)
+@settings(max_examples=40)
 @given(scores=small_scores())
 def test_likelihood_never_falls_on_the_records_of_the_fit(
     fitter: MapFitter, scores: Scores
@@ -57,6 +58,7 @@ def test_likelihood_never_falls_on_the_records_of_the_fit(
 
 
 @pytest.mark.parametrize("fitter", SQUARES, ids=repr)
+@settings(max_examples=40)
 @given(scores=small_scores())
 def test_squared_error_never_rises_on_the_records_of_the_fit(
     fitter: MapFitter, scores: Scores
@@ -107,15 +109,15 @@ def test_logits_and_probabilities_are_not_confused(fitter: MapFitter) -> None:
 def test_fitters_keep_scikit_learns_manner(fitter: MapFitter) -> None:
     scores, _ = both_kinds(*logits(50, 3))
     fresh = clone(fitter)
-    settings = fresh.get_params()
+    before = fresh.get_params()
     with pytest.raises(NotFittedError):
         fresh.transform(scores)
     assert fresh.fit(scores) is fresh
-    assert fresh.get_params() == settings
+    assert fresh.get_params() == before
     assert fresh.private_ is False and "not private" in (type(fitter).__doc__ or "")
     assert fresh.transform(scores).probabilities.shape == (50, 3)
     # Nothing of the records stays but the map and whether it was kept.
-    assert set(vars(fresh)) - set(settings) == {"map_", "kept_"}
+    assert set(vars(fresh)) - set(before) == {"map_", "kept_"}
     again = clone(fitter).fit(scores.take(np.arange(50)[::-1]))
     mapped = again.transform(scores).probabilities
     np.testing.assert_allclose(mapped, fresh.transform(scores).probabilities, atol=1e-5)

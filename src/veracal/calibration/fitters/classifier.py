@@ -68,8 +68,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     -----
     A decision function is taken for logits even where softmax of it is not the estimator's
     own ``predict_proba`` (as with classifiers that learn each class against the rest): the
-    map is fitted to what softmax gives. Of scikit-learn's checks of estimators, those that
-    fit on data of other widths or labels than the estimator was fitted on do not apply.
+    map is fitted to what softmax gives. scikit-learn's ``check_estimator`` passes for a
+    subclass that fits its estimator first; as it stands the checks cannot be run, because they
+    bring records that the estimator was not fitted for.
 
     Examples
     --------
