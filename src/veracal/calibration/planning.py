@@ -1,0 +1,166 @@
+r"""What share of a budget a private temperature needs, before a record is read.
+
+A search for the temperature ends where the sum of confidences equals the number of right
+predictions, up to the noise of its last answer, Laplace noise of scale
+:math:`b = \Delta / (w \varepsilon)`, where w is that answer's share of the search's epsilon.
+Mean confidence and accuracy of n records are then apart by
+
+.. math:: g = \mathrm{E}|L| / n = \frac{\Delta}{w \, \varepsilon \, n}
+
+on average, whatever the model and the number of classes. A temperature moves all confidences to
+the same side, so it moves no bin's by more than all together: noise adds at most g to the
+expected calibration error, but for records that change their bin. How far the temperature
+itself is off depends on how fast confidence follows it, for which a curve is assumed.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from veracal import _checks
+from veracal.calibration.private.temperature import SHARES
+from veracal.calibration.queries import Gap
+from veracal.privacy import Budget
+from veracal.privacy.costs.pure import MICRO
+
+LARGE = 20_000  # records from which on a sliver of the budget is enough
+MOST_LARGE, MOST = 0.02, 0.2  # shares of the budget
+LEAST = 0.001
+STEEPNESS = 1.3  # of the confidence of logits with Gaussian entries, within a factor of two
+_LAST = SHARES[-1] / sum(SHARES)  # of a search's epsilon, for its last answer
+
+
+@dataclass(frozen=True)
+class RecalibrationPlan:
+    """Advice on a private temperature, and what to expect of it.
+
+    Attributes
+    ----------
+    n, classes : int
+        As declared.
+    budget : Budget
+    share : float
+        Of the budget's epsilon, for the temperature.
+    epsilon : float
+        The same as an epsilon, in whole millionths.
+    error : float
+        The error that was asked for.
+    ece_error : float
+        Most that noise adds to the expected calibration error, on average over the noise. It
+        is also how far it puts mean confidence and accuracy apart.
+    temperature_error : float
+        Expected relative error of the temperature, by the curve: within a factor of two.
+    sampling_error : float
+        How far the accuracy of n records is from that of the population, on average: no
+        budget makes up for it.
+    """
+
+    n: int
+    classes: int
+    budget: Budget
+    share: float
+    epsilon: float
+    error: float
+    ece_error: float
+    temperature_error: float
+    sampling_error: float
+
+    @property
+    def enough(self) -> bool:
+        """Whether the error that was asked for is met."""
+        return self.ece_error <= self.error
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as what JSON can hold."""
+        return {**asdict(self), "enough": self.enough}
+
+    def text(self) -> str:
+        """The advice as a paragraph."""
+        met = "" if self.enough else f" That is more than the {self.error:.3g} asked for."
+        return (
+            f"Spend {100 * self.share:.2g} % of epsilon, {self.epsilon:.3g}, on the "
+            f"temperature. Noise then adds {self.ece_error:.2g} at most to the calibration "
+            f"error, on average, and puts the temperature off by about "
+            f"{100 * self.temperature_error:.2g} %.{met} Which {self.n:,} records there are "
+            f"makes {self.sampling_error:.2g} by itself."
+        )
+
+
+def plan_recalibration(
+    n: int,
+    classes: int,
+    budget: Budget,
+    *,
+    error: float = 0.005,
+    accuracy: float = 0.9,
+    most: float | None = None,
+) -> RecalibrationPlan:
+    r"""Say what share of a budget to spend on a temperature, and what to expect.
+
+    The share is the least that keeps the error asked for,
+    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``.
+
+    Parameters
+    ----------
+    n : int
+        Declared number of records that the temperature is fitted to.
+    classes : int
+    budget : Budget
+        Total of training and temperature on the same records.
+    error : float
+        What noise may add to the expected calibration error.
+    accuracy : float
+        What the classifier may be expected to reach, for the error of the temperature.
+    most : float, optional
+        Largest share. By default 0.02 for 20,000 records or more, and 0.2 for fewer.
+
+    Examples
+    --------
+    >>> plan = plan_recalibration(60_000, 10, Budget(3.0, 1e-5))
+    >>> round(plan.share, 4), plan.enough
+    (0.0023, True)
+    """
+    _checks.whole(n=n)
+    _checks.whole(classes=classes, least=2)
+    _checks.positive(error=error)
+    if not 1 / classes < accuracy < 1:
+        raise ValueError(
+            f"Expected an accuracy between chance, 1/{classes}, and 1, got {accuracy!r}."
+        )
+    largest = (MOST_LARGE if n >= LARGE else MOST) if most is None else most
+    if not LEAST <= largest <= 1:
+        raise ValueError(f"Expected most between {LEAST} and 1, got most={most!r}.")
+    reach = _reach(classes, budget) / n
+    share = min(max(reach / (error * budget.epsilon), LEAST), largest)
+    least, top = (part * budget.epsilon * MICRO for part in (share, largest))
+    micro = max(min(math.ceil(least), math.floor(top)), 1)
+    ece_error = min(reach * MICRO / micro, 1.0)
+    return RecalibrationPlan(
+        int(n),
+        int(classes),
+        budget,
+        share,
+        micro / MICRO,
+        float(error),
+        ece_error,
+        ece_error / confidence_slope(accuracy, classes),
+        math.sqrt(2 / math.pi * accuracy * (1 - accuracy) / n),
+    )
+
+
+def confidence_slope(accuracy: float, classes: int) -> float:
+    r"""How fast mean confidence follows the logarithm of the temperature, where it is right.
+
+    Between chance 1/k and certainty it is taken for a logistic curve, through the accuracy
+    :math:`a = 1/k + (1 - 1/k) a'`: its slope is there :math:`s (1 - 1/k) a' (1 - a')`.
+    """
+    room = 1 - 1 / classes
+    height = (accuracy - 1 / classes) / room
+    return STEEPNESS * room * height * (1 - height)
+
+
+def _reach(classes: int, budget: Budget) -> float:
+    """Expected noise of the last answer, in records, for an epsilon of one."""
+    gap = Gap(classes=classes)
+    row = gap.sensitivity(budget.relation) * gap.grid.step
+    return row * budget.unit.at_most / _LAST
