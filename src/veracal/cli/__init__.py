@@ -14,30 +14,32 @@ from veracal import __version__
 from veracal.cli._show import prepare_streams, status
 from veracal.errors import VeracalError
 
-# Command groups and the modules that hold them. A module is imported when its group is
-# asked for, and imports the library when one of its commands runs.
+# Commands, most of them groups, and the modules that hold them. A module is imported when it
+# is asked for, and imports the library when one of its commands runs.
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "data": "veracal.cli.data",
         "schema": "veracal.cli.schema",
         "plan": "veracal.cli.plan",
         "ledger": "veracal.cli.ledger",
+        "evaluate": "veracal.cli.evaluate",
+        "recalibrate": "veracal.cli.recalibrate",
     }
 )
 
 
 class _LateGroups(TyperGroup):
-    """Finds a group of commands only when it is named or listed."""
+    """Finds a command, or a group of them, only when it is named or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name every group, in the order of a day's work."""
+        """Name every command, in the order of a day's work."""
         return [*super().list_commands(ctx), *GROUPS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a group."""
+        """Import the module of a command."""
         if cmd_name not in GROUPS:
             return super().get_command(ctx, cmd_name)
-        command = typer.main.get_group(importlib.import_module(GROUPS[cmd_name]).app)
+        command = typer.main.get_command(importlib.import_module(GROUPS[cmd_name]).app)
         command.name = cmd_name
         return command
 

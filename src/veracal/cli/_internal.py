@@ -1,0 +1,198 @@
+"""Figures of records as they are: measured at once or in one pass, shown as internal."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from veracal.calibration.curves import ReliabilityCurve
+from veracal.calibration.measure import measure
+from veracal.calibration.metrics import ece
+from veracal.calibration.streaming import StreamTotals
+from veracal.cli import _predictions, _show
+from veracal.cli._curve import drawn, marks
+from veracal.cli._figures import BY_GROUP, Groups, figure_table, group_tables, plain
+from veracal.data import Estimate, Scores, by_group
+from veracal.errors import DataError
+from veracal.report.drawable import drawable
+
+PAPER_BINS = 10  # of Zhang et al. 2022, shown beside the usual 15
+_WORK = 20_000_000  # numbers that are drawn again before replicates become fewer
+_USUAL, _FEWEST = 100, 20  # replicates
+_STREAMED = (
+    "accuracy", "nll", "brier", "top_label_brier", "ece", "mce",
+    "over_confidence", "under_confidence", "confidence_gap",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Internal:
+    """What was measured of a file.
+
+    Attributes
+    ----------
+    kind : 'logits' or 'probabilities'
+    n, n_classes, bins : int
+    figures, floors : mapping of str to Estimate
+    paper : Estimate
+        The calibration error over ten bins.
+    curve : ReliabilityCurve
+    groups : mapping of attribute to Groups
+    gaps : mapping of attribute to Estimate
+        Largest difference of the calibration error between groups.
+    """
+
+    kind: str
+    n: int
+    n_classes: int
+    bins: int
+    figures: Mapping[str, Estimate]
+    paper: Estimate
+    curve: ReliabilityCurve
+    floors: Mapping[str, Estimate] = field(default_factory=dict)
+    groups: Mapping[str, Groups] = field(default_factory=dict)
+    gaps: Mapping[str, Estimate] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as what JSON can hold, under a note that it is internal."""
+        return {
+            "note": _predictions.INTERNAL,
+            "n": self.n,
+            "n_classes": self.n_classes,
+            "bins": self.bins,
+            "figures": _plain(self.figures),
+            f"ece_{PAPER_BINS}_bins": plain(self.paper),
+            "floors": _plain(self.floors),
+            "curve": self.curve.to_json(),
+            "groups": {
+                name: {value: {"n": n, **_plain(found)} for value, (n, found) in each.items()}
+                for name, each in self.groups.items()
+            },
+            "gaps": _plain(self.gaps),
+        }
+
+    def show(self, name: str) -> None:
+        """Print tables, and the curve below them."""
+        records = f"{self.kind} of {self.n:,} records for {self.n_classes:,} classes"
+        title = f"{name}: {records}, {self.bins} bins"
+        shown: dict[str, Estimate] = {}
+        for figure, found in self.figures.items():
+            shown[figure] = found
+            if figure == "ece" and self.bins != PAPER_BINS:
+                shown[f"ece, {PAPER_BINS} bins"] = self.paper
+        console = _show.console()
+        console.print(figure_table(title, shown, self.floors))
+        for table in group_tables(self.groups, self.gaps):
+            console.print(table)
+        typer.echo("\n" + drawn(drawable(self.curve), marks()))
+
+
+def measured(
+    path: Path, told: Mapping[str, Any], bins: int, level: float, replicates: int | None
+) -> Internal:
+    """Measure all figures of a file, with intervals, overall and by group."""
+    scores = _predictions.load(path, told)
+    with _show.progress_bar(f"Measuring {path.name}"):
+        turns = replicates_for(scores) if replicates is None else replicates
+        return measured_scores(scores, bins, level, turns)
+
+
+def measured_scores(scores: Scores, bins: int, level: float, replicates: int) -> Internal:
+    """Measure all figures of scores."""
+    # The same intervals in every run: nothing is released, so nothing needs a secret.
+    rng = np.random.default_rng(0)
+    given: dict[str, Any] = {"level": level, "replicates": replicates, "rng": rng}
+    result = measure(scores, bins=bins, **given)
+    gaps = {}
+    if replicates:
+        of_bins = partial(ece, bins=bins)
+        gaps = {name: by_group(of_bins, scores, name, **given).gap() for name in scores.groups}
+    return Internal(
+        scores.kind,
+        len(scores),
+        scores.n_classes,
+        bins,
+        result.figures,
+        measure(scores, figures=["ece"], bins=PAPER_BINS, **given)["ece"],
+        result.curve,
+        result.floors,
+        {name: _groups(scores, name, bins, given) for name in scores.groups},
+        gaps,
+    )
+
+
+def _groups(scores: Scores, name: str, bins: int, given: Mapping[str, Any]) -> Groups:
+    """Some figures of every group; of one that nobody is in, none."""
+    attribute, found = scores.groups[name], {}
+    for code, value in enumerate(attribute.names):
+        rows = scores.take(attribute.codes == code)
+        figures: Mapping[str, Estimate] = {}
+        if len(rows):
+            figures = measure(rows, figures=BY_GROUP, bins=bins, **given).figures
+        found[value] = len(rows), figures
+    return found
+
+
+def streamed(path: Path, told: Mapping[str, Any], bins: int, level: float) -> Internal:
+    """Measure what one pass can tell, keeping no records."""
+    totals: dict[tuple[str, ...], StreamTotals] = {}
+    for block in _predictions.scan(path, told):
+        for key, rows, count in _slices(block, bins):
+            part = StreamTotals.of(rows, count)
+            totals[key] = totals[key] + part if key in totals else part
+    if not totals or not totals[()].n:
+        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
+    groups: dict[str, dict[str, tuple[int, Mapping[str, Estimate]]]] = {}
+    for key, found in totals.items():
+        if len(key) == 2:
+            groups.setdefault(key[0], {})[key[1]] = found.n, _of_stream(found, level)
+    whole = totals[()]
+    return Internal(
+        whole.kind,
+        whole.n,
+        len(whole.classes),
+        bins,
+        _of_stream(whole, level),
+        _of_stream(totals[_PAPER], level)["ece"],
+        whole.curve(level=level),
+        groups=groups,
+    )
+
+
+_PAPER = ("paper",)
+
+
+def _slices(block: Scores, bins: int) -> Iterator[tuple[tuple[str, ...], Scores, int]]:
+    """A block whole, with the paper's bins, and by group: what is counted apart."""
+    yield (), block, bins
+    yield _PAPER, block, PAPER_BINS
+    for name, attribute in block.groups.items():
+        for code, value in enumerate(attribute.names):
+            yield (name, value), block.take(attribute.codes == code), bins
+
+
+def _of_stream(totals: StreamTotals, level: float) -> dict[str, Estimate]:
+    """Figures of a stream, which have no intervals; of nobody, none."""
+    if not totals.n:
+        return {}
+    return {
+        name: Estimate(getattr(totals, name), None, None, level, totals.n) for name in _STREAMED
+    }
+
+
+def replicates_for(scores: Scores) -> int:
+    """How often records are drawn again, where nobody says: less often if they are many."""
+    turns = min(_USUAL, _WORK // max(1, scores.values.size))
+    if turns >= _FEWEST:
+        return turns
+    _show.status("Without intervals, which would take long: ask for them with --replicates 20.")
+    return 0
+
+
+def _plain(figures: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Figures as what JSON can hold."""
+    return {name: plain(found) for name, found in figures.items()}

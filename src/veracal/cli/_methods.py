@@ -1,0 +1,102 @@
+"""Fitters by the names they have on the command line, and their maps in words."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import typer
+
+from veracal.calibration.fitters import (
+    BetaCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MapFitter,
+    PlattScaling,
+    TemperatureScaling,
+)
+from veracal.calibration.maps import Binned, Identity, Map, Platt, Temperature
+from veracal.calibration.private import PrivateBinning, PrivatePlatt, PrivateTemperature
+from veracal.data import Scores
+
+PrivateMethod = PrivateTemperature | PrivatePlatt | PrivateBinning
+_PRIVATE = ("temperature", "descent", "platt", "binning")
+_OPEN = ("temperature", "platt", "binning", "isotonic", "beta")
+_FORMS = ("scalar", "vector", "matrix")
+_SHOWN = 8  # numbers of a map that are printed
+
+
+def check_method(method: str, form: str, *, private: bool) -> None:
+    """Refuse names that nothing has, before a file is read."""
+    known = _PRIVATE if private else _OPEN
+    if method not in known:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(known)}, got {method!r}.", param_hint="--method"
+        )
+    if form not in _FORMS:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(_FORMS)}, got {form!r}.", param_hint="--form"
+        )
+
+
+def private_fitter(
+    method: str,
+    scores: Scores,
+    *,
+    micro_epsilon: int,
+    delta: float | None,
+    size: int | None,
+    form: str,
+    bins: int,
+) -> PrivateMethod:
+    """A fitter that asks a ledger first."""
+    if method == "binning":
+        return PrivateBinning(micro_epsilon=micro_epsilon, bins=bins)
+    told: dict[str, Any] = {"micro_epsilon": micro_epsilon, "classes": scores.n_classes}
+    if method == "temperature":
+        return PrivateTemperature("search", **told)
+    told |= {"delta": delta, "size": size}
+    if method == "descent":
+        return PrivateTemperature("descent", **told)
+    return PrivatePlatt(form, reads=scores.kind, **told)  # type: ignore[arg-type]
+
+
+def open_fitter(method: str, *, form: str, bins: int) -> MapFitter:
+    """A fitter that is not private."""
+    match method:
+        case "platt":
+            return PlattScaling(form)  # type: ignore[arg-type]
+        case "binning":
+            return HistogramBinning(bins)
+        case "isotonic":
+            return IsotonicCalibration()
+        case "beta":
+            return BetaCalibration()
+        case _:
+            return TemperatureScaling()
+
+
+def words(map_: Map) -> str:
+    """A map, as far as it fits on a line."""
+    match map_:
+        case Identity():
+            return "none: scores stay as they are"
+        case Temperature():
+            return f"temperature {map_.value:.5g} (logits are divided by it)"
+        case Platt():
+            return f"weights {_some(map_.weights)}; bias {_some(map_.bias)}"
+        case Binned():
+            return f"accuracy by bin {_some(map_.accuracies)}"
+        case _:
+            return map_.kind
+
+
+def _some(numbers: Any) -> str:
+    """The first numbers of an array."""
+    flat = np.asarray(numbers, dtype=np.float64).ravel().tolist()
+    more = f", … ({len(flat)} numbers)" if len(flat) > _SHOWN else ""
+    return _listed(flat[:_SHOWN]) + more
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    """Numbers, shortly."""
+    return ", ".join(f"{number:.3g}" for number in numbers)

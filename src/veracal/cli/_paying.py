@@ -1,0 +1,180 @@
+"""Who pays for what a command releases: a ledger that is there, or one made for the purpose."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veracal.cli import _show
+
+if TYPE_CHECKING:
+    from veracal.calibration.private.asking import Ask
+    from veracal.data import Scores
+    from veracal.privacy import Holder, Item, Ledger, Statement, Unit
+
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        help="Ledger that pays; if there is none, a new one with just this budget. By default "
+        "beside PREDICTIONS, with '.ledger' after its name.",
+    ),
+]
+LedgerPart = Annotated[
+    str | None, typer.Option(help="Part of the ledger that these records are.")
+]
+Version = Annotated[
+    str, typer.Option(help="Public mark of the records; change it when they change.")
+]
+
+
+def ledger_place(predictions: Path, ledger: Path | None) -> Path:
+    """Where the ledger is, or will be: one for one file, whoever asks."""
+    return predictions.with_name(f"{predictions.name}.ledger") if ledger is None else ledger
+
+
+def paying(
+    place: Path,
+    scores: "Scores",
+    items: "Sequence[Item]",
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    part: str | None = None,
+    version: str = "",
+) -> "Holder":
+    """Put a ledger in front of scores: the one at that place, or a new one for these items.
+
+    A new one protects one record under add-remove. Whoever needs another promise opens the
+    ledger beforehand.
+    """
+    from veracal.privacy import Holder, Ledger
+
+    if not place.exists():
+        if scores.units is not None or part is not None:
+            raise typer.BadParameter(
+                f"{place} is not there, and a new ledger would protect one record of one part. "
+                "Open it first, as in:  veracal ledger open FILE --epsilon 1 --unit patient "
+                "--at-most 3",
+                param_hint="--ledger",
+            )
+        _open(place, items, epsilon, delta)
+    return Holder(scores, Ledger(place), part=part, version=version)
+
+
+def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) -> None:
+    """Make a ledger for what is about to be asked, and nothing else."""
+    from veracal.privacy import Budget, open_ledger
+
+    if delta:  # the accountant's bound on all items may be above the sum of their costs
+        epsilon = max(epsilon, rounded(stated(items, delta).epsilon))
+    if delta:
+        open_ledger(place, Budget(epsilon, delta), kind="plan", plan=items)
+    else:
+        open_ledger(place, Budget(epsilon))
+    at = f" at delta {delta:g}" if delta else ""
+    _show.status(
+        f"Opened {place} with a budget of epsilon {epsilon:g}{at} for each record. Keep it: "
+        "whatever else is released about these records must be charged to it, too."
+    )
+
+
+def require(holder: "Holder", items: "Sequence[Item]", purpose: str) -> None:
+    """Refuse what the ledger cannot pay as a whole, before any of it is charged."""
+    from veracal.privacy import Composed, Repeated
+
+    ledger = holder.ledger
+    if not items:
+        return
+    if ledger.opening.rule.kind == "plan":
+        for item in items:
+            ledger.require(item.event, item.purpose, part=holder.part)
+    else:
+        every = tuple(Repeated(item.event, item.times) for item in items)
+        ledger.require(Composed(every), purpose, part=holder.part)
+
+
+def unanswered(holder: "Holder", scores: "Scores", asks: "Iterable[Ask]") -> "list[Item]":
+    """What is left to pay of questions, each of which is its own request id."""
+    import hashlib
+
+    from veracal.privacy import Item
+    from veracal.privacy.answers.holder import question
+
+    known = {entry.request for entry in holder.ledger.entries()}
+    items = []
+    for ask in asks:
+        event = holder.event(ask.query, ask.micro_epsilon)
+        body = question(ask.query, event, scores.name, holder.part, holder.version)
+        if hashlib.sha256(body).hexdigest() not in known:
+            items.append(Item(ask.query.name, event, 1, holder.part))
+    return items
+
+
+def unpaid(holder: "Holder", request: str, items: "Sequence[Item]") -> "list[Item]":
+    """What is left to pay of a fit whose questions have one request id before theirs."""
+    from veracal.privacy import Item
+
+    paid = [
+        (entry.purpose, entry.event)
+        for entry in holder.ledger.entries()
+        if entry.request is not None and entry.request.startswith(f"{request}:")
+    ]
+    left = []
+    for item in items:
+        times = item.times
+        while times and (item.purpose, item.event) in paid:
+            paid.remove((item.purpose, item.event))
+            times -= 1
+        if times:
+            left.append(Item(item.purpose, item.event, times, item.part))
+    return left
+
+
+def fingerprint(holder: "Holder", scores: "Scores", what: Mapping[str, Any]) -> str:
+    """Id of a request: the same for the same question about the same records."""
+    import hashlib
+    import json
+
+    about = {**what, "records": scores.name, "part": holder.part, "version": holder.version}
+    written = json.dumps(about, sort_keys=True, default=repr)
+    return hashlib.sha256(written.encode()).hexdigest()
+
+
+def stated(
+    items: "Sequence[Item]", delta: float, unit: "Unit | None" = None, *covers: str
+) -> "Statement":
+    """What is promised of everything that items release together."""
+    from veracal.privacy import Composed, Repeated, statement
+
+    event = Composed(tuple(Repeated(item.event, item.times) for item in items))
+    return statement(event, delta, unit, covers=covers or ("everything that was released",))
+
+
+def rounded(epsilon: float) -> float:
+    """An epsilon in whole millionths, rounded up."""
+    import math
+
+    from veracal.privacy.costs.pure import MICRO
+
+    return math.ceil(epsilon * MICRO) / MICRO
+
+
+def left(ledger: "Ledger", part: str | None) -> dict[str, Any]:
+    """Where the money went: the ledger, what is left in it, its head."""
+    spent, amount = ledger.spent(part), ledger.remaining(part)
+    return {
+        "path": str(ledger.path),
+        "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+        "left": {"epsilon": amount.epsilon, "delta": amount.delta},
+        "head": ledger.head,
+    }
+
+
+def promise(statement: "Statement | None", *, whole: bool) -> str:
+    """What is promised: in full, or its first paragraph."""
+    if statement is None:
+        return ""
+    text = statement.text()
+    return _show.visible(text if whole else text.split("\n\n")[0], keep="\n")

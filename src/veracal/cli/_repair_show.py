@@ -1,0 +1,135 @@
+"""A repair as tables for people and as facts for programs."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+from veracal.cli import _methods, _predictions, _show
+from veracal.cli._curve import drawn, marks
+from veracal.cli._figures import interval, number, plain
+from veracal.cli._released import figures_of
+from veracal.cli._repairing import FITTED_ON, Repair, Sides
+from veracal.data import Estimate
+from veracal.privacy.costs.statement import rounded_up
+from veracal.report.drawable import drawable
+
+NOT_PRIVATE = "NOT private: the map was fitted to the records as they are"
+
+
+def facts(made: Repair) -> dict[str, Any]:
+    """Everything as what JSON can hold."""
+    spent = made.spending
+    return {
+        "method": made.method,
+        "private": made.private,
+        "map": made.map.to_json(),
+        "temperature": None if made.temperature is None else plain(made.temperature),
+        "epsilon": None if spent is None else spent.epsilon,
+        "delta": None if spent is None else spent.delta,
+        "statement": None if made.statement is None else made.statement.to_json(),
+        "guard": _guard(made),
+        "figures_on": FITTED_ON,
+        "released": None
+        if made.released is None
+        else {
+            "before": made.released.before.to_json(),
+            "after": made.released.after.to_json(),
+        },
+        "internal": None if made.internal is None else _internal(made.internal),
+        "ledger": made.account,
+    }
+
+
+def _guard(made: Repair) -> dict[str, Any] | None:
+    """What the guard said."""
+    if made.guarded is None:
+        return None
+    found = made.guarded
+    names = ("kept", "gain", "threshold", "beta", "records")
+    return {name: getattr(found, name) for name in names}
+
+
+def _internal(sides: Sides) -> dict[str, Any]:
+    """Internal figures, under a note that they are."""
+    assert sides.curves is not None
+    return {
+        "note": _predictions.INTERNAL,
+        "before": {name: plain(found) for name, found in sides.before.items()},
+        "after": {name: plain(found) for name, found in sides.after.items()},
+        "curves": {
+            "before": sides.curves[0].to_json(),
+            "after": sides.curves[1].to_json(),
+        },
+    }
+
+
+def show(made: Repair, name: str, ledger: str) -> None:
+    """Print the map and what it cost, then figures of both sides."""
+    console = _show.console()
+    rows = list(_lines(made, ledger))
+    console.print(_show.table(f"{name}: the map", ("", ""), rows))
+    if made.released is not None:
+        sides = (
+            figures_of(made.released.before.overall),
+            figures_of(made.released.after.overall),
+        )
+        note = f"Released with noise, on {FITTED_ON}."
+        console.print(_sides_table("before and after", *sides, note=note))
+    if made.internal is not None:
+        note = (
+            f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which flatters a map with many numbers."
+        )
+        found = made.internal
+        console.print(_sides_table("before and after", found.before, found.after, note=note))
+        for when, curve in zip(("before", "after"), found.curves or (), strict=True):
+            typer.echo(f"\n{when}\n{drawn(drawable(curve), marks())}")
+    if made.released is None and made.internal is None:
+        _show.status(
+            "No figures before and after: ask for private ones with --measure EPSILON, or for "
+            "internal ones with --internal."
+        )
+
+
+def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
+    """What there is to say of a map."""
+    yield "map", _methods.words(made.map)
+    if made.temperature is not None:
+        found = made.temperature
+        if found.low is not None:
+            yield f"{found.level:.0%} interval", f"{found.low:.4g} to {found.high:.4g}"
+    if made.guarded is not None:
+        yield "guard", made.guarded.text()
+    if made.spending is None or made.account is None:
+        yield "privacy", NOT_PRIVATE
+        return
+    spent, account = made.spending, made.account
+    parts = [f"{spent.fit / 1e6:g} for the map"]
+    parts += [f"{spent.guard / 1e6:g} for the guard"] if spent.guard else []
+    parts += [f"{2 * (spent.measure // 2) / 1e6:g} for figures"] if spent.measure else []
+    delta = f", delta {spent.delta:g}" if spent.delta else ""
+    assert made.statement is not None
+    total = rounded_up(made.statement.epsilon)
+    yield "cost", f"epsilon {total}{delta} in all: {', '.join(parts)}"
+    amounts = [f"{account[name]['epsilon']:g} {name}" for name in ("spent", "left")]
+    yield "ledger", f"{ledger}: epsilon {', '.join(amounts)}"
+
+
+def _sides_table(
+    title: str, before: Mapping[str, Estimate], after: Mapping[str, Estimate], *, note: str
+) -> object:
+    """Figures side by side."""
+    level = next(iter(before.values())).level
+    ends = f"{level:.0%} interval"
+    rows = [
+        (
+            name,
+            number(one.value),
+            interval(one),
+            number(after[name].value),
+            interval(after[name]),
+        )
+        for name, one in before.items()
+    ]
+    heads = ("figure", "before", ends, "after", f"{ends} ")
+    return _show.table(title, heads, rows, right=heads[1:], note=note)

@@ -1,0 +1,224 @@
+"""A map fitted to a file of predictions: charged or not private, with figures of both sides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from veracal.calibration.curves import ReliabilityCurve
+from veracal.calibration.maps import Identity, Map
+from veracal.calibration.measure import measure
+from veracal.calibration.private import (
+    Guarded,
+    guard_event,
+    measure_private,
+    never_worse,
+    plan_measurement,
+)
+from veracal.calibration.queries import BrierGain
+from veracal.cli import _methods, _paying, _show
+from veracal.cli._internal import replicates_for
+from veracal.data import Estimate, Scores
+from veracal.privacy import Budget, Holder, Item, Ledger, Statement
+
+FITTED_ON = "the records that the map was fitted to"
+_FIGURES = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a private repair may cost, in millionths of epsilon.
+
+    Attributes
+    ----------
+    fit, guard, measure : int
+        For the map, for asking whether it helps, and for figures before and after; the last
+        two may be 0.
+    delta : float
+        For methods with Gaussian noise; else 0.
+    """
+
+    fit: int
+    guard: int
+    measure: int
+    delta: float
+
+    @property
+    def epsilon(self) -> float:
+        """All of it."""
+        return (self.fit + self.guard + 2 * (self.measure // 2)) / _MICRO
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Figures before and after, released or internal.
+
+    Attributes
+    ----------
+    before, after : PrivateMeasurement or mapping of str to Estimate
+    curves : pair of ReliabilityCurve, or None
+        Of internal figures.
+    """
+
+    before: Any
+    after: Any
+    curves: tuple[ReliabilityCurve, ReliabilityCurve] | None = None
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A map, what it cost and what it does.
+
+    Attributes
+    ----------
+    map : Map
+        The one to use: the identity, where a guard did not keep what was fitted.
+    method : str
+    statement : Statement or None
+        Of everything that was released; None where the map is not private.
+    spending : Spending or None
+    temperature : Estimate or None
+        With its interval, where a private temperature was fitted.
+    guarded : Guarded or None
+    released, internal : Sides or None
+    account : mapping or None
+        The ledger and what is left in it.
+    """
+
+    map: Map
+    method: str
+    statement: Statement | None = None
+    spending: Spending | None = None
+    temperature: Estimate | None = None
+    guarded: Guarded | None = None
+    released: Sides | None = None
+    internal: Sides | None = None
+    account: Mapping[str, Any] | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether the map may be shown."""
+        return self.statement is not None
+
+
+def repaired_openly(scores: Scores, method: str, form: str, bins: int) -> Repair:
+    """Fit a map that is not private."""
+    with _show.progress_bar("Fitting the map"):
+        found = _methods.open_fitter(method, form=form, bins=bins).fit(scores).map_
+        return Repair(found, method, internal=internal_sides(scores, found, bins))
+
+
+def repaired(
+    scores: Scores,
+    fitter: _methods.PrivateMethod,
+    method: str,
+    place: Path,
+    spending: Spending,
+    *,
+    part: str | None,
+    version: str,
+    bins: int,
+    internal: bool,
+) -> Repair:
+    """Fit a private map: every question charged before it is answered.
+
+    All that will be asked is checked against the ledger before the first question.
+    """
+    budget = Ledger(place).budget if place.exists() else Budget(spending.epsilon)
+    items = _items(fitter, spending, budget, part, bins)
+    holder = _paying.paying(
+        place,
+        scores,
+        items,
+        epsilon=spending.epsilon,
+        delta=spending.delta,
+        part=part,
+        version=version,
+    )
+    about = {"method": method, "spending": vars(spending), "bins": bins, **fitter.get_params()}
+    request = _paying.fingerprint(holder, scores, about)
+    _paying.require(holder, _paying.unpaid(holder, request, items), "recalibration")
+    covers = ["the map, and every answer that led to it"]
+    covers += ["whether it was kept, and the noisy gain"] if spending.guard else []
+    covers += ["figures before and after"] if spending.measure else []
+    with _show.progress_bar("Fitting the map"):
+        fitter.fit(holder, request=f"{request}: fit")
+        kept, guarded = fitter.map_, None
+        if spending.guard:
+            guarded = never_worse(
+                fitter.map_,
+                holder,
+                micro_epsilon=spending.guard,
+                records=FITTED_ON,
+                request=f"{request}: guard",
+            )
+            kept = guarded.map
+        return Repair(
+            kept,
+            method,
+            _paying.stated(items, spending.delta, holder.ledger.budget.unit, *covers),
+            spending,
+            getattr(fitter, "temperature_", None),
+            guarded,
+            _released_sides(holder, scores, kept, spending, request, bins),
+            internal_sides(scores, kept, bins) if internal else None,
+            _paying.left(holder.ledger, part),
+        )
+
+
+def _items(
+    fitter: _methods.PrivateMethod,
+    spending: Spending,
+    budget: Budget,
+    part: str | None,
+    bins: int,
+) -> list[Item]:
+    """Everything that will be charged, in the ledger's relation and for its unit."""
+    relation, unit = budget.relation, budget.unit
+    items = fitter.items(relation, unit, part)
+    if spending.guard:
+        event = guard_event(
+            Identity(), micro_epsilon=spending.guard, relation=relation, unit=unit
+        )
+        items.append(Item(BrierGain.name, event, 1, part))
+    if spending.measure:
+        plan = plan_measurement(micro_epsilon=spending.measure // 2, bins=bins)
+        items += 2 * plan.items(relation, unit, part)
+    return items
+
+
+def _released_sides(
+    holder: Holder, scores: Scores, map_: Map, spending: Spending, request: str, bins: int
+) -> Sides | None:
+    """Figures before and after with noise, each for half of what measuring may cost."""
+    if not spending.measure:
+        return None
+    mapped = Holder(
+        map_.transform(scores),
+        holder.ledger,
+        part=holder.part,
+        version=f"{holder.version}, mapped",  # other records than those before
+    )
+    half = spending.measure // 2
+    return Sides(
+        measure_private(holder, micro_epsilon=half, bins=bins, request=f"{request}: before"),
+        measure_private(mapped, micro_epsilon=half, bins=bins, request=f"{request}: after"),
+    )
+
+
+def internal_sides(scores: Scores, map_: Map, bins: int) -> Sides:
+    """Figures before and after, of the records as they are."""
+    before, after = (
+        measure(
+            side,
+            figures=_FIGURES,
+            bins=bins,
+            replicates=replicates_for(side),
+            rng=np.random.default_rng(0),
+        )
+        for side in (scores, map_.transform(scores))
+    )
+    return Sides(before.figures, after.figures, (before.curve, after.curve))

@@ -1,0 +1,216 @@
+"""The command that measures calibration."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veracal.cli import _figures, _paying, _predictions, _show
+
+if TYPE_CHECKING:
+    from veracal.data import Estimate
+
+app = typer.Typer(no_args_is_help=True)
+
+_PRIVATE = ("accuracy", "ece", "brier")
+
+
+@app.command(
+    epilog="Example:  veracal evaluate predictions.npz --group sex=female,male --fail-above "
+    "ece=0.05"
+)
+def evaluate(
+    predictions: _predictions.File,
+    classes: _predictions.Classes = None,
+    group: _predictions.Groups = None,
+    unit: _predictions.UnitColumn = None,
+    part: _predictions.Part = None,
+    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = 15,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    replicates: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=100_000,
+            help="Bootstrap draws for intervals; by default up to 100, none for huge files.",
+        ),
+    ] = None,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Read in one pass, whatever the size; no intervals."),
+    ] = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Measure privately: with noise, at this cost, charged first."),
+    ] = None,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="With --epsilon: ask for a curve, too.")
+    ] = False,
+    ledger: _paying.LedgerFile = None,
+    ledger_part: _paying.LedgerPart = None,
+    version: _paying.Version = "",
+    fail_above: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIGURE=LIMIT", help="Exit 1 if a figure is larger; repeats."),
+    ] = None,
+    json: _predictions.Json = False,
+) -> None:
+    """Measure how far the probabilities in PREDICTIONS are from frequencies.
+
+    PREDICTIONS holds 'logits' or 'probabilities', one array or the columns logits_0, logits_1,
+    …, and the right answers as 'labels'; the names say which of the two they are. Without
+    --epsilon the figures are those of the records as they are: internal, if the records are
+    private. With it they are released with noise and charged to a ledger.
+    """
+    told = _predictions.settings(classes, group, unit, part)
+    _check_level(level)
+    if epsilon is None:
+        _check_internal(ledger, ledger_part, version, curve)
+    elif replicates is not None:
+        raise typer.BadParameter("leave it out with --epsilon.", param_hint="--replicates")
+    if stream and (epsilon is not None or unit is not None or replicates):
+        raise typer.BadParameter(
+            "leave out --epsilon, --unit and --replicates: a stream is measured as it is, "
+            "without intervals.",
+            param_hint="--stream",
+        )
+    limits = _limits(fail_above or (), _PRIVATE if epsilon is not None else None)
+    if epsilon is not None:
+        asked = {"epsilon": epsilon, "bins": bins, "level": level, "curve": curve}
+        place = _paying.ledger_place(predictions, ledger)
+        figures = _release(predictions, told, asked, place, ledger_part, version, json=json)
+    else:
+        figures = _measure(predictions, told, bins, level, replicates, stream, json=json)
+    _judge(limits, figures)
+
+
+def _check_level(level: float) -> None:
+    """Refuse what is no level of an interval."""
+    if not 0 < level < 1:
+        raise typer.BadParameter(
+            f"expected 0 < level < 1, got {level!r}.", param_hint="--level"
+        )
+
+
+def _check_internal(
+    ledger: Path | None, ledger_part: str | None, version: str, curve: bool
+) -> None:
+    """Refuse options of a private measurement where none is wanted."""
+    if ledger is not None or ledger_part is not None or version:
+        raise typer.BadParameter("needs --epsilon.", param_hint="--ledger")
+    if curve:
+        raise typer.BadParameter(
+            "needs --epsilon; without it the curve is drawn anyway.", param_hint="--curve"
+        )
+
+
+def _limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str, float]:
+    """Largest figures that are allowed."""
+    import math
+
+    names = tuple(_figures.WORDS) if known is None else known
+    limits = {}
+    for text in texts:
+        name, value = _predictions.pair(text, "--fail-above", "as in ece=0.05")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = math.nan
+        if name not in names or not math.isfinite(limits[name]):
+            raise typer.BadParameter(
+                f"expected a number for one of {', '.join(names)}, got {text!r}.",
+                param_hint="--fail-above",
+            )
+    return limits
+
+
+def _judge(limits: Mapping[str, float], figures: "Mapping[str, Estimate]") -> None:
+    """Exit 1 if a figure is above its limit, or not known."""
+    from veracal.cli._figures import number
+
+    failed = False
+    for name, limit in limits.items():
+        found = figures.get(name)
+        if found is None or found.value is None:
+            failed = True
+            _show.status(f"error: {name} is not known, and may be above {limit:g}.")
+        elif not found.value <= limit:
+            failed = True
+            _show.status(f"error: {name} is {number(found.value)}, above {limit:g}.")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _measure(
+    path: Path,
+    told: Mapping[str, Any],
+    bins: int,
+    level: float,
+    replicates: int | None,
+    stream: bool,
+    *,
+    json: bool,
+) -> "Mapping[str, Estimate]":
+    """Measure the records as they are, and print."""
+    from veracal.cli._internal import measured, streamed
+
+    if stream:
+        found = streamed(path, told, bins, level)
+    else:
+        found = measured(path, told, bins, level, replicates)
+    if json:
+        facts = {"file": str(path), "kind": found.kind, "internal": found.to_json()}
+        _show.print_json(facts)
+    else:
+        found.show(path.name)
+    return found.figures
+
+
+def _release(
+    path: Path,
+    told: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    place: Path,
+    part: str | None,
+    version: str,
+    *,
+    json: bool,
+) -> "Mapping[str, Estimate]":
+    """Measure with noise, charged first, and print."""
+    from veracal.calibration.private import measure_private
+    from veracal.cli import _released
+
+    given = {
+        "epsilon": asked["epsilon"],
+        "figures": (*_released.FIGURES, "curve") if asked["curve"] else _released.FIGURES,
+        "bins": asked["bins"],
+        **_released.one_group(told["groups"]),
+    }
+    plan = _released.planned(given, "--epsilon")
+    scores = _predictions.load(path, told)
+    holder = _paying.paying(
+        place, scores, plan.items(), epsilon=asked["epsilon"], part=part, version=version
+    )
+    asks = plan.asks.values()
+    _paying.require(holder, _paying.unanswered(holder, scores, asks), "measurement")
+    measured = measure_private(holder, **given, level=asked["level"])
+    account = _paying.left(holder.ledger, part)
+    if json:
+        _show.print_json(
+            {
+                "file": str(path),
+                "kind": scores.kind,
+                "bins": asked["bins"],
+                **measured.to_json(),
+                "statement": None
+                if measured.statement is None
+                else measured.statement.to_json(),
+                "ledger": account,
+            }
+        )
+    else:
+        _released.show(f"{path.name}: released with noise, {asked['bins']} bins", measured)
+        typer.echo("\n" + _paying.promise(measured.statement, whole=False))
+        _show.say(f"epsilon {account['left']['epsilon']:g} is left in {place.name}.")
+    return _released.figures_of(measured.overall)
