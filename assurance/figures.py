@@ -160,7 +160,9 @@ def nll(scores):
             losses.append(max(row) - row[label] + math.log(weights))
         else:
             losses.append(-math.log(row[label]) if row[label] else math.inf)
-    return sum(losses) / len(losses) if math.inf in losses else math.fsum(losses) / len(losses)
+    if sum(losses) == math.inf:  # beyond what a double holds, one way or the other
+        return math.inf
+    return math.fsum(losses) / len(losses)
 
 
 def accuracy(scores):
@@ -185,12 +187,10 @@ def binary_f1(scores):
 
 
 def _order(scores, k):
-    """What class k is ranked by: log odds of two classes, log-probabilities of more."""
+    """What class k is ranked by."""
     rows = scores.values.astype(float).tolist()
     if scores.n_classes == 2 and scores.kind == "logits":
         return [row[1] - row[0] for row in rows]
-    if scores.n_classes == 2:
-        return [(row[1] / row[0] if row[0] else math.inf) for row in rows]
     return [row[k] for row, _ in rows_of(scores)]
 
 

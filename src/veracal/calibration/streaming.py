@@ -13,6 +13,7 @@ from veracal.calibration.metrics.proper import (
     brier_blocks,
     nll_blocks,
     top_label_brier_blocks,
+    total,
 )
 from veracal.calibration.metrics.top_label import top_label_blocks
 from veracal.calibration.metrics.totals import BinTotals, two_sum
@@ -49,7 +50,7 @@ class StreamTotals:
         """Totals of one block of labeled scores, which may be empty."""
         totals = BinTotals.of(top_label_blocks(scores), Bins(bins))
         each = brier_blocks(scores), top_label_brier_blocks(scores), nll_blocks(scores)
-        sums = np.array([sum(float(block.sum()) for block in blocks) for blocks in each])
+        sums = np.array([total(blocks) for blocks in each])
         return cls(scores.kind, scores.classes, totals, sums, np.zeros(len(sums)))
 
     def __add__(self, other: "StreamTotals") -> "StreamTotals":
@@ -60,7 +61,7 @@ class StreamTotals:
                 f"{other.kind} for {len(other.classes)}, or other classes",
                 "Measure them apart.",
             )
-        with np.errstate(invalid="ignore"):  # infinite sums lose nothing by rounding
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite sums lose nothing
             sums, lost = two_sum(self.sums, other.sums)
         rests = self.rests + other.rests + np.where(np.isfinite(lost), lost, 0)
         return StreamTotals(self.kind, self.classes, self.totals + other.totals, sums, rests)
@@ -149,10 +150,10 @@ def stream_totals(blocks: Iterable[Scores], bins: int = 15) -> StreamTotals:
     >>> round(stream_totals(halves).ece, 3)
     0.3
     """
-    total = None
+    found = None
     for block in blocks:
         part = StreamTotals.of(block, bins)
-        total = part if total is None else total + part
-    if total is None:
+        found = part if found is None else found + part
+    if found is None:
         raise DataError("stream", "at least one block", "none", "Name a file with records.")
-    return total
+    return found

@@ -34,7 +34,8 @@ def nll(scores: Scores) -> float:
     r"""Mean negative log-likelihood :math:`-\frac1n \sum_i \log p_{i, y_i}`.
 
     In natural logarithms, from logits without going through probabilities. It is infinite
-    when a record's own class was given probability exactly 0: nothing is cut off.
+    when a record's own class was given probability exactly 0, or losses add up to more than a
+    double holds: nothing is cut off.
     """
     return _mean(nll_blocks(need_records(scores)), len(scores))
 
@@ -72,6 +73,12 @@ def _parts(scores: Scores) -> Iterator[Scores]:
         yield scores.take(np.arange(start, min(start + rows, len(scores))))
 
 
+def total(blocks: Iterator[Floats]) -> float:
+    """Sum over all blocks, infinite where it is too large for a double."""
+    with np.errstate(over="ignore"):
+        return float(sum(block.sum() for block in blocks))
+
+
 def _mean(blocks: Iterator[Floats], n: int) -> float:
     """Mean over all blocks."""
-    return max(0.0, float(sum(block.sum() for block in blocks)) / n)  # not -0
+    return max(0.0, total(blocks) / n)  # not -0

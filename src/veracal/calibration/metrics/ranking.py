@@ -18,8 +18,10 @@ def auc(scores: Scores) -> float:
         \mathrm{AUC} = \frac{1}{n_+ n_-} \sum_{i : y_i = 1} \sum_{j : y_j = 0}
             \Bigl( 1[s_i > s_j] + \tfrac12 1[s_i = s_j] \Bigr)
 
-    by ranks (Hanley & McNeil 1982). For two classes s are the log odds of the second; for
-    more, the log-probabilities of each class in turn, against all others.
+    by ranks (Hanley & McNeil 1982). For two classes s are the probabilities of the second;
+    for more, those of each class in turn, against all others. Where scores are logits, log
+    odds and log-probabilities take their place: probabilities near 0 and 1 would be rounded
+    to ties.
 
     Classes that no record has, or that all records have, have no area and are left out of
     the mean. Where none is left, as when all labels are one class, the value is 0.5: there
@@ -30,13 +32,15 @@ def auc(scores: Scores) -> float:
     present = np.unique(labels)
     if len(present) == 1:
         return 0.5
+    logits = scores.kind == "logits"
     if scores.n_classes == 2:
-        return float(_areas(log_odds(scores)[:, None], (labels == 1)[:, None])[0])
+        second = log_odds(scores) if logits else scores.values[:, 1]
+        return float(_areas(second[:, None], (labels == 1)[:, None])[0])
     width, areas = max(1, _CELLS // len(scores)), []
-    log_probabilities = scores.log_probabilities
+    ranked = scores.log_probabilities if logits else scores.values
     for start in range(0, len(present), width):
         columns = present[start : start + width]
-        areas.append(_areas(log_probabilities[:, columns], labels[:, None] == columns))
+        areas.append(_areas(ranked[:, columns], labels[:, None] == columns))
     return float(np.concatenate(areas).mean())
 
 

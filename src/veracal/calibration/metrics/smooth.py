@@ -74,7 +74,8 @@ def _smooth(parts: Iterable[Outcomes], bandwidth: float | None) -> float:
         return min(error(bandwidth), 1.0)
     if error(0.0) <= 1e-15:
         return 0.0
-    return float(brentq(lambda sigma: error(sigma) - sigma, 0.0, 1.0 + 1e-9, xtol=1e-10))
+    found = brentq(lambda sigma: error(sigma) - sigma, 0.0, 1.0 + 1e-9, xtol=1e-10)
+    return min(float(found), 1.0)
 
 
 def _residuals(parts: Iterable[Outcomes]) -> Floats:
