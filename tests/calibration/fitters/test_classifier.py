@@ -147,6 +147,7 @@ def test_the_estimator_is_left_as_it_was(digits: tuple[np.ndarray, np.ndarray]) 
     model = CalibratedClassifier(linear, method).fit(*held)
     np.testing.assert_array_equal(linear.coef_, coef)
     assert not hasattr(method, "map_") and hasattr(model.method_, "map_")
+    assert "CalibratedClassifier" in model._repr_html_()  # and no warning
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(new), model.predict_proba(new))
 

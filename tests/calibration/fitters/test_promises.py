@@ -116,6 +116,7 @@ def test_fitters_keep_scikit_learns_manner(fitter: MapFitter) -> None:
     assert fresh.get_params() == before
     assert fresh.private_ is False and "not private" in (type(fitter).__doc__ or "")
     assert fresh.transform(scores).probabilities.shape == (50, 3)
+    assert type(fitter).__name__ in fresh._repr_html_()  # and no warning
     # Nothing of the records stays but the map and whether it was kept.
     assert set(vars(fresh)) - set(before) == {"map_", "kept_"}
     again = clone(fitter).fit(scores.take(np.arange(50)[::-1]))

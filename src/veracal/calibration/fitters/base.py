@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from veracal._shown import Shown
 from veracal.calibration.maps import Identity, Map
 from veracal.data.scores import Scores
 from veracal.errors import DataError
@@ -14,7 +14,7 @@ from veracal.errors import DataError
 _ROUNDING = 1e-13  # of a mean over records; a rise no larger is none
 
 
-class MapFitter(BaseEstimator, ABC):  # type: ignore[misc]
+class MapFitter(Shown, ABC):
     """Settings, and after :meth:`fit` a map. **Not private**: it tells about the records.
 
     Attributes

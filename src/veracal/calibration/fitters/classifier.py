@@ -4,12 +4,13 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import Tags, column_or_1d, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from veracal import _checks
+from veracal._shown import Shown
 from veracal._types import Array, Floats, Ints
 from veracal.calibration.fitters.base import MapFitter
 from veracal.calibration.fitters.temperature import TemperatureScaling
@@ -30,7 +31,7 @@ def _gives_logits(model: "CalibratedClassifier") -> bool:
     return True
 
 
-class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Shown):  # type: ignore[misc]
     """A fitted classifier whose probabilities are mapped, **not private**.
 
     ``fit`` leaves the classifier as it is and fits the map alone, so X and y must be records
