@@ -72,16 +72,18 @@ def test_where_no_temperature_makes_a_difference_it_is_one() -> None:
 
 
 def test_a_label_of_probability_zero_asks_for_less_confidence() -> None:
-    p = np.tile([0.9, 0.1], (10, 1))
-    y = np.zeros(10, dtype=int)
-    y[0] = 1
+    p = np.tile([0.9, 0.1], (100, 1))
+    y = np.zeros(100, dtype=int)
+    y[:10] = 1
     alone = inverse(Scores.from_probabilities(p, y))
-    worse = np.vstack([p, [1.0, 0.0]])
-    assert inverse(Scores.from_probabilities(worse, [*y, 1])) < 0.5 * alone
-    # It counts as the spacing of floats at one, and no less.
-    finite = np.vstack([p, [1.0, 2.0**-52]])
-    same = inverse(Scores.from_probabilities(finite, [*y, 1]))
-    assert inverse(Scores.from_probabilities(worse, [*y, 1])) == pytest.approx(same, rel=1e-9)
+    worse = inverse(Scores.from_probabilities(np.vstack([p, [1.0, 0.0]]), [*y, 1]))
+    assert 0.01 < worse < 0.9 * alone
+    # It counts as the spacing of floats at one, and as nothing smaller.
+    same, less = (
+        inverse(Scores.from_probabilities(np.vstack([p, [1.0, least]]), [*y, 1]))
+        for least in (2.0**-52, 1e-300)
+    )
+    assert worse == pytest.approx(same, rel=1e-9) and less < 0.9 * worse
 
 
 def test_other_classes_of_probability_zero_are_no_trouble() -> None:

@@ -156,6 +156,9 @@ def test_isotonic_one_vs_rest_scales_rows() -> None:
     halves = [[0.0, 1.0]] * 3, [[0.0, 1.0], [0.0, 0.5], [0.0, 0.0]]
     mapped = Isotonic(*halves, "one-vs-rest").transform(scores())
     np.testing.assert_allclose(mapped.values[0], [0.6 / 0.75, 0.15 / 0.75, 0])
+    least = [[0.0, 1.0]] * 3, [[0.0, 1.5e-323], [5e-324, 5e-324], [0.0, 0.0]]
+    tiny = Isotonic(*least, "one-vs-rest").transform(Scores.from_probabilities([[1.0, 0, 0]]))
+    np.testing.assert_allclose(tiny.values, [[0.75, 0.25, 0]])  # too small for a factor
     none = Isotonic([[0.5]] * 3, [[0.0]] * 3, "one-vs-rest").transform(scores())
     np.testing.assert_allclose(none.values, 1 / 3)
 
@@ -229,6 +232,11 @@ def test_maps_are_records(map_: Map) -> None:
                 if isinstance(array, np.ndarray):
                     with pytest.raises(ValueError, match="read-only"):
                         array[...] = 0
+
+
+def test_equal_parameters_make_equal_maps() -> None:
+    assert len({Platt(1, [0.0, -0.0]), Platt(1.0, [0, 0]), Platt(np.float32(1), (0, 0))}) == 1
+    assert Platt(1.0, [0, 0]) != Platt([1.0, 1.0], [0, 0])
 
 
 def test_parameters_are_copied() -> None:
