@@ -71,21 +71,7 @@ def labeled(scores: Scores) -> Scores:
     return scores
 
 
-def nll(scores: Scores) -> float:
-    """Mean negative log-likelihood of the labels; inf where one had probability 0."""
-    picked = np.take_along_axis(scores.log_probabilities, scores.known_labels[:, None], axis=1)
-    with np.errstate(over="ignore"):
-        return float(-(picked / len(picked)).sum())
-
-
-def brier(scores: Scores) -> float:
-    """Mean squared distance of the probabilities from the label's corner of the simplex."""
-    distances = np.array(scores.probabilities, dtype=np.float64)
-    distances[np.arange(len(scores)), scores.known_labels] -= 1
-    return float(np.einsum("ij,ij->", distances, distances) / len(scores))
-
-
-def top_label_brier(mapped: Scores, given: Scores) -> float:
+def said_brier(mapped: Scores, given: Scores) -> float:
     """Mean squared gap between being right and the probability of what ``given`` predicts."""
     top = given.predictions[:, None]
     said = np.take_along_axis(mapped.probabilities, top, axis=1)[:, 0].astype(np.float64)

@@ -6,9 +6,10 @@ from scipy.special import expit, log_expit
 
 from veracal import _checks
 from veracal._types import Array, Floats
-from veracal.calibration.fitters.base import MapFitter, nll
+from veracal.calibration.fitters.base import MapFitter
 from veracal.calibration.maps import Beta
 from veracal.calibration.maps.beta import log_parts
+from veracal.calibration.metrics.proper import nll
 from veracal.data.scores import Scores
 from veracal.errors import DataError
 

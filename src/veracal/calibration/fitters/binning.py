@@ -3,7 +3,7 @@
 import numpy as np
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.fitters.base import MapFitter, top_label_brier
+from veracal.calibration.fitters.base import MapFitter, said_brier
 from veracal.calibration.maps import Binned
 from veracal.data.scores import Scores
 
@@ -45,4 +45,4 @@ class HistogramBinning(MapFitter):
         return Binned(bins, np.where(empty, bins.centers, right / np.maximum(counts, 1)))
 
     def _loss(self, mapped: Scores, given: Scores) -> float:
-        return top_label_brier(mapped, given)
+        return said_brier(mapped, given)

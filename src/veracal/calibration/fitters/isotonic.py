@@ -5,9 +5,10 @@ from scipy.optimize import isotonic_regression
 
 from veracal import _checks
 from veracal._types import Array, Floats
-from veracal.calibration.fitters.base import MapFitter, brier, top_label_brier
+from veracal.calibration.fitters.base import MapFitter, said_brier
 from veracal.calibration.maps import Isotonic
 from veracal.calibration.maps.isotonic import IsotonicForm
+from veracal.calibration.metrics.proper import brier
 from veracal.data.scores import Scores
 from veracal.errors import DataError
 
@@ -65,7 +66,7 @@ class IsotonicCalibration(MapFitter):
 
     def _loss(self, mapped: Scores, given: Scores) -> float:
         if self.form == "top-label":
-            return top_label_brier(mapped, given)
+            return said_brier(mapped, given)
         return brier(mapped)
 
 

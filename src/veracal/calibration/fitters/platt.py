@@ -9,10 +9,11 @@ from scipy.special import log_softmax
 
 from veracal import _checks
 from veracal._types import Floats, Ints
-from veracal.calibration.fitters.base import MapFitter, nll
+from veracal.calibration.fitters.base import MapFitter
 from veracal.calibration.maps import Identity, Map, Platt
 from veracal.calibration.maps.base import LARGEST, MOST_NUMBERS
 from veracal.calibration.maps.platt import Form, readable_logits
+from veracal.calibration.metrics.proper import nll
 from veracal.data.scores import Scores
 from veracal.errors import DataError
 

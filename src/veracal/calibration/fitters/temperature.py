@@ -7,10 +7,11 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.calibration.fitters.base import MapFitter, nll
+from veracal.calibration.fitters.base import MapFitter
 from veracal.calibration.maps import Temperature
 from veracal.calibration.maps.base import LEAST
 from veracal.calibration.maps.temperature import LEAST_INVERSE, MOST_INVERSE
+from veracal.calibration.metrics.proper import nll
 from veracal.data.scores import Scores
 
 _BLOCK = 1 << 17  # numbers worked on at a time
