@@ -14,14 +14,19 @@ from veracal import __version__
 from veracal.cli._show import prepare_streams, status
 from veracal.errors import VeracalError
 
-# Commands, most of them groups, and the modules that hold them. A module is imported when it
-# is asked for, and imports the library when one of its commands runs.
+# Groups of commands and the modules that hold them. A module is imported when it is asked
+# for, and imports the library when one of its commands runs.
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "data": "veracal.cli.data",
         "schema": "veracal.cli.schema",
         "plan": "veracal.cli.plan",
         "ledger": "veracal.cli.ledger",
+    }
+)
+# Commands of their own.
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
         "evaluate": "veracal.cli.evaluate",
         "recalibrate": "veracal.cli.recalibrate",
     }
@@ -33,13 +38,14 @@ class _LateGroups(TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name every command, in the order of a day's work."""
-        return [*super().list_commands(ctx), *GROUPS]
+        return [*super().list_commands(ctx), *GROUPS, *COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of a command."""
-        if cmd_name not in GROUPS:
+        module = GROUPS.get(cmd_name) or COMMANDS.get(cmd_name)
+        if module is None:
             return super().get_command(ctx, cmd_name)
-        command = typer.main.get_command(importlib.import_module(GROUPS[cmd_name]).app)
+        command = typer.main.get_command(importlib.import_module(module).app)
         command.name = cmd_name
         return command
 

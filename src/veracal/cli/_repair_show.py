@@ -109,7 +109,8 @@ def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
     parts += [f"{2 * (spent.measure // 2) / 1e6:g} for figures"] if spent.measure else []
     delta = f", delta {spent.delta:g}" if spent.delta else ""
     assert made.statement is not None
-    total = rounded_up(made.statement.epsilon)
+    pure = f"{spent.epsilon:g}"
+    total = rounded_up(made.statement.epsilon) if spent.delta else pure
     yield "cost", f"epsilon {total}{delta} in all: {', '.join(parts)}"
     amounts = [f"{account[name]['epsilon']:g} {name}" for name in ("spent", "left")]
     yield "ledger", f"{ledger}: epsilon {', '.join(amounts)}"

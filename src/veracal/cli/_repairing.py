@@ -104,11 +104,13 @@ class Repair:
         return self.statement is not None
 
 
-def repaired_openly(scores: Scores, method: str, form: str, bins: int) -> Repair:
+def repaired_openly(
+    scores: Scores, method: str, form: str, bins: int, replicates: int | None
+) -> Repair:
     """Fit a map that is not private."""
     with _show.progress_bar("Fitting the map"):
         found = _methods.open_fitter(method, form=form, bins=bins).fit(scores).map_
-        return Repair(found, method, internal=internal_sides(scores, found, bins))
+        return Repair(found, method, internal=internal_sides(scores, found, bins, replicates))
 
 
 def repaired(
@@ -122,6 +124,7 @@ def repaired(
     version: str,
     bins: int,
     internal: bool,
+    replicates: int | None,
 ) -> Repair:
     """Fit a private map: every question charged before it is answered.
 
@@ -164,7 +167,7 @@ def repaired(
             getattr(fitter, "temperature_", None),
             guarded,
             _released_sides(holder, scores, kept, spending, request, bins),
-            internal_sides(scores, kept, bins) if internal else None,
+            internal_sides(scores, kept, bins, replicates) if internal else None,
             _paying.left(holder.ledger, part),
         )
 
@@ -209,14 +212,15 @@ def _released_sides(
     )
 
 
-def internal_sides(scores: Scores, map_: Map, bins: int) -> Sides:
+def internal_sides(scores: Scores, map_: Map, bins: int, replicates: int | None) -> Sides:
     """Figures before and after, of the records as they are."""
+    turns = replicates_for(scores) if replicates is None else replicates
     before, after = (
         measure(
             side,
             figures=_FIGURES,
             bins=bins,
-            replicates=replicates_for(side),
+            replicates=turns,
             rng=np.random.default_rng(0),
         )
         for side in (scores, map_.transform(scores))

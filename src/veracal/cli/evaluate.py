@@ -11,7 +11,7 @@ from veracal.cli import _figures, _paying, _predictions, _show
 if TYPE_CHECKING:
     from veracal.data import Estimate
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 _PRIVATE = ("accuracy", "ece", "brier")
 
@@ -58,10 +58,10 @@ def evaluate(
 ) -> None:
     """Measure how far the probabilities in PREDICTIONS are from frequencies.
 
-    PREDICTIONS holds 'logits' or 'probabilities', one array or the columns logits_0, logits_1,
-    …, and the right answers as 'labels'; the names say which of the two they are. Without
-    --epsilon the figures are those of the records as they are: internal, if the records are
-    private. With it they are released with noise and charged to a ledger.
+    PREDICTIONS holds 'logits' or 'probabilities', as one array or as columns
+    logits_0, logits_1, …, and the right answers as 'labels'. Without --epsilon
+    figures are those of the records as they are: internal, if records are
+    private. With it they are released with noise, and charged to a ledger.
     """
     told = _predictions.settings(classes, group, unit, part)
     _check_level(level)

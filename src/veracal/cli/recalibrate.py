@@ -10,7 +10,7 @@ from veracal.cli import _paying, _predictions, _show
 if TYPE_CHECKING:
     from veracal.cli._repairing import Repair, Spending
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command(
@@ -48,6 +48,10 @@ def recalibrate(
         bool,
         typer.Option("--internal", help="Show figures of the records as they are, too."),
     ] = False,
+    replicates: Annotated[
+        int | None,
+        typer.Option(min=0, max=100_000, help="Bootstrap draws for internal intervals."),
+    ] = None,
     not_private: Annotated[
         bool,
         typer.Option("--not-private", help="Fit without privacy, in place of --epsilon."),
@@ -74,10 +78,10 @@ def recalibrate(
 ) -> None:
     """Fit a map to PREDICTIONS that brings their probabilities closer to frequencies.
 
-    PREDICTIONS is as for 'veracal evaluate'. The map is fitted by noisy answers, each charged
-    to a ledger before it is given, and may be published; asked for again, the same map comes
-    from the ledger at no cost. Mapped predictions are still those of people: keep them like
-    the records.
+    PREDICTIONS is as for 'veracal evaluate'. The map is made of noisy answers,
+    each charged to a ledger before it is given, and may be published. Asked for
+    again, the same map comes from the ledger at no cost. Mapped predictions are
+    still those of people: keep them like the records.
     """
     from veracal.cli._methods import check_method
 
@@ -95,11 +99,12 @@ def recalibrate(
     if spending is None:
         from veracal.cli._repairing import repaired_openly
 
-        made = repaired_openly(scores, method, form, bins)
+        made = repaired_openly(scores, method, form, bins, replicates)
     else:
         setting = {"method": method, "form": form, "bins": bins, "size": size}
         where = {"place": place, "part": ledger_part, "version": version}
-        made = _repair(scores, setting, spending, where, internal=internal)
+        shown = {"internal": internal, "replicates": replicates}
+        made = _repair(scores, setting, spending, {**where, **shown})
     _write(made, scores, unit, out, map_out, force=force)
     _tell(made, predictions, place, out, map_out, whole=statement, json=json)
 
@@ -187,8 +192,6 @@ def _repair(
     setting: dict[str, Any],
     spending: "Spending",
     where: dict[str, Any],
-    *,
-    internal: bool,
 ) -> "Repair":
     """Fit a private map; what cannot be meant is a matter of usage."""
     from veracal.cli._methods import private_fitter
@@ -205,7 +208,6 @@ def _repair(
             setting["method"],
             spending=spending,
             bins=setting["bins"],
-            internal=internal,
             **where,
         )
     except VeracalError:

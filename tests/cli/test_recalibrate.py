@@ -1,0 +1,380 @@
+"""`veracal recalibrate` fits a map, paid for first, and writes whole files or none."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from veracal.calibration import metrics
+from veracal.calibration.fitters import TemperatureScaling
+from veracal.calibration.maps import Identity, Temperature, load_map
+from veracal.calibration.private import PrivateTemperature
+from veracal.cli import _out
+from veracal.data import Group, Scores, load_scores
+from veracal.errors import DataError
+from veracal.privacy import Budget, Holder, Ledger, Unit, open_ledger
+
+N = 1_200
+LEDGER = ["--ledger", "study.ledger"]
+QUICK = ["--replicates", "0"]
+
+
+def made(factor, n=N, k=3, seed=0):
+    """Logits that are ``factor`` times too large, and labels."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k)) * 2
+    return factor * logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+@pytest.fixture
+def predictions():
+    logits, labels = made(2.0)
+    sexes = np.array(["f", "m"])[np.arange(N) % 2]
+    np.savez("p.npz", logits=logits, labels=labels, sex=sexes)
+    return "p.npz"
+
+
+@pytest.fixture
+def scores(predictions):
+    return load_scores(predictions)
+
+
+@pytest.fixture
+def fitted(run, predictions):
+    def command(*words, code=0):
+        found, out, err = run("recalibrate", predictions, *words, "--json")
+        assert found == code, err
+        return json.loads(out) if out else err
+
+    return command
+
+
+# ---------------------------------------------------------------- the private map
+
+
+def test_a_private_map_is_near_the_open_one_and_charged(fitted, scores):
+    ledger = open_ledger("study.ledger", Budget(30.0))
+    found = fitted("--epsilon", "20", *LEDGER, "--map-out", "m.json", "--out", "c.npz")
+    best = TemperatureScaling().fit(scores).map_
+    written = load_map("m.json")
+    assert found["private"] and found["map"] == written.to_json()
+    assert written.value == pytest.approx(best.value, rel=0.15) and best.value > 1.7
+    assert ledger.spent().epsilon == pytest.approx(20, abs=1e-5)
+    assert found["epsilon"] == 20 and found["statement"]["epsilon"] == pytest.approx(20)
+    assert found["temperature"]["low"] < written.value < found["temperature"]["high"]
+    mapped = load_scores("c.npz")
+    assert np.array_equal(mapped.values, written.transform(scores).values)
+    assert metrics.ece(mapped) < metrics.ece(scores) / 3
+    assert np.array_equal(mapped.predictions, scores.predictions)
+
+
+def test_asked_again_it_is_the_same_map_for_nothing(fitted):
+    words = ["--epsilon", "0.5", "--guard", "0.1", "--measure", "0.2"]
+    first = fitted(*words)
+    entries = Ledger("p.npz.ledger").entries()
+    assert fitted(*words) == first and Ledger("p.npz.ledger").entries() == entries
+    assert Ledger("p.npz.ledger").spent().epsilon == pytest.approx(0.8, abs=2e-5)
+
+
+def test_another_question_is_paid_anew(fitted):
+    open_ledger("study.ledger", Budget(1.0))
+    one = fitted("--epsilon", "0.2", *LEDGER)
+    other = fitted("--epsilon", "0.2", *LEDGER, "--version", "2")
+    assert Ledger("study.ledger").spent().epsilon == pytest.approx(0.4, abs=1e-5)
+    assert one["map"] != other["map"]
+
+
+@pytest.mark.parametrize("extra", [[], ["--guard", "0.1"], ["--measure", "0.1"]], ids=str)
+def test_without_a_budget_nothing_is_charged_at_all(fitted, extra):
+    """Not even the first of several questions, which alone would fit."""
+    ledger = open_ledger("study.ledger", Budget(0.35 if extra else 0.25))
+    said = fitted("--epsilon", "0.3", *LEDGER, *extra, "--out", "c.npz", code=1)
+    assert "no record was read" in said and ledger.entries() == ()
+    assert not Path("c.npz").exists()
+
+
+def test_a_fit_that_was_interrupted_goes_on_where_it_stopped(fitted, run, monkeypatch):
+    ledger = open_ledger("study.ledger", Budget(0.3))
+    answer, asked = Holder.answer, []
+
+    def interrupted(self, *args, **kwargs):
+        asked.append(1)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return answer(self, *args, **kwargs)
+
+    monkeypatch.setattr(Holder, "answer", interrupted)
+    code, out, _ = run("recalibrate", "p.npz", "--epsilon", "0.3", *LEDGER, "--out", "c.npz")
+    assert code and not out and len(ledger.entries()) == 2 and not Path("c.npz").exists()
+    monkeypatch.setattr(Holder, "answer", answer)
+    assert fitted("--epsilon", "0.3", *LEDGER)["private"]
+    assert len(ledger.entries()) == 4 and ledger.spent().epsilon <= 0.3
+
+
+def test_figures_before_and_after_are_released_with_noise(fitted):
+    found = fitted("--epsilon", "20", "--measure", "40")
+    before, after = (found["released"][side]["overall"] for side in ("before", "after"))
+    assert found["internal"] is None and found["released"]["before"]["private"]
+    assert before["ece"]["value"] > 0.1 > after["ece"]["value"]  # not the same answer twice
+    assert before["accuracy"]["value"] == pytest.approx(after["accuracy"]["value"], abs=0.03)
+    assert Ledger("p.npz.ledger").spent().epsilon == pytest.approx(60, abs=1e-4)
+
+
+def test_plain_figures_are_shown_only_on_demand_and_as_internal(run, fitted, scores):
+    assert fitted("--epsilon", "1")["internal"] is None
+    found = fitted("--epsilon", "1", "--internal", "--replicates", "2")["internal"]
+    assert "do not publish" in found["note"]
+    assert found["before"]["ece"]["value"] == pytest.approx(metrics.ece(scores))
+    assert found["before"]["ece"]["low"] is not None
+    code, out, err = run("recalibrate", "p.npz", "--epsilon", "1")
+    assert code == 0 and "internal" not in out and "--measure" in err
+    code, out, _ = run("recalibrate", "p.npz", "--epsilon", "1", "--internal", *QUICK)
+    assert "do not publish" in out and out.count("● accuracy") == 2
+
+
+def test_a_map_that_helps_is_kept(fitted):
+    found = fitted("--epsilon", "5", "--guard", "5")
+    assert found["guard"]["kept"] and found["map"]["kind"] == "temperature"
+
+
+def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
+    """The fit is made to find a map that leaves no confidence; the guard is the real one."""
+    keep = PrivateTemperature._keep
+    monkeypatch.setattr(
+        PrivateTemperature,
+        "_keep",
+        lambda self, map_, *args, **kwargs: keep(self, Temperature(1e-3), *args, **kwargs),
+    )
+    words = ["--epsilon", "1", "--guard", "2", "--map-out", "m.json", "--out", "c.npz"]
+    code, out, _ = run("recalibrate", predictions, *words)
+    assert code == 0 and "not kept" in out and "scores stay as they are" in out
+    assert load_map("m.json") == Identity()
+    assert np.array_equal(load_scores("c.npz").values, load_scores(predictions).values)
+
+
+def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
+    words = ["--epsilon", "0.5", "--guard", "0.25", "--measure", "0.25"]
+    code, out, err = run("recalibrate", predictions, *words)
+    assert code == 0 and "Opened p.npz.ledger with a budget of epsilon 1" in err
+    assert "temperature" in out and "(logits are divided by it)" in out
+    assert "epsilon 1 in all: 0.5 for the map, 0.25 for the guard, 0.25 for figures" in out
+    assert "differentially private for one record: epsilon = 1." in out
+    assert "whether it was kept" not in out
+    assert "whether it was kept" in run("recalibrate", predictions, *words, "--statement")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["--method", "binning"], "binned"),
+        (["--method", "descent", "--delta", "1e-5", "--size", str(N)], "temperature"),
+        (["--method", "platt", "--delta", "1e-5", "--size", str(N)], "platt"),
+    ],
+    ids=["binning", "descent", "platt"],
+)
+def test_every_private_method(fitted, scores, words, kind):
+    found = fitted("--epsilon", "8", *words, "--out", "c.parquet", "--map-out", "m.json")
+    assert found["map"]["kind"] == kind and found["private"]
+    assert metrics.ece(load_scores("c.parquet")) < metrics.ece(scores)
+    assert load_map("m.json").to_json() == found["map"]
+    assert found["statement"]["delta"] == (1e-5 if len(words) > 2 else 0)
+    assert found["statement"]["epsilon"] <= found["ledger"]["spent"]["epsilon"] + 1e-6
+
+
+def test_noise_for_figures_beside_gaussian_steps_is_in_the_total(fitted):
+    words = ["--method", "descent", "--delta", "1e-5", "--size", str(N), "--measure", "1"]
+    found = fitted("--epsilon", "8", *words)
+    assert 8.1 < found["statement"]["epsilon"] < 9.01
+    assert found["ledger"]["spent"]["epsilon"] >= found["statement"]["epsilon"] - 1e-9
+
+
+def test_the_ledger_says_whom_to_protect(run):
+    logits, labels = made(2.0)
+    np.savez("u.npz", logits=logits, labels=labels, who=np.arange(N) // 3)
+    words = ["recalibrate", "u.npz", "--unit", "who", "--epsilon", "5"]
+    code, out, _ = run(*words)
+    assert code == 2 and not out and not Path("u.npz.ledger").exists()
+    budget = Budget(5.0, relation="replace-one", unit=Unit("patient", at_most=3))
+    open_ledger("study.ledger", budget)
+    code, out, _ = run(*words, *LEDGER, "--out", "c.csv", "--json")
+    found = json.loads(out)["statement"]
+    assert code == 0 and (found["relation"], found["at_most"]) == ("replace-one", 3)
+    assert found["epsilon"] == pytest.approx(5)
+    assert load_scores("c.csv", unit="who").units is not None
+
+
+def test_a_part_pays_for_itself(fitted):
+    open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
+    fitted("--epsilon", "0.7", *LEDGER, "--ledger-part", "test")
+    assert Ledger("study.ledger").remaining("train").epsilon == 1.0
+    assert Ledger("study.ledger").remaining("test").epsilon == pytest.approx(0.3, abs=1e-5)
+
+
+def test_a_pure_ledger_pays_for_no_gaussian_noise(fitted):
+    ledger = open_ledger("study.ledger", Budget(5.0))
+    words = ["--method", "descent", "--delta", "1e-5", "--size", str(N)]
+    said = fitted("--epsilon", "8", *LEDGER, *words, code=2)
+    assert "pure" in said and ledger.entries() == ()
+
+
+# ---------------------------------------------------------------- not private
+
+
+@pytest.mark.parametrize("method", ["temperature", "platt", "binning", "isotonic", "beta"])
+def test_every_open_method(fitted, run, scores, method):
+    words = ["--not-private", "--method", method, *QUICK]
+    found = fitted(*words, "--out", "c.npz")
+    assert found["private"] is False and found["statement"] is None and found["ledger"] is None
+    assert "do not publish" in found["internal"]["note"]
+    assert metrics.brier(load_scores("c.npz")) < metrics.brier(scores)
+    assert not list(Path().glob("*.ledger"))
+    out = run("recalibrate", "p.npz", *words)[1]
+    assert "NOT private" in out and "differentially" not in out
+
+
+def test_privacy_is_chosen_and_never_assumed(run, predictions):
+    code, out, err = run("recalibrate", predictions)
+    assert code == 2 and not out and "--not-private" in err
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_what_is_written_loads_again(suffix, dtype, kind):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(40, 3)).astype(dtype)
+    if kind == "probabilities":
+        values = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
+    classes, sexes, path = ["a", "b, c", "ü"], ["f", "m"], Path(f"s{suffix}")
+    given = getattr(Scores, f"from_{kind}")(
+        values,
+        np.array(classes)[rng.integers(3, size=40)],
+        classes=classes,
+        groups={"sex": Group.from_values(np.array(sexes)[np.arange(40) % 2], sexes)},
+        units=np.array([f"p{i // 4}" for i in range(40)]),
+    )
+    _out.save_scores(given, path, unit="patient")
+    found = load_scores(path, classes=classes, groups={"sex": sexes}, unit="patient")
+    assert found.kind == kind and np.array_equal(found.values.astype(dtype), given.values)
+    assert np.array_equal(found.labels, given.labels)
+    assert np.array_equal(found.groups["sex"].codes, given.groups["sex"].codes)
+    assert found.units.tolist() == given.units.tolist()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_group_does_not_take_the_name_of_the_scores():
+    group = Group.from_values(np.array(["a", "b"]), ["a", "b"])
+    for name in ("labels", "logits", "logits_0"):
+        given = Scores.from_logits([[0.0, 1], [1, 0]], [0, 1], groups={name: group})
+        with pytest.raises(DataError, match="names of their own"):
+            _out.save_scores(given, Path("s.npz"))
+    assert not Path("s.npz").exists()
+
+
+def test_groups_and_their_names_come_along(run, predictions):
+    words = ["--group", "sex=f,m", "--not-private", *QUICK, "--out", "c.csv"]
+    assert run("recalibrate", predictions, *words)[0] == 0
+    found = load_scores("c.csv", groups={"sex": ["f", "m"]}).groups["sex"]
+    assert found.codes[:3].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("option", ["--out", "--map-out"])
+def test_nothing_is_overwritten_unless_told_to(fitted, option):
+    place = Path("there.npz")
+    place.write_text("mine")
+    said = fitted("--epsilon", "1", option, str(place), code=1)
+    assert "one that exists" in said and place.read_text() == "mine"
+    assert not Path("p.npz.ledger").exists()
+    fitted("--epsilon", "1", option, str(place), "--force")
+    assert place.read_bytes() != b"mine" and not list(Path().glob(".there*"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--out", "p.npz", "--force"],
+        ["--out", "./p.npz", "--force"],
+        ["--map-out", "p.npz", "--force"],
+        ["--out", "p.npz.ledger"],
+        ["--out", "same.npz", "--map-out", "same.npz"],
+    ],
+    ids=" ".join,
+)
+def test_files_of_one_command_are_different(run, predictions, words):
+    before = Path(predictions).read_bytes()
+    code, out, err = run("recalibrate", predictions, "--epsilon", "1", *words)
+    assert code == 2 and not out and "another file of this command" in " ".join(err.split())
+    assert Path(predictions).read_bytes() == before and len(list(Path().iterdir())) == 1
+
+
+def test_a_write_that_fails_leaves_what_was_there(monkeypatch):
+    Path("m.json").write_text("old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DataError, match="No space left"):
+        _out.save_map(Temperature(0.5), Path("m.json"), force=True)
+    assert Path("m.json").read_text() == "old" and len(list(Path().iterdir())) == 1
+
+
+def test_a_link_is_not_followed_by_force(tmp_path):
+    Path("target").write_text("mine")
+    Path("m.json").symlink_to("target")
+    with pytest.raises(DataError, match="one that exists"):
+        _out.save_map(Temperature(0.5), Path("m.json"), force=True)
+    assert Path("target").read_text() == "mine"
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--epsilon", "0"], "--epsilon"),
+        (["--epsilon", "nan"], "--epsilon"),
+        (["--epsilon", "1", "--guard", "-1"], "--guard"),
+        (["--epsilon", "1", "--measure", "inf"], "--measure"),
+        (["--epsilon", "1", "--not-private"], "--not-private"),
+        (["--not-private", "--ledger", "x"], "--not-private"),
+        (["--not-private", "--guard", "1"], "--not-private"),
+        (["--epsilon", "1", "--method", "isotonic"], "--method"),
+        (["--not-private", "--method", "descent"], "--method"),
+        (["--epsilon", "1", "--method", "platt"], "--method"),
+        (["--epsilon", "1", "--method", "platt", "--delta", "1e-5"], "--method"),
+        (["--epsilon", "1", "--delta", "1e-5"], "--method"),
+        (["--epsilon", "1", "--size", "5"], "--method"),
+        (["--epsilon", "1", "--delta", "2"], "--delta"),
+        (["--not-private", "--method", "platt", "--form", "cubic"], "--form"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_refused_before_a_file_is_read(run, words, said):
+    code, out, err = run("recalibrate", "no-such-file.npz", *words)
+    assert code == 2 and not out and said in err
+
+
+def test_a_bad_file_or_place_leaves_nothing_behind(run, tmp_path):
+    p = np.array([[0.5, 0.5], [0.7, 0.3]])
+    np.savez("nan.npz", logits=[[0.0, np.nan], [1, 2]], labels=[0, 1])
+    np.savez("none.npz", probabilities=p)
+    np.savez("good.npz", probabilities=p, labels=[0, 1])
+    before = sorted(tmp_path.iterdir())
+    for words in (
+        ["nan.npz", "--out", "c.npz"],
+        ["none.npz", "--out", "c.npz"],
+        ["no-such-file.npz", "--out", "c.npz"],
+        ["good.npz", "--out", "c.txt"],
+        ["good.npz", "--out", "c"],
+        ["good.npz", "--out", "no-such-folder/c.npz"],
+        ["good.npz", "--map-out", "no-such-folder/m.json"],
+    ):
+        code, out, err = run("recalibrate", *words, "--epsilon", "1")
+        assert code == 1 and not out and "expected" in err and "found" in err, words
+        assert sorted(tmp_path.iterdir()) == before
