@@ -1,6 +1,8 @@
 """Who pays what: training, the map and the guard of a calibrated classifier."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from sklearn.base import clone
@@ -210,7 +212,22 @@ def _estimator(wishes: Wishes, beside: tuple[Event, ...]) -> Any:
         cost = training_event(_at(model, name, noise), wishes.relation, wishes.unit)
         return Composed((cost, *beside))
 
-    return _at(model, name, noise_for(budget, event))
+    return _at(model, name, _least(budget, _Family(event, event(1.0), event(2.0))))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Events by their noise, told from others by two of them."""
+
+    event: Callable[[float], Event] = field(compare=False)
+    one: Event
+    two: Event
+
+
+@lru_cache(maxsize=64)  # an estimator is asked for its cost several times in a fit
+def _least(budget: Budget, family: _Family) -> float:
+    """The least noise that keeps a budget."""
+    return noise_for(budget, family.event)
 
 
 def _level(model: Any) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from veracal._types import Array
+from veracal._types import Array, Ints
 from veracal.data import Dataset, split
 from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.errors import DataError
@@ -103,26 +103,26 @@ def dataset_of(
     reasons : tuple of str
         What was read. Not empty: not private.
     """
-    known, reasons = _known_classes(classes, labels)
+    known, codes, reasons = _known_classes(classes, labels)
     if size is None and relation == "add-remove":
         reasons += (SIZE,)
     # A data set has no labels that are truth values or floats.
     plain = known.astype(np.int64) if known.dtype.kind in "fb" else known
-    codes = encode_labels(labels, known.tolist(), "labels")
     size = len(rows) if size is None else size
     return Dataset(rows, codes, tuple(plain.tolist()), size=size), known, reasons
 
 
 def _known_classes(
     classes: Sequence[Label] | None, labels: Array
-) -> tuple[Array, tuple[str, ...]]:
-    """Classes in ascending order, and the reason against privacy if they were read."""
+) -> tuple[Array, Ints, tuple[str, ...]]:
+    """Classes in ascending order, labels among them, and the reason if they were read."""
     if classes is not None:
-        return np.unique(np.asarray(check_classes(list(classes), "model"))), ()
-    known = np.unique(labels)
+        known = np.unique(np.asarray(check_classes(list(classes), "model")))
+        return known, encode_labels(labels, known.tolist(), "labels"), ()
+    known, codes = np.unique(labels, return_inverse=True)
     if len(known) < 2:
         raise ValueError(
             f"Expected two classes or more, got one class ({known[0]!r}) in the labels. "
             "Declare every class the records may have: classes=..."
         )
-    return known, (CLASSES,)
+    return known, codes, (CLASSES,)

@@ -25,7 +25,7 @@ from veracal.privacy.costs.pure import MICRO
 
 LARGE = 20_000  # records from which on a sliver of the budget is enough
 MOST_LARGE, MOST = 0.02, 0.2  # shares of the budget
-LEAST = 0.001
+LEAST = 0.01  # to training, less than this share is worth nothing: costs add up as squares
 STEEPNESS = 1.3  # of the confidence of logits with Gaussian entries, within a factor of two
 _LAST = SHARES[-1] / sum(SHARES)  # of a search's epsilon, for its last answer
 
@@ -98,7 +98,9 @@ def plan_recalibration(
     r"""Say what share of a budget to spend on a temperature, and what to expect.
 
     The share is the least that keeps the error asked for,
-    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``.
+    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but one percent at least: losses of
+    a small epsilon beside training add up nearly as squares, so that training gains nothing
+    from less.
 
     Parameters
     ----------
@@ -118,7 +120,7 @@ def plan_recalibration(
     --------
     >>> plan = plan_recalibration(60_000, 10, Budget(3.0, 1e-5))
     >>> round(plan.share, 4), plan.enough
-    (0.0023, True)
+    (0.01, True)
     """
     _checks.whole(n=n)
     _checks.whole(classes=classes, least=2)

@@ -1,0 +1,186 @@
+"""A source that was paid for answers what was announced, once."""
+
+import contextlib
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from veracal.calibration.bins import Bins
+from veracal.calibration.paid import Paid, announced, noised
+from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
+from veracal.data import Scores
+from veracal.errors import AnswerError, BudgetError, ConflictError
+from veracal.privacy import (
+    Composed,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    GaussianSource,
+    Pure,
+    Repeated,
+    Unit,
+    gaussian_event,
+    laplace_event,
+)
+from veracal.testing.sources import Watched
+
+RNG = np.random.default_rng(0)
+SCORES = Scores.from_logits(RNG.normal(size=(50, 3)), RNG.integers(3, size=50))
+COUNTS = CorrectWrong(Bins(1))
+PRICE = 250_000
+ONE = laplace_event(COUNTS, PRICE, "add-remove")
+
+
+def paid(event=ONE, **more) -> Paid:
+    return Paid(SCORES, event, **more)
+
+
+def ask(source, query=COUNTS, price=PRICE, request=None):
+    return source.answer(query, micro_epsilon=price, request=request)
+
+
+def test_the_list_of_noises_is_what_the_event_says() -> None:
+    other, gauss = DiscreteLaplace(3.0, 1), DiscreteGaussian(5.0, 2)
+    whole = Composed((ONE, Repeated(Composed((other, ONE)), 3), gauss))
+    assert announced(whole) == {ONE: 4, other: 3, gauss: 1}
+    with pytest.raises(ValueError, match="Expected discrete noise"):
+        announced(Composed((ONE, Pure(1.0))))
+
+
+def test_every_noise_is_answered_once_and_no_more() -> None:
+    source, watched = paid(Repeated(ONE, 2)), Watched(COUNTS)
+    for request in ("a", "b"):
+        found = ask(source, watched, request=request)
+        assert found.private and found.event == ONE and found.micro_epsilon == PRICE
+    assert len(watched.seen) == 2
+    with pytest.raises(BudgetError, match="no record was read"):
+        ask(source, watched, request="c")
+    assert len(watched.seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "price"),
+    [(COUNTS, PRICE + 1), (COUNTS, PRICE - 1), (Gap(), PRICE), (COUNTS, 1)],
+    ids=["dearer", "cheaper", "other question", "almost free"],
+)
+def test_what_was_not_announced_is_refused_before_a_record_is_read(query, price) -> None:
+    source, watched = paid(), Watched(query)
+    with pytest.raises(BudgetError):
+        ask(source, watched, price)
+    assert not watched.seen
+    assert ask(source).private  # what was announced is still there
+
+
+def test_laplace_noise_does_not_pay_for_gaussian_noise() -> None:
+    slope = TemperatureGradient(0.5)
+    source = paid(gaussian_event(slope, 4.0, "add-remove"))
+    assert isinstance(source, GaussianSource)
+    for refused in (
+        lambda: ask(source),
+        lambda: source.answer_gaussian(slope, noise_multiplier=3.0),
+    ):
+        with pytest.raises(BudgetError):
+            refused()
+    found = source.answer_gaussian(slope, noise_multiplier=4.0)
+    assert found.private and found.micro_epsilon is None
+    assert found.noise_std == pytest.approx(4 * 10, rel=1e-6)
+
+
+def test_the_same_question_gets_the_same_answer() -> None:
+    source, watched = paid(), Watched(COUNTS)
+    first = ask(source, watched)
+    assert all(ask(source, watched) == first for _ in range(5))
+    assert len(watched.seen) == 1
+    named = paid(Repeated(ONE, 2))
+    assert ask(named, request="x") == ask(named, request="x")
+    with pytest.raises(ConflictError):
+        ask(named, Watched(COUNTS), request="x")
+
+
+def test_a_failure_stays_paid() -> None:
+    source, broken = paid(), Watched(COUNTS, fails=True)
+    with pytest.raises(RuntimeError):
+        ask(source, broken, request="fails")
+    with pytest.raises(AnswerError):
+        ask(source, broken, request="fails")
+    assert len(broken.seen) == 1
+    with pytest.raises(BudgetError):
+        ask(source, request="again")
+
+
+def test_there_are_no_copies_that_would_answer_anew() -> None:
+    source = paid()
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="paid for once"):
+            duplicate(source)
+
+
+def test_of_many_who_ask_at_once_one_is_answered() -> None:
+    source, got, gate = paid(), [], threading.Barrier(8)
+
+    def one(i):
+        gate.wait()
+        with contextlib.suppress(BudgetError):
+            got.append(ask(source, request=str(i)))
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+
+
+def test_noise_is_made_for_all_rows_of_a_unit() -> None:
+    unit = Unit("patient", at_most=4)
+    event = laplace_event(COUNTS, PRICE, "add-remove", unit)
+    assert event.noise == 4 * ONE.noise
+    found = ask(paid(event, unit=unit))
+    assert found.noise_std == pytest.approx(4 * ask(paid()).noise_std, rel=0.01)
+    with pytest.raises(BudgetError):
+        ask(paid(ONE, unit=unit))
+
+
+@pytest.mark.parametrize("rng", [None, np.random.default_rng(5)], ids=["secret", "repeatable"])
+def test_noise_has_the_announced_law(rng) -> None:
+    noise, n = DiscreteLaplace(3.0, 1), 20_000
+    rng = Paid(SCORES, noise)._rng if rng is None else rng
+    drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
+
+    def fits(scale: float) -> float:
+        inside = np.clip(drawn, -12, 12)
+        k = np.arange(-12, 13)
+        weights = np.exp(-np.abs(k) / scale)
+        law = weights * (1 - np.exp(-1 / scale)) / (1 + np.exp(-1 / scale))
+        law[[0, -1]] += (1 - law.sum()) / 2
+        return stats.chisquare(np.bincount(inside + 12, minlength=25), n * law).pvalue
+
+    assert fits(3.0) > 1e-6  # fresh entropy: one false alarm in a million runs
+    assert fits(3.0 * 1.15) < 1e-8 and fits(3.0 / 1.15) < 1e-8
+
+
+@pytest.mark.parametrize("rng", [None, np.random.default_rng(5)], ids=["secret", "repeatable"])
+def test_gaussian_noise_has_the_announced_spread(rng) -> None:
+    noise, n = DiscreteGaussian(6.0, 1), 5_000
+    rng = Paid(SCORES, noise)._rng if rng is None else rng
+    drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
+
+    def fits(std: float) -> float:
+        total = float((drawn / std).astype(float) @ (drawn / std))
+        return 2 * min(stats.chi2.cdf(total, n), stats.chi2.sf(total, n))
+
+    assert fits(6.0) > 1e-6
+    assert fits(6.0 * 1.15) < 1e-8
+
+
+def test_a_repeatable_generator_repeats_and_is_not_private() -> None:
+    first, second = (ask(paid(rng=np.random.default_rng(3))) for _ in range(2))
+    assert first == second and not first.private
+    assert ask(paid()).units != first.units or ask(paid()).units != first.units
+
+
+def test_it_shows_no_record() -> None:
+    assert repr(paid(Repeated(ONE, 3))) == "Paid('scores', 3 answers left)"

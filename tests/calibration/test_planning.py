@@ -1,0 +1,129 @@
+"""Advice on a temperature is borne out by what happens."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import softmax
+
+from veracal.calibration.paid import Paid
+from veracal.calibration.planning import confidence_slope, plan_recalibration
+from veracal.calibration.private import PrivateTemperature
+from veracal.calibration.private.temperature import SHARES
+from veracal.calibration.queries.records import confidence_at
+from veracal.data import Scores
+from veracal.privacy import Budget, Unit
+
+BUDGET = Budget(3.0, 1e-5)
+
+
+def made(n: int, k: int, sharp: float, inverse: float, rng) -> Scores:
+    """Scores that are right at an inverse temperature, in expectation."""
+    logits = sharp * rng.normal(size=(n, k))
+    chances = softmax(logits, axis=1).cumsum(axis=1)
+    labels = (chances > rng.uniform(size=(n, 1))).argmax(axis=1)
+    return Scores.from_logits(logits / inverse, labels)
+
+
+def gap(scores: Scores, log_inverse: float) -> float:
+    return float(scores.correct.mean() - confidence_at(scores, np.exp(log_inverse)).mean())
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "sharp", "inverse"),
+    [(1_000, 2, 3.0, 0.5), (4_000, 10, 5.0, 2.0), (4_000, 2, 2.0, 2.0)],
+)
+def test_errors_are_those_of_simulated_fits(n, k, sharp, inverse) -> None:
+    rng = np.random.default_rng(0)
+    scores = made(n, k, sharp, inverse, rng)
+    accuracy = float(scores.correct.mean())
+    plan = plan_recalibration(n, k, BUDGET, accuracy=accuracy)
+    root = brentq(lambda u: gap(scores, u), -3, 3)
+    method = PrivateTemperature(epsilon=plan.epsilon)
+    found = []
+    for _ in range(40):
+        fitted = method.fit(Paid(scores, method.event(), rng=rng))
+        u = np.log(fitted.map_.inverse)
+        found.append((abs(gap(scores, u)), abs(u - root)))
+    apart, off = np.mean(found, axis=0)
+    assert 0.6 < apart / plan.ece_error < 1.5
+    assert 0.5 < off / plan.temperature_error < 2
+
+
+def test_the_error_is_the_noise_of_the_last_answer() -> None:
+    plan = plan_recalibration(10_000, 10, BUDGET)
+    scale = 1 / (plan.epsilon * SHARES[-1] / sum(SHARES))
+    assert plan.ece_error == pytest.approx(scale / 10_000)
+    draws = np.random.default_rng(0).laplace(0, scale, 200_000)
+    assert np.abs(draws).mean() / 10_000 == pytest.approx(plan.ece_error, rel=0.02)
+
+
+def test_the_slope_of_the_curve_is_the_derivative_of_confidence() -> None:
+    for k, sharp in ((2, 2.0), (2, 5.0), (10, 2.0), (10, 5.0)):
+        scores = made(20_000, k, sharp, 1.0, np.random.default_rng(1))
+        root = brentq(lambda u, s=scores: gap(s, u), -3, 3)
+        slope = (gap(scores, root - 0.01) - gap(scores, root + 0.01)) / 0.02
+        assert 0.5 < confidence_slope(float(scores.correct.mean()), k) / slope < 2
+
+
+def test_a_sliver_is_enough_for_many_records() -> None:
+    for n, k, epsilon in product((20_000, 60_000, 10**7), (2, 10, 1_000), (0.1, 1.0, 3.0, 8.0)):
+        plan = plan_recalibration(n, k, Budget(epsilon, 1e-8))
+        assert 0 < plan.share <= 0.02 and plan.epsilon <= 0.02 * epsilon
+        assert plan.enough or epsilon <= 1.0
+
+
+def test_fewer_records_take_a_larger_share() -> None:
+    shares = [plan_recalibration(n, 10, BUDGET).share for n in (500, 2_000, 8_000, 50_000)]
+    assert shares == sorted(shares, reverse=True) and shares[0] == 0.2
+    small = plan_recalibration(500, 10, Budget(1.0, 1e-5))
+    assert not small.enough and "more than the 0.005" in small.text()
+    assert plan_recalibration(500, 10, BUDGET, error=0.05).enough
+
+
+def test_the_share_is_the_least_that_keeps_the_error() -> None:
+    plan = plan_recalibration(3_000, 10, BUDGET, error=0.01)
+    assert plan.enough and plan.ece_error == pytest.approx(0.01, rel=1e-4)
+
+
+def test_relation_and_unit_are_paid_for() -> None:
+    plain = plan_recalibration(1_000, 2, BUDGET, error=0.02)
+    replacing = plan_recalibration(1_000, 2, Budget(3.0, 1e-5, "replace-one"), error=0.02)
+    assert replacing.share == pytest.approx(1.5 * plain.share)  # 2 - 1/2 classes
+    patients = Budget(3.0, 1e-5, unit=Unit("patient", at_most=3))
+    assert plan_recalibration(1_000, 2, patients, error=0.02).share == pytest.approx(
+        3 * plain.share
+    )
+
+
+def test_what_no_budget_makes_up_for_is_told() -> None:
+    plan = plan_recalibration(10_000, 2, BUDGET, accuracy=0.8)
+    right = np.random.default_rng(0).binomial(10_000, 0.8, 20_000) / 10_000
+    assert np.abs(right - 0.8).mean() == pytest.approx(plan.sampling_error, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n": 0}, "integer n >= 1"),
+        ({"classes": 1}, "integer classes >= 2"),
+        ({"error": 0.0}, "finite error > 0"),
+        ({"accuracy": 0.1}, "between chance"),
+        ({"accuracy": 1.0}, "between chance"),
+        ({"most": 0.0}, "most between"),
+        ({"most": 2.0}, "most between"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, said) -> None:
+    settings = {"n": 1_000, "classes": 2, "budget": BUDGET, **changes}
+    with pytest.raises(ValueError, match=said):
+        plan_recalibration(**settings)
+
+
+def test_it_is_said_in_words_and_as_json() -> None:
+    plan = plan_recalibration(5_000, 10, BUDGET)
+    written = json.loads(json.dumps(plan.to_json()))
+    assert written["share"] == plan.share and written["budget"]["epsilon"] == 3.0
+    assert f"{100 * plan.share:.2g} % of epsilon" in plan.text()

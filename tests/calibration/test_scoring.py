@@ -1,0 +1,101 @@
+"""The logits of a row are its own, whoever stands beside it."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from veracal.calibration.scoring import logits_of, way_of
+from veracal.training import PrivateLogisticRegression
+
+RNG = np.random.default_rng(0)
+
+
+class Product:
+    """One product of single precision, whose rounding follows its shape."""
+
+    def __init__(self, d=300, k=7):
+        self.weights = RNG.normal(size=(d, k)).astype(np.float32)
+        self.shapes = set()
+
+    def logits(self, X):
+        self.shapes.add(np.shape(X))
+        return np.asarray(X, dtype=np.float32) @ self.weights
+
+
+class Fails:
+    """Raises for rows with a large number, and is no use without them."""
+
+    def logits(self, X):
+        if (X > 5).any():
+            raise FloatingPointError("a record told of itself")
+        return np.stack([X[:, 0], X[:, 1], X.sum(axis=1)], axis=1)
+
+
+class Margin:
+    def decision_function(self, X):
+        return X[:, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 700])
+def test_neither_company_nor_place_changes_a_bit(n) -> None:
+    model, X = Product(), RNG.normal(size=(700, 300)).astype(np.float32)
+    whole = logits_of(model, X, 7)
+    rows = RNG.permutation(700)[:n]
+    assert logits_of(model, X[rows], 7).tobytes() == whole[rows].tobytes()
+    assert model.shapes == {(256, 300)}
+
+
+def test_a_real_classifier_too() -> None:
+    X = RNG.normal(size=(600, 20))
+    model = PrivateLogisticRegression(epsilon=1.0, epochs=2, classes=[0, 1, 2], size=600)
+    model.fit(X, RNG.integers(3, size=600))
+    whole = logits_of(model, X, 3)
+    np.testing.assert_array_equal(whole, model.logits(X))
+    for row in (0, 299, 599):
+        assert logits_of(model, X[row : row + 1], 3).tobytes() == whole[row].tobytes()
+
+
+def test_a_row_that_is_an_error_has_equal_logits_and_leaves_others_alone() -> None:
+    X = RNG.uniform(-1, 1, (300, 4))
+    good = logits_of(Fails(), X, 3)
+    X[[7, 299], 2] = 9.0
+    with pytest.raises(FloatingPointError):
+        logits_of(Fails(), X, 3)
+    found = logits_of(Fails(), X, 3, without_errors=True)
+    assert (found[[7, 299]] == 0).all()
+    others = np.delete(np.arange(300), [7, 299])
+    assert found[others].tobytes() == good[others].tobytes()
+
+
+def test_what_is_not_finite_becomes_finite_and_says_nothing() -> None:
+    class Odd:
+        def logits(self, X):
+            warnings.warn("of a record", stacklevel=1)
+            return np.log(X - X) * np.array([1.0, -1.0, 0.0])
+
+    found = logits_of(Odd(), np.ones((2, 3)), 3)
+    assert np.isfinite(found).all()
+    assert (found[:, 0] < -1e300).all() and (found[:, 1] > 1e300).all()
+    assert (found[:, 2] == 0).all()
+
+
+def test_no_rows_have_no_logits() -> None:
+    assert logits_of(Fails(), np.empty((0, 4)), 3).shape == (0, 3)
+
+
+def test_a_margin_stands_for_two_classes() -> None:
+    found = logits_of(Margin(), np.array([[3.0], [-2.0]]), 2)
+    np.testing.assert_array_equal(found, [[0, 3], [0, -2]])
+    assert way_of(Margin()) == "decision_function"
+    with pytest.raises(ValueError, match=r"Expected logits of shape \(256, 3\)"):
+        logits_of(Margin(), np.ones((1, 1)), 3)
+
+
+def test_probabilities_alone_will_not_do() -> None:
+    class Sure:
+        def predict_proba(self, X):
+            return np.ones((len(X), 2))
+
+    with pytest.raises(ValueError, match="logits or decision_function"):
+        way_of(Sure())
