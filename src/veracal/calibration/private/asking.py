@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from veracal import _checks
+from veracal.calibration.paid import Paid
 from veracal.privacy import (
     Composed,
     Event,
@@ -124,12 +125,14 @@ def stated(
 
 
 def unit_of(source: Any) -> Unit:
-    """Whom a source protects, as far as it says so: its ledger, or every ledger of a pool."""
+    """Whom a source protects, as far as it says so: by its ledger, or those of a pool."""
     if isinstance(source, Holder):
         return source.ledger.budget.unit
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
         return max(units, key=lambda unit: unit.at_most)
+    if isinstance(source, Paid) and source.unit is not None:
+        return source.unit
     return Unit()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.calibration.private.asking import named
+from veracal.calibration.private.asking import named, unit_of
 from veracal.privacy import (
     Budget,
     DiscreteGaussian,
@@ -22,6 +22,7 @@ from veracal.privacy import (
     Repeated,
     Source,
     Unit,
+    epsilon_for,
     gaussian_event,
     noise_for,
 )
@@ -71,13 +72,11 @@ class DescentPlan:
         """Learning rate of each step."""
         return Linear(self.learning_rate, 0.0, int(self.steps)).values(int(self.steps))
 
-    def noise_multiplier(self, query: Query) -> float:
-        """Noise divided by sensitivity, for each step.
-
-        One number for both relations and every unit: the noise is made for what they move.
-        """
-        rows = tuple(query.sensitivity_l2(relation) for relation in RELATIONS)
-        return _noise(self.epsilon, self.delta, int(self.steps), rows, query.entries)
+    def noise_multiplier(self, query: Query, unit: Unit | None = None) -> float:
+        """Noise divided by sensitivity, for each step; enough under both relations."""
+        most = (unit or Unit()).at_most
+        moves = tuple(most * query.sensitivity_l2(relation) for relation in RELATIONS)
+        return _noise(self.epsilon, self.delta, int(self.steps), moves, query.entries)
 
     def event(self, query: Query, relation: Relation, unit: Unit | None = None) -> Event:
         """Cost of all steps, whose queries are all as sensitive as this one."""
@@ -91,7 +90,7 @@ class DescentPlan:
 
     def _step(self, query: Query, relation: Relation, unit: Unit | None) -> Event:
         """Cost of one step."""
-        return gaussian_event(query, self.noise_multiplier(query), relation, unit)
+        return gaussian_event(query, self.noise_multiplier(query, unit), relation, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +132,7 @@ def descend(
             "method 'search', which needs none."
         )
     parameters = np.array(start, dtype=np.float64)
-    multiplier = plan.noise_multiplier(ask(parameters, 0))
+    multiplier = plan.noise_multiplier(ask(parameters, 0), unit_of(source))
     releases, variance = [], 0.0
     for step, rate in enumerate(plan.rates):
         release = source.answer_gaussian(
@@ -147,15 +146,16 @@ def descend(
 
 @cache
 def _noise(
-    epsilon: float, delta: float, steps: int, rows: tuple[float, ...], entries: int
+    epsilon: float, delta: float, steps: int, moves: tuple[float, ...], entries: int
 ) -> float:
-    """Noise multiplier of one step out of several, enough for every sensitivity listed."""
+    """Noise multiplier of one step out of several, enough for all sensitivities listed."""
 
-    def enough(row: float) -> float:
-        def event(noise: float) -> Event:
-            law = DiscreteGaussian(gaussian_noise(row, noise), row, entries=entries)
-            return Repeated(law, steps)
+    def event(noise: float, move: float) -> Event:
+        law = DiscreteGaussian(gaussian_noise(move, noise), move, entries=entries)
+        return Repeated(law, steps)
 
-        return noise_for(Budget(epsilon, delta), event)
-
-    return max(enough(row) for row in set(rows))
+    found = noise_for(Budget(epsilon, delta), lambda noise: event(noise, max(moves)))
+    # On a coarser grid the same ratio costs a little more or less, far behind the point.
+    while any(epsilon_for(event(found, move), delta) > epsilon for move in moves):
+        found *= 1 + 1e-6
+    return found

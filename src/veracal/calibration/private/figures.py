@@ -18,6 +18,8 @@ from veracal.calibration.private.noises import Noisy, NoisyAbsolute
 from veracal.calibration.private.planning import MeasurementPlan
 from veracal.data import Estimate
 
+_GAUSSIAN = 2 / math.pi  # squared mean absolute value of a standard Gaussian
+
 
 @dataclass(frozen=True)
 class PrivateCurve:
@@ -55,8 +57,8 @@ class PrivateFigures:
     ece_floor : float or None
         What a perfectly calibrated classifier shows with this many records, at most.
     ece_noise_bias : float or None
-        By how much noise on every bin raises the calibration error, about; 0 where the one
-        number was asked for.
+        By how much noise on every bin raises the calibration error, at most on average; 0
+        where the one number was asked for.
     curve : PrivateCurve or None
     """
 
@@ -127,16 +129,15 @@ def _ece_spread(low: float, high: float, most: float) -> float:
 
 
 def absolute_total(gaps: Sequence[Noisy]) -> tuple[Noisy, float]:
-    r"""Sum of absolute noisy sums, and by how much noise raises it, about.
+    r"""Sum of absolute noisy sums, and by how much noise raises it, at most on average.
 
-    A noise of scale s raises :math:`|S|` by :math:`s e^{-|S|/s}` on average. Of the noisy sums
-    this is an estimate, too small where the noise made a sum large.
+    A noise of scale s raises :math:`|S|` by :math:`s e^{-|S|/s}` on average, which is most
+    where S is zero: the mean absolute noise. That of one Laplace noise is its standard deviation
+    divided by :math:`\sqrt 2`; that of a sum of several is at most :math:`\sqrt{2/\pi}` of it,
+    as of a Gaussian.
     """
-    scales = [gap.std / math.sqrt(2) for gap in gaps]
     bias = sum(
-        scale * math.exp(-abs(gap.value) / scale)
-        for gap, scale in zip(gaps, scales, strict=True)
-        if scale > 0
+        gap.std * (math.sqrt(0.5 if len(gap.noises) == 1 else _GAUSSIAN)) for gap in gaps
     )
     noises = tuple(noise for gap in gaps for noise in gap.noises)
     std = math.sqrt(sum(gap.std**2 for gap in gaps))

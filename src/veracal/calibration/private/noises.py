@@ -81,7 +81,7 @@ def noise_reach(noises: Sequence[float], beta: float) -> float:
     Examples
     --------
     >>> noise_reach([10.0], 0.05)  # about 10 ln(1 / 0.1)
-    22
+    23
     >>> noise_reach([], 0.05)
     0
     """

@@ -29,7 +29,7 @@ _POINTS = 241
 _SPREAD = 0.9  # of the prior of the root, in log inverse temperature
 _STEEPNESS = np.exp(np.linspace(math.log(0.15), math.log(3.0), 25))
 _USUAL, _VARIES = math.log(0.9), 0.5  # prior of the logarithm of the steepness
-_MISFIT = 0.05  # of the curve, as a share of how far it is from the root
+_MISFIT = 0.1  # of the curve, as a share of how far from the root a gap is
 _EDGE = 0.02  # accuracies closer to 0 or 1 are taken to be this far off
 _TAIL = 1e-4  # of the posterior that a closer look may leave out, on either side
 _FINEST = 2.0**-16  # inverse temperatures asked for are multiples of it
@@ -139,8 +139,8 @@ def _on(points: Floats, probes: Sequence[Probe], setting: Setting, sampled: bool
     misfit = math.hypot(_MISFIT, min(setting.n_std / setting.n, 1.0))
     for probe in probes:
         gaps = setting.n * (setting.accuracy - _curve(math.log(probe.inverse), points, setting))
-        std = math.sqrt(probe.std**2 + chance) + misfit * np.abs(gaps) + 1e-9 * setting.n
-        logs = logs - math.sqrt(2) * np.abs(probe.gap - gaps) / std - np.log(std)
+        std = math.sqrt(probe.std**2 + chance) + misfit * abs(probe.gap) + 1e-9 * setting.n
+        logs = logs - math.sqrt(2) * np.abs(probe.gap - gaps) / std
     weights = np.exp(logs - logs.max()).sum(axis=1)
     return Posterior(points, weights / weights.sum())
 

@@ -148,13 +148,14 @@ class TemperatureGradient(ScalarSum):
         Number of the step. It is part of the question: at two steps the same question would
         get the same noise.
     bits : int
-        Of the grid.
+        Of the grid. It is coarse beside the noise, and fine enough beside the clip, so that
+        the discrete noise on it is still accounted for exactly.
     """
 
     parameter: float
     clip: float = 10.0
     step: int = 0
-    bits: int = 10
+    bits: int = 6
 
     name = "temperature gradient"
 
