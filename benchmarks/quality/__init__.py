@@ -1,0 +1,1 @@
+"""What private models are worth, on real data."""
