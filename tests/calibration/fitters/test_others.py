@@ -10,7 +10,12 @@ from sklearn.linear_model import LogisticRegression
 
 from tests.calibration.fitters.made import both_kinds, logits, nll
 from veracal.calibration import Bins
-from veracal.calibration.fitters import BetaCalibration, HistogramBinning, IsotonicCalibration
+from veracal.calibration.fitters import (
+    BetaCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MapFitter,
+)
 from veracal.calibration.maps import Beta, Binned, Isotonic
 from veracal.data import Scores
 from veracal.errors import DataError
@@ -33,6 +38,23 @@ def test_binned_confidence_is_accuracy_on_the_records_of_the_fit() -> None:
     said = mapped.probabilities[np.arange(500), scores.predictions]
     for value in np.unique(said):
         assert scores.correct[said == value].mean() == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "fitter", [HistogramBinning(), IsotonicCalibration("top-label")], ids=repr
+)
+def test_top_label_maps_repair_without_loss_of_accuracy(fitter: MapFitter) -> None:
+    scores, _ = both_kinds(*logits(5_000, 10))  # so sure that proportions would change winners
+    mapped = fitter.fit_transform(scores)
+    assert scores.confidence.mean() - scores.correct.mean() > 0.2
+    assert abs(mapped.confidence.mean() - mapped.correct.mean()) < 0.01
+    assert mapped.correct.mean() >= scores.correct.mean()
+
+
+def test_equal_inputs_weigh_as_many_as_they_are() -> None:
+    scores = Scores.from_probabilities([0.2, 0.2, 0.2, 0.4], [1, 1, 1, 0])
+    mapped = IsotonicCalibration().fit_transform(scores)
+    np.testing.assert_allclose(mapped.values[:, 1], 0.75)  # and not (1 + 0) / 2
 
 
 @pytest.mark.parametrize("bins", [0, -1, 1.5, 10_001, "15", None])

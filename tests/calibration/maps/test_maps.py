@@ -128,6 +128,44 @@ def test_binned_gives_the_accuracy_to_the_top_and_the_rest_in_proportion() -> No
     assert mapped.predictions.tolist() == [0, 2, 1]  # the last prediction changed
 
 
+def test_binned_keeps_the_prediction_where_it_can() -> None:
+    # In proportion the second class would get 0.6 and win; so it gets as much as the first,
+    # a little less, and the third the rest.
+    sure = Scores.from_probabilities([[0.99, 0.01, 0.0]])
+    mapped = Binned(Bins(1), [0.4]).transform(sure)
+    np.testing.assert_allclose(mapped.values, [[0.4, 0.4, 0.2]], atol=1e-11)
+    assert mapped.predictions == [0] and mapped.values[0, 1] < 0.4
+    # Four others: mixed with equal shares of 0.15 until the largest is 0.4.
+    mapped = Binned(Bins(1), [0.4]).transform(
+        Scores.from_probabilities([[0.04, 0.01, 0.9, 0.01, 0.04]])
+    )
+    np.testing.assert_allclose(
+        mapped.values, [[0.24, 0.06, 0.4, 0.06, 0.24]], rtol=1e-10
+    )  # nobody was above: in proportion
+    uneven = Scores.from_probabilities([[0.08, 0.01, 0.9, 0.01, 0.0]])
+    t = (0.48 - 0.4) / (0.48 - 0.15)
+    expected = [(1 - t) * v + t * 0.15 for v in (0.48, 0.06, 0.06, 0.0)]
+    mapped = Binned(Bins(1), [0.4]).transform(uneven)
+    np.testing.assert_allclose(mapped.values[0, [0, 1, 3, 4]], expected, rtol=1e-10)
+
+
+@given(
+    arrays(np.float64, (4, 5), elements=st.sampled_from([0.0, 1e-300, 1e-9, 0.2, 0.3, 1.0])),
+    st.floats(0, 1),
+)
+def test_top_label_maps_change_only_predictions_they_have_to(
+    raw: np.ndarray, accuracy: float
+) -> None:
+    raw[:, 0] += raw.sum(axis=1) == 0
+    given_ = Scores.from_probabilities(raw / raw.sum(axis=1, keepdims=True))
+    for map_ in (Binned(Bins(1), [accuracy]), Isotonic([[0.5]], [[accuracy]], "top-label")):
+        mapped = map_.transform(given_)
+        said = mapped.values[np.arange(4), given_.predictions]
+        assert (said == accuracy).all()
+        kept = mapped.predictions == given_.predictions
+        assert kept.all() or accuracy < 0.2 * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("confidence", "place"), [(0.5, 0), (np.nextafter(0.5, 1), 1), (1, 1)])
 def test_binned_has_bins_closed_on_the_right(confidence: float, place: int) -> None:
     one = Scores.from_probabilities([[confidence, 1 - confidence]])

@@ -10,6 +10,8 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps.base import Map, from_probabilities, parameters
 from veracal.data.scores import Scores
 
+_BELOW = 1e-12  # how much less another class gets, relative: more than rounding
+
 
 @dataclass(frozen=True, eq=False)
 class Binned(Map):
@@ -21,12 +23,13 @@ class Binned(Map):
 
     .. math:: (1 - a_b) \, p_j / \textstyle\sum_{i \ne \hat y} p_i ,
 
-    or an equal share of :math:`1 - a_b` if the others all have probability 0. It gives
-    probabilities, whatever it is given.
+    or an equal share of :math:`1 - a_b` if the others all have probability 0. Where one of
+    them would so overtake the predicted class although :math:`a_b > 1/k`, shares are made more
+    equal, just as far as keeps it below. It gives probabilities, whatever it is given.
 
-    The prediction may change, where :math:`a_b` is below the share of another class; of two
-    classes, wherever it is below one half. Scores have at least two classes, so there is
-    always another class to take the rest.
+    The prediction changes only where :math:`a_b \le 1/k` and it has to: somebody else then has
+    at least as much. Scores have at least two classes, so there is always somebody to take
+    the rest.
 
     Parameters
     ----------
@@ -66,7 +69,8 @@ class Binned(Map):
 def with_confidence(scores: Scores, confidence: Floats) -> Floats:
     """Probabilities in which the predicted class has a given one, the others the rest.
 
-    The others keep their proportions, or share equally where they have none.
+    The others keep their proportions, or share equally where they have none. A predicted class
+    that is given more than an equal share of the whole stays the predicted one.
     """
     values = np.array(scores.probabilities, dtype=np.float64)
     top = scores.predictions[:, None]
@@ -77,6 +81,22 @@ def with_confidence(scores: Scores, confidence: Floats) -> Floats:
     rest[rest == 0] = scores.n_classes - 1
     values /= rest  # first: the rest may be so small that a factor for it would overflow
     values *= (1 - confidence)[:, None]
+    _hold_down(values, confidence)
     np.put_along_axis(values, top, confidence[:, None], axis=1)
     result: Floats = np.minimum(values, 1.0)
     return result
+
+
+def _hold_down(values: Floats, confidence: Floats) -> None:
+    r"""Mix rows with equal shares, as little as keeps them below the confidence.
+
+    With the largest m and an equal share u below the bound c, the row
+    :math:`(1 - t) v + t u` has the largest value c for :math:`t = (m - c) / (m - u)`. The place
+    of the predicted class gets a share, too, and is overwritten by the caller.
+    """
+    bound = confidence * (1 - _BELOW)
+    share = (1 - confidence) / (values.shape[1] - 1)
+    largest = values.max(axis=1)
+    rows = np.flatnonzero((largest > bound) & (share < bound))
+    part = ((largest - bound)[rows] / (largest - share)[rows])[:, None]
+    values[rows] = (1 - part) * values[rows] + part * share[rows, None]

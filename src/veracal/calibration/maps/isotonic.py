@@ -27,8 +27,9 @@ class Isotonic(Map):
     r"""Probabilities read off increasing curves: straight between points, level beyond them.
 
     Zadrozny & Elkan 2002, "Transforming classifier scores into accurate multiclass probability
-    estimates". It gives probabilities, whatever it is given. The prediction may change, and
-    records that were told apart may tie.
+    estimates". It gives probabilities, whatever it is given. The prediction may change (with
+    *top-label* only where :class:`Binned` would have to), and records that were told apart may
+    tie.
 
     Parameters
     ----------
