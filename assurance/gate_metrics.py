@@ -166,9 +166,9 @@ def nll_cut_off(scores: Scores) -> Iterator[np.ndarray]:
     yield -np.log(np.clip(own, 1e-15, 1))
 
 
-def ranks_by_order(values: np.ndarray, axis: int) -> np.ndarray:
-    """Equal scores in the order they came."""
-    return np.argsort(np.argsort(values, axis=axis, kind="stable"), axis=axis) + 1.0
+def ranks_by_order(ranked: np.ndarray) -> np.ndarray:
+    """Equal scores one after the other."""
+    return np.arange(1.0, len(ranked) + 1)[:, None] * np.ones((1, ranked.shape[1]))
 
 
 def ties_parted(values: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +212,7 @@ MUTANTS: dict[str, Patches] = {
     "ties count as right": {f"{AT}.binned.top_label_blocks": any_of_the_equal},
     "empty bins divide by zero": {f"{AT}.binned.largest_gap": empty_bins_too},
     "likelihood cut off": {f"{AT}.proper.nll_blocks": nll_cut_off},
-    "equal scores ranked by order": {f"{AT}.ranking.rankdata": ranks_by_order},
+    "equal scores ranked by order": {f"{AT}.ranking.mean_ranks": ranks_by_order},
     "equal confidences parted": {f"{AT}.adaptive.equal_mass": ties_parted},
     "slope runs off": {f"{AT}.clinical._slope": runs_off},
     "kernel without mirrors": {f"{AT}.smooth._smooth": no_mirror},

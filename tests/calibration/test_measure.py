@@ -89,7 +89,7 @@ def coverage(stretch, truth, n=300, trials=40):
     held = 0
     for _ in range(trials):
         made = made_top(n, stretch, rng)
-        found = measure(made, figures=["ece"], replicates=100, rng=rng)["ece"]
+        found = measure(made, figures=["ece"], replicates=60, rng=rng)["ece"]
         held += found.low <= truth <= found.high
     return held / trials
 

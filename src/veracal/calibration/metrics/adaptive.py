@@ -5,6 +5,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Bools, Floats, Ints
 from veracal.calibration.metrics.demands import need_records
+from veracal.calibration.metrics.sorting import run_starts, sorted_columns
 from veracal.calibration.metrics.top_label import top_label
 from veracal.calibration.metrics.totals import sums_by
 from veracal.data.scores import Scores
@@ -40,11 +41,11 @@ def classwise_ace(scores: Scores, bins: int = 15) -> float:
     no record has counts like any other.
     """
     need_records(scores)
-    width, total = max(1, _CELLS // len(scores)), 0.0
+    width, total, probabilities = max(1, _CELLS // len(scores)), 0.0, scores.probabilities
     for start in range(0, scores.n_classes, width):
         columns = slice(start, start + width)
         own = scores.known_labels[:, None] == np.arange(scores.n_classes)[columns]
-        total += np.abs(_gaps(scores.probabilities[:, columns], own, bins)).sum()
+        total += np.abs(_gaps(probabilities[:, columns], own, bins)).sum()
     return float(total / (len(scores) * scores.n_classes))
 
 
@@ -87,15 +88,10 @@ def equal_mass(values: Floats, bins: int) -> tuple[Ints, Ints]:
         The piece of each of them, in that order.
     """
     _checks.whole(bins=bins)
-    n = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    first = np.arange(n)[:, None] * np.ones((1, values.shape[1]), dtype=np.int64)
-    first[1:][ranked[1:] == ranked[:-1]] = 0
-    first = np.maximum.accumulate(first, axis=0)  # where the run of equal values begins
-    pieces = min(int(bins), n)
+    order, ranked = sorted_columns(values)
+    n, pieces = len(values), min(int(bins), len(values))
     sizes = np.full(pieces, n // pieces) + (np.arange(pieces) < n % pieces)
-    return order, np.repeat(np.arange(pieces), sizes)[first]
+    return order, np.repeat(np.arange(pieces), sizes)[run_starts(ranked)]
 
 
 def _gaps(values: Floats, happened: Bools, bins: int) -> Floats:

@@ -19,7 +19,7 @@ def ks(scores: Scores) -> float:
     equal confidences enter together, so that the order of records does not matter.
     """
     outcomes = top_label(need_records(scores))
-    order = np.argsort(outcomes.probability, kind="stable")
+    order = np.argsort(outcomes.probability)
     ranked = outcomes.probability[order]
     sums = np.cumsum(ranked - outcomes.happened[order])
     last = np.append(ranked[1:] > ranked[:-1], True)  # of each run of equal confidences

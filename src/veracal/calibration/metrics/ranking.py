@@ -1,11 +1,11 @@
 """How well scores rank the records of a class above the others."""
 
 import numpy as np
-from scipy.stats import rankdata
 
 from veracal._types import Bools, Floats
 from veracal.calibration.metrics.demands import need_records
 from veracal.calibration.metrics.outcomes import log_odds
+from veracal.calibration.metrics.sorting import mean_ranks, sorted_columns
 from veracal.data.scores import Scores
 
 _CELLS = 2**20  # numbers ranked at a time
@@ -46,8 +46,8 @@ def auc(scores: Scores) -> float:
 
 def _areas(values: Floats, positive: Bools) -> Floats:
     """Area of each column; every column has positive and negative rows."""
-    ranks = rankdata(values, axis=0)
-    n = positive.sum(axis=0)
-    above = np.where(positive, ranks, 0).sum(axis=0) - n * (n + 1) / 2
+    order, ranked = sorted_columns(values)
+    n, where = positive.sum(axis=0), np.take_along_axis(positive, order, axis=0)
+    above = np.where(where, mean_ranks(ranked), 0).sum(axis=0) - n * (n + 1) / 2
     result: Floats = above / (n * (len(values) - n))
     return result
