@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from veracal.calibration.scoring import logits_of, way_of
+from veracal.calibration.scoring import alike, logits_of, way_of
 from veracal.training import PrivateLogisticRegression
 
 RNG = np.random.default_rng(0)
@@ -38,12 +38,46 @@ class Margin:
 
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 700])
-def test_neither_company_nor_place_changes_a_bit(n) -> None:
-    model, X = Product(), RNG.normal(size=(700, 300)).astype(np.float32)
-    whole = logits_of(model, X, 7)
+@pytest.mark.parametrize("k", [2, 7, 10, 100])
+def test_neither_company_nor_place_changes_a_bit(n, k) -> None:
+    model, X = Product(k=k), RNG.normal(size=(700, 300)).astype(np.float32)
+    whole = logits_of(model, X, k)
     rows = RNG.permutation(700)[:n]
-    assert logits_of(model, X[rows], 7).tobytes() == whole[rows].tobytes()
+    assert logits_of(model, X[rows], k).tobytes() == whole[rows].tobytes()
     assert model.shapes == {(256, 300)}
+
+
+def test_rows_stand_only_where_they_have_the_same_bits() -> None:
+    def last_four_differ(rows):
+        found = np.stack([rows[:, 0], rows[:, 1]], axis=1).astype(float)
+        found[252:] = np.nextafter(found[252:], np.inf)
+        return found
+
+    def company_matters(rows):
+        return np.stack([rows[:, 0], rows.mean(axis=1) + rows[0, 1]], axis=1)
+
+    def fails(rows):
+        raise FloatingPointError
+
+    def fine(rows):
+        return rows[:, :2].astype(float)
+
+    places = {
+        f: alike(f, 3, np.float32) for f in (last_four_differ, company_matters, fails, fine)
+    }
+    np.testing.assert_array_equal(places[last_four_differ], np.arange(252))
+    np.testing.assert_array_equal(places[fine], np.arange(256))
+    assert places[company_matters].tolist() == places[fails].tolist() == [0]
+
+
+def test_what_depends_on_company_is_scored_by_itself() -> None:
+    class Normalizing:
+        def logits(self, X):
+            return X[:, :2] - X[:, :2].mean(axis=0)
+
+    X = RNG.normal(size=(20, 3))
+    whole = logits_of(Normalizing(), X, 2)
+    assert logits_of(Normalizing(), X[5:6], 2).tobytes() == whole[5].tobytes()
 
 
 def test_a_real_classifier_too() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from veracal._types import Array, Floats
+from veracal._types import Array, Floats, Ints
 from veracal.data.rows import MappedRows
 
 _BLOCK = 256  # rows that are scored together
+_TRIALS = 4  # made-up rows
 _MOST = 0.9 * np.finfo(np.float64).max  # of a logit; the rest is room for sums
 _WAYS = ("logits", "decision_function")
 Ask = Callable[[Array], Floats]
@@ -31,9 +32,11 @@ def logits_of(
 ) -> Floats:
     """Finite logits of rows, of shape (n, classes).
 
-    Rounding follows the shape of a product: the same row, scored with fewer others, may differ
-    in its last bits. So every block has the same shape, the last one filled up with copies of
-    a row of its own.
+    Rounding follows the shape of a product and, inside it, the place: the same row, scored
+    with fewer others or after one more of them, may differ in its last bits. (OpenBLAS on
+    some processors rounds the last four of 256 rows differently in single precision, with ten
+    classes.) So every block has the same shape, and rows stand only where a trial on made-up
+    rows has found the bits of the first place; copies of a row stand elsewhere.
 
     Parameters
     ----------
@@ -48,8 +51,10 @@ def logits_of(
     Guarantees
     ----------
     If a model scores rows each by itself, in an order of additions that the shape of a block
-    alone decides, the logits of a row are a function of that row, bit for bit. What is not
-    finite becomes the largest number of its sign, or zero for NaN.
+    and the place in it decide, and not the values, the logits of a row are a function of that
+    row, bit for bit. What is not finite becomes the largest number of its sign, or zero for
+    NaN. Where the trial fails, each row is scored in a block of copies of itself, which is
+    slower.
     """
     way = getattr(model, way_of(model))
 
@@ -58,12 +63,50 @@ def logits_of(
             warnings.simplefilter("ignore")  # no warning tells of a record
             return _in_form(way(rows), len(rows), classes)
 
-    blocks = []
-    for start in range(0, len(X), _BLOCK):
-        rows = np.asarray(X[start : start + _BLOCK])
-        full = rows[np.minimum(np.arange(_BLOCK), len(rows) - 1)]
-        blocks.append((_each(ask, full, classes) if without_errors else ask(full))[: len(rows)])
-    return np.concatenate(blocks) if blocks else np.empty((0, classes))
+    places = alike(ask, X.shape[1], X.dtype)
+    blocks: list[Floats] = [np.empty((0, classes))]
+    for start in range(0, len(X), len(places)):
+        rows = np.asarray(X[start : start + len(places)])
+        block, mine = np.repeat(rows[:1], _BLOCK, axis=0), places[: len(rows)]
+        block[mine] = rows
+        blocks.append((_each(ask, block, classes) if without_errors else ask(block))[mine])
+    return np.concatenate(blocks)
+
+
+def alike(ask: Ask, width: int, dtype: Any) -> Ints:
+    """Places of a block at which a row has the bits that it has at the first.
+
+    Parameters
+    ----------
+    ask : callable
+        Logits of a block of rows.
+    width : int
+        Of a row.
+    dtype : dtype
+        Of rows.
+
+    Returns
+    -------
+    array of ints
+        At least the first place, 0; and only that where others in the block change a row's
+        bits, or where the made-up rows of the trial are an error.
+    """
+    some = np.random.default_rng(0).uniform(1, 99, (_TRIALS, width))  # public, and usual
+    made_up = (some / (1 if np.dtype(dtype).kind in "iu" else 100)).astype(dtype)
+    try:
+        copies = [_bits(ask(np.repeat(row[None], _BLOCK, axis=0))) for row in made_up]
+        mixed = _bits(ask(np.resize(made_up, (_BLOCK, width))))
+    except Exception:
+        return np.zeros(1, dtype=np.int64)
+    same = np.all([(found == found[0]).all(axis=1) for found in copies], axis=0)
+    places = np.flatnonzero(same)
+    firsts = np.stack([found[0] for found in copies])[places % _TRIALS]
+    return places if (mixed[places] == firsts).all() else places[:1]
+
+
+def _bits(logits: Floats) -> Ints:
+    """Floats as integers, so that -0.0 and 0.0 are told apart."""
+    return np.ascontiguousarray(logits, dtype=np.float64).view(np.int64)
 
 
 def _each(ask: Ask, rows: Array, classes: int) -> Floats:
