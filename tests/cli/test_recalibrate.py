@@ -77,6 +77,18 @@ def test_asked_again_it_is_the_same_map_for_nothing(fitted):
     assert Ledger("p.npz.ledger").spent().epsilon == pytest.approx(0.8, abs=2e-5)
 
 
+def test_whoever_asks_for_more_gets_the_same_map_and_pays_for_the_rest(fitted):
+    ledger = open_ledger("study.ledger", Budget(1.0))
+    first = fitted("--epsilon", "0.2", *LEDGER)
+    spent = []
+    for words in (["--guard", "0.1"], ["--guard", "0.15"], ["--measure", "0.2"]):
+        fitted("--epsilon", "0.2", *LEDGER, *words)
+        spent.append(ledger.spent().epsilon)
+    assert spent == pytest.approx([0.3, 0.45, 0.65], abs=2e-5)
+    assert fitted("--epsilon", "0.2", *LEDGER)["map"] == first["map"]
+    assert ledger.spent().epsilon == spent[-1]
+
+
 def test_another_question_is_paid_anew(fitted):
     open_ledger("study.ledger", Budget(1.0))
     one = fitted("--epsilon", "0.2", *LEDGER)

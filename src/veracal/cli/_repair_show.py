@@ -86,8 +86,8 @@ def show(made: Repair, name: str, ledger: str) -> None:
             typer.echo(f"\n{when}\n{drawn(drawable(curve), marks())}")
     if made.released is None and made.internal is None:
         _show.status(
-            "No figures before and after: ask for private ones with --measure EPSILON, or for "
-            "internal ones with --internal."
+            "No figures before and after: --measure EPSILON releases private ones, for so much "
+            "more, and --internal shows plain ones. The map stays the same."
         )
 
 
@@ -97,7 +97,8 @@ def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
     if made.temperature is not None:
         found = made.temperature
         if found.low is not None:
-            yield f"{found.level:.0%} interval", f"{found.low:.4g} to {found.high:.4g}"
+            ends = f"{found.level:.0%} interval {found.low:.4g} to {found.high:.4g}"
+            yield "temperature found", f"{found.value:.5g}, {ends}"
     if made.guarded is not None:
         yield "guard", made.guarded.text()
     if made.spending is None or made.account is None:

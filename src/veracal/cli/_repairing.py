@@ -141,8 +141,8 @@ def repaired(
         part=part,
         version=version,
     )
-    about = {"method": method, "spending": vars(spending), "bins": bins, **fitter.get_params()}
-    request = _paying.fingerprint(holder, scores, about)
+    # Of the fit alone: whoever asks for a guard or for figures later gets the same map.
+    request = _paying.fingerprint(holder, scores, {"method": method, **fitter.get_params()})
     _paying.require(holder, _paying.unpaid(holder, request, items), "recalibration")
     covers = ["the map, and every answer that led to it"]
     covers += ["whether it was kept, and the noisy gain"] if spending.guard else []
@@ -156,7 +156,7 @@ def repaired(
                 holder,
                 micro_epsilon=spending.guard,
                 records=FITTED_ON,
-                request=f"{request}: guard",
+                request=f"{request}: guard for {spending.guard}",
             )
             kept = guarded.map
         return Repair(
@@ -206,9 +206,14 @@ def _released_sides(
         version=f"{holder.version}, mapped",  # other records than those before
     )
     half = spending.measure // 2
+    how = f"for {half}, {bins} bins"
     return Sides(
-        measure_private(holder, micro_epsilon=half, bins=bins, request=f"{request}: before"),
-        measure_private(mapped, micro_epsilon=half, bins=bins, request=f"{request}: after"),
+        measure_private(
+            holder, micro_epsilon=half, bins=bins, request=f"{request}: before, {how}"
+        ),
+        measure_private(
+            mapped, micro_epsilon=half, bins=bins, request=f"{request}: {map_.kind}, {how}"
+        ),
     )
 
 
