@@ -33,6 +33,7 @@ from veracal.privacy import (
     open_ledger,
 )
 from veracal.testing import adversarial_scores, check_query, check_statistic
+from veracal.testing.queries import check_neighbors
 
 ONE = 2**20
 SEX = Groups("sex", ("f", "m", "x"))
@@ -214,19 +215,18 @@ def test_the_other_sensitivities():
 def test_absolute_gaps_reach_their_sensitivity_and_no_more():
     wrong = Scores.from_logits([[1000.0, 0.0]], [1])
     assert AbsoluteGaps().evaluate(wrong) == ONE  # added to none: exactly 1
-    twenty = 20
-    unsure = Scores.from_logits(np.zeros((1, twenty)), [0])
-    sure = Scores.from_logits(1000.0 * np.eye(twenty)[:1], [1])
-    padding = Scores.from_logits(np.repeat(1000.0 * np.eye(twenty)[:1], 3, axis=0), [1, 1, 1])
-    both = [
-        Scores.from_logits(
-            np.concatenate([padding.values, one.values]), [1, 1, 1, int(one.labels[0])]
-        )
-        for one in (sure, unsure)
+    sure, unsure = 1000.0 * np.eye(20)[0], np.zeros(20)
+    rows = np.stack([sure] * 3 + [unsure] * 30 + [sure, unsure])
+    pool = Scores.from_logits(rows, [1] * 34 + [0])
+    # From wrong and sure to right and unsure, among others that were wrong in both bins.
+    kept = np.arange(34)
+    pair = [
+        AbsoluteGaps().evaluate(pool.take(rows)) for rows in (kept, np.append(kept[:-1], 34))
     ]
-    # From wrong and sure to right and unsure, where both bins' sums are of the other sign.
-    moved = abs(int(np.subtract(*(BinnedGap().evaluate(s) for s in both)).__abs__().sum()))
+    moved = abs(int(pair[0][0] - pair[1][0]))
     assert 1.94 * ONE < moved < 2 * ONE
+    check_neighbors(AbsoluteGaps(), pool, 33)
+    assert AbsoluteGaps().sensitivity_l2("replace-one") >= moved  # one number: no root of two
 
 
 def test_several_sources_are_not_asked_for_what_does_not_add_up(scores, tmp_path):

@@ -132,9 +132,9 @@ def absolute_total(gaps: Sequence[Noisy]) -> tuple[Noisy, float]:
     r"""Sum of absolute noisy sums, and by how much noise raises it, at most on average.
 
     A noise of scale s raises :math:`|S|` by :math:`s e^{-|S|/s}` on average, which is most
-    where S is zero: the mean absolute noise. That of one Laplace noise is its standard deviation
-    divided by :math:`\sqrt 2`; that of a sum of several is at most :math:`\sqrt{2/\pi}` of it,
-    as of a Gaussian.
+    where S is zero: the mean absolute noise. That of one Laplace noise is its standard
+    deviation divided by :math:`\sqrt 2`; that of a sum of several is at most
+    :math:`\sqrt{2/\pi}` of it, as of a Gaussian.
     """
     bias = sum(
         gap.std * (math.sqrt(0.5 if len(gap.noises) == 1 else _GAUSSIAN)) for gap in gaps

@@ -192,6 +192,10 @@ class AbsoluteGaps(BinnedGap, NotASum):
         """One for each group."""
         return group_count(self.groups)
 
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """As in the L1 norm: what two bins move adds up in one number."""
+        return float(self.sensitivity(relation))
+
     def evaluate(self, records: Any) -> Ints:
         """The absolute sums added up, in units."""
         sums = np.abs(super().evaluate(records).astype(object)).reshape(self.entries, -1)

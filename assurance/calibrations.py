@@ -1,0 +1,73 @@
+"""What the gates of private calibration share: queries, records, holders of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Binned, Platt, Temperature
+from veracal.calibration.queries import (
+    AbsoluteGaps,
+    BinnedGap,
+    BrierByGroup,
+    BrierGain,
+    CorrectWrong,
+    Gap,
+    Groups,
+    LossAt,
+    PlattGradient,
+    TemperatureGradient,
+)
+from veracal.data import Group, Scores
+from veracal.privacy import Budget, Holder, open_ledger
+from veracal.testing import adversarial_scores
+
+SEX = Groups("sex", ("f", "m"))
+FLIP = Binned(Bins(1), [0.0])  # of two classes: predicts the other one, and is sure of it
+QUERIES = [
+    Gap(),
+    Gap(0.2, classes=10),
+    Gap(7.0, classes=10, bits=2),
+    LossAt(0.3),
+    LossAt(4.0, centered=False),
+    BinnedGap(inverse=0.5),
+    CorrectWrong(),
+    AbsoluteGaps(),
+    AbsoluteGaps(Bins(2), 3.0),
+    AbsoluteGaps(groups=SEX),
+    BinnedGap(groups=SEX),
+    BrierByGroup(SEX),
+    TemperatureGradient(0.5),
+    TemperatureGradient(0.5, clip=0.3),
+    PlattGradient(Platt(0.5, np.zeros(10)), clip=0.5),
+    PlattGradient(Platt(np.full(10, 0.5), np.zeros(10)), clip=0.5),
+    BrierGain(Temperature(0.2)),
+    BrierGain(Binned(Bins(3), [0.0, 0.4, 0.0])),
+]
+
+
+def grouped(n: int, rng: np.random.Generator) -> Scores:
+    """Adversarial scores whose records have a sex."""
+    scores = adversarial_scores(n, rng)
+    groups = {"sex": Group.from_values(rng.choice(SEX.names, size=n), SEX.names)}
+    make = Scores.from_logits if scores.kind == "logits" else Scores.from_probabilities
+    return make(scores.values, scores.labels, groups=groups)
+
+
+def plain(n: int, rng: np.random.Generator, temperature: float = 2.0) -> Scores:
+    """Scores of two classes with a known right temperature."""
+    p = rng.uniform(0.5, 1.0, size=n)
+    labels = (rng.random(n) < p).astype(int)
+    with np.errstate(divide="ignore"):
+        logits = np.clip(temperature * np.log(p / (1 - p)), -50, 50)
+    groups = {"sex": Group.from_values(rng.choice(SEX.names, size=n), SEX.names)}
+    return Scores.from_logits(logits, labels, groups=groups)
+
+
+def holder(
+    records: Any, folder: Path, *, epsilon: float, relation: str = "add-remove"
+) -> Holder:
+    """Records with a fresh ledger."""
+    place = folder / f"{len(list(folder.iterdir()))}.ledger"
+    return Holder(records, open_ledger(place, Budget(epsilon, relation=relation)))

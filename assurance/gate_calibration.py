@@ -1,0 +1,331 @@
+"""Private calibration tells nothing of the records but by the answers it paid for.
+
+No record moves a question further than it says, under either relation. Where noise is replaced
+by the same answer for everybody, fits, decisions and measurements on neighbors are the same to
+the last bit. What is charged is what was announced, once, and the calibration error is not
+raised by noise.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from assurance.calibrations import QUERIES, grouped, holder, plain
+from assurance.gate_grid import assert_on_grid, float_laplace
+from assurance.ledgers import Patches, patched
+from veracal.calibration.maps import Identity, Map, Temperature
+from veracal.calibration.private import (
+    PrivateBinning,
+    PrivateTemperature,
+    estimates,
+    guard,
+    guard_event,
+    measure_private,
+    never_worse,
+    plan_measurement,
+    planning,
+)
+from veracal.calibration.private.asking import Ask
+from veracal.calibration.private.search import Setting
+from veracal.calibration.queries import BinnedGap, BrierGain
+from veracal.calibration.queries.scalars import top_label_brier
+from veracal.privacy import NotASum, micro_epsilon
+from veracal.privacy.budget import RELATIONS
+from veracal.testing import check_query, check_statistic
+from veracal.testing.queries import check_neighbors
+
+NAME = "calibration"
+ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
+BY_BIN = "veracal.calibration.queries.binned.ByBin"
+SCALARS = "veracal.calibration.queries.scalars"
+PRIVATE = "veracal.calibration.private"
+MICRO = 600_000
+FIGURES = ("accuracy", "ece", "brier", "curve")
+Work = Callable[[Any], object]
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def sum_rounded(self: Any, records: Any) -> np.ndarray:
+    """Add first, round then."""
+    values = np.asarray(self.per_record(records), dtype=float) if len(records) else np.zeros(1)
+    low, high = self.bounds.low * self.grid.step, self.bounds.high * self.grid.step
+    kept = np.where(np.isfinite(values), np.clip(values, low, high), 0.0)
+    return np.array([round(float(kept.sum()) * 2**self.grid.bits)])
+
+
+def mean_instead(self: Any, records: Any) -> np.ndarray:
+    """Divide by the true number of records."""
+    return SUM(self, records) // max(len(records), 1)
+
+
+def two_scores(self: BrierGain, records: Any) -> np.ndarray:
+    """The scores before and after, instead of the difference of each record."""
+    both = [
+        top_label_brier(s) if len(s) else np.zeros(1)
+        for s in (records, self.map.transform(records))
+    ]
+    return np.array([np.rint(one * 2**self.bits).astype(np.int64).sum() for one in both])
+
+
+def without_noise(map_: Map, source: Any, **about: Any) -> Any:
+    """Ask, pay, and decide by the exact gain."""
+    found = NEVER_WORSE(map_, source, **about)
+    gain = int(BrierGain(map_).evaluate(source._records)[0])
+    made = map_ if gain > 0 else Identity()
+    return guard.Guarded(
+        made,
+        gain > 0,
+        found.gain,
+        found.threshold,
+        found.beta,
+        found.records,
+        found.release,
+        None,
+    )
+
+
+def true_number(source: Any, **about: Any) -> Any:
+    """Divide by the number of records, which the holder could look up."""
+    n = float(len(source._records))
+
+    def known(total: Any, *_: Any, **settings: Any) -> Any:
+        return MEAN(
+            total, estimates.Noisy(n), estimates.Noisy(0.0), 0.95, most=settings["most"]
+        )
+
+    with mock.patch("veracal.calibration.private.figures.mean_estimate", known):
+        return MEASURE(source, **about)
+
+
+def true_start(self: PrivateTemperature, source: Any, request: Any) -> Any:
+    """Begin where the exact accuracy says, instead of a noisy one."""
+    records = source._records
+
+    def exact(*_: Any) -> Setting:
+        right = float(records.correct.sum())
+        return SETTING(right, len(records) - right, 1.0, (0.05, 20.0))
+
+    with mock.patch.object(Setting, "of", exact):
+        return SEARCH(self, source, request)
+
+
+def by_bins(**about: Any) -> Any:
+    """Noise on every bin of one source, and absolute values of that."""
+    return PLAN(**{**about, "by_bins": True})
+
+
+def a_question_too_many(micro: int, shares: Any) -> tuple[int, ...]:
+    """Shares for the gaps, and the counts forgotten."""
+    return (micro // (len(shares) - 1),) * len(shares)
+
+
+def asked_anew(self: Ask, source: Any, request: str | None = None) -> Any:
+    """Under an id that nobody can repeat."""
+    fresh = np.random.default_rng().integers(2**62)
+    return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=f"{fresh}")
+
+
+def only_if_kept(map_: Map, source: Any, **about: Any) -> Any:
+    """Look first, and charge only for a map that is kept."""
+    if int(BrierGain(map_).evaluate(source._records)[0]) <= 0:
+        release = source.answer(BrierGain(Identity()), micro_epsilon=1)
+        return guard.Guarded(Identity(), False, 0.0, 0.0, 0.05, "", release, None)
+    return NEVER_WORSE(map_, source, **about)
+
+
+SUM = BrierGain.evaluate
+NEVER_WORSE, MEASURE, PLAN = never_worse, measure_private, planning.plan_measurement
+MEAN, SETTING, SEARCH = estimates.mean_estimate, Setting.of, PrivateTemperature._search
+SENSITIVITY = BinnedGap.sensitivity
+GATE = __name__
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "replace-one moves no more than add-remove": {
+        f"{BY_BIN}.sensitivity": lambda self, relation: SENSITIVITY(self, "add-remove"),
+        f"{BY_BIN}.sensitivity_l2": lambda self, relation: float(
+            SENSITIVITY(self, "add-remove")
+        ),
+    },
+    "sum rounded instead of records": {
+        "veracal.privacy.answers.sums.ScalarSum.evaluate": sum_rounded
+    },
+    "mean over the true number": {
+        "veracal.privacy.answers.sums.ScalarSum.evaluate": mean_instead
+    },
+    "slopes not clipped": {
+        f"{SCALARS}.TemperatureGradient.evaluate": lambda self, records: np.array(
+            [int(np.clip(np.nan_to_num(self_slopes(self, records)), -1e6, 1e6).sum() * 64)]
+        )
+    },
+    "two scores instead of a difference": {
+        f"{SCALARS}.BrierGain.entries": 2,
+        f"{SCALARS}.BrierGain.evaluate": two_scores,
+    },
+    "gap's range of k classes for replace-one, halved": {
+        f"{SCALARS}.Gap.sensitivity": lambda self, relation: self.bounds.reach
+    },
+    "bins of the records there are": {
+        f"{BY_BIN}.cells": lambda self, records: np.unique(
+            CELLS(self, records), return_inverse=True
+        )[1].reshape(-1)
+    },
+    "guard without noise": {f"{GATE}.never_worse": without_noise},
+    "figures divided by the true number": {f"{GATE}.measure_private": true_number},
+    "search that starts from the exact accuracy": {
+        f"{PRIVATE}.temperature.PrivateTemperature._search": true_start
+    },
+    "noise on every bin": {f"{PRIVATE}.measuring.plan_measurement": by_bins},
+    "epsilon/K for K+1 questions": {f"{PRIVATE}.temperature.split": a_question_too_many},
+    "M20 float Laplace": {ADD: float_laplace},
+    "a retry is asked anew": {f"{PRIVATE}.asking.Ask.of": asked_anew},
+    "guard charged only if the map is kept": {f"{GATE}.never_worse": only_if_kept},
+}
+
+
+def self_slopes(query: Any, records: Any) -> np.ndarray:
+    """Slopes as they are."""
+    from veracal.calibration.queries.records import slope_at
+
+    with np.errstate(all="ignore"):
+        return slope_at(records, query.parameter) if len(records) else np.zeros(1)
+
+
+CELLS = BinnedGap.cells
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Replay questions, then whole fits; add up what was charged; look for a bias."""
+    rng = np.random.default_rng(0)
+    rounds = 8_000 if long else 250
+    with patched(subject) as folder:
+        contracts()
+        on_the_grid(folder, rng)
+        replay_queries(rng, 20)
+        charged(folder, rng)
+        replay_fits(folder, rng, 40 if long else 3)
+        replay_queries(rng, rounds - 20)
+        bias = noise_bias(folder, rng, 200 if long else 40)
+    compared = rounds * len(QUERIES) * len(RELATIONS)
+    return (
+        f"{compared:,} neighbors of {len(QUERIES)} queries, none moved too far or off the grid; "
+        "fits, guard and measurement depend on answers alone; "
+        f"noise moves the calibration error by {bias:+.4f}"
+    )
+
+
+def on_the_grid(folder: Path, rng: np.random.Generator) -> None:
+    """Every released number lies on the public grid."""
+    for query in QUERIES:
+        source = holder(grouped(20, rng), folder, epsilon=1.0)
+        assert_on_grid(source.answer(query, micro_epsilon=MICRO))
+
+
+def contracts() -> None:
+    """Every query keeps its contract: sums add up, in any order, and none is none."""
+    for query in QUERIES:
+        check = check_statistic if isinstance(query, NotASum) else check_query
+        check(query, grouped, trials=6)
+
+
+def replay_queries(rng: np.random.Generator, rounds: int) -> None:
+    """Evaluate every query on neighbors under both relations."""
+    for _ in range(rounds):
+        for query in QUERIES:
+            n = int(rng.integers(1, 24))
+            check_neighbors(query, grouped(n + 1, rng), int(rng.integers(n)))
+
+
+def works() -> dict[str, Work]:
+    """Everything that is made of answers, each as a function of a source."""
+    return {
+        "temperature": lambda source: outcome(
+            PrivateTemperature(micro_epsilon=MICRO).fit(source)
+        ),
+        "binning": lambda source: outcome(PrivateBinning(micro_epsilon=MICRO).fit(source)),
+        "guard": lambda source: (
+            lambda found: (found.kept, found.map, found.gain, found.threshold)
+        )(never_worse(Temperature(0.5), source, micro_epsilon=MICRO)),
+        "measurement": lambda source: measure_private(
+            source, micro_epsilon=MICRO, figures=FIGURES, group="sex", group_names=("f", "m")
+        ).to_json(),
+    }
+
+
+def outcome(fitter: Any) -> object:
+    """Everything that a fitter says after a fit."""
+    return fitter.map_, getattr(fitter, "temperature_", None), fitter.releases_
+
+
+def replay_fits(folder: Path, rng: np.random.Generator, rounds: int) -> None:
+    """With the same answers for everybody, nothing depends on the records."""
+    for _ in range(rounds):
+        seed = int(rng.integers(2**32))
+        pools = [
+            plain(int(n), rng, t) for n, t in zip((400, 401, 90), (2.0, 2.0, 0.5), strict=True)
+        ]
+        pools.append(pools[0].take(np.arange(399)))
+        for name, work in works().items():
+            seen = []
+            for records in pools:
+                with mock.patch(ADD, same_for_all(seed)):
+                    seen.append(said(work(holder(records, folder, epsilon=1.0))))
+            assert all(one == seen[0] for one in seen), (
+                f"the same answers gave different results of {name} on other records"
+            )
+
+
+def same_for_all(seed: int) -> Callable[..., np.ndarray]:
+    """Answers that do not depend on what was asked of whom."""
+    answers = np.random.default_rng(seed)
+    return lambda units, scale: answers.integers(2**24, size=len(units))
+
+
+def said(result: object) -> str:
+    """A result in full, but for the heads of ledgers, which differ."""
+    return re.sub(r"head='[0-9a-f]*'", "", repr(result))
+
+
+def charged(folder: Path, rng: np.random.Generator) -> None:
+    """What was announced is what is charged, and a repetition is free."""
+    records, harmed = plain(300, rng), plain(3_000, rng, 0.3)
+    for relation in RELATIONS:
+        events = {
+            "temperature": PrivateTemperature(micro_epsilon=MICRO).event(relation),
+            "binning": PrivateBinning(micro_epsilon=MICRO).event(relation),
+            "guard": guard_event(Temperature(0.5), micro_epsilon=MICRO, relation=relation),
+            "measurement": plan_measurement(
+                micro_epsilon=MICRO, figures=FIGURES, group="sex", group_names=("f", "m")
+            ).event(relation),
+        }
+        for name, work in works().items():
+            for scores in (records, harmed):
+                source = holder(scores, folder, epsilon=5.0, relation=relation)
+                for _ in range(2):
+                    work(source)
+                    spent = round(source.ledger.spent().epsilon * 1e6)
+                    assert spent <= MICRO, f"{name} spent {spent} of {MICRO}"
+                    announced = micro_epsilon(events[name])
+                    assert spent == announced, f"{name} spent {spent}, announced {announced}"
+
+
+def noise_bias(folder: Path, rng: np.random.Generator, rounds: int) -> float:
+    """How far noise moves the calibration error on average."""
+    records = plain(1_000, rng, 1.0)
+    exact = sum(abs(BinnedGap().evaluate(records))) / 2**20 / 1_000
+    found = []
+    for _ in range(rounds):
+        source = holder(records, folder, epsilon=1.0)
+        figures = measure_private(source, micro_epsilon=MICRO, figures=("ece",)).overall
+        found.append(figures.ece.value - exact)
+    bias, error = float(np.mean(found)), float(np.std(found)) / np.sqrt(rounds)
+    assert abs(bias) < 6 * error + 1e-4, f"noise moves the calibration error by {bias:+.4f}"
+    return bias
