@@ -216,7 +216,7 @@ def run(subject: Patches, *, long: bool) -> str:
         bias = noise_bias(folder, rng, 200 if long else 40)
     compared = rounds * len(QUERIES) * len(RELATIONS)
     return (
-        f"{compared:,} neighbors of {len(QUERIES)} queries, none moved too far or off the grid; "
+        f"{compared:,} neighbors of {len(QUERIES)} queries, none too far or off the grid; "
         "fits, guard and measurement depend on answers alone; "
         f"noise moves the calibration error by {bias:+.4f}"
     )
