@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
@@ -325,6 +326,12 @@ def test_predictions_go_through_the_map() -> None:
     assert alone.tobytes() == fitted.predict_proba(X)[[0, 200, 399]].tobytes()
 
 
+def test_nothing_is_predicted_before_a_fit() -> None:
+    for way in ("predict", "predict_proba", "predict_log_proba", "logits", "decision_function"):
+        with pytest.raises(NotFittedError):
+            getattr(calibrated(), way)(X)
+
+
 def test_classes_in_another_order_are_not_mixed_up(asked) -> None:
     other = Dataset(X, (Y == "no").astype(int), ("yes", "no"), size=400)
     calibrated().fit_records(other)
@@ -532,6 +539,7 @@ def test_a_search_may_choose_among_calibrated_classifiers() -> None:
     model = calibrated(training(sampling_rate=1.0))
     search = PrivateSearch(model, {"estimator__update": [0.1, 1.0]}, mean=2.0)
     assert search.fit_records(DATA).private_
+    assert score(search, DATA).values.shape == (400, 2)
 
 
 def test_it_is_copied_and_written_like_any_estimator() -> None:

@@ -14,7 +14,7 @@ from veracal.calibration.private import PrivateTemperature
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.queries.records import confidence_at
 from veracal.data import Scores
-from veracal.privacy import Budget, Unit
+from veracal.privacy import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
 
 BUDGET = Budget(3.0, 1e-5)
 
@@ -77,10 +77,21 @@ def test_a_sliver_is_enough_for_many_records() -> None:
 
 def test_fewer_records_take_a_larger_share() -> None:
     shares = [plan_recalibration(n, 10, BUDGET).share for n in (500, 2_000, 8_000, 50_000)]
-    assert shares == sorted(shares, reverse=True) and shares[0] == 0.2
+    assert shares == sorted(shares, reverse=True) and shares[0] == 0.1
     small = plan_recalibration(500, 10, Budget(1.0, 1e-5))
     assert not small.enough and "more than the 0.005" in small.text()
     assert plan_recalibration(500, 10, BUDGET, error=0.05).enough
+
+
+def test_training_hardly_feels_it() -> None:
+    def event(noise, *more):
+        return Composed((Repeated(PoissonGaussian(noise, rate=0.05), 800), *more))
+
+    alone = noise_for(BUDGET, event, tolerance=1e-4)
+    for share, more in ((0.02, 0.001), (0.1, 0.023)):  # as the documentation says
+        mapping = PrivateTemperature(epsilon=3 * share).event()
+        noise = noise_for(BUDGET, lambda level, m=mapping: event(level, m), tolerance=1e-4)
+        assert noise / alone - 1 == pytest.approx(more, rel=0.15, abs=2e-4)
 
 
 def test_the_share_is_the_least_that_keeps_the_error() -> None:
@@ -89,11 +100,11 @@ def test_the_share_is_the_least_that_keeps_the_error() -> None:
 
 
 def test_relation_and_unit_are_paid_for() -> None:
-    plain = plan_recalibration(1_000, 2, BUDGET, error=0.02)
-    replacing = plan_recalibration(1_000, 2, Budget(3.0, 1e-5, "replace-one"), error=0.02)
+    plain = plan_recalibration(1_000, 2, BUDGET, error=0.03)
+    replacing = plan_recalibration(1_000, 2, Budget(3.0, 1e-5, "replace-one"), error=0.03)
     assert replacing.share == pytest.approx(1.5 * plain.share)  # 2 - 1/2 classes
     patients = Budget(3.0, 1e-5, unit=Unit("patient", at_most=3))
-    assert plan_recalibration(1_000, 2, patients, error=0.02).share == pytest.approx(
+    assert plan_recalibration(1_000, 2, patients, error=0.03).share == pytest.approx(
         3 * plain.share
     )
 

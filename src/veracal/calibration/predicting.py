@@ -16,9 +16,11 @@ from veracal.data.score_values import Kind
 
 
 def _gives_logits(model: "MappedPredictions") -> bool:
-    """Tell whether the map gives logits; raises what scikit-learn expects if not."""
-    check_is_fitted(model)
-    if model.gives_ != "logits":
+    """Tell whether the map gives logits; raises what scikit-learn expects if not.
+
+    Before a fit nobody knows, and whoever asks is told that there was none.
+    """
+    if "gives_" in vars(model) and model.gives_ != "logits":
         raise AttributeError(f"{model.map_.kind!r} maps give probabilities, and no logits.")
     return True
 
