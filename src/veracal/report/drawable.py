@@ -1,12 +1,14 @@
 """What there is to draw of a reliability curve, whoever made it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Union
 
 from veracal.calibration.curves import ReliabilityBin, ReliabilityCurve
-from veracal.calibration.private import PrivateCurve
 
-Curve = ReliabilityCurve | PrivateCurve
+if TYPE_CHECKING:
+    from veracal.calibration.private import PrivateCurve
+
+Curve = Union[ReliabilityCurve, "PrivateCurve"]
 
 
 @dataclass(frozen=True)
