@@ -338,9 +338,10 @@ def test_a_bad_file_is_refused_and_nothing_is_left_behind(run, tmp_path, words):
     for name, arrays in files.items():
         np.savez(name, **arrays)
     pl.DataFrame({"logits_0": [], "logits_1": [], "labels": []}).write_csv("empty.csv")
+    np.savez("empty.npz", logits=np.zeros((0, 2)), labels=np.zeros(0, dtype=int))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "nan.npz").read_bytes()[:200])
     before = sorted(tmp_path.iterdir())
-    for name in (*files, "empty.csv", "cut.npz", "no-such-file.npz"):
+    for name in (*files, "empty.csv", "empty.npz", "cut.npz", "no-such-file.npz", "", "."):
         code, out, err = run("evaluate", name, *words)
         assert code == 1 and not out and len(err.splitlines()) == 1, name
         assert "expected" in err and "found" in err

@@ -287,6 +287,14 @@ def test_a_group_does_not_take_the_name_of_the_scores():
     assert not Path("s.npz").exists()
 
 
+def test_a_group_that_cannot_be_written_is_refused_before_anything_is_charged(run):
+    np.savez("p.npz", logits=[[0.0, 1], [1, 0]], labels=[0, 1])
+    words = ["--group", "labels=0,1", "--epsilon", "1", "--out", "c.npz"]
+    code, out, err = run("recalibrate", "p.npz", *words)
+    assert code == 1 and not out and "names of their own" in err
+    assert [path.name for path in Path().iterdir()] == ["p.npz"]
+
+
 def test_groups_and_their_names_come_along(run, predictions):
     words = ["--group", "sex=f,m", "--not-private", *QUICK, "--out", "c.csv"]
     assert run("recalibrate", predictions, *words)[0] == 0
@@ -377,8 +385,12 @@ def test_a_bad_file_or_place_leaves_nothing_behind(run, tmp_path):
     np.savez("nan.npz", logits=[[0.0, np.nan], [1, 2]], labels=[0, 1])
     np.savez("none.npz", probabilities=p)
     np.savez("good.npz", probabilities=p, labels=[0, 1])
+    Path("loop").symlink_to("loop")
     before = sorted(tmp_path.iterdir())
     for words in (
+        ["", "--out", "c.npz"],
+        [".", "--out", "c.npz"],
+        ["good.npz", "--out", "loop"],
         ["nan.npz", "--out", "c.npz"],
         ["none.npz", "--out", "c.npz"],
         ["no-such-file.npz", "--out", "c.npz"],

@@ -100,22 +100,28 @@ def writer(path: Path) -> Callable[[BinaryIO, str, Columns], None]:
     return found
 
 
-def _columns(scores: Scores, unit: str) -> Columns:
-    """Everything the scores hold, by the name it has in a file."""
-    columns: dict[str, Array] = {scores.kind: scores.values}
-    own: dict[str, Array] = {}
-    if scores.labels is not None:
-        own["labels"] = np.asarray(scores.classes)[scores.labels]
-    if scores.units is not None:
-        own[unit] = _plain(scores.units)
-    for name, group in scores.groups.items():
-        taken = {*own, *columns, f"{scores.kind}_0"}
-        if name in taken or (name == unit and scores.units is not None):
+def check_columns(scores: Scores, unit: str) -> None:
+    """Refuse names that two columns would share, before the work and not after it."""
+    taken = ["labels", scores.kind, *(f"{scores.kind}_{i}" for i in range(scores.n_classes))]
+    taken += [unit] if scores.units is not None else []
+    for name in scores.groups:
+        if name in taken:
             raise DataError(
                 scores.name, "groups with names of their own", repr(name), "Rename the group."
             )
-        own[name] = np.asarray(group.names)[group.codes]
-    return {**columns, **own}
+
+
+def _columns(scores: Scores, unit: str) -> Columns:
+    """Everything the scores hold, by the name it has in a file."""
+    check_columns(scores, unit)
+    columns: dict[str, Array] = {scores.kind: scores.values}
+    if scores.labels is not None:
+        columns["labels"] = np.asarray(scores.classes)[scores.labels]
+    if scores.units is not None:
+        columns[unit] = _plain(scores.units)
+    for name, group in scores.groups.items():
+        columns[name] = np.asarray(group.names)[group.codes]
+    return columns
 
 
 def _npz(file: BinaryIO, kind: str, columns: Columns) -> None:

@@ -1,5 +1,6 @@
 """Who pays for what a command releases: a ledger that is there, or one made for the purpose."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +32,12 @@ Version = Annotated[
 
 def ledger_place(predictions: Path, ledger: Path | None) -> Path:
     """Where the ledger is, or will be: one for one file, whoever asks."""
-    return predictions.with_name(f"{predictions.name}.ledger") if ledger is None else ledger
+    return Path(f"{predictions}.ledger") if ledger is None else ledger
+
+
+def is_there(place: Path) -> bool:
+    """Tell whether there is anything at a place, a link that leads nowhere included."""
+    return os.path.lexists(place)
 
 
 def paying(
@@ -51,7 +57,7 @@ def paying(
     """
     from veracal.privacy import Holder, Ledger
 
-    if not place.exists():
+    if not is_there(place):
         if scores.units is not None or part is not None:
             raise typer.BadParameter(
                 f"{place} is not there, and a new ledger would protect one record of one part. "

@@ -130,7 +130,8 @@ def repaired(
 
     All that will be asked is checked against the ledger before the first question.
     """
-    budget = Ledger(place).budget if place.exists() else Budget(spending.epsilon)
+    there = _paying.is_there(place)
+    budget = Ledger(place).budget if there else Budget(spending.epsilon)
     items = _items(fitter, spending, budget, part, bins)
     holder = _paying.paying(
         place,

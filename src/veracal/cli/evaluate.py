@@ -38,7 +38,10 @@ def evaluate(
     ] = None,
     stream: Annotated[
         bool,
-        typer.Option("--stream", help="Read in one pass, whatever the size; no intervals."),
+        typer.Option(
+            "--stream",
+            help="Read Parquet, Arrow or CSV of any size in one pass; no intervals.",
+        ),
     ] = False,
     epsilon: Annotated[
         float | None,

@@ -1,5 +1,6 @@
 """The command that repairs calibration."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,6 +85,7 @@ def recalibrate(
     still those of people: keep them like the records.
     """
     from veracal.cli._methods import check_method
+    from veracal.cli._out import check_columns
 
     told = _predictions.settings(classes, group, unit, part)
     spending = None
@@ -96,6 +98,8 @@ def recalibrate(
     _check_gaussian(method, spending, size)
     _check_places(predictions, place, out, map_out, force=force)
     scores = _predictions.load(predictions, told)
+    if out is not None:
+        check_columns(scores, unit or "unit")
     if spending is None:
         from veracal.cli._repairing import repaired_openly
 
@@ -173,15 +177,15 @@ def _check_places(
     """Refuse places to write to, before the work and before anything is charged."""
     from veracal.cli._out import check_place, writer
 
-    taken = [predictions.resolve(), ledger.resolve()]
+    taken = [os.path.realpath(predictions), os.path.realpath(ledger)]
     for hint, path in (("--out", out), ("--map-out", map_out)):
         if path is None:
             continue
-        if path.resolve() in taken:
+        if os.path.realpath(path) in taken:
             raise typer.BadParameter(
                 f"{path} is another file of this command.", param_hint=hint
             )
-        taken.append(path.resolve())
+        taken.append(os.path.realpath(path))
         check_place(path, force=force)
     if out is not None:
         writer(out)
