@@ -72,6 +72,8 @@ demo: $(CORE)
 	@$(BIN)/veracal ledger verify $(DEMO)/study.ledger
 	$(say) 'Training a private classifier, charged before a record is read'
 	@$(BIN)/python examples/private_training.py $(DEMO)
+	$(say) 'Repairing the confidence of a private classifier, within the same budget'
+	@$(BIN)/python examples/recalibrate.py
 
 # One thread per worker: two workers on two cores are faster alone than crowded.
 test: $(ALL)

@@ -37,7 +37,7 @@ def ece(scores: Scores, bins: int = 15) -> float:
     scores : Scores
         Labeled, of at least one record.
     bins : int
-        15 as in Guo et al.; Zhang et al. (https://arxiv.org/abs/2208.08248), whose
+        15 as in Guo et al.; Zhang et al. (https://arxiv.org/abs/2210.08248), whose
         recalibration is reproduced here, use 10.
 
     Returns
