@@ -507,3 +507,9 @@ def test_batches_inside_wrappers_are_known_too():
 def test_exact_sums_use_exact_scales():
     third = DiscreteLaplace(math.nextafter(3.0, 4), 1)
     assert pure_epsilon(third) < Fraction(1, 3)
+
+
+def test_an_order_without_a_bound_is_infinite_and_left_unsaid(caplog) -> None:
+    step = PoissonGaussian(1.309591, rate=0.1)
+    assert math.isinf(rdp_at(step, 1.1)) and math.isfinite(rdp_epsilon(step, 1e-5))
+    assert not caplog.records

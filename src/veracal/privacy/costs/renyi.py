@@ -6,7 +6,10 @@ when later events are chosen after looking at earlier answers (Feldman and Zrnic
 privacy-loss distributions do not allow.
 """
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from dp_accounting import dp_event as dp
@@ -99,9 +102,22 @@ def _one(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
         # drawn, its divergence of an order is at most the largest of that order.
         return selected_curve(_curve(leaf.event, orders, unit), orders, leaf.mean, leaf.law)
     accountant = RdpAccountant(orders=list(orders))
-    accountant.compose(_translated(leaf, unit))
+    with _quiet():
+        accountant.compose(_translated(leaf, unit))
     slack = _SAMPLED if isinstance(leaf, PoissonGaussian) else 1.0
     return np.asarray(accountant.rdp, dtype=float) * slack
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep remarks on orders without a bound to ourselves: they count as infinite here."""
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _translated(leaf: Event, unit: Unit) -> dp.DpEvent:
