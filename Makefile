@@ -101,7 +101,7 @@ format: $(ALL)
 
 assure: $(ALL)
 	$(say) 'Running the assurance gates'
-	@$(BIN)/python -m assurance
+	@$(BIN)/python -m assurance --jobs 2
 
 assure-long: $(ALL)
 	$(say) 'Running the assurance gates with their long settings'

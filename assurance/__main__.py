@@ -17,14 +17,17 @@ A gate is a module ``assurance/gate_<something>.py`` with
 
 import argparse
 import importlib.util
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).parent
+RUNNING: dict[str, ModuleType] = {}
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
 
     failed = caught = mutants = 0
     print(row("gate", "mutants", "seconds", "figure"), flush=True)
-    for name in chosen:
-        verdict = judge(name, gates[name], long=options.long)
+    for verdict in verdicts({name: gates[name] for name in chosen}, options):
         failed += bool(verdict.problems)
         caught, mutants = caught + verdict.caught, mutants + verdict.mutants
         show(verdict)
@@ -78,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--gate", action="append", metavar="NAME", help="only this one; repeats"
     )
+    result.add_argument("--jobs", type=int, default=1, metavar="N", help="gates at a time")
     return result
 
 
@@ -103,6 +106,23 @@ def name_of(gate: ModuleType) -> str:
 def wanted(gate: ModuleType, long: bool) -> bool:
     """Whether a run that names no gate includes this one."""
     return long or not getattr(gate, "LONG", False)
+
+
+def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Iterator[Verdict]:
+    """What the gates find, in their order, several at a time if wished."""
+    if options.jobs <= 1:
+        for name, gate in gates.items():
+            yield judge(name, gate, long=options.long)
+        return
+    RUNNING.update(gates)  # forked children find the modules here, which cannot be sent
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        yield from pool.map(judge_running, gates, [options.long] * len(gates))
+
+
+def judge_running(name: str, long: bool) -> Verdict:
+    """Judge a gate in a child."""
+    return judge(name, RUNNING[name], long=long)
 
 
 def judge(name: str, gate: ModuleType, *, long: bool) -> Verdict:

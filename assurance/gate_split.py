@@ -71,7 +71,7 @@ MUTANTS: dict[str, Dealer] = {
 
 def run(subject: Dealer, *, long: bool) -> str:
     """Replay the deal on neighbors."""
-    rng, neighbors = np.random.default_rng(0), 0
+    rng, neighbors, alike = np.random.default_rng(0), 0, 0
     for _ in range(300 if long else 40):
         data = people(int(rng.integers(20, 120)), rng)
         for unit in rng.permutation(np.unique(data.units))[:10]:
@@ -84,7 +84,9 @@ def run(subject: Dealer, *, long: bool) -> str:
             compare_replaced(subject(rows, **settings), subject(replaced, **settings), row)
             neighbors += 1
         first, second = (where(subject(data)) for _ in range(2))
-        assert first != second, "two secret deals are the same"
+        alike += first == second
+    # A few units may be dealt alike by chance, but not time after time.
+    assert alike < 10, f"{alike} times two secret deals are the same"
     return f"{neighbors:,} neighbors, 0 units moved"
 
 
