@@ -103,10 +103,10 @@ def test_nothing_is_judged_without_assertions(gates):
 
 
 def test_several_gates_at_a_time_are_judged_like_one_after_the_other(gates, capsys):
-    folder = gates(first=HONEST, second=BLIND, third=HONEST)
+    folder = gates(one=HONEST, other=BLIND, third=HONEST)
     assert main(["--jobs", "2"], folder=folder) == 1
     printed = capsys.readouterr().out
     assert "the mutant 'the sign is forgotten' survived" in printed
-    assert printed.index("first") < printed.index("second") < printed.index("third")
+    assert printed.index("\none") < printed.index("\nother") < printed.index("\nthird")
     assert printed.endswith("\n2 passed, 1 failed\n")
-    assert main(["--jobs", "2", "--gate", "first", "--gate", "third"], folder=folder) == 0
+    assert main(["--jobs", "2", "--gate", "one", "--gate", "third"], folder=folder) == 0
