@@ -67,6 +67,34 @@ def test_sums_are_held_to_the_stated_tolerance() -> None:
     assert len(Scores.from_probabilities(np.array([[0.5, 0.5 + 1e-7]]))) == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("row", [0, 65_535, 65_536, 149_999])
+@pytest.mark.parametrize(("wrong", "complaint"), [(1.5, "1.5"), (0.25, "0.75"), (np.nan, "nan")])
+def test_a_wrong_record_is_named_wherever_it_is(
+    dtype: type, row: int, wrong: float, complaint: str
+) -> None:
+    values = np.full((150_000, 2), 0.5, dtype=dtype)
+    values[row, 1] = wrong
+    with pytest.raises(DataError, match=rf"{complaint} in record {row + 1}\b"):
+        Scores.from_probabilities(values)
+
+
+def test_infinite_logits_are_found_where_sums_hide_them() -> None:
+    with pytest.raises(DataError, match="inf in record 1"):
+        Scores.from_logits([[np.inf, -np.inf]])
+    largest = np.finfo(np.float64).max
+    assert len(Scores.from_logits([[largest, largest]])) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64, ">i4"])
+def test_labels_of_any_whole_numbers(dtype: object) -> None:
+    fair = [[0.5, 0.5]] * 3
+    labels = np.array([0, 1, 1], dtype=dtype)  # type: ignore[call-overload]
+    assert Scores.from_probabilities(fair, labels).known_labels.tolist() == [0, 1, 1]
+    with pytest.raises(DataError, match="'2' in record 2"):
+        Scores.from_probabilities(fair, labels * 2)
+
+
 def test_one_column_is_the_second_of_two_classes() -> None:
     logits = Scores.from_logits([1e-17, -1e-17, 0.0], ["b", "a", "a"], classes=["a", "b"])
     assert logits.predictions.tolist() == [1, 0, 0]  # by sign, though all sigmoids round to 1/2

@@ -73,6 +73,9 @@ def _positions(values: Array, classes: Array) -> Ints:
         whole = (values == np.rint(values)) & (np.abs(values) < 2**53)
         found = _positions(np.where(whole, values, 0).astype(np.int64), classes)
         return np.where(whole, found, -1)
+    if values.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes))):
+        known = (values >= 0) & (values < len(classes))
+        return np.where(known, values.astype(np.int64, copy=False), -1)
     if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
         values, classes = values.astype(TEXT), classes.astype(TEXT)
     order = np.argsort(classes)

@@ -13,6 +13,7 @@ from veracal.data.labels import refuse_mask
 from veracal.errors import DataError
 
 Kind = Literal["logits", "probabilities"]
+_NUMBERS = 131_072  # checked at a time: they stay in the processor's cache
 
 
 def floats(values: ArrayLike, name: str) -> Floats:
@@ -41,22 +42,31 @@ def check_values(values: Floats, kind: Kind, name: str) -> None:
             name, "shape (n, k)", f"shape {values.shape}", f"Use Scores.from_{kind}."
         )
     if kind == "logits":
-        if not np.isfinite(values).all():
+        # The sum of finite numbers may be infinite, that of others is never finite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(values.sum())
+        if not finite and not np.isfinite(values).all():
             raise _bad(values, ~np.isfinite(values), "finite logits", name)
         return
-    check_range(values, name)
     tol = 1e-3 if values.dtype == np.float32 else 1e-6
-    sums = values.sum(axis=1, dtype=np.float64)
-    off = np.abs(sums - 1) > tol
-    if off.any():
-        raise _bad(sums, off, "probabilities that sum to 1", name)
+    rows = max(1, _NUMBERS // max(1, values.shape[1]))
+    for start in range(0, len(values), rows):  # each block is looked at while it is at hand
+        block = values[start : start + rows]
+        check_range(block, name, start)
+        if (np.abs(block @ np.ones(block.shape[1], block.dtype) - 1) < tol / 2).all():
+            continue
+        sums = block.sum(axis=1, dtype=np.float64)  # close to the line, or beyond
+        off = np.abs(sums - 1) > tol
+        if off.any():
+            raise _bad(sums, off, "probabilities that sum to 1", name, start)
 
 
-def check_range(values: Floats, name: str) -> None:
-    """Refuse numbers outside [0, 1], NaN among them."""
-    wrong = ~((values >= 0) & (values <= 1))
-    if wrong.any():
-        raise _bad(values, wrong, "probabilities in [0, 1] (pass logits as logits)", name)
+def check_range(values: Floats, name: str, start: int = 0) -> None:
+    """Refuse numbers outside [0, 1], NaN among them, in records from ``start`` on."""
+    if values.size and not (values.min() >= 0 and values.max() <= 1):
+        wrong = ~((values >= 0) & (values <= 1))
+        expected = "probabilities in [0, 1] (pass logits as logits)"
+        raise _bad(values, wrong, expected, name, start)
 
 
 def joined_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
@@ -71,8 +81,9 @@ def joined_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Fl
     return result
 
 
-def _bad(values: Array, wrong: Array, expected: str, name: str) -> DataError:
-    """Error that names the first wrong value and its record."""
+def _bad(values: Array, wrong: Array, expected: str, name: str, start: int = 0) -> DataError:
+    """Error that names the first wrong value and its record, those before it counted."""
     row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
     value = values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]
-    return DataError(name, expected, f"{value:g} in record {row + 1}", "Correct the record.")
+    found = f"{value:g} in record {start + row + 1}"
+    return DataError(name, expected, found, "Correct the record.")
