@@ -146,6 +146,7 @@ class Scores:
         k = values.shape[1]
         declared = check_classes(tuple(range(k)) if classes is None else classes, name)
         codes = None if labels is None else encode_labels(labels, declared, f"{name}: labels")
+        codes = None if codes is None else frozen(codes)  # nobody else's: no second copy
         ids: Any = units
         return cls(values, kind, declared, codes, groups, ids, name)
 
