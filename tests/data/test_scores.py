@@ -69,13 +69,13 @@ def test_sums_are_held_to_the_stated_tolerance() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("row", [0, 65_535, 65_536, 149_999])
-@pytest.mark.parametrize(("wrong", "complaint"), [(1.5, "1.5"), (0.25, "0.75"), (np.nan, "nan")])
+@pytest.mark.parametrize(("wrong", "said"), [(1.5, "1.5"), (0.25, "0.75"), (np.nan, "nan")])
 def test_a_wrong_record_is_named_wherever_it_is(
-    dtype: type, row: int, wrong: float, complaint: str
+    dtype: type, row: int, wrong: float, said: str
 ) -> None:
     values = np.full((150_000, 2), 0.5, dtype=dtype)
     values[row, 1] = wrong
-    with pytest.raises(DataError, match=rf"{complaint} in record {row + 1}\b"):
+    with pytest.raises(DataError, match=rf"{said} in record {row + 1}\b"):
         Scores.from_probabilities(values)
 
 

@@ -10,11 +10,13 @@ from veracal.calibration.fitters import (
     MapFitter,
     PlattScaling,
     TemperatureScaling,
+    TwoTemperatureScaling,
 )
 from veracal.data import Scores
 
 LIKELIHOOD: list[MapFitter] = [  # whose negative log-likelihood never rises
     TemperatureScaling(),
+    TwoTemperatureScaling(),
     PlattScaling("scalar"),
     PlattScaling("vector"),
     PlattScaling("matrix"),

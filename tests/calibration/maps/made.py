@@ -5,7 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from veracal.calibration import Bins
-from veracal.calibration.maps import Beta, Binned, Identity, Isotonic, Map, Platt, Temperature
+from veracal.calibration.maps import (
+    Beta,
+    Binned,
+    Identity,
+    Isotonic,
+    Map,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+)
 from veracal.data import Scores
 
 LARGE = np.finfo(np.float64).max
@@ -23,6 +32,9 @@ def maps(k: int) -> list[Map]:
         Temperature(1e-6),
         Temperature(0.3),
         Temperature(1e6),
+        TwoTemperatures(0.5, 2.0, 0.7),
+        TwoTemperatures(1e6, 2e4, 1e6),
+        TwoTemperatures(1e-6, 5e-5, 1e6),
         Platt(-1e9, line),
         Platt(0.0, np.zeros(k)),
         Platt(line, line * 5e8),

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from tests.calibration.maps.made import maps, strange
-from veracal.calibration.maps import Binned, Identity, Isotonic, Map, Platt, Temperature
+from veracal.calibration.maps import (
+    Binned,
+    Identity,
+    Isotonic,
+    Map,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+)
 from veracal.data import Scores
 
 
@@ -32,11 +40,12 @@ def check(map_: Map, scores: Scores, name: str) -> None:
     p = mapped.probabilities
     assert p.shape == scores.values.shape and np.isfinite(p).all(), name
     np.testing.assert_allclose(p.sum(axis=1, dtype=np.float64), 1, atol=1e-9, err_msg=name)
-    if isinstance(map_, Identity | Temperature | Platt):
+    keeps = isinstance(map_, Identity | Temperature | TwoTemperatures)
+    if keeps or isinstance(map_, Platt):
         assert mapped.kind == scores.kind
     else:
         assert mapped.kind == "probabilities"
-    if isinstance(map_, Identity | Temperature):
+    if keeps:
         np.testing.assert_array_equal(mapped.predictions, scores.predictions, err_msg=name)
     if isinstance(map_, Binned | Isotonic):
         assert (p >= 0).all() and (p <= 1).all()

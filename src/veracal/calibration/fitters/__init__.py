@@ -7,6 +7,7 @@ from veracal.calibration.fitters.classifier import CalibratedClassifier
 from veracal.calibration.fitters.isotonic import IsotonicCalibration
 from veracal.calibration.fitters.platt import PlattScaling
 from veracal.calibration.fitters.temperature import TemperatureScaling
+from veracal.calibration.fitters.two_temperatures import TwoTemperatureScaling
 
 __all__ = [
     "BetaCalibration",
@@ -16,4 +17,5 @@ __all__ = [
     "MapFitter",
     "PlattScaling",
     "TemperatureScaling",
+    "TwoTemperatureScaling",
 ]

@@ -81,7 +81,7 @@ def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
     means over records of the expectation and of the variance of :math:`d_{ij}`.
     """
     first = second = 0.0
-    for gaps in _gaps(scores):
+    for gaps in label_gaps(scores):
         p = np.exp(inverse * (gaps - gaps.max(axis=0)))
         p /= p.sum(axis=0)
         mean = np.einsum("ji,ji->i", p, gaps)
@@ -116,7 +116,7 @@ def where_level(slopes: Slopes, low: float, high: float) -> float:
     return at
 
 
-def _gaps(scores: Scores) -> Iterator[Floats]:
+def label_gaps(scores: Scores) -> Iterator[Floats]:
     """How far each logit is above the label's, of shape (k, records), block by block."""
     rows = max(1, _BLOCK // scores.n_classes)
     for start in range(0, len(scores), rows):

@@ -7,6 +7,7 @@ from veracal.calibration.maps.files import from_json, load_map, save_map
 from veracal.calibration.maps.isotonic import Isotonic
 from veracal.calibration.maps.platt import Platt
 from veracal.calibration.maps.temperature import Temperature
+from veracal.calibration.maps.two_temperatures import TwoTemperatures
 
 __all__ = [
     "Beta",
@@ -16,6 +17,7 @@ __all__ = [
     "Map",
     "Platt",
     "Temperature",
+    "TwoTemperatures",
     "from_json",
     "load_map",
     "save_map",

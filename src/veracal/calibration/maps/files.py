@@ -13,6 +13,7 @@ from veracal.calibration.maps.binned import Binned
 from veracal.calibration.maps.isotonic import Isotonic
 from veracal.calibration.maps.platt import Platt
 from veracal.calibration.maps.temperature import Temperature
+from veracal.calibration.maps.two_temperatures import TwoTemperatures
 from veracal.data.files import write_new
 from veracal.data.limits import Limits, opened
 from veracal.data.readers.strict_json import parse_json
@@ -21,7 +22,8 @@ from veracal.errors import DataError
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
 
 KINDS: dict[str, type[Map]] = {
-    record.kind: record for record in (Identity, Temperature, Platt, Binned, Isotonic, Beta)
+    record.kind: record
+    for record in (Identity, Temperature, TwoTemperatures, Platt, Binned, Isotonic, Beta)
 }
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from veracal._types import Floats, Ints
+from veracal._types import Floats
 from veracal.calibration.maps.base import Map, from_logits, parameters
 from veracal.data.scores import Scores
 
@@ -57,16 +57,15 @@ class Temperature(Map):
         """Scores of the same kind, sharper or softer."""
         with np.errstate(over="ignore"):  # what is too large becomes the largest logit
             logits = scores.logits.astype(np.float64) * self.inverse
-        mapped = from_logits(scores, logits)
-        changed = np.flatnonzero(mapped.predictions != scores.predictions)
-        if not len(changed):
-            return mapped
-        return _replaced(mapped, changed, scores.predictions[changed])
+        return same_predictions(from_logits(scores, logits), scores)
 
 
-def _replaced(scores: Scores, rows: Ints, winners: Ints) -> Scores:
-    """Scores in which given classes win rows that rounding had turned into ties."""
-    values: Floats = scores.values.copy()
+def same_predictions(mapped: Scores, given: Scores) -> Scores:
+    """Mapped scores in which the classes that won before win, where rounding made ties."""
+    rows = np.flatnonzero(mapped.predictions != given.predictions)
+    if not len(rows):
+        return mapped
+    values: Floats = mapped.values.copy()
     top = values[rows].max(axis=1)
-    values[rows, winners] = np.nextafter(top, np.inf)
-    return replace(scores, values=values)
+    values[rows, given.predictions[rows]] = np.nextafter(top, np.inf)
+    return replace(mapped, values=values)
