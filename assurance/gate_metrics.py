@@ -17,7 +17,7 @@ from assurance import figures
 from assurance.ledgers import Patches, patched
 from veracal.calibration import curves, metrics, streaming
 from veracal.calibration.bins import Bins
-from veracal.calibration.measure import measure
+from veracal.calibration.measuring import measure
 from veracal.calibration.metrics.outcomes import Outcomes
 from veracal.data import Scores
 from veracal.errors import DataError

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.quality.tasks import TASKS, Task, delta_of
 from veracal.calibration.classifier import PrivateCalibratedClassifier
-from veracal.calibration.measure import measure
+from veracal.calibration.measuring import measure
 from veracal.calibration.metrics import accuracy, debiased_l2, ece, smooth_ece
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.data import Dataset, Scores

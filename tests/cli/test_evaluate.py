@@ -13,7 +13,7 @@ import pytest
 
 from veracal.calibration import metrics
 from veracal.calibration.curves import curve
-from veracal.calibration.measure import figures_for
+from veracal.calibration.measuring import figures_for
 from veracal.calibration.private import plan_measurement
 from veracal.cli import COMMANDS, _curve, _figures
 from veracal.data import Scores, load_scores, scan_scores

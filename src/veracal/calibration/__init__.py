@@ -21,7 +21,7 @@ from veracal.calibration.maps import (
     load_map,
     save_map,
 )
-from veracal.calibration.measure import CalibrationResult, figures_for, measure
+from veracal.calibration.measuring import CalibrationResult, figures_for, measure
 from veracal.calibration.streaming import StreamTotals, stream_totals
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from veracal.calibration.curves import ReliabilityCurve
-from veracal.calibration.measure import measure
+from veracal.calibration.measuring import measure
 from veracal.calibration.metrics import ece
 from veracal.calibration.streaming import StreamTotals
 from veracal.cli import _predictions, _show

@@ -9,7 +9,7 @@ import numpy as np
 
 from veracal.calibration.curves import ReliabilityCurve
 from veracal.calibration.maps import Identity, Map
-from veracal.calibration.measure import measure
+from veracal.calibration.measuring import measure
 from veracal.calibration.private import (
     Guarded,
     guard_event,
