@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Identity, Platt, Temperature
+from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries import (
     AbsoluteGaps,
     BinnedGap,
@@ -18,6 +18,8 @@ from veracal.calibration.queries import (
     Groups,
     LossAt,
     PlattGradient,
+    SureGaps,
+    SureSlopes,
     TemperatureGradient,
 )
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
@@ -68,6 +70,10 @@ def of_four(n, rng):
         TemperatureGradient(-4.0, clip=1.0),
         BrierGain(Temperature(0.3)),
         BrierGain(Binned(Bins(3), [0.1, 0.5, 0.9])),
+        SureGaps(TwoTemperatures(0.5, 2.0, 0.7)),
+        SureGaps(TwoTemperatures(1.0, 1.0), bits=3),
+        SureSlopes(TwoTemperatures(3.0, 1.0)),
+        SureSlopes(TwoTemperatures(1.0, 1.0), most=0.01),
     ],
     ids=repr,
 )
@@ -150,6 +156,54 @@ def test_sums_are_those_of_the_definition(scores, inverse):
     uncentered = LossAt(inverse, clamp=2.0, centered=False).evaluate(scores)[0]
     assert abs(uncentered - losses) <= 1
     assert uncentered - LossAt(inverse, clamp=2.0).evaluate(scores)[0] == 300 * ONE
+
+
+def test_gaps_and_slopes_of_the_sure_are_those_of_the_definition(scores):
+    map_, h = TwoTemperatures(0.6, 1.5, 0.8), 1e-4
+    expected = np.zeros(2)
+    for row, (right, sure, _) in zip(scores.logits, slowly(scores, 0.8), strict=True):
+        one = Scores.from_logits([row], [row.argmax() if right else (row.argmax() + 1) % 4])
+        ((_, confidence, _),) = slowly(one, 0.6 ** (1 - sure) * 1.5**sure)
+        expected += (right - confidence) * np.array([1 - sure, sure])
+    gaps = SureGaps(map_).evaluate(scores) / ONE
+    np.testing.assert_allclose(gaps, expected, atol=300 / ONE)
+    found = SureSlopes(map_, most=10.0).evaluate(scores) / ONE
+    for i, (low, high) in enumerate(((1, 0), (0, 1))):
+        ends = [
+            SureGaps(
+                TwoTemperatures(0.6 * math.exp(d * low), 1.5 * math.exp(d * high), 0.8)
+            ).evaluate(scores)
+            / ONE
+            for d in (-h, h)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * h)  # gaps fall
+        np.testing.assert_allclose(slope, found[i : i + 2], rtol=0.02)
+
+
+def test_both_gaps_add_up_to_the_gap_and_cost_as_much(scores):
+    one, two = Gap(1.3), SureGaps(TwoTemperatures(1.3, 1.3, 0.4))
+    assert abs(two.evaluate(scores).sum() - one.evaluate(scores)[0]) <= 2 * len(scores)
+    for relation in ("add-remove", "replace-one"):
+        assert two.sensitivity(relation) == one.sensitivity(relation)
+
+
+@pytest.mark.parametrize("k", [2, 50])
+def test_slopes_have_the_bounds_that_are_said(k):
+    """At the worst all others are alike: p (1 - p) log(p (k - 1) / (1 - p))."""
+    p = np.linspace(1 / k, 1, 2_000, endpoint=False)
+    rest = ((1 - p) / (k - 1))[:, None] * np.ones(k - 1)
+    worst = Scores.from_probabilities(np.hstack([p[:, None], rest]), np.zeros(2_000, int))
+    slopes = SureSlopes(TwoTemperatures(1.0, 1.0), most=10.0).per_record(worst)
+    slowest = (p * (1 - p) * np.log(p * (k - 1) / (1 - p))).max()
+    whole = slopes.sum(axis=1) + slopes[:, 1]  # (1-s)^2 + 2 s (1-s) + s^2 = 1
+    assert whole.max() == pytest.approx(slowest, rel=1e-9)
+    assert whole.max() < {2: 0.23, 50: 1.1}[k]
+
+
+def test_other_maps_are_refused():
+    for kind in (SureGaps, SureSlopes):
+        with pytest.raises(ValueError, match="two temperatures"):
+            kind(Temperature(1.0))
 
 
 def test_groups_are_told_apart_and_add_up(scores):

@@ -14,6 +14,7 @@ from veracal.calibration.queries.scalars import (
     LossAt,
     TemperatureGradient,
 )
+from veracal.calibration.queries.sure import SureGaps, SureSlopes
 
 __all__ = [
     "AbsoluteGaps",
@@ -25,5 +26,7 @@ __all__ = [
     "Groups",
     "LossAt",
     "PlattGradient",
+    "SureGaps",
+    "SureSlopes",
     "TemperatureGradient",
 ]

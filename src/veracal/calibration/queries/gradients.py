@@ -14,14 +14,12 @@ from veracal.calibration.maps.base import check_width
 from veracal.calibration.maps.platt import readable_logits
 from veracal.calibration.queries.records import labeled
 from veracal.calibration.queries.scalars import digest
-from veracal.privacy.answers.grid import Grid
+from veracal.calibration.queries.vectors import VectorSum
 from veracal.privacy.answers.queries import Setting
-from veracal.privacy.answers.sums import DenseSum
-from veracal.privacy.budget import Relation
 
 
 @dataclass(frozen=True)
-class PlattGradient:
+class PlattGradient(VectorSum):
     r"""Sum of clipped gradients of the loss in the weights and the bias of a Platt map.
 
     With :math:`r = \mathrm{softmax}(Wz + b) - e_y` a record's gradient is
@@ -46,6 +44,7 @@ class PlattGradient:
     bits: int = 10
 
     name = "Platt gradient"
+    power = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, Platt):
@@ -54,21 +53,14 @@ class PlattGradient:
         _ = self.sums
 
     @property
-    def sums(self) -> DenseSum:
-        """The sum of vectors."""
-        return DenseSum(
-            self.name, self._gradients, self.entries, self.clip, power=2, bits=self.bits
-        )
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the answer."""
-        return Grid(self.bits)
-
-    @property
     def entries(self) -> int:
         """Number of weights, and one bias a class."""
         return int(np.size(self.map.weights)) + len(self.map.bias)
+
+    @property
+    def bound(self) -> float:
+        """The clip."""
+        return self.clip
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -76,19 +68,7 @@ class PlattGradient:
         told = {"map": digest(self.map), "form": self.map.form}
         return Frozen({**told, "clip": float(self.clip), "step": int(self.step)})
 
-    def sensitivity(self, relation: Relation) -> int:
-        """Most that the sum moves in the L1 norm, in units."""
-        return self.sums.sensitivity(relation)
-
-    def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that it moves in the L2 norm, in units."""
-        return self.sums.sensitivity_l2(relation)
-
-    def evaluate(self, records: Any) -> Ints:
-        """The sum, in units."""
-        return self.sums.evaluate(records)
-
-    def _gradients(self, records: Any) -> Array:
+    def per_record(self, records: Any) -> Array:
         """Each record's gradient, of shape (n, entries)."""
         scores = labeled(records)
         check_width(scores, len(self.map.bias), self.map.kind)
