@@ -241,7 +241,7 @@ def all_at_once(model: Any, X: Any, classes: int, *, without_errors: bool = Fals
 
 def padded_only(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
     """Score blocks of one shape, wherever in it a row stands."""
-    with mock.patch.object(scoring, "alike", return_value=np.arange(256)):
+    with mock.patch.object(scoring, "places_alike", return_value=np.arange(256)):
         return logits_of(model, X, classes, without_errors=without_errors)
 
 

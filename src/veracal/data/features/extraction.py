@@ -10,8 +10,8 @@ import numpy as np
 from veracal._types import Array, Floats, Progress
 from veracal.data.dataset import Dataset
 from veracal.data.features.cache import Entry, records_key
-from veracal.data.features.fixed_shape import Score
 from veracal.data.features.networks import EfficientNetLite0, MiniLM
+from veracal.data.fixed_shape import Score
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.places import cache_folder, private_folder
 from veracal.data.rows import MappedRows
@@ -89,7 +89,7 @@ def extract(
     With either extractor of this module, a record's feature is a function of the record,
     the extractor's settings and this machine's arithmetic (:meth:`Extractor.fingerprint`):
     adding, removing, changing or reordering other records leaves it as it was, bit for
-    bit, on the terms of :func:`.fixed_shape.each_by_itself`. Neighboring data
+    bit, on the terms of :func:`~veracal.data.fixed_shape.each_by_itself`. Neighboring data
     sets thus become neighboring data sets, and extraction costs no privacy. The cache
     keeps that: it holds a whole data set under the hash of all that its features depend
     on, so what it returns is what would be computed. Entries for single records would not

@@ -11,7 +11,7 @@ import numpy as np
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
-from veracal.data.features.fixed_shape import Score, each_by_itself
+from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.limits import no_surprises
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError

@@ -1,0 +1,139 @@
+"""A row's score is its own, whatever stands around it."""
+
+import numpy as np
+import pytest
+
+from veracal.data.fixed_shape import at_places, each_by_itself, places_alike
+
+MADE_UP = np.random.default_rng(1).normal(size=(4, 3))
+
+
+def honest(rows):
+    return np.cumsum(rows, axis=1)
+
+
+def by_company(rows):
+    return rows + 1e-9 * rows.sum()
+
+
+def by_sign_of_zero(rows):
+    return np.where(np.arange(len(rows))[:, None] % 2, 0.0, -0.0) * np.ones_like(rows)
+
+
+def by_place_or_nothing(rows):
+    return np.where(np.arange(len(rows))[:, None] == 2, np.nan, rows)
+
+
+def last_place_rounds_up(rows):
+    result = rows.copy()
+    result[-1] = np.nextafter(result[-1], np.inf)
+    return result
+
+
+def last_three_added_backwards(rows):
+    weights = np.random.default_rng(3).standard_normal((300, 4)).astype(np.float32)
+    sums = np.stack([np.cumsum(rows * w, axis=1)[:, -1] for w in weights.T], axis=1)
+    sums[-3:] = (rows[-3:, ::-1, None] * weights[::-1]).cumsum(axis=1)[:, -1]
+    return sums
+
+
+def second_by_the_third(rows):
+    """Company that only the row at one place notices, and only beside others."""
+    result = rows.copy()
+    result[1] += 1e-9 * (rows[2] - rows[1])
+    return result
+
+
+# ---------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("tried", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("forward", "places"),
+    [
+        (honest, [0, 1, 2, 3]),
+        (last_place_rounds_up, [0, 1, 2]),
+        (by_place_or_nothing, [0, 1, 3]),
+        (by_sign_of_zero, [0, 2]),
+        (by_company, [0]),
+    ],
+)
+def test_rows_may_stand_where_they_have_the_bits_of_the_first_place(forward, places, tried):
+    assert places_alike(forward, MADE_UP, tried).tolist() == places
+
+
+def test_more_tried_rows_notice_more():
+    assert len(places_alike(second_by_the_third, MADE_UP)) == 4  # row 0 is not at place 1
+    assert places_alike(second_by_the_third, MADE_UP, 2).tolist() == [0]
+
+
+def test_another_order_of_additions_is_noticed(rng):
+    made_up = rng.standard_normal((64, 300)).astype(np.float32)
+    assert places_alike(last_three_added_backwards, made_up, 4).tolist() == list(range(61))
+
+
+# ---------------------------------------------------------------- rows at them
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7])
+def test_rows_are_scored_in_their_order_wherever_they_stand(n, rng):
+    rows, places = rng.normal(size=(n, 3)), np.array([0, 2])
+    parts = list(at_places(honest, rows, places, np.empty((4, 3))))
+    assert [len(part) for part in parts] == [2] * (n // 2) + [1] * (n % 2)
+    np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *parts]), honest(rows))
+
+
+def test_with_one_place_a_block_holds_one_row_only(rng):
+    rows = rng.normal(size=(5, 3))
+    whole = np.concatenate(list(at_places(by_company, rows, np.zeros(1, int), np.ones((4, 3)))))
+    for i, row in enumerate(rows):
+        np.testing.assert_array_equal(whole[i], by_company(np.tile(row, (4, 1)))[0])
+
+
+def test_scores_stay_although_the_block_is_used_again(rng):
+    rows = rng.normal(size=(9, 3))
+    parts = list(at_places(lambda block: block, rows, np.arange(4), np.empty((4, 3))))
+    np.testing.assert_array_equal(np.concatenate(parts), rows)
+
+
+# ---------------------------------------------------------------- networks
+
+
+@pytest.mark.parametrize("forward", [honest, by_company, by_place_or_nothing])
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 11])
+def test_scores_are_those_of_rows_alone(forward, n, rng):
+    rows = rng.normal(size=(n, 3))
+
+    alone = np.concatenate([forward(row[None]) for row in rows])
+
+    np.testing.assert_array_equal(each_by_itself(forward, MADE_UP)(rows), alone)
+
+
+def test_every_batch_has_the_one_shape_and_is_filled_up(rng):
+    seen = []
+
+    def forward(rows):
+        seen.append(rows.copy())
+        return rows
+
+    score = each_by_itself(forward, MADE_UP)
+    seen.clear()
+    rows = rng.normal(size=(6, 3))
+    score(rows)
+
+    assert [batch.shape for batch in seen] == [(4, 3), (4, 3)]
+    np.testing.assert_array_equal(seen[1], rows[[4, 5, 4, 4]])
+
+
+def test_where_rows_mix_each_is_scored_alone(rng):
+    shapes = []
+
+    def forward(rows):
+        shapes.append(rows.shape)
+        return by_company(rows)
+
+    score = each_by_itself(forward, MADE_UP)
+    shapes.clear()
+    score(rng.normal(size=(3, 3)))
+
+    assert shapes == [(1, 3)] * 3
