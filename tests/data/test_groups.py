@@ -77,6 +77,59 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     assert 96 <= hits <= 118  # binomial(120, 0.9) stays here but about once in a thousand
 
 
+def test_equal_groups_have_an_interval_that_begins_at_no_gap() -> None:
+    """Extremes always differ: percentiles of their gap and ratio would never hold 0 and 1."""
+    rng, held = np.random.default_rng(6), 0
+    codes = np.repeat([0, 1], 150)
+    for _ in range(40):
+        scores = scores_of(rng.random(300) < 0.7, codes)
+        found = by_group(accuracy, scores, "sex", replicates=80, level=0.9, rng=rng)
+        gap, ratio = found.gap(), found.ratio()
+        assert gap.low is not None and gap.high is not None and ratio.high is not None
+        assert 0 <= gap.low <= gap.high and ratio.high <= 1
+        held += gap.low == 0 and ratio.high == 1
+    assert held >= 30  # binomial(40, 0.9) is below but about once in a thousand
+
+
+def test_basic_intervals_are_mirrored_at_the_figure_and_cut(scores: Scores) -> None:
+    both = [
+        by_group(
+            accuracy,
+            scores,
+            "sex",
+            replicates=100,
+            interval=interval,  # type: ignore[arg-type]
+            within=(0.0, 0.88),
+            rng=np.random.default_rng(1),
+        )
+        for interval in ("percentile", "basic")
+    ]
+    for name in ("f", "m"):
+        one, two = (found.values[name] for found in both)
+        assert one.value is not None and one.low is not None and one.high is not None
+        assert two.low == pytest.approx(2 * one.value - one.high)
+        assert two.high == pytest.approx(min(0.88, 2 * one.value - one.low))
+    assert both[1].values["f"].high == 0.88 != both[0].values["f"].high
+    one, two = (found.gap("f", "m") for found in both)
+    assert one.value is not None and one.high is not None
+    assert two.low == pytest.approx(2 * one.value - one.high)
+
+
+def test_a_ratio_of_negative_figures_is_not_cut(scores: Scores) -> None:
+    found = by_group(
+        lambda part: -accuracy(part), scores, "sex", replicates=50, rng=np.random.default_rng(2)
+    ).ratio()
+    assert found.value is not None and found.low is not None and found.high is not None
+    assert found.low < found.value < found.high and found.value > 1
+
+
+def test_a_group_that_is_never_drawn_keeps_its_figure() -> None:
+    scores = scores_of(np.ones(400, bool), np.arange(400) // 399)
+    found = by_group(accuracy, scores, "sex", replicates=1, rng=np.random.default_rng(0))
+    alone = found.values["m"]
+    assert (alone.value, alone.low, alone.high, alone.n) == (1.0, None, None, 1)
+
+
 def test_whole_units_are_drawn() -> None:
     """With ten equal rows a unit, the interval is that of the units, not of the rows."""
     rng = np.random.default_rng(0)
@@ -128,6 +181,8 @@ def test_unknown_groups_and_levels(scores: Scores, rng: np.random.Generator) -> 
     for level in (95, 0, 1, "a"):
         with pytest.raises(ValueError, match="level"):
             by_group(accuracy, scores, "sex", level=level, rng=rng)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="interval"):
+        by_group(accuracy, scores, "sex", interval="bca", rng=rng)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"one group or several, got group=\(\)"):
         by_group(accuracy, scores, (), rng=rng)
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Floats, Frozen
+from veracal._types import Frozen
 from veracal.calibration import metrics
 from veracal.calibration.curves import ReliabilityCurve, check_level, curve
 from veracal.calibration.metrics.demands import need_records
-from veracal.data.groups import Estimate, Metric
+from veracal.data.groups import Estimate, Metric, estimate
 from veracal.data.scores import Scores
 from veracal.data.units import UnitRows
 from veracal.errors import DataError
@@ -128,11 +128,7 @@ def measure(
     r"""Measure calibration and what goes with it, with bootstrap intervals.
 
     Whole units are drawn with replacement where scores have unit ids, else records. From
-    the figure :math:`\hat\theta` and quantiles :math:`q` of its replicates the interval is
-    the *basic* one, :math:`[2\hat\theta - q_{1-\alpha/2}, 2\hat\theta - q_{\alpha/2}]`
-    (Davison & Hinkley 1997, eq. 5.6), cut to the figure's range: calibration errors are
-    biased upward, replicates doubly so, and percentiles would lie above the figure itself.
-
+    XX
     Labels drawn from the probabilities themselves say what a perfectly calibrated
     classifier would show (Bröcker & Smith 2007): the ``floors``. The interval of a
     calibration error that is within its floor's range begins at 0.
@@ -165,10 +161,12 @@ def measure(
     units = UnitRows.of(scores.units, len(scores))
     points = _values(chosen, scores)
     turns = int(replicates) if len(units.sizes) > 1 else 0
-    draws = [_values(chosen, scores.take(units.resampled(rng))) for _ in range(turns)]
+    draws = np.array(
+        [_values(chosen, scores.take(units.resampled(rng))) for _ in range(turns)]
+    ).reshape(turns, len(chosen))
     floors = _floors(chosen, scores, level, turns, rng)
     estimates = {
-        name: _estimate(points[j], np.array([d[j] for d in draws]), level, len(scores), name)
+        name: estimate(points[j], draws[:, j], level, len(scores), "basic", _RANGES[name])
         for j, name in enumerate(chosen)
     }
     for name, floor in floors.items():
@@ -212,16 +210,6 @@ def _values(chosen: Mapping[str, Metric], scores: Scores) -> list[float]:
     return [metric(scores) for metric in chosen.values()]
 
 
-def _estimate(value: float, draws: Floats, level: float, n: int, name: str) -> Estimate:
-    """Figure with its basic interval."""
-    if not len(draws):
-        return Estimate(value, None, None, level, n)
-    low, high = _quantiles(draws, level)
-    if np.isfinite([value, low, high]).all():
-        low, high = np.clip([2 * value - high, 2 * value - low], *_RANGES[name]).tolist()
-    return Estimate(value, low, high, level, n)
-
-
 def _floors(
     chosen: Mapping[str, Metric],
     scores: Scores,
@@ -241,16 +229,9 @@ def _floors(
         draws[turn] = _values(errors, replace(scores, labels=labels))
     means = draws.mean(axis=0).tolist()
     return {
-        name: Estimate(means[j], *_quantiles(draws[:, j], level), level, len(scores))
+        name: estimate(means[j], draws[:, j], level, len(scores))
         for j, name in enumerate(errors)
     }
-
-
-def _quantiles(draws: Floats, level: float) -> tuple[float, float]:
-    """Ends of the middle part of draws, which may be infinite."""
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.quantile(draws, tails, method="inverted_cdf").tolist()
-    return low, high
 
 
 def _plain(estimate: Estimate) -> dict[str, Any]:
