@@ -30,6 +30,7 @@ from veracal.privacy import (
     Gaussian,
     Holder,
     Item,
+    NotPrivate,
     Parallel,
     Statement,
     Unit,
@@ -408,7 +409,8 @@ def test_what_breaks_the_guarantee_is_said(changes, inner, reason) -> None:
     settings = {"classes": ["no", "yes"], "size": 400, **changes}
     for how in ("reuse", "split"):
         fitted = calibrated(Known(**inner), recalibrate=how, **settings).fit(X, Y)
-        assert not fitted.private_ and fitted.statement_ is None
+        assert not fitted.private_ and fitted.statement_.epsilon == np.inf
+        assert fitted.statement_ == NotPrivate(fitted.not_private_because_)
         assert len(fitted.not_private_because_) == 1
         assert reason in fitted.not_private_because_[0]
 
@@ -425,7 +427,7 @@ def test_a_fit_that_is_interrupted_claims_nothing() -> None:
     model.estimator = Known(fails=True)
     with pytest.raises(RuntimeError):
         model.fit_records(DATA)
-    assert not model.private_ and model.statement_ is None
+    assert not model.private_ and model.statement_ == NotPrivate(("its fit did not end",))
 
 
 def test_a_model_that_says_it_cost_something_else_is_not_released() -> None:

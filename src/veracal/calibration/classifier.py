@@ -32,12 +32,20 @@ from veracal.data import Dataset, Scores
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
-from veracal.privacy import Budget, Event, Relation, Release, Statement, Unit, statement
+from veracal.privacy import (
+    Budget,
+    Event,
+    NotPrivate,
+    Relation,
+    Release,
+    Statement,
+    Unit,
+    statement,
+)
 from veracal.privacy.budget import RELATIONS
+from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
 
-REPEATABLE = "its random draws can be repeated: random_state was set"
 PART = "it is a part of a calibrated classifier, whose statement counts"
-UNFINISHED = "its fit did not end"
 SAME = "the records that the classifier and the map were fitted to, which is optimistic"
 COVERS = (
     "the weights of the classifier",
@@ -118,8 +126,8 @@ class PrivateCalibratedClassifier(
     event_ : Event or None
     private_ : bool
     not_private_because_ : tuple of str
-    statement_ : Statement or None
-        None where nothing is promised; ``not_private_because_`` says why.
+    statement_ : Statement or NotPrivate
+        Where nothing is promised, ``NotPrivate`` says why.
 
     Guarantees
     ----------
@@ -393,10 +401,11 @@ class PrivateCalibratedClassifier(
         return self.event_ is not None and not self.not_private_because_
 
     @property
-    def statement_(self) -> Statement | None:
-        """What this fit promises to whom, computed when asked for; None: nothing."""
-        if not self.private_ or self.event_ is None:
-            return None
+    def statement_(self) -> Statement | NotPrivate:
+        """What this fit promises to whom, computed when asked for."""
+        check_is_fitted(self)
+        if self.event_ is None or self.not_private_because_:
+            return NotPrivate(self.not_private_because_)
         guarded = self.guarded_ is not None
         return statement(self.event_, self.delta, self.unit, covers=COVERS[: 2 + guarded])
 

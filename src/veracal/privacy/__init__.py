@@ -14,6 +14,7 @@ from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 from veracal.privacy.budget import Budget, Relation, Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
+from veracal.privacy.costs.not_private import NotPrivate
 from veracal.privacy.costs.planning import noise_for
 from veracal.privacy.costs.pure import micro_epsilon, pure_epsilon
 from veracal.privacy.costs.renyi import rdp_at, rdp_epsilon
@@ -101,6 +102,7 @@ __all__ = [
     "Momentum",
     "NegativeLogLikelihood",
     "NotASum",
+    "NotPrivate",
     "Parallel",
     "Part",
     "Poisson",

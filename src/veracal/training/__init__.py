@@ -1,8 +1,8 @@
 """Classifiers whose fit is private and whose cost is known beforehand."""
 
+from veracal.privacy import NotPrivate
 from veracal.training.ablation import Ablation
 from veracal.training.estimator import PrivateClassifier
-from veracal.training.guarantee import NotPrivate
 from veracal.training.logistic import PrivateLogisticRegression
 from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline

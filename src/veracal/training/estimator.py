@@ -18,6 +18,7 @@ from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Relation, Statement, Unit, statement
+from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED, NotPrivate
 from veracal.training.facts import (
     Facts,
     check_numbers,
@@ -25,7 +26,6 @@ from veracal.training.facts import (
     public_facts,
     with_labels,
 )
-from veracal.training.guarantee import REPEATABLE, NotPrivate
 
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
 
@@ -154,7 +154,7 @@ class PrivateClassifier(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             reasons += (REPEATABLE,)
         self.classes_ = facts.classes
         # What an earlier fit claimed must not outlive one that is interrupted.
-        self.event_, self.not_private_because_ = None, ("its fit did not end",)
+        self.event_, self.not_private_because_ = None, (UNFINISHED,)
         reasons += self._learn(facts, rng)
         if cost is None and not reasons:
             reasons = ("its settings have no cost that could be stated",)

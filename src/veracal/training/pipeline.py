@@ -13,8 +13,8 @@ from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Statement, Unit, statement
+from veracal.privacy.costs.not_private import UNFINISHED, NotPrivate
 from veracal.training.facts import check_numbers, check_protected
-from veracal.training.guarantee import NotPrivate
 from veracal.training.made_up import made_up
 from veracal.training.preprocessing.transformer import PrivateTransformer
 from veracal.training.steps import (
@@ -227,7 +227,7 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
 
     def _forget(self) -> None:
         """What an earlier fit claimed must not outlive one that is interrupted."""
-        self.event_, self.not_private_because_ = None, ("its fit did not end",)
+        self.event_, self.not_private_because_ = None, (UNFINISHED,)
 
     def _claim(self, reasons: list[str]) -> Self:
         """Write down what this fit may claim; its steps claim nothing for themselves."""

@@ -21,10 +21,10 @@ from veracal.privacy import (
     Unit,
     rdp_at,
 )
+from veracal.privacy.costs.not_private import REPEATABLE
 from veracal.privacy.events import LAWS, Law
 from veracal.training.estimator import PrivateClassifier
 from veracal.training.facts import Facts
-from veracal.training.guarantee import REPEATABLE
 from veracal.training.made_up import made_up_like
 from veracal.training.steps import is_private_step
 from veracal.training.trials import (

@@ -8,8 +8,7 @@ from scipy import optimize, stats
 from scipy.special import expit
 
 from veracal.data import Dataset
-from veracal.privacy import Pure, Unit
-from veracal.training.guarantee import NotPrivate
+from veracal.privacy import NotPrivate, Pure, Unit
 from veracal.training.perturbation import ObjectivePerturbation
 
 

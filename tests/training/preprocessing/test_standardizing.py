@@ -9,8 +9,7 @@ from scipy import stats
 
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.privacy import Gaussian, epsilon_for
-from veracal.training.guarantee import NotPrivate
+from veracal.privacy import Gaussian, NotPrivate, epsilon_for
 from veracal.training.preprocessing import PrivateStandardizer
 from veracal.training.preprocessing.moments import (
     LEAST_VARIANCE,

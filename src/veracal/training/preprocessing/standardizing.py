@@ -22,8 +22,8 @@ from veracal.privacy import (
     statement,
 )
 from veracal.privacy.budget import RELATIONS
+from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
 from veracal.training.facts import check_protected, check_size
-from veracal.training.guarantee import REPEATABLE, NotPrivate
 from veracal.training.preprocessing.bounds import (
     Bounds,
     bounds_of_columns,

@@ -13,6 +13,7 @@ from veracal._types import Array
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event
+from veracal.privacy.costs.not_private import UNFINISHED
 from veracal.training.facts import check_numbers
 
 _ROWS = 65_536  # rows of a file that are in memory at a time
@@ -105,7 +106,7 @@ class PrivateTransformer(TransformerMixin, Shown, ABC):  # type: ignore[misc]
         """Learn, and write down what may be claimed."""
         cost = self._cost()
         # What an earlier fit claimed must not outlive one that is interrupted.
-        self.event_, self.not_private_because_ = None, ("its fit did not end",)
+        self.event_, self.not_private_because_ = None, (UNFINISHED,)
         reasons = self._undeclared() + self._learn(rows, size)
         self.event_, self.not_private_because_ = cost, reasons
         return self

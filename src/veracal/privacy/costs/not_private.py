@@ -1,10 +1,11 @@
-"""What a fitted model may claim, and why it may claim nothing."""
+"""Why a fitted model may claim nothing."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 REPEATABLE = "its random draws can be repeated: random_state was set"
+UNFINISHED = "its fit did not end"
 
 
 @dataclass(frozen=True)
