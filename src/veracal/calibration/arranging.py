@@ -10,7 +10,8 @@ from sklearn.frozen import FrozenEstimator
 
 from veracal import _checks
 from veracal.calibration.maps import Identity
-from veracal.calibration.private import PrivateTemperature, guard_event
+from veracal.calibration.planning import fitter_for
+from veracal.calibration.private import guard_event
 from veracal.calibration.private.base import PrivateFitter
 from veracal.privacy import Budget, Composed, Event, Parallel, Relation, Unit, noise_for
 from veracal.privacy.answers.holder import RecordsModel
@@ -96,6 +97,9 @@ class Wishes:
         Declared number of classes.
     size : int or None
         Declared number of records that the map is fitted to.
+    planned : int or None
+        The same, as far as the settings tell it. The choice of the map rests on this alone:
+        its cost is told before a data set is named.
     relation : {"add-remove", "replace-one"}
     unit : Unit or None
     """
@@ -110,6 +114,7 @@ class Wishes:
     level: str | None
     classes: int | None
     size: int | None
+    planned: int | None
     relation: Relation
     unit: Unit | None
 
@@ -174,7 +179,7 @@ def _method(wishes: Wishes) -> Any:
         raise ValueError(
             f"Expected a private fitter such as PrivateTemperature, got {wishes.method!r}."
         )
-    method = PrivateTemperature() if wishes.method is None else clone(wishes.method)
+    method = _best(wishes) if wishes.method is None else clone(wishes.method)
     known = method.get_params(deep=False)
     if known.get("epsilon") is None and known.get("micro_epsilon") is None:
         method.set_params(epsilon=_beside(wishes))
@@ -182,6 +187,12 @@ def _method(wishes: Wishes) -> Any:
     told = {"classes": wishes.classes, "size": wishes.size or 1, "delta": wishes.delta}
     missing = {name: value for name, value in told.items() if known.get(name, 0) is None}
     return method.set_params(**missing)
+
+
+def _best(wishes: Wishes) -> PrivateFitter:
+    """What does best for the declared number of records, or one temperature without one."""
+    unit, n = wishes.unit or Unit(), wishes.planned or 0
+    return fitter_for(n, _beside(wishes), wishes.relation, unit)
 
 
 def _guard(wishes: Wishes) -> Guard | None:

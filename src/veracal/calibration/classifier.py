@@ -75,9 +75,10 @@ class PrivateCalibratedClassifier(
         Says what it costs (``event``), takes data sets (``check_records``, ``fit_records``)
         and gives ``logits`` or a ``decision_function``.
     method : PrivateFitter, optional
-        How the map is fitted; :class:`~veracal.calibration.private.PrivateTemperature` by
-        default. A number of classes, a size, a delta or an epsilon that it was not given is
-        filled in from what is declared here.
+        How the map is fitted. None: two temperatures where the ``size`` declared here is
+        enough for them, otherwise one (:mod:`veracal.calibration.planning`). A number of
+        classes, a size, a delta or an epsilon that it was not given is filled in from what is
+        declared here.
     recalibrate : {"reuse", "split"}
     epsilon : float > 0, optional
         Total of all parts. The noise of training is then found, whatever the estimator was
@@ -230,6 +231,7 @@ class PrivateCalibratedClassifier(
                 self.level,
                 None if self.classes is None else len(set(self.classes)),
                 self._size_of_map(size),
+                self._size_of_map(self.size),
                 self.relation,
                 self.unit,
             )

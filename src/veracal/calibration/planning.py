@@ -1,4 +1,4 @@
-r"""What share of a budget a private temperature needs, before a record is read.
+r"""What share of a budget private temperatures need, before a record is read.
 
 A search for the temperature ends where the sum of confidences equals the number of right
 predictions, up to the noise of its last answer, Laplace noise of scale
@@ -11,6 +11,10 @@ on average, whatever the model and the number of classes. A temperature moves al
 the same side, so it moves no bin's by more than all together: noise adds at most g to the
 expected calibration error, but for records that change their bin. How far the temperature
 itself is off depends on how fast confidence follows it, for which a curve is assumed.
+
+Two temperatures repair more and ask for more: their last answer has two numbers, each with
+noise, and a smaller share. They are worth it from some number of records times epsilon on
+(:data:`veracal.calibration.private.two_temperatures.ENOUGH`, found in trials).
 """
 
 import math
@@ -18,38 +22,45 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from veracal import _checks
-from veracal.calibration.private.temperature import SHARES
+from veracal.calibration.private import temperature, two_temperatures
+from veracal.calibration.private.base import PrivateFitter
+from veracal.calibration.private.temperature import PrivateTemperature
+from veracal.calibration.private.two_temperatures import ENOUGH, PrivateTwoTemperatures
 from veracal.calibration.queries import Gap
-from veracal.privacy import Budget
+from veracal.privacy import Budget, Relation, Unit
 from veracal.privacy.costs.pure import MICRO
 
 LARGE = 20_000  # records from which on a sliver of the budget is enough
 MOST_LARGE, MOST = 0.02, 0.1  # shares of the budget
 LEAST = 0.02  # training does not feel less: losses add up nearly as squares
 STEEPNESS = 1.3  # of the confidence of logits with Gaussian entries, within a factor of two
-_LAST = SHARES[-1] / sum(SHARES)  # of a search's epsilon, for its last answer
+_SHARES = temperature.SHARES, two_temperatures.SHARES
+_LAST, _LAST_OF_TWO = (shares[-1] / sum(shares) for shares in _SHARES)  # for the last answer
 
 
 @dataclass(frozen=True)
 class RecalibrationPlan:
-    """Advice on a private temperature, and what to expect of it.
+    """Advice on private temperatures, and what to expect of them.
 
     Attributes
     ----------
     n, classes : int
         As declared.
     budget : Budget
+    temperatures : 1 or 2
+        One for all predictions, or one for the unsure and one for the sure.
     share : float
-        Of the budget's epsilon, for the temperature.
+        Of the budget's epsilon, for them.
     epsilon : float
         The same as an epsilon, in whole millionths.
     error : float
         The error that was asked for.
     ece_error : float
         Most that noise adds to the expected calibration error, on average over the noise. It
-        is also how far it puts mean confidence and accuracy apart.
+        is also how far it puts mean confidence and accuracy apart. For two temperatures it is
+        that of the unsure and of the sure together, which is near the most but no bound.
     temperature_error : float
-        Expected relative error of the temperature, by the curve: within a factor of two.
+        Expected relative error of one temperature, by the curve: within a factor of two.
     sampling_error : float
         How far the accuracy of n records is from that of the population, on average: no
         budget makes up for it.
@@ -58,6 +69,7 @@ class RecalibrationPlan:
     n: int
     classes: int
     budget: Budget
+    temperatures: int
     share: float
     epsilon: float
     error: float
@@ -77,12 +89,12 @@ class RecalibrationPlan:
     def text(self) -> str:
         """The advice as a paragraph."""
         met = "" if self.enough else f" That is more than the {self.error:.3g} asked for."
+        what = ("one temperature", "two temperatures")[self.temperatures - 1]
         return (
-            f"Spend {100 * self.share:.2g} % of epsilon, {self.epsilon:.3g}, on the "
-            f"temperature. Noise then adds {self.ece_error:.2g} at most to the calibration "
-            f"error, on average, and puts the temperature off by about "
-            f"{100 * self.temperature_error:.2g} %.{met} Which {self.n:,} records there are "
-            f"makes {self.sampling_error:.2g} by itself."
+            f"Spend {100 * self.share:.2g} % of epsilon, {self.epsilon:.3g}, on {what}. Noise "
+            f"then adds {self.ece_error:.2g} at most to the calibration error, on average, and "
+            f"puts a temperature off by about {100 * self.temperature_error:.2g} %.{met} Which "
+            f"{self.n:,} records there are makes {self.sampling_error:.2g} by itself."
         )
 
 
@@ -95,7 +107,7 @@ def plan_recalibration(
     accuracy: float = 0.9,
     most: float | None = None,
 ) -> RecalibrationPlan:
-    r"""Say what share of a budget to spend on a temperature, and what to expect.
+    r"""Say what share of a budget to spend on how many temperatures, and what to expect.
 
     The share is the least that keeps the error asked for,
     :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but two percent at least. Losses
@@ -137,11 +149,14 @@ def plan_recalibration(
     share = min(max(reach / (error * budget.epsilon), LEAST), largest)
     least, top = (part * budget.epsilon * MICRO for part in (share, largest))
     micro = max(min(math.ceil(least), math.floor(top)), 1)
-    ece_error = min(reach * MICRO / micro, 1.0)
+    two = is_enough_for_two(n, micro / MICRO, budget.relation, budget.unit)
+    noise = 2 * _LAST / _LAST_OF_TWO if two else 1.0
+    ece_error = min(noise * reach * MICRO / micro, 1.0)
     return RecalibrationPlan(
         int(n),
         int(classes),
         budget,
+        1 + two,
         share,
         micro / MICRO,
         float(error),
@@ -149,6 +164,17 @@ def plan_recalibration(
         ece_error / confidence_slope(accuracy, classes),
         math.sqrt(2 / math.pi * accuracy * (1 - accuracy) / n),
     )
+
+
+def is_enough_for_two(n: int, epsilon: float, relation: Relation, unit: Unit) -> bool:
+    """Whether two temperatures can be expected to do better than one."""
+    return n * epsilon >= ENOUGH * _row(2, relation) * unit.at_most
+
+
+def fitter_for(n: int, epsilon: float, relation: Relation, unit: Unit) -> PrivateFitter:
+    """The fitter that does best, by what is declared."""
+    two = is_enough_for_two(n, epsilon, relation, unit)
+    return PrivateTwoTemperatures() if two else PrivateTemperature()
 
 
 def confidence_slope(accuracy: float, classes: int) -> float:
@@ -164,6 +190,10 @@ def confidence_slope(accuracy: float, classes: int) -> float:
 
 def _reach(classes: int, budget: Budget) -> float:
     """Expected noise of the last answer, in records, for an epsilon of one."""
+    return _row(classes, budget.relation) * budget.unit.at_most / _LAST
+
+
+def _row(classes: int, relation: Relation) -> float:
+    """Most that one record moves a gap."""
     gap = Gap(classes=classes)
-    row = gap.sensitivity(budget.relation) * gap.grid.step
-    return row * budget.unit.at_most / _LAST
+    return gap.sensitivity(relation) * gap.grid.step

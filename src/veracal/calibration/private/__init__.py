@@ -7,6 +7,7 @@ from veracal.calibration.private.measuring import PrivateMeasurement, measure_pr
 from veracal.calibration.private.planning import MeasurementPlan, plan_measurement
 from veracal.calibration.private.platt import PrivatePlatt
 from veracal.calibration.private.temperature import PrivateTemperature
+from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
 
 __all__ = [
     "Guarded",
@@ -17,6 +18,7 @@ __all__ = [
     "PrivateMeasurement",
     "PrivatePlatt",
     "PrivateTemperature",
+    "PrivateTwoTemperatures",
     "guard_event",
     "measure_private",
     "never_worse",

@@ -9,10 +9,11 @@ from scipy import stats
 from veracal import _checks
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
-from veracal.calibration.private.asking import Ask, composed, named, planned, price, split
+from veracal.calibration.private.asking import Ask, composed, planned, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.descent import DescentPlan, descend
-from veracal.calibration.private.search import Posterior, Probe, Setting, posterior
+from veracal.calibration.private.probing import check_range, probed
+from veracal.calibration.private.search import Posterior, posterior
 from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.calibration.queries.records import softplus
 from veracal.data import Estimate
@@ -150,22 +151,10 @@ class PrivateTemperature(PrivateFitter):
 
     def _search(self, source: Source, request: str | None) -> Self:
         """Close in on where confidence and accuracy meet."""
-        first, *others = self._asks()
-        counts = first.of(source, named(request, "counts"))
-        correct, wrong = counts.values
-        low, high = self._range()
-        setting = Setting.of(correct, wrong, counts.noise_std, (low, high))
-        releases, probes, inverse = [counts], list[Probe](), min(max(1.0, low), high)
-        for i, ask in enumerate(others):
-            here = Ask(Gap(inverse, self.classes), ask.micro_epsilon)
-            release = here.of(source, named(request, f"gap {i}"))
-            releases.append(release)
-            probes.append(Probe(inverse, release.value, release.noise_std))
-            found = posterior(probes, setting)
-            inverse = min(max(found.inverse(), low), high)
-        wide = posterior(probes, setting, sampled=True)
-        self.temperature_ = self._estimate(inverse, wide, max(round(correct + wrong), 0))
-        return self._keep(Temperature(inverse), releases, source, covers=COVERS)
+        found = probed(source, self._asks(), check_range(self.inverses), request)
+        wide = posterior(found.probes, found.setting, sampled=True)
+        self.temperature_ = self._estimate(found.inverse, wide, found.n)
+        return self._keep(Temperature(found.inverse), found.releases, source, covers=COVERS)
 
     def _estimate(self, inverse: float, wide: Posterior, n: int) -> Estimate:
         """The temperature and its interval, which holds it."""
@@ -194,7 +183,7 @@ class PrivateTemperature(PrivateFitter):
 
     def _asks(self) -> list[Ask]:
         """The questions of a search, with places for temperatures that are not known yet."""
-        self._range()
+        check_range(self.inverses)
         parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
         gap = Gap(classes=self.classes)
         return [Ask(CorrectWrong(Bins(1)), parts[0]), *(Ask(gap, part) for part in parts[1:])]
@@ -220,15 +209,7 @@ class PrivateTemperature(PrivateFitter):
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
         return self.method == "descent"
 
-    def _range(self) -> tuple[float, float]:
-        """The public range of inverse temperatures."""
-        low, high = self.inverses
-        _checks.positive(least_inverse=low, most_inverse=high)
-        if not low < high:
-            raise ValueError(f"Expected a range of inverses, got inverses={self.inverses!r}.")
-        return float(low), float(high)
-
     def _inside(self, inverse: float) -> float:
         """The inverse temperature of the range that is nearest."""
-        low, high = self._range()
+        low, high = check_range(self.inverses)
         return min(max(inverse, low), high)

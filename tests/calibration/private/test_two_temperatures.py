@@ -1,0 +1,170 @@
+"""Two private temperatures: what they ask, what they cost, and how good they are."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.calibration.maps import TwoTemperatures
+from veracal.calibration.metrics import ece
+from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
+from veracal.calibration.private.bending import Seen, as_slopes, bend
+from veracal.calibration.private.search import Setting
+from veracal.calibration.private.two_temperatures import SHARES, mapped
+from veracal.calibration.queries import SureGaps
+from veracal.data import Scores
+from veracal.errors import BudgetError
+from veracal.privacy import Budget, Public, Unit, micro_epsilon
+
+SETTING = Setting(1_000.0, 1.0, 0.8, (0.05, 20.0))
+
+
+def bent(n, unsure, sure, rng, *, classes=2):
+    """Scores whose right map is known."""
+    z = rng.normal(scale=2.0, size=(n, classes))
+    p = TwoTemperatures(unsure, sure).transform(Scores.from_logits(z)).probabilities
+    labels = (rng.random((n, 1)) > p.cumsum(axis=1)).sum(axis=1).clip(max=classes - 1)
+    return Scores.from_logits(z, labels)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize(("unsure", "sure"), [(1.5, 0.7), (0.5, 1.0), (3.0, 2.0)])
+def test_both_gaps_vanish_where_it_ends(unsure, sure, classes, rng):
+    scores = bent(20_000, unsure, sure, rng, classes=classes)
+    found = PrivateTwoTemperatures(epsilon=20.0).fit(Public(scores))
+    left = SureGaps(found.map_).evaluate(scores) / 2**20 / len(scores)
+    assert np.abs(left).max() < 3e-3
+    at_one = SureGaps(TwoTemperatures(1.0, 1.0)).evaluate(scores) / 2**20 / len(scores)
+    assert np.abs(at_one).max() > 4 * np.abs(left).max()
+    assert not found.private_ and found.statement_ is None
+
+
+def test_it_repairs_what_one_temperature_leaves(rng):
+    scores, unseen = (bent(30_000, 2.2, 0.7, rng, classes=5) for _ in range(2))
+    source = Quick(scores, rng)
+    one, two = (
+        [ece(clone(fitter).fit(source).transform(unseen)) for _ in range(5)]
+        for fitter in (PrivateTemperature(epsilon=0.1), PrivateTwoTemperatures(epsilon=0.1))
+    )
+    assert np.mean(two) < 0.6 * np.mean(one) < 0.1 * ece(unseen) + np.mean(one)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_it_does_no_worse_where_one_is_right(classes, rng):
+    scores = miscalibrated(30_000, 2.0, rng, classes=classes)
+    source = Quick(scores, rng)
+    for _ in range(5):
+        found = PrivateTwoTemperatures(epsilon=0.1).fit(source)
+        assert ece(found.transform(scores)) < 0.012 < 0.07 < ece(scores)
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("unit", [Unit(), Unit("patient", 3)], ids=str)
+def test_it_costs_what_it_says(relation, unit):
+    fitter = PrivateTwoTemperatures(epsilon=0.7, classes=4)
+    cost = micro_epsilon(fitter.event(relation, unit), unit)
+    assert 700_000 - len(SHARES) <= cost <= 700_000
+    assert len(fitter.items(relation, unit)) == len(SHARES) == 6
+
+
+def test_it_runs_on_every_kind_of_source(source_of, rng):
+    scores = bent(8_000, 1.5, 0.7, rng)
+    fitter = PrivateTwoTemperatures(epsilon=4.0)
+    source = source_of(scores, Budget(4.0), kind="plan", plan=fitter.items())
+    fitter.fit(source)
+    left = SureGaps(fitter.map_).evaluate(scores) / 2**20 / len(scores)
+    assert np.abs(left).max() < 0.01
+    assert len(fitter.releases_) == 6
+    if fitter.private_:
+        assert 3.99 < fitter.statement_.epsilon <= 4.0
+
+
+def test_a_holder_charges_all_of_it_and_nothing_twice(holder, rng):
+    source = holder(bent(500, 1.0, 1.0, rng), Budget(1.0))
+    fitter = PrivateTwoTemperatures(epsilon=1.0)
+    first = clone(fitter).fit(source)
+    assert clone(fitter).fit(source).map_ == first.map_  # the same answers, for nothing
+    with pytest.raises(BudgetError):
+        clone(fitter).fit(source, request="again")
+
+
+def test_questions_depend_on_answers_alone(rng):
+    """Other records that get the same noisy answers are asked the same."""
+    scores = bent(2_000, 1.5, 0.7, rng)
+    first = Quick(scores, np.random.default_rng(1))
+    again = Quick(scores, np.random.default_rng(1))
+    for source in (first, again):
+        PrivateTwoTemperatures(epsilon=0.5).fit(source)
+    assert first.asked == again.asked
+    assert [micro for _, micro, _ in first.asked] == [50_000] * 4 + [100_000, 200_000]
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_noise_alone_leaves_temperatures_near_one_another(n, rng):
+    scores = bent(max(n, 1), 1.0, 1.0, rng).take(np.arange(n))
+    for _ in range(30):
+        found = PrivateTwoTemperatures(epsilon=0.05).fit(Quick(scores, rng))
+        assert 0.04 < found.map_.at < 25
+        assert abs(math.log(found.map_.sure / found.map_.unsure)) <= 4
+        for estimate in (found.unsure_, found.sure_):
+            assert math.isfinite(estimate.low) and math.isfinite(estimate.high)
+            assert estimate.low < estimate.value < estimate.high
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_intervals_hold_the_right_temperatures(epsilon, rng):
+    """With records and noise drawn anew each time; the map is read at one by the truth."""
+    hits = 0
+    for _ in range(40):
+        scores = miscalibrated(4_000, 1.3, rng, classes=3)
+        found = PrivateTwoTemperatures(epsilon=epsilon).fit(Quick(scores, rng))
+        hits += found.unsure_.low <= 1.3 <= found.unsure_.high
+        hits += found.sure_.low <= 1.3 <= found.sure_.high
+    assert hits >= 68  # of 80 at a level of 0.95, though two of a fit go together
+
+
+def test_slopes_have_no_direction_that_rises():
+    assert np.linalg.eigvalsh(as_slopes([5.0, 40.0, 10.0])).min() >= -1e-12
+    np.testing.assert_allclose(as_slopes([5.0, 3.0, 10.0]), [[5, 3], [3, 10]])
+    np.testing.assert_allclose(as_slopes([-5.0, 0.0, -1.0]), 0, atol=1e-12)
+
+
+def test_the_root_is_that_of_the_lines_where_there_is_no_noise():
+    slopes, root = np.array([[40.0, 15.0], [15.0, 90.0]]), np.array([0.3, -0.2])
+    places = [np.zeros(2), np.array([0.2, 0.1])]
+    seen = [Seen(place, -slopes @ (place - root), 1e-3) for place in places]
+    np.testing.assert_allclose(bend(slopes, seen, SETTING).moves, root, atol=0.02)
+
+
+def test_a_sum_of_gaps_tells_the_mean_and_not_the_bend():
+    slopes = np.array([[40.0, 15.0], [15.0, 90.0]])
+    both = bend(slopes, [Seen(np.zeros(2), np.array([30.0]), 1.0)], SETTING)
+    assert both.moves.mean() > 0.15 and abs(np.diff(both.moves)[0]) < 0.1
+    assert bend(slopes, [], SETTING).moves.tolist() == [0, 0]
+    assert (both.stds < bend(slopes, [], SETTING).stds).all()
+
+
+def test_maps_stay_within_what_a_map_may_be():
+    found = mapped(2.0, np.array([30.0, -30.0]))
+    assert found.unsure > found.sure and math.log(found.unsure / found.sure) < 4
+    assert mapped(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"epsilon": 1.0, "micro_epsilon": 5},
+        {"epsilon": 1.0, "inverses": (2.0, 1.0)},
+        {"epsilon": 1.0, "level": 1.0},
+        {"micro_epsilon": 3},
+    ],
+)
+def test_settings_are_refused_before_anything_is_asked(settings, rng):
+    source = Quick(bent(10, 1.0, 1.0, rng), rng)
+    for act in (lambda f: f.fit(source), lambda f: f.event()):
+        with pytest.raises(ValueError, match="Expected"):
+            act(PrivateTwoTemperatures(**settings))
+    assert not source.asked
