@@ -9,6 +9,10 @@ from veracal import _checks
 from veracal._types import Floats, Ints
 
 _MOST = 10_000  # more bins than that is a mistake
+_UP = 1 + 2.0**-50  # more than the rounding of a product and of an edge
+# Above an edge b/m with m up to 10,000 single-precision numbers are multiples of 2^-37, and so
+# is m times their distance from it; up to 10,000 a double holds multiples of 2^-38 exactly.
+_DOWN = 2.0**-38
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,30 @@ class Bins:
         return result
 
     def of(self, confidence: ArrayLike) -> Ints:
-        """Number of the bin of each probability."""
+        """Number of the bin of each probability; what is beyond 0 or 1 counts as these."""
         numbers = np.asarray(confidence)
-        return np.searchsorted(self.edges[1:-1], numbers, side="left").astype(np.int64)
+        if numbers.dtype != np.float32:
+            numbers = numbers.astype(np.float64, copy=False)
+        # fmin and fmax, unlike clip, leave no NaN: whatever comes, the bin exists.
+        return places(np.fmin(np.fmax(numbers, 0), 1), self).astype(np.int64)
+
+
+def places(probabilities: Floats, bins: Bins) -> Ints:
+    r"""Bin of each probability in [0, 1], in single or double precision, as 32-bit integers.
+
+    By arithmetic, in a fraction of the time of a search among the edges.
+    In single precision the product :math:`mp` fits into a double. Less than it can be above
+    an edge is taken off, which moves down what is on an edge and nothing else. In double
+    precision the product is made large enough never to fall below the bin; where it lands
+    beyond, the probability is not above that bin's lower edge.
+    """
+    if probabilities.dtype == np.float32:
+        product = np.multiply(probabilities, bins.count, dtype=np.float64)
+        product -= _DOWN
+        below: Ints = product.astype(np.int32)  # toward zero: the first bin holds 0
+        return below
+    lower = bins.edges
+    lower[0] = -1.0
+    floor: Ints = (probabilities * (bins.count * _UP)).astype(np.int32)
+    floor -= probabilities <= lower.take(floor, mode="clip")
+    return floor

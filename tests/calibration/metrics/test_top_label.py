@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.calibration.metrics.made import scores
-from veracal.calibration.bins import Bins
+from veracal.calibration.bins import Bins, places
 from veracal.calibration.metrics.outcomes import Outcomes
 from veracal.calibration.metrics.top_label import top_label
-from veracal.calibration.metrics.totals import BinTotals, gap_totals, places, two_sum
+from veracal.calibration.metrics.totals import BinTotals, gap_totals, two_sum
 from veracal.data import Scores
 
 
@@ -38,12 +38,26 @@ def test_the_first_of_equal_scores_is_predicted(logits, data):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 10, 15, 49, 100, 999, 10_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_places_are_those_of_the_bins(count, dtype, rng):
-    edges = Bins(count).edges.astype(dtype)
+def test_bins_are_those_that_a_search_among_the_edges_finds(count, dtype, rng):
+    bins = Bins(count)
+    edges = bins.edges.astype(dtype)
     around = np.r_[edges, np.nextafter(edges, dtype(2)), np.nextafter(edges, dtype(-1))]
     every = np.r_[around, rng.random(1_000).astype(dtype), dtype(5e-324), dtype(-0.0)]
-    inside = every[(every >= 0) & (every <= 1)]
-    np.testing.assert_array_equal(places(inside, Bins(count)), Bins(count).of(inside))
+    searched = np.searchsorted(bins.edges[1:-1], every, side="left")
+    np.testing.assert_array_equal(bins.of(every), searched)
+    inside = (every >= 0) & (every <= 1)
+    np.testing.assert_array_equal(places(every[inside], bins), searched[inside])
+
+
+def test_bins_of_anything_exist():
+    odd = [-1e300, -1, 0, 1, 2, 1e300, np.inf, -np.inf, np.nan]
+    for dtype in (np.float64, np.float32):
+        with np.errstate(over="ignore"):
+            found = Bins(15).of(np.array(odd, dtype))
+        assert found[:8].tolist() == [0, 0, 0, 14, 14, 14, 14, 0] and 0 <= found[8] < 15
+        assert found.dtype == np.int64
+    assert Bins(3).of(0.5) == 1 and Bins(2).of(np.float16(0.5)) == 0
+    assert Bins(4).of([[0, 1], [1, 0]]).tolist() == [[0, 3], [3, 0]]
 
 
 @given(st.floats(-1e200, 1e200), st.floats(-1e200, 1e200))

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from veracal.calibration.bins import Bins
+from veracal.calibration.bins import Bins, places
 from veracal.calibration.metrics.demands import need_records
-from veracal.calibration.metrics.totals import places, sums_by, two_sum, zeros
+from veracal.calibration.metrics.totals import sums_by, two_sum, zeros
 from veracal.data.scores import Scores
 
 _CELLS = 2**18  # probabilities binned at a time

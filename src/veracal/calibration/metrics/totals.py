@@ -6,13 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from veracal._types import Floats, Ints
-from veracal.calibration.bins import Bins
+from veracal.calibration.bins import Bins, places
 from veracal.calibration.metrics.outcomes import Outcomes
-
-_UP = 1 + 2.0**-50  # more than the rounding of a product and of an edge
-# Above an edge b/m with m up to 10,000 single-precision numbers are multiples of 2^-37, and so
-# is m times their distance from it; up to 10,000 a double holds multiples of 2^-38 exactly.
-_DOWN = 2.0**-38
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,26 +82,6 @@ def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
         rest += lost
     result: Floats = sums + rest
     return result
-
-
-def places(probabilities: Floats, bins: Bins) -> Ints:
-    r"""Bin of each probability: ``bins.of``, by arithmetic instead of a search.
-
-    In single precision the product :math:`mp` fits into a double. Less than it can be above
-    an edge is taken off, which moves down what is on an edge and nothing else. In double
-    precision the product is made large enough never to fall below the bin; where it lands
-    beyond, the probability is not above that bin's lower edge.
-    """
-    if probabilities.dtype == np.float32:
-        product = np.multiply(probabilities, bins.count, dtype=np.float64)
-        product -= _DOWN
-        below: Ints = product.astype(np.int32)  # toward zero: the first bin holds 0
-        return below
-    lower = bins.edges
-    lower[0] = -1.0
-    floor: Ints = (probabilities * (bins.count * _UP)).astype(np.int32)
-    floor -= probabilities <= lower.take(floor, mode="clip")
-    return floor
 
 
 def zeros(size: int) -> Floats:
