@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Platt, Temperature
+from veracal.calibration.maps import Binned, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries import (
     AbsoluteGaps,
     BinnedGap,
@@ -17,6 +17,8 @@ from veracal.calibration.queries import (
     Groups,
     LossAt,
     PlattGradient,
+    SureGaps,
+    SureSlopes,
     TemperatureGradient,
 )
 from veracal.data import Group, Scores
@@ -42,6 +44,10 @@ QUERIES = [
     TemperatureGradient(0.5, clip=0.3),
     PlattGradient(Platt(0.5, np.zeros(10)), clip=0.5),
     PlattGradient(Platt(np.full(10, 0.5), np.zeros(10)), clip=0.5),
+    SureGaps(TwoTemperatures(0.5, 2.0, 0.3)),
+    SureGaps(TwoTemperatures(1.0, 1.0), bits=2),
+    SureSlopes(TwoTemperatures(1.0, 1.0)),
+    SureSlopes(TwoTemperatures(2.0, 0.4), most=0.1),
     BrierGain(Temperature(0.2)),
     BrierGain(Binned(Bins(3), [0.0, 0.4, 0.0])),
 ]

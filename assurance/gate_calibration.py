@@ -17,10 +17,11 @@ import numpy as np
 from assurance.calibrations import QUERIES, grouped, holder, plain
 from assurance.gate_grid import assert_on_grid, float_laplace
 from assurance.ledgers import Patches, patched
-from veracal.calibration.maps import Identity, Map, Temperature
+from veracal.calibration.maps import Identity, Map, Temperature, TwoTemperatures
 from veracal.calibration.private import (
     PrivateBinning,
     PrivateTemperature,
+    PrivateTwoTemperatures,
     estimates,
     guard,
     guard_event,
@@ -30,8 +31,9 @@ from veracal.calibration.private import (
     planning,
 )
 from veracal.calibration.private.asking import Ask
+from veracal.calibration.private.bending import as_slopes
 from veracal.calibration.private.search import Setting
-from veracal.calibration.queries import BinnedGap, BrierGain
+from veracal.calibration.queries import BinnedGap, BrierGain, SureGaps, SureSlopes
 from veracal.calibration.queries.scalars import top_label_brier
 from veracal.privacy import NotASum, micro_epsilon
 from veracal.privacy.budget import RELATIONS
@@ -42,6 +44,7 @@ NAME = "calibration"
 ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
 BY_BIN = "veracal.calibration.queries.binned.ByBin"
 SCALARS = "veracal.calibration.queries.scalars"
+SURE = "veracal.calibration.queries.sure"
 PRIVATE = "veracal.calibration.private"
 MICRO = 600_000
 FIGURES = ("accuracy", "ece", "brier", "curve")
@@ -115,6 +118,25 @@ def true_start(self: PrivateTemperature, source: Any, request: Any) -> Any:
         return SEARCH(self, source, request)
 
 
+def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
+    """Ask for the slopes, and then use those of the records."""
+    records = source._records
+
+    def exact(values: Any) -> Any:
+        slopes = SureSlopes(TwoTemperatures(1.0, 1.0)).evaluate(records) / 2**20
+        return SLOPES(slopes)
+
+    with mock.patch(f"{PRIVATE}.two_temperatures.as_slopes", exact):
+        return FIT_TWO(self, source, **about)
+
+
+def not_shared(self: SureGaps, records: Any) -> np.ndarray:
+    """A record's whole gap to the unsure, and again to the sure."""
+    gaps = self.per_record(records).sum(axis=1) if len(records) else np.zeros(1)
+    total = np.trunc(np.nan_to_num(gaps) * 2**self.bits).astype(np.int64).sum()
+    return np.array([total, total])
+
+
 def by_bins(**about: Any) -> Any:
     """Noise on every bin of one source, and absolute values of that."""
     return PLAN(**{**about, "by_bins": True})
@@ -142,6 +164,7 @@ def only_if_kept(map_: Map, source: Any, **about: Any) -> Any:
 SUM = BrierGain.evaluate
 NEVER_WORSE, MEASURE, PLAN = never_worse, measure_private, planning.plan_measurement
 MEAN, SETTING, SEARCH = estimates.mean_estimate, Setting.of, PrivateTemperature._search
+FIT_TWO, SLOPES = PrivateTwoTemperatures.fit, as_slopes
 SENSITIVITY = BinnedGap.sensitivity
 GATE = __name__
 CORRECT: Patches = {}
@@ -179,6 +202,13 @@ MUTANTS: dict[str, Patches] = {
     "figures divided by the true number": {f"{GATE}.measure_private": true_number},
     "search that starts from the exact accuracy": {
         f"{PRIVATE}.temperature.PrivateTemperature._search": true_start
+    },
+    "two temperatures by the exact slopes": {
+        f"{PRIVATE}.two_temperatures.PrivateTwoTemperatures.fit": true_slopes
+    },
+    "gaps of unsure and sure, not shared out": {f"{SURE}.SureGaps.evaluate": not_shared},
+    "slopes of two classes taken for all": {
+        f"{SURE}.SureSlopes.sensitivity": lambda self, relation: int(0.23 * 2**self.bits)
     },
     "noise on every bin": {f"{PRIVATE}.measuring.plan_measurement": by_bins},
     "epsilon/K for K+1 questions": {f"{PRIVATE}.temperature.split": a_question_too_many},
@@ -250,6 +280,9 @@ def works() -> dict[str, Work]:
         "temperature": lambda source: outcome(
             PrivateTemperature(micro_epsilon=MICRO).fit(source)
         ),
+        "two temperatures": lambda source: outcome(
+            PrivateTwoTemperatures(micro_epsilon=MICRO).fit(source)
+        ),
         "binning": lambda source: outcome(PrivateBinning(micro_epsilon=MICRO).fit(source)),
         "guard": lambda source: (
             lambda found: (found.kept, found.map, found.gain, found.threshold)
@@ -262,7 +295,8 @@ def works() -> dict[str, Work]:
 
 def outcome(fitter: Any) -> object:
     """Everything that a fitter says after a fit."""
-    return fitter.map_, getattr(fitter, "temperature_", None), fitter.releases_
+    said = [getattr(fitter, name, None) for name in ("temperature_", "unsure_", "sure_")]
+    return fitter.map_, said, fitter.releases_
 
 
 def replay_fits(folder: Path, rng: np.random.Generator, rounds: int) -> None:
@@ -300,6 +334,7 @@ def charged(folder: Path, rng: np.random.Generator) -> None:
     for relation in RELATIONS:
         events = {
             "temperature": PrivateTemperature(micro_epsilon=MICRO).event(relation),
+            "two temperatures": PrivateTwoTemperatures(micro_epsilon=MICRO).event(relation),
             "binning": PrivateBinning(micro_epsilon=MICRO).event(relation),
             "guard": guard_event(Temperature(0.5), micro_epsilon=MICRO, relation=relation),
             "measurement": plan_measurement(
