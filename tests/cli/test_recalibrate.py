@@ -10,9 +10,7 @@ from veracal.calibration import metrics
 from veracal.calibration.fitters import TemperatureScaling
 from veracal.calibration.maps import Identity, Temperature, load_map
 from veracal.calibration.private import PrivateTemperature
-from veracal.cli import _out
-from veracal.data import Group, Scores, load_scores
-from veracal.errors import DataError
+from veracal.data import load_scores
 from veracal.privacy import Budget, Holder, Ledger, Unit, open_ledger
 
 N = 1_200
@@ -254,40 +252,6 @@ def test_privacy_is_chosen_and_never_assumed(run, predictions):
 # ---------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_what_is_written_loads_again(suffix, dtype, kind):
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(40, 3)).astype(dtype)
-    if kind == "probabilities":
-        values = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
-    classes, sexes, path = ["a", "b, c", "ü"], ["f", "m"], Path(f"s{suffix}")
-    given = getattr(Scores, f"from_{kind}")(
-        values,
-        np.array(classes)[rng.integers(3, size=40)],
-        classes=classes,
-        groups={"sex": Group.from_values(np.array(sexes)[np.arange(40) % 2], sexes)},
-        units=np.array([f"p{i // 4}" for i in range(40)]),
-    )
-    _out.save_scores(given, path, unit="patient")
-    found = load_scores(path, classes=classes, groups={"sex": sexes}, unit="patient")
-    assert found.kind == kind and np.array_equal(found.values.astype(dtype), given.values)
-    assert np.array_equal(found.labels, given.labels)
-    assert np.array_equal(found.groups["sex"].codes, given.groups["sex"].codes)
-    assert found.units.tolist() == given.units.tolist()
-    assert path.stat().st_mode & 0o077 == 0
-
-
-def test_a_group_does_not_take_the_name_of_the_scores():
-    group = Group.from_values(np.array(["a", "b"]), ["a", "b"])
-    for name in ("labels", "logits", "logits_0"):
-        given = Scores.from_logits([[0.0, 1], [1, 0]], [0, 1], groups={name: group})
-        with pytest.raises(DataError, match="names of their own"):
-            _out.save_scores(given, Path("s.npz"))
-    assert not Path("s.npz").exists()
-
-
 def test_a_group_that_cannot_be_written_is_refused_before_anything_is_charged(run):
     np.savez("p.npz", logits=[[0.0, 1], [1, 0]], labels=[0, 1])
     words = ["--group", "labels=0,1", "--epsilon", "1", "--out", "c.npz"]
@@ -332,35 +296,26 @@ def test_files_of_one_command_are_different(run, predictions, words):
     assert Path(predictions).read_bytes() == before and len(list(Path().iterdir())) == 1
 
 
-def test_a_write_that_fails_leaves_what_was_there(monkeypatch):
+def test_force_replaces_a_map_whole_or_not_at_all(fitted, monkeypatch):
     Path("m.json").write_text("old")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataError, match="No space left"):
-        _out.save_map(Temperature(0.5), Path("m.json"), force=True)
-    assert Path("m.json").read_text() == "old" and len(list(Path().iterdir())) == 1
+    words = ["--not-private", *QUICK, "--map-out", "m.json", "--force"]
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        assert "No space left" in fitted(*words, code=1)
+    assert Path("m.json").read_text() == "old" and len(list(Path().iterdir())) == 2
+    fitted(*words)
+    assert load_map("m.json").kind == "temperature"
 
 
-def test_whoever_was_quicker_is_not_overwritten():
-    def race() -> None:
-        with _out.placed(Path("m.json")) as file:
-            Path("m.json").write_text("theirs")
-            file.write(b"ours")
-
-    with pytest.raises(DataError, match="File exists"):
-        race()
-    assert Path("m.json").read_text() == "theirs" and len(list(Path().iterdir())) == 1
-
-
-def test_a_link_is_not_followed_by_force(tmp_path):
+def test_a_link_is_not_followed_by_force(fitted):
     Path("target").write_text("mine")
     Path("m.json").symlink_to("target")
-    with pytest.raises(DataError, match="one that exists"):
-        _out.save_map(Temperature(0.5), Path("m.json"), force=True)
-    assert Path("target").read_text() == "mine"
+    said = fitted("--epsilon", "1", "--map-out", "m.json", "--force", code=1)
+    assert "one that exists" in said and Path("target").read_text() == "mine"
 
 
 # ---------------------------------------------------------------- bad input

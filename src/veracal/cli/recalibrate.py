@@ -1,17 +1,40 @@
 """The command that repairs calibration."""
 
-import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from veracal.cli import _paying, _predictions, _show
 
 if TYPE_CHECKING:
+    from veracal.cli._out import Files
     from veracal.cli._repairing import Repair, Spending
+    from veracal.data import Scores
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a map is fitted and shown, as it was typed."""
+
+    method: str
+    form: str
+    bins: int
+    size: int | None
+    internal: bool
+    replicates: int | None
+
+
+@dataclass(frozen=True)
+class Payer:
+    """Where the ledger is, and what it knows the records by."""
+
+    place: Path
+    part: str | None
+    version: str
 
 
 @app.command(
@@ -84,33 +107,24 @@ def recalibrate(
     again, the same map comes from the ledger at no cost. Mapped predictions are
     still those of people: keep them like the records.
     """
-    from veracal.cli._methods import check_method
-    from veracal.cli._out import check_columns
+    from veracal.cli._out import Files
 
     told = _predictions.settings(classes, group, unit, part)
+    fit = Fit(method, form, bins, size, internal, replicates)
+    payer = Payer(_paying.ledger_place(predictions, ledger), ledger_part, version)
     spending = None
-    place = _paying.ledger_place(predictions, ledger)
     if not_private:
         _check_open(epsilon, delta, size, guard, measure, ledger, ledger_part, version)
     else:
         spending = _spending(epsilon, delta, guard, measure)
-    check_method(method, form, private=not not_private)
-    _check_gaussian(method, spending, size)
-    _check_places(predictions, place, out, map_out, force=force)
+    _check_fit(fit, spending)
+    files = Files(predictions, payer.place, out, map_out, unit or "unit", force)
+    files.check()
     scores = _predictions.load(predictions, told)
-    if out is not None:
-        check_columns(scores, unit or "unit")
-    if spending is None:
-        from veracal.cli._repairing import repaired_openly
-
-        made = repaired_openly(scores, method, form, bins, replicates)
-    else:
-        setting = {"method": method, "form": form, "bins": bins, "size": size}
-        where = {"place": place, "part": ledger_part, "version": version}
-        shown = {"internal": internal, "replicates": replicates}
-        made = _repair(scores, setting, spending, {**where, **shown})
-    _write(made, scores, unit, out, map_out, force=force)
-    _tell(made, predictions, place, out, map_out, whole=statement, json=json)
+    files.check_scores(scores)
+    made = _repair(scores, fit, payer, spending)
+    files.write(made.map, scores)
+    _tell(made, files, whole=statement, json=json)
 
 
 def _check_open(*private: object) -> None:
@@ -155,64 +169,54 @@ def _spending(
     )
 
 
-def _check_gaussian(method: str, spending: "Spending | None", size: int | None) -> None:
-    """Ask for what Gaussian noise needs, and for nothing that no other method uses."""
+def _check_fit(fit: Fit, spending: "Spending | None") -> None:
+    """Refuse methods there are not; ask for what Gaussian noise needs, and for no more."""
+    from veracal.cli._methods import check_method
+
+    check_method(fit.method, fit.form, private=spending is not None)
     if spending is None:
         return
-    gaussian = method in ("descent", "platt")
-    if gaussian and not (spending.delta and size):
+    gaussian = fit.method in ("descent", "platt")
+    if gaussian and not (spending.delta and fit.size):
         raise typer.BadParameter(
-            f"{method} also needs --delta and --size, the declared number of records.",
+            f"{fit.method} also needs --delta and --size, the declared number of records.",
             param_hint="--method",
         )
-    if not gaussian and (spending.delta or size is not None):
+    if not gaussian and (spending.delta or fit.size is not None):
         raise typer.BadParameter(
-            f"{method} needs neither --delta nor --size.", param_hint="--method"
+            f"{fit.method} needs neither --delta nor --size.", param_hint="--method"
         )
 
 
-def _check_places(
-    predictions: Path, ledger: Path, out: Path | None, map_out: Path | None, *, force: bool
-) -> None:
-    """Refuse places to write to, before the work and before anything is charged."""
-    from veracal.cli._out import check_place, writer
-
-    taken = [os.path.realpath(predictions), os.path.realpath(ledger)]
-    for hint, path in (("--out", out), ("--map-out", map_out)):
-        if path is None:
-            continue
-        if os.path.realpath(path) in taken:
-            raise typer.BadParameter(
-                f"{path} is another file of this command.", param_hint=hint
-            )
-        taken.append(os.path.realpath(path))
-        check_place(path, force=force)
-    if out is not None:
-        writer(out)
-
-
-def _repair(
-    scores: Any,
-    setting: dict[str, Any],
-    spending: "Spending",
-    where: dict[str, Any],
-) -> "Repair":
-    """Fit a private map; what cannot be meant is a matter of usage."""
+def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None") -> "Repair":
+    """Fit a map, private if something is spent; what cannot be meant is a matter of usage."""
     from veracal.cli._methods import private_fitter
-    from veracal.cli._repairing import repaired
+    from veracal.cli._repairing import repaired, repaired_openly
     from veracal.errors import VeracalError
 
+    if spending is None:
+        return repaired_openly(scores, fit.method, fit.form, fit.bins, fit.replicates)
     try:
         fitter = private_fitter(
-            scores=scores, micro_epsilon=spending.fit, delta=spending.delta or None, **setting
+            fit.method,
+            scores,
+            micro_epsilon=spending.fit,
+            delta=spending.delta or None,
+            size=fit.size,
+            form=fit.form,
+            bins=fit.bins,
         )
         return repaired(
             scores,
             fitter,
-            setting["method"],
-            spending=spending,
-            bins=setting["bins"],
-            **where,
+            fit.method,
+            payer.place,
+            spending,
+            part=payer.part,
+            version=payer.version,
+            bins=fit.bins,
+            internal=fit.internal,
+            replicates=fit.replicates,
         )
     except VeracalError:
         raise
@@ -220,43 +224,13 @@ def _repair(
         raise typer.BadParameter(str(error)) from error
 
 
-def _write(
-    made: "Repair",
-    scores: Any,
-    unit: str | None,
-    out: Path | None,
-    map_out: Path | None,
-    *,
-    force: bool,
-) -> None:
-    """Write what was asked for."""
-    from veracal.cli._out import save_map, save_scores
-
-    if map_out is not None:
-        save_map(made.map, map_out, force=force)
-    if out is not None:
-        save_scores(made.map.transform(scores), out, unit=unit or "unit", force=force)
-        _show.status(f"Wrote {out}; treat it as the records.")
-
-
-def _tell(
-    made: "Repair",
-    predictions: Path,
-    place: Path,
-    out: Path | None,
-    map_out: Path | None,
-    *,
-    whole: bool,
-    json: bool,
-) -> None:
+def _tell(made: "Repair", files: "Files", *, whole: bool, json: bool) -> None:
     """Print the map, what it cost, and figures of both sides."""
     from veracal.cli._repair_show import facts, show
 
-    files = {"out": out, "map_out": map_out}
     if json:
-        written = {name: None if path is None else str(path) for name, path in files.items()}
-        _show.print_json({"file": str(predictions), **facts(made), **written})
+        _show.print_json({"file": str(files.predictions), **facts(made), **files.written()})
         return
-    show(made, predictions.name, place.name)
+    show(made, files.predictions.name, files.ledger.name)
     if made.statement is not None:
         typer.echo("\n" + _paying.promise(made.statement, whole=whole))

@@ -10,6 +10,7 @@ from veracal.data.readers.images import ImageForm
 from veracal.data.readers.score_files import load_scores, scan_scores
 from veracal.data.readers.text import Rating, TextForm
 from veracal.data.runs import Runs
+from veracal.data.saving_scores import save_scores
 from veracal.data.scanning import Tally, scan, tally
 from veracal.data.schema import Grouping, Schema
 from veracal.data.scores import Scores
@@ -45,6 +46,7 @@ __all__ = [
     "limit_contributions",
     "load",
     "load_scores",
+    "save_scores",
     "scan",
     "scan_scores",
     "split",

@@ -2,7 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError
@@ -25,20 +28,47 @@ def new_file(path: Path, what: str = "file") -> Path:
     return path
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a text file that was not there before, or raise and leave nothing behind."""
-    new_file(path)
+def check_place(path: Path, *, force: bool) -> None:
+    """Refuse a place where a file could not be put, before the work and not after it."""
+    with no_surprises(path):
+        replaceable = force and path.is_file() and not path.is_symlink()
+    if not replaceable:
+        new_file(path)
+
+
+@contextmanager
+def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name once everything is written.
+
+    It is for its owner's eyes only. If writing fails, what was there stays.
+
+    Parameters
+    ----------
+    path : path
+    force : bool
+        Whether the file may take the place of one that is there.
+    """
+    check_place(path, force=force)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # fails if somebody was quicker: nothing is overwritten
+            if force:
+                Path(temporary).replace(path)
+            else:
+                os.link(temporary, path)  # fails if somebody was quicker
         finally:
-            Path(temporary).unlink()
+            Path(temporary).unlink(missing_ok=True)
     except OSError as cause:
         raise DataError(
             str(path), "a place to write", cause.strerror or str(cause), "Name another place."
         ) from cause
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a text file that was not there before, or raise and leave nothing behind."""
+    with placed(path) as file:
+        file.write(text.encode())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from veracal._types import Array
 from veracal.data.columns import Category, Column, Target, Unit, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.files import new_file
@@ -102,7 +103,7 @@ def _write(dataset: Dataset, folder: Path, bounds: tuple[float, float]) -> None:
     X.flush()
     np.save(folder / "y.npy", dataset.labels)
     if dataset.units is not None:
-        np.save(folder / "units.npy", _plain(dataset.units))
+        np.save(folder / "units.npy", plain_ids(dataset.units))
     for name, group in dataset.groups.items():
         np.save(folder / _group_file(name), np.asarray(group.names)[group.codes])
     (folder / SCHEMA_FILE).write_text(
@@ -117,6 +118,6 @@ def _group_file(name: str) -> str:
     return f"group_{name}.npy"
 
 
-def _plain(ids: np.ndarray) -> np.ndarray:
+def plain_ids(ids: Array) -> Array:
     """Ids in a type that npy files hold without pickling."""
     return np.array(ids.tolist(), dtype=np.str_) if ids.dtype.kind == "T" else ids
