@@ -8,13 +8,17 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import softmax
 
+from tests.calibration.private.conftest import Quick
+from veracal.calibration.maps import TwoTemperatures
+from veracal.calibration.metrics import ece
 from veracal.calibration.paid import Paid
-from veracal.calibration.planning import confidence_slope, plan_recalibration
-from veracal.calibration.private import PrivateTemperature
+from veracal.calibration.planning import confidence_slope, fitter_for, plan_recalibration
+from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
+from veracal.calibration.private.two_temperatures import ENOUGH
 from veracal.calibration.queries.records import confidence_at
 from veracal.data import Scores
-from veracal.privacy import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
+from veracal.privacy import Budget, Composed, PoissonGaussian, Public, Repeated, Unit, noise_for
 
 BUDGET = Budget(3.0, 1e-5)
 
@@ -131,6 +135,54 @@ def test_what_makes_no_sense_is_refused(changes, said) -> None:
     settings = {"n": 1_000, "classes": 2, "budget": BUDGET, **changes}
     with pytest.raises(ValueError, match=said):
         plan_recalibration(**settings)
+
+
+@pytest.mark.parametrize(
+    ("n", "epsilon", "relation", "unit", "two"),
+    [
+        (25_000, 0.06, "add-remove", Unit(), True),
+        (24_999, 0.06, "add-remove", Unit(), False),
+        (25_000, 0.06, "replace-one", Unit(), False),
+        (25_000, 0.06, "add-remove", Unit("patient", 2), False),
+        (0, 5.0, "add-remove", Unit(), False),
+    ],
+)
+def test_two_temperatures_where_there_is_enough_for_them(n, epsilon, relation, unit, two):
+    expected = PrivateTwoTemperatures if two else PrivateTemperature
+    assert type(fitter_for(n, epsilon, relation, unit)) is expected
+
+
+def test_two_temperatures_do_better_from_there_on() -> None:
+    """On scores that one temperature does not repair."""
+    rng = np.random.default_rng(2)
+    scores = bent(6_000, rng)
+    enough = ENOUGH / len(scores)
+    one, two = (
+        [ece(m(epsilon=enough).fit(Quick(scores, rng)).transform(scores)) for _ in range(12)]
+        for m in (PrivateTemperature, PrivateTwoTemperatures)
+    )
+    assert np.mean(two) < np.mean(one)
+
+
+def bent(n: int, rng) -> Scores:
+    """Scores of five classes, unsure where they should be surer and the other way round."""
+    logits = 2 * rng.normal(size=(n, 5))
+    p = TwoTemperatures(1.6, 0.9).transform(Scores.from_logits(logits)).probabilities
+    labels = (p.cumsum(axis=1) > rng.uniform(size=(n, 1))).argmax(axis=1)
+    return Scores.from_logits(logits, labels)
+
+
+def test_the_error_of_two_is_that_of_simulated_fits() -> None:
+    rng = np.random.default_rng(0)
+    scores = made(20_000, 5, 3.0, 0.7, rng)
+    plan = plan_recalibration(20_000, 5, Budget(4.0, 1e-6))
+    assert plan.temperatures == 2 and "two temperatures" in plan.text()
+    best = PrivateTwoTemperatures(epsilon=1.0).fit(Public(scores)).transform(scores)
+    found = []
+    for _ in range(30):
+        fitted = PrivateTwoTemperatures(epsilon=plan.epsilon).fit(Quick(scores, rng))
+        found.append(np.abs(fitted.transform(scores).confidence - best.confidence).mean())
+    assert 0.3 < np.mean(found) / plan.ece_error < 1.5
 
 
 def test_it_is_said_in_words_and_as_json() -> None:

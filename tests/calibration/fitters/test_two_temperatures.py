@@ -36,7 +36,8 @@ def test_derivatives_are_those_of_the_loss(k: int) -> None:
     map_ = TwoTemperatures(*(0.7 * math.exp(move) for move in moves), 0.7)
     assert loss == pytest.approx(nll(map_.transform(scores)), rel=1e-12)
     for i in range(2):
-        ends = [loss_and_slopes(scores, 0.7, moves + d * np.eye(2)[i])[0] for d in (step, -step)]
+        away = step * np.eye(2)[i]
+        ends = [loss_and_slopes(scores, 0.7, moves + d)[0] for d in (away, -away)]
         assert slopes[i] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6)
 
 
