@@ -1,0 +1,23 @@
+"""Whom map and guard were asked about."""
+
+import pytest
+
+from tests.calibration.classifier.made import FITS
+from veracal.calibration import classifier as module
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Scores that map and guard were asked of, and what was announced."""
+    seen = []
+
+    class Watching(module.Paid):
+        __slots__ = ()
+
+        def __init__(self, scores, event, **more):
+            seen.append((scores, event))
+            super().__init__(scores, event, **more)
+
+    monkeypatch.setattr(module, "Paid", Watching)
+    FITS.clear()
+    return seen
