@@ -1,34 +1,29 @@
 """A calibrated classifier costs what it says, and asks for nothing that was not paid.
 
 Costs are compared with those of the parts, put together by hand. Noise on the answers is
-compared with the law that was charged, through whole fits. Parts are disjoint, dealt by coins
-that know neither rows nor classes, and have declared sizes. The source inside a fit gives every
-announced answer once; a record's logits are its own bits, and no error tells of a record.
+compared with the law that was charged, through whole fits. The source inside a fit gives every
+announced answer once.
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from scipy import stats
 
-from veracal.calibration import classifier as module
-from veracal.calibration import scoring
-from veracal.calibration.arranging import Arrangement, Guard
+from assurance.recalibrations import GUARD, MAP, NOISE, Subject, fitted, made, records, using
+from veracal.calibration.arranging import Arrangement
 from veracal.calibration.bins import Bins
 from veracal.calibration.classifier import PrivateCalibratedClassifier
 from veracal.calibration.maps import Identity
 from veracal.calibration.paid import Paid
-from veracal.calibration.parts import dealt
 from veracal.calibration.private import PrivateBinning, PrivateTemperature
 from veracal.calibration.queries import BrierGain, CorrectWrong, Gap
-from veracal.calibration.scoring import logits_of
-from veracal.data import Dataset, Scores, split
+from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.privacy import (
     Composed,
@@ -39,52 +34,10 @@ from veracal.privacy import (
     epsilon_for,
     laplace_event,
 )
-from veracal.training.facts import Facts
-from veracal.training.linear import LinearClassifier
 
 NAME = "recalibration"
 ALPHA = 1e-6
-NOISE, MAP, GUARD = 3.0, 400_000, 300_000  # of training; millionths of epsilon
 ONE = Bins(1)
-FITS: list[Facts] = []
-ASKED: list[Scores] = []
-
-
-class Known(LinearClassifier):
-    """Public weights that are charged as if they had been learnt."""
-
-    def __init__(
-        self,
-        noise_multiplier: float = NOISE,
-        classes: Any = None,
-        size: Any = None,
-        relation: Any = "add-remove",
-        unit: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.noise_multiplier, self.classes, self.size = noise_multiplier, classes, size
-        self.relation, self.unit, self.random_state = relation, unit, random_state
-
-    def _check_settings(self) -> None:
-        pass
-
-    def _cost(self, size: int | None) -> Event:
-        return Gaussian(self.noise_multiplier, relation=self.relation)
-
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
-        FITS.append(facts)
-        self.coef_, self.intercept_ = np.array([[1.0, 0.0]]), np.zeros(1)
-        return ()
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A classifier, and what it is made of."""
-
-    classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
-    paid: type[Paid] = Paid
-    dealt: Callable[..., Any] = dealt
-    logits_of: Callable[..., Any] = logits_of
 
 
 # ---------------------------------------------------------------- mutants
@@ -180,82 +133,6 @@ class Copied(Paid):
         return twin
 
 
-def first_rows(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Hold the last rows back."""
-    ends = np.cumsum(np.array(shares) * len(dataset)).astype(int)
-    pieces = np.split(np.arange(len(dataset)), ends[:2])
-    parts = [dataset.take(rows) for rows in pieces]
-    sizes = [max(1, round((dataset.size or 0) * share)) for share in shares]
-    made = [replace(part, size=size) for part, size in zip(parts, sizes, strict=True)]
-    return made[0], made[1], made[2] if shares[2] else made[1]
-
-
-def exact_shares(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Hold back exact shares, so that one record more moves another."""
-    made = split(dataset, shares, relation="replace-one", fixed_size=True, rng=rng)
-    assert made.calibration is not None
-    return made.train, made.calibration, made.test or made.calibration
-
-
-def published(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Deal by a seed that everybody knows."""
-    return dealt(dataset, shares, relation, rng=np.random.default_rng(2026))
-
-
-def balanced(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Hold back as many of each class."""
-    order = np.argsort(dataset.y + 0.5 * rng.random(len(dataset)))
-    coins = np.empty(len(dataset))
-    coins[order] = ((np.arange(len(order)) * 7) % 10 + rng.random(len(order))) / 10
-    place = np.searchsorted(np.cumsum(shares)[:2], coins, side="right")
-    sizes = [max(1, round((dataset.size or 0) * share)) for share in shares]
-    made = [replace(dataset.take(place == i), size=size) for i, size in enumerate(sizes)]
-    return made[0], made[1], made[2] if shares[2] else made[1]
-
-
-def counted(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Give parts the sizes that they have."""
-    parts = dealt(dataset, shares, relation, rng=rng)
-    return tuple(replace(part, size=max(1, len(part))) for part in parts)
-
-
-def map_on_training(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Fit the map to records of the training, and charge as if apart."""
-    train, _, last = dealt(dataset, shares, relation, rng=rng)
-    return train, train, last
-
-
-def guard_on_map(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Ask the guard of the map's records, and charge as if apart."""
-    train, held, _ = dealt(dataset, shares, relation, rng=rng)
-    return train, held, held
-
-
-def all_at_once(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
-    """Score all rows in one product."""
-    if not len(X):
-        return np.empty((0, classes))
-    values = np.asarray(model.logits(X[:]), dtype=np.float64)
-    return np.nan_to_num(values) if without_errors else values
-
-
-def padded_only(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
-    """Score blocks of one shape, wherever in it a row stands."""
-    with mock.patch.object(scoring, "places_alike", return_value=np.arange(256)):
-        return logits_of(model, X, classes, without_errors=without_errors)
-
-
-def errors_shown(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
-    """Let errors of the model through."""
-    return logits_of(model, X, classes)
-
-
-def normalized(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
-    """Take the mean of all rows off each."""
-    found = logits_of(model, X, classes, without_errors=without_errors)
-    return found - found.mean(axis=0, keepdims=True) if len(found) else found
-
-
 class PartClaims(PrivateCalibratedClassifier):
     """Leave the trained model with the statement of its own, smaller cost."""
 
@@ -300,69 +177,20 @@ MUTANTS = {
     "the source answers at any price": Subject(paid=AnyPrice),
     "failures are free": Subject(paid=FailuresFree),
     "copies of the source answer anew": Subject(paid=Copied),
-    "split by row number": Subject(dealt=first_rows),
-    "exact shares under add/remove": Subject(dealt=exact_shares),
-    "split by a published seed": Subject(dealt=published),
-    "split balanced by class": Subject(dealt=balanced),
-    "sizes of parts are counted": Subject(dealt=counted),
-    "split, and the map on training": Subject(dealt=map_on_training),
-    "split, and the guard on the map's": Subject(dealt=guard_on_map),
-    "logits of all rows in one product": Subject(logits_of=all_at_once),
-    "logits by place in a block": Subject(logits_of=padded_only),
-    "errors tell of a record": Subject(logits_of=errors_shown),
-    "logits less their mean": Subject(logits_of=normalized),
     "a part states its own cost": Subject(PartClaims),
     "what was read is not said": Subject(ReadsInSilence),
 }
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Charge, deal, ask and look at what is claimed."""
+    """Charge, ask and look at what is claimed."""
     rng = np.random.default_rng(0)
     with using(subject):
         compare_costs(subject)
         compare_source(subject)
-        compare_logits(subject, rng)
-        compare_sizes(subject, rng)
-        compare_parts(subject, rng, 200 if long else 30)
         compare_claims(subject, rng)
         found = compare_noise(subject, rng, 1_000 if long else 100)
     return f"noise of whole fits at p = {found:.2f}"
-
-
-@contextmanager
-def using(subject: Subject) -> Iterator[None]:
-    """Let the classifier call the subject's functions, and watch whom it asks about."""
-
-    class Watching(subject.paid):  # type: ignore[misc,name-defined]
-        __slots__ = ()
-
-        def __init__(self, scores: Scores, event: Event, **more: Any) -> None:
-            ASKED.append(scores)
-            super().__init__(scores, event, **more)
-
-    changed = {"Paid": Watching, "dealt": subject.dealt, "logits_of": subject.logits_of}
-    with mock.patch.multiple(module, **changed):
-        yield
-
-
-def fitted(subject: Subject, data: Dataset, **settings: Any) -> Any:
-    """A fit, and in ``FITS`` and ``ASKED`` what it looked at."""
-    FITS.clear()
-    ASKED.clear()
-    return made(subject, **settings).fit_records(data)
-
-
-def made(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
-    """A classifier of the subject's, with everything to ask for."""
-    usual = {"method": PrivateTemperature(micro_epsilon=MAP), "guard": Guard(GUARD / 1e6)}
-    return subject.classifier(Known(), **{**usual, **settings})
-
-
-def records(rng: np.random.Generator, n: int = 200, size: int = 200) -> Dataset:
-    """Records whose first column decides."""
-    X = rng.normal(size=(n, 2))
-    return Dataset(X, (X[:, 0] + rng.normal(size=n) > 0).astype(int), (0, 1), size=size)
 
 
 # ---------------------------------------------------------------- promises
@@ -420,77 +248,6 @@ def compare_source(subject: Subject) -> None:
         twin = copy.deepcopy(source)
     given = answers(source, MAP, 1) + (0 if twin is None else answers(twin, MAP, 1))
     assert given == 1, "a copy of the source answers anew"
-
-
-def compare_logits(subject: Subject, rng: np.random.Generator) -> None:
-    """Logits of a record are the same bits beside any others, and never an error."""
-
-    class Product:
-        weights = rng.normal(size=(300, 10)).astype(np.float32)
-
-        def logits(self, X: Any) -> Any:
-            sums = np.asarray(X, dtype=np.float32) @ self.weights
-            # As some processors do by themselves: the last rows of a block round otherwise.
-            sums[252:256] = np.nextafter(sums[252:256], np.float32(np.inf))
-            return sums
-
-    class Fails:
-        def logits(self, X: Any) -> Any:
-            if (X > 5).any():
-                raise FloatingPointError("a record told of itself")
-            return np.stack([X[:, 0], X[:, 1]], axis=1)
-
-    score = subject.logits_of
-    rows = rng.normal(size=(400, 300)).astype(np.float32)
-    whole = score(Product(), rows, 10, without_errors=True)
-    for n in (1, 2, 5, 130, 257, 399):
-        some = rng.permutation(400)[:n]
-        alone = score(Product(), rows[some], 10, without_errors=True)
-        assert alone.tobytes() == whole[some].tobytes(), f"{n} rows have other bits alone"
-    odd = rng.uniform(size=(9, 2))
-    odd[4] = 9.0
-    try:
-        found = score(Fails(), odd, 2, without_errors=True)
-    except FloatingPointError:
-        raise AssertionError("an error tells of a record") from None
-    rest = np.delete(np.arange(9), 4)
-    assert (found[rest] == odd[rest]).all(), "a record with an error changes others' logits"
-
-
-def compare_sizes(subject: Subject, rng: np.random.Generator) -> None:
-    """Parts have their shares of the declared size, whatever there is of them."""
-    for n in (50, 200):
-        fitted(subject, records(rng, n, size=10_000), recalibrate="split", holdout=0.2)
-        size = FITS[-1].size
-        assert size == 8_000, f"training was told of {size} records, and 8000 are declared"
-
-
-def compare_parts(subject: Subject, rng: np.random.Generator, deals: int) -> None:
-    """Parts are disjoint, and every record's coin is its own."""
-    data, holdout = records(rng, 200), 0.4
-    held = np.zeros((deals, 200), dtype=bool)
-    quick = PrivateBinning(micro_epsilon=MAP, bins=1)
-    for deal in range(deals):
-        fitted(subject, data, recalibrate="split", holdout=holdout, method=quick)
-        parts = [FITS[-1].X[:, 0], *(scores.values[:, 1] for scores in ASKED)]
-        joined = np.concatenate(parts)
-        assert len(np.unique(joined)) == len(joined), "a record is in two parts"
-        assert len(joined) == 200, "a record is in no part"
-        held[deal] = ~np.isin(data.X[:, 0], parts[0])
-    for what, counts, trials in (
-        ("some rows are held back more often", held.sum(axis=0), deals),
-        ("the number held back is not a sum of coins", held.sum(axis=1), 200),
-        ("classes are balanced", held[:, data.y == 1].sum(axis=1), int(data.y.sum())),
-    ):
-        found = spread(counts, trials, holdout)
-        assert found > ALPHA, f"{what}: p = {found:.1e}"
-
-
-def spread(counts: np.ndarray, trials: int, chance: float) -> float:
-    """Whether counts vary as sums of independent coins do: neither more nor less."""
-    total = float(((counts - trials * chance) ** 2).sum() / (trials * chance * (1 - chance)))
-    law = stats.chi2(len(counts))
-    return 2 * min(float(law.cdf(total)), float(law.sf(total)))
 
 
 def compare_claims(subject: Subject, rng: np.random.Generator) -> None:

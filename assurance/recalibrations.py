@@ -1,0 +1,97 @@
+"""Calibrated classifiers whose parts can be exchanged and watched."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from veracal.calibration import classifier as module
+from veracal.calibration.arranging import Guard
+from veracal.calibration.classifier import PrivateCalibratedClassifier
+from veracal.calibration.paid import Paid
+from veracal.calibration.parts import dealt
+from veracal.calibration.private import PrivateTemperature
+from veracal.calibration.scoring import logits_of
+from veracal.data import Dataset, Scores
+from veracal.privacy import Event, Gaussian
+from veracal.training.facts import Facts
+from veracal.training.linear import LinearClassifier
+
+NOISE, MAP, GUARD = 3.0, 400_000, 300_000  # of training; millionths of epsilon
+FITS: list[Facts] = []
+ASKED: list[Scores] = []
+
+
+class Known(LinearClassifier):
+    """Public weights that are charged as if they had been learnt."""
+
+    def __init__(
+        self,
+        noise_multiplier: float = NOISE,
+        classes: Any = None,
+        size: Any = None,
+        relation: Any = "add-remove",
+        unit: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.noise_multiplier, self.classes, self.size = noise_multiplier, classes, size
+        self.relation, self.unit, self.random_state = relation, unit, random_state
+
+    def _check_settings(self) -> None:
+        pass
+
+    def _cost(self, size: int | None) -> Event:
+        return Gaussian(self.noise_multiplier, relation=self.relation)
+
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        FITS.append(facts)
+        self.coef_, self.intercept_ = np.array([[1.0, 0.0]]), np.zeros(1)
+        return ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A classifier, and what it is made of."""
+
+    classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
+    paid: type[Paid] = Paid
+    dealt: Callable[..., Any] = dealt
+    logits_of: Callable[..., Any] = logits_of
+
+
+@contextmanager
+def using(subject: Subject) -> Iterator[None]:
+    """Let the classifier call the subject's functions, and watch whom it asks about."""
+
+    class Watching(subject.paid):  # type: ignore[misc,name-defined]
+        __slots__ = ()
+
+        def __init__(self, scores: Scores, event: Event, **more: Any) -> None:
+            ASKED.append(scores)
+            super().__init__(scores, event, **more)
+
+    changed = {"Paid": Watching, "dealt": subject.dealt, "logits_of": subject.logits_of}
+    with mock.patch.multiple(module, **changed):
+        yield
+
+
+def fitted(subject: Subject, data: Dataset, **settings: Any) -> Any:
+    """A fit, and in ``FITS`` and ``ASKED`` what it looked at."""
+    FITS.clear()
+    ASKED.clear()
+    return made(subject, **settings).fit_records(data)
+
+
+def made(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
+    """A classifier of the subject's, with everything to ask for."""
+    usual = {"method": PrivateTemperature(micro_epsilon=MAP), "guard": Guard(GUARD / 1e6)}
+    return subject.classifier(Known(), **{**usual, **settings})
+
+
+def records(rng: np.random.Generator, n: int = 200, size: int = 200) -> Dataset:
+    """Records whose first column decides."""
+    X = rng.normal(size=(n, 2))
+    return Dataset(X, (X[:, 0] + rng.normal(size=n) > 0).astype(int), (0, 1), size=size)
