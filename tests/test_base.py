@@ -73,6 +73,17 @@ def test_secret_generators_share_nothing() -> None:
     assert stats.kstest(np.concatenate([first, second]), "uniform").pvalue > 1e-6
 
 
+@pytest.mark.parametrize("state", ["x", -1, 0.5, [1], "0"], ids=repr)
+def test_what_is_no_source_of_randomness_is_refused(state):
+    with pytest.raises(ValueError, match="Expected random_state to be None"):
+        _random.check_state(state)
+
+
+def test_sources_of_randomness_are_not():
+    for state in (None, 0, np.int64(7), np.random.default_rng(0), _random.secret_generator()):
+        _random.check_state(state)
+
+
 def draws_of_children(rng: np.random.Generator, children: int = 4) -> list[bytes]:
     """Fork, let each child draw from the very generator of its parent, and collect."""
     drawn = []

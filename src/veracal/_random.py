@@ -101,3 +101,15 @@ def generator(random_state: int | np.random.Generator | None) -> np.random.Gener
     if random_state is None:
         return secret_generator()
     return np.random.default_rng(random_state)
+
+
+def check_state(random_state: object) -> None:
+    """Refuse what is no source of randomness, before anything is charged."""
+    if random_state is None or isinstance(random_state, np.random.Generator):
+        return
+    if isinstance(random_state, int | np.integer) and int(random_state) >= 0:
+        return
+    raise ValueError(
+        "Expected random_state to be None, an int >= 0 or a numpy Generator, got "
+        f"random_state={random_state!r}."
+    )

@@ -379,7 +379,7 @@ class PrivateCalibratedClassifier(
     def _checked(self, dataset: Dataset) -> Arrangement:
         """Refuse what cannot be fitted; otherwise the parts and their settings."""
         check_declared(dataset, self.classes, self.relation, self.unit)
-        _check_random_state(self.random_state)
+        _random.check_state(self.random_state)
         whole = sized(dataset, self.size, self.relation)
         parts = self._arranged(whole.size)
         if whole.size is None and self.recalibrate == "split":
@@ -428,15 +428,3 @@ def _seeded(model: Any, rng: np.random.Generator) -> Any:
             if name.split("__")[-1] == "random_state":
                 model.set_params(**{name: int(rng.integers(2**32))})
     return model
-
-
-def _check_random_state(random_state: object) -> None:
-    """Refuse what is no source of randomness, before anything is charged."""
-    if random_state is None or isinstance(random_state, np.random.Generator):
-        return
-    if isinstance(random_state, int | np.integer) and int(random_state) >= 0:
-        return
-    raise ValueError(
-        "Expected random_state to be None, an int >= 0 or a numpy Generator, got "
-        f"random_state={random_state!r}."
-    )

@@ -10,7 +10,7 @@ from veracal.data import Dataset, split
 from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.errors import DataError
 from veracal.privacy import Relation, Unit
-from veracal.privacy.answers.holder import check_units
+from veracal.privacy.answers.holder import check_protected
 
 CLASSES = "the classes were read from the labels; declare classes=..."
 SIZE = "the number of records was read from them; declare size=..."
@@ -69,14 +69,7 @@ def check_declared(
             f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
             "for arrays."
         )
-    check_units(dataset, unit or Unit())
-    if relation == "replace-one" and dataset.may_drop:
-        raise DataError(
-            dataset.name,
-            "as many rows after replacing a record as before",
-            "a data set from which rows were dropped",
-            "Use relation='add-remove', or declare how to fill in what is missing.",
-        )
+    check_protected(dataset, relation, unit)
     if classes is not None and set(classes) != set(dataset.classes):
         raise DataError(
             f"{dataset.name}: classes",

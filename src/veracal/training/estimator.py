@@ -104,7 +104,7 @@ class PrivateClassifier(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             Declared classes, where the model was not given them.
         """
         self._check_settings()
-        _check_random_state(self.random_state)
+        _random.check_state(self.random_state)
         rows, labels = self._validated(X, y)
         facts = facts_of_arrays(
             rows,
@@ -124,7 +124,7 @@ class PrivateClassifier(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         """
         check_numbers(dataset)
         self._check_settings()
-        _check_random_state(self.random_state)
+        _random.check_state(self.random_state)
         self._check_form(self._public(dataset))
 
     def fit_records(self, dataset: Dataset) -> Self:
@@ -203,15 +203,3 @@ class PrivateClassifier(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         # At the budgets of small test tables the noise outweighs what there is to learn.
         tags.classifier_tags.poor_score = True
         return tags
-
-
-def _check_random_state(random_state: object) -> None:
-    """Refuse what is no source of randomness, before anything is charged."""
-    if random_state is None or isinstance(random_state, np.random.Generator):
-        return
-    if isinstance(random_state, int | np.integer) and int(random_state) >= 0:
-        return
-    raise ValueError(
-        "Expected random_state to be None, an int >= 0 or a numpy Generator, got "
-        f"random_state={random_state!r}."
-    )

@@ -12,7 +12,7 @@ from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.privacy import Relation, Unit
-from veracal.privacy.answers.holder import check_units
+from veracal.privacy.answers.holder import check_protected
 
 _ENTRIES = 1 << 22  # of rows that are looked at together
 
@@ -125,18 +125,6 @@ def with_labels(facts: Facts, dataset: Dataset) -> Facts:
 def declared_classes(classes: Sequence[Label]) -> Array:
     """Declared classes in ascending order, as scikit-learn keeps them."""
     return np.unique(np.asarray(check_classes(list(classes), "model")))
-
-
-def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> None:
-    """Refuse a data set that differs from its neighbors by more than a guarantee covers."""
-    check_units(dataset, unit or Unit())
-    if relation == "replace-one" and dataset.may_drop:
-        raise DataError(
-            dataset.name,
-            "as many rows after replacing a record as before",
-            "a data set from which rows were dropped",
-            "Use relation='add-remove', or declare how to fill in what is missing.",
-        )
 
 
 def check_numbers(dataset: Dataset) -> None:

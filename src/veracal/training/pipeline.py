@@ -13,8 +13,9 @@ from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Statement, Unit, statement
+from veracal.privacy.answers.holder import check_protected
 from veracal.privacy.costs.not_private import UNFINISHED, NotPrivate
-from veracal.training.facts import check_numbers, check_protected
+from veracal.training.facts import check_numbers
 from veracal.training.made_up import made_up
 from veracal.training.preprocessing.transformer import PrivateTransformer
 from veracal.training.steps import (

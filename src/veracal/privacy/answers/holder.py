@@ -19,7 +19,7 @@ from veracal.privacy.answers.noise import (
 )
 from veracal.privacy.answers.queries import Query, Records, gaussian_event, laplace_event
 from veracal.privacy.answers.sources import Release
-from veracal.privacy.budget import Unit
+from veracal.privacy.budget import Relation, Unit
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, to_json
 from veracal.privacy.ledger.book import Ledger
 
@@ -259,6 +259,18 @@ def check_units(records: Records, unit: Unit) -> None:
             f"at most {unit.at_most} rows of {unit.name}, as the ledger protects",
             "no declared bound" if most is None else f"up to {most}",
             "Use limit_contributions first.",
+        )
+
+
+def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> None:
+    """Refuse a data set that differs from its neighbors by more than a guarantee covers."""
+    check_units(dataset, unit or Unit())
+    if relation == "replace-one" and dataset.may_drop:
+        raise DataError(
+            dataset.name,
+            "as many rows after replacing a record as before",
+            "a data set from which rows were dropped",
+            "Use relation='add-remove', or declare how to fill in what is missing.",
         )
 
 

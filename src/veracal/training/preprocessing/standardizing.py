@@ -21,9 +21,10 @@ from veracal.privacy import (
     noise_for,
     statement,
 )
+from veracal.privacy.answers.holder import check_protected
 from veracal.privacy.budget import RELATIONS
 from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
-from veracal.training.facts import check_protected, check_size
+from veracal.training.facts import check_size
 from veracal.training.preprocessing.bounds import (
     Bounds,
     bounds_of_columns,
