@@ -12,6 +12,7 @@ from veracal._types import Frozen
 from veracal.calibration import metrics
 from veracal.calibration.curves import ReliabilityCurve, check_level, curve
 from veracal.calibration.metrics.demands import need_records
+from veracal.calibration.metrics.draws import Draws
 from veracal.data.groups import Estimate, Metric, estimate
 from veracal.data.scores import Scores
 from veracal.data.units import UnitRows
@@ -161,10 +162,10 @@ def measure(
     units = UnitRows.of(scores.units, len(scores))
     points = _values(chosen, scores)
     turns = int(replicates) if len(units.sizes) > 1 else 0
-    draws = np.array(
-        [_values(chosen, scores.take(units.resampled(rng))) for _ in range(turns)]
-    ).reshape(turns, len(chosen))
-    floors = _floors(chosen, scores, level, turns, rng)
+    known, draws = Draws.of(scores), np.empty((turns, len(chosen)))
+    for turn in range(turns):
+        draws[turn] = _values(chosen, known.take(units.resampled(rng)))
+    floors = _floors(chosen, known, level, turns, rng)
     estimates = {
         name: estimate(points[j], draws[:, j], level, len(scores), "basic", _RANGES[name])
         for j, name in enumerate(chosen)
@@ -212,7 +213,7 @@ def _values(chosen: Mapping[str, Metric], scores: Scores) -> list[float]:
 
 def _floors(
     chosen: Mapping[str, Metric],
-    scores: Scores,
+    scores: Draws,
     level: float,
     turns: int,
     rng: np.random.Generator,
@@ -226,7 +227,7 @@ def _floors(
     for turn in range(turns):
         drawn = rng.random(len(scores)) * steps[:, -1]
         labels = np.minimum((steps <= drawn[:, None]).sum(axis=1), scores.n_classes - 1)
-        draws[turn] = _values(errors, replace(scores, labels=labels))
+        draws[turn] = _values(errors, scores.relabeled(labels))
     means = draws.mean(axis=0).tolist()
     return {
         name: estimate(means[j], draws[:, j], level, len(scores))

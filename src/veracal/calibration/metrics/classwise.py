@@ -1,9 +1,13 @@
 """Calibration error of every class, over bins of equal width."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from veracal._types import Floats, Ints
 from veracal.calibration.bins import Bins, places
 from veracal.calibration.metrics.demands import need_records
+from veracal.calibration.metrics.draws import Draws
 from veracal.calibration.metrics.totals import sums_by, two_sum, zeros
 from veracal.data.scores import Scores
 
@@ -23,15 +27,31 @@ def sce(scores: Scores, bins: int = 15) -> float:
     probabilities should be near 0.
     """
     need_records(scores)
-    edges, k = Bins(bins), scores.n_classes
-    size = k * edges.count
+    cells, k = _Cells(Bins(bins)), scores.n_classes
+    size = k * cells.bins.count
     sums, rest, rows = zeros(size), zeros(size), max(_CELLS, size) // k
-    columns = np.arange(k) * edges.count
     for start in range(0, len(scores), rows):
         part = scores.take(np.arange(start, min(start + rows, len(scores))))
         probabilities = part.probabilities
-        place, gaps = places(probabilities, edges) + columns, probabilities.astype(np.float64)
+        place = part.known(cells) if isinstance(part, Draws) else cells.of(probabilities)
+        gaps = probabilities.astype(np.float64)
         gaps[np.arange(len(part)), part.known_labels] -= 1
         sums, lost = two_sum(sums, sums_by(place.ravel(), gaps.ravel(), size))
         rest += lost
     return float(np.abs(sums + rest).sum() / (len(scores) * k))
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Number of the bin of every probability, those of one class after those of another."""
+
+    bins: Bins
+
+    def __call__(self, scores: Scores) -> Ints:
+        return self.of(scores.probabilities)
+
+    def of(self, probabilities: Floats) -> Ints:
+        """Cells of an array of shape (n, k)."""
+        columns = np.arange(probabilities.shape[1]) * self.bins.count
+        result: Ints = places(probabilities, self.bins) + columns
+        return result

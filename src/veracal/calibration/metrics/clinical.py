@@ -16,6 +16,7 @@ from veracal.data.scores import Scores
 LARGEST_LOG_ODDS = math.log(2**53 - 1)  # beyond, a double cannot tell 1 - p from 1
 LARGEST_SLOPE = 100.0
 _STEPS, _SMALLEST, _CLOSE = 100, 1e-6, 1e-9  # of Newton's method
+_UNSEEN = 1e-15  # relative decrease of the loss that rounding hides
 
 
 def calibration_in_the_large(scores: Scores) -> float:
@@ -114,7 +115,8 @@ def _slope(odds: Floats, happened: Bools) -> float:
 def _logistic(columns: Floats, happened: Bools) -> Floats:
     """Coefficients of logistic regression where they are finite, by Newton's method.
 
-    Steps are halved until the loss falls; after one below 1e-9 the next would be rounding.
+    Steps are halved until the loss falls. One below 1e-9, or whose decrease rounding would
+    hide, is the last.
     """
     signed = np.where(happened, -1.0, 1.0) * columns
     line, loss = np.zeros(len(columns)), math.log(2.0)
@@ -122,7 +124,8 @@ def _logistic(columns: Floats, happened: Bools) -> Floats:
         p = expit(line @ signed)
         slopes, curvature = signed @ p, (signed * (p * (1 - p))) @ signed.T
         step: Floats = np.linalg.lstsq(curvature, slopes, rcond=None)[0]
-        if np.abs(step).max() < _CLOSE:
+        unseen = slopes @ step / 2 <= _UNSEEN * loss * len(happened)
+        if unseen or np.abs(step).max() < _CLOSE:
             line = line - step
             break
         size, found = 1.0, math.inf

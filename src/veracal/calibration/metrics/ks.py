@@ -3,7 +3,9 @@
 import numpy as np
 
 from veracal.calibration.metrics.demands import need_records
-from veracal.calibration.metrics.top_label import top_label
+from veracal.calibration.metrics.draws import sortable
+from veracal.calibration.metrics.sorting import sorted_columns
+from veracal.calibration.metrics.top_label import confidence_column, top_label
 from veracal.data.scores import Scores
 
 
@@ -19,8 +21,8 @@ def ks(scores: Scores) -> float:
     equal confidences enter together, so that the order of records does not matter.
     """
     outcomes = top_label(need_records(scores))
-    order = np.argsort(outcomes.probability)
-    ranked = outcomes.probability[order]
-    sums = np.cumsum(ranked - outcomes.happened[order])
+    values = sortable(scores, confidence_column, outcomes.probability[:, None])
+    (order,), (ranked,) = (columns.T for columns in sorted_columns(values))
+    sums = np.cumsum(outcomes.probability[order] - outcomes.happened[order])
     last = np.append(ranked[1:] > ranked[:-1], True)  # of each run of equal confidences
     return float(np.abs(sums[last]).max() / len(scores))

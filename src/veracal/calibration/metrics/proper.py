@@ -69,6 +69,9 @@ def nll_blocks(scores: Scores) -> Iterator[Floats]:
 def _parts(scores: Scores) -> Iterator[Scores]:
     """Some records at a time."""
     rows = max(1, _CELLS // scores.n_classes)
+    if len(scores) <= rows:
+        yield scores
+        return
     for start in range(0, len(scores), rows):
         yield scores.take(np.arange(start, min(start + rows, len(scores))))
 

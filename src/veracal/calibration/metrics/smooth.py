@@ -14,6 +14,7 @@ from veracal.calibration.metrics.top_label import top_label_blocks
 from veracal.data.scores import Scores
 
 _GRID = 2**12  # points of the unit interval on which residuals are smoothed
+_SILENT = 39.0  # from here on exp(-x²/2) is 0
 _BLOCK = 16_384  # events put on the grid at a time
 
 
@@ -66,7 +67,10 @@ def _smooth(parts: Iterable[Outcomes], bandwidth: float | None) -> float:
     frequencies = np.pi * np.arange(_GRID)
 
     def error(sigma: float) -> float:
-        damped = waves * np.exp(-((frequencies * sigma) ** 2) / 2)
+        scaled = frequencies * sigma
+        heard = int(np.searchsorted(scaled, _SILENT))
+        damped = np.zeros(_GRID)
+        damped[:heard] = waves[:heard] * np.exp(-(scaled[:heard] ** 2) / 2)
         return float(np.abs(idct(damped, norm="ortho")).sum())
 
     if bandwidth is not None:

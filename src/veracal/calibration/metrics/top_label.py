@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from veracal._types import Floats, Ints
+from veracal.calibration.metrics.draws import Draws
 from veracal.calibration.metrics.outcomes import Outcomes
 from veracal.data.scores import Scores
 
@@ -29,6 +30,9 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
     The results are those of ``scores.confidence`` and ``scores.correct``, whatever the
     blocks: of equal scores the first is the prediction.
     """
+    if isinstance(scores, Draws):
+        yield Outcomes(scores.known(confidence_column)[:, 0], scores.correct)
+        return
     labels, values, k = scores.known_labels, scores.values, scores.n_classes
     rows = max(1, min(_BYTES // (k * values.itemsize), len(scores)))
     room, starts = np.empty((3, rows * k), dtype=values.dtype), np.arange(rows) * k
@@ -42,6 +46,11 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
         yield Outcomes(
             top if scores.kind == "probabilities" else _confidence(part, top), correct
         )
+
+
+def confidence_column(scores: Scores) -> Floats:
+    """Confidence of every record, of shape (n, 1)."""
+    return top_label(scores).probability[:, None]
 
 
 def _own_and_rival(values: Floats, place: Ints, room: Floats) -> tuple[Floats, Floats]:
