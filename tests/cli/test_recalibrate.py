@@ -60,7 +60,8 @@ def test_a_private_map_is_near_the_open_one_and_charged(fitted, scores):
     assert written.value == pytest.approx(best.value, rel=0.15) and best.value > 1.7
     assert ledger.spent().epsilon == pytest.approx(20, abs=1e-5)
     assert found["epsilon"] == 20 and found["statement"]["epsilon"] == pytest.approx(20)
-    assert found["temperature"]["low"] < written.value < found["temperature"]["high"]
+    assert found["temperatures"]["temperature"]["low"] < written.value
+    assert written.value < found["temperatures"]["temperature"]["high"]
     mapped = load_scores("c.npz")
     assert np.array_equal(mapped.values, written.transform(scores).values)
     assert metrics.ece(mapped) < metrics.ece(scores) / 3
@@ -178,10 +179,11 @@ def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
     ("words", "kind"),
     [
         (["--method", "binning"], "binned"),
+        (["--method", "two-temperatures"], "two temperatures"),
         (["--method", "descent", "--delta", "1e-5", "--size", str(N)], "temperature"),
         (["--method", "platt", "--delta", "1e-5", "--size", str(N)], "platt"),
     ],
-    ids=["binning", "descent", "platt"],
+    ids=["binning", "two temperatures", "descent", "platt"],
 )
 def test_every_private_method(fitted, scores, words, kind):
     found = fitted("--epsilon", "8", *words, "--out", "c.parquet", "--map-out", "m.json")
@@ -190,6 +192,27 @@ def test_every_private_method(fitted, scores, words, kind):
     assert load_map("m.json").to_json() == found["map"]
     assert found["statement"]["delta"] == (1e-5 if len(words) > 2 else 0)
     assert found["statement"]["epsilon"] <= found["ledger"]["spent"]["epsilon"] + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["--epsilon", "1"], "temperature"),  # of the number of records nothing is declared
+        (["--epsilon", "1", "--size", "1499"], "temperature"),
+        (["--epsilon", "1", "--size", "1500"], "two temperatures"),
+        (["--epsilon", "0.5", "--size", "1500"], "temperature"),
+        (["--not-private", *QUICK], "temperature"),  # there are 1,200
+    ],
+)
+def test_the_best_map_is_chosen_by_what_is_declared(fitted, run, words, kind):
+    found = fitted(*words)
+    assert found["map"]["kind"] == kind
+    assert found["method"] == kind.replace(" ", "-")
+    names = {"temperature": {"temperature"}, "two temperatures": {"unsure", "sure"}}[kind]
+    assert set(found["temperatures"]) == (names if found["private"] else set())
+    if kind == "two temperatures" and found["private"]:
+        out = run("recalibrate", "p.npz", *words)[1]
+        assert "temperature, unsure found" in out and "for the sure (logits" in out
 
 
 def test_noise_for_figures_beside_gaussian_steps_is_in_the_total(fitted):
@@ -232,7 +255,9 @@ def test_a_pure_ledger_pays_for_no_gaussian_noise(fitted):
 # ---------------------------------------------------------------- not private
 
 
-@pytest.mark.parametrize("method", ["temperature", "platt", "binning", "isotonic", "beta"])
+@pytest.mark.parametrize(
+    "method", ["temperature", "two-temperatures", "platt", "binning", "isotonic", "beta"]
+)
 def test_every_open_method(fitted, run, scores, method):
     words = ["--not-private", "--method", method, *QUICK]
     found = fitted(*words, "--out", "c.npz")
@@ -336,7 +361,7 @@ def test_a_link_is_not_followed_by_force(fitted):
         (["--epsilon", "1", "--method", "platt"], "--method"),
         (["--epsilon", "1", "--method", "platt", "--delta", "1e-5"], "--method"),
         (["--epsilon", "1", "--delta", "1e-5"], "--method"),
-        (["--epsilon", "1", "--size", "5"], "--method"),
+        (["--epsilon", "1", "--method", "temperature", "--size", "5"], "--method"),
         (["--epsilon", "1", "--delta", "2"], "--delta"),
         (["--not-private", "--method", "platt", "--form", "cubic"], "--form"),
     ],

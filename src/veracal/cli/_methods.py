@@ -13,14 +13,31 @@ from veracal.calibration.fitters import (
     MapFitter,
     PlattScaling,
     TemperatureScaling,
+    TwoTemperatureScaling,
 )
-from veracal.calibration.maps import Binned, Identity, Map, Platt, Temperature
-from veracal.calibration.private import PrivateBinning, PrivatePlatt, PrivateTemperature
-from veracal.data import Scores
+from veracal.calibration.maps import (
+    Binned,
+    Identity,
+    Map,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+)
+from veracal.calibration.planning import is_enough_for_two
+from veracal.calibration.private import (
+    PrivateBinning,
+    PrivatePlatt,
+    PrivateTemperature,
+    PrivateTwoTemperatures,
+)
+from veracal.data import Estimate, Scores
+from veracal.privacy import Unit
+from veracal.privacy.costs.pure import MICRO
 
-PrivateMethod = PrivateTemperature | PrivatePlatt | PrivateBinning
-_PRIVATE = ("temperature", "descent", "platt", "binning")
-_OPEN = ("temperature", "platt", "binning", "isotonic", "beta")
+PrivateMethod = PrivateTemperature | PrivateTwoTemperatures | PrivatePlatt | PrivateBinning
+_BOTH = ("auto", "temperature", "two-temperatures", "platt", "binning")
+_PRIVATE = (*_BOTH, "descent")
+_OPEN = (*_BOTH, "isotonic", "beta")
 _FORMS = ("scalar", "vector", "matrix")
 _SHOWN = 8  # numbers of a map that are printed
 
@@ -36,6 +53,19 @@ def check_method(method: str, form: str, *, private: bool) -> None:
         raise typer.BadParameter(
             f"expected one of {', '.join(_FORMS)}, got {form!r}.", param_hint="--form"
         )
+
+
+def chosen(method: str, size: int | None, micro_epsilon: int | None) -> str:
+    """The method that 'auto' stands for, by what is declared; others as they are.
+
+    Without a size nothing is known of the number of records, which is private: one
+    temperature does well for any. Without an epsilon nothing is private, and the size known.
+    """
+    if method != "auto":
+        return method
+    epsilon = 1.0 if micro_epsilon is None else micro_epsilon / MICRO
+    two = is_enough_for_two(size or 0, epsilon, "add-remove", Unit())
+    return "two-temperatures" if two else "temperature"
 
 
 def private_fitter(
@@ -54,15 +84,25 @@ def private_fitter(
     told: dict[str, Any] = {"micro_epsilon": micro_epsilon, "classes": scores.n_classes}
     if method == "temperature":
         return PrivateTemperature("search", **told)
+    if method == "two-temperatures":
+        return PrivateTwoTemperatures(**told)
     told |= {"delta": delta, "size": size}
     if method == "descent":
         return PrivateTemperature("descent", **told)
     return PrivatePlatt(form, reads=scores.kind, **told)  # type: ignore[arg-type]
 
 
+def temperatures(fitter: PrivateMethod) -> dict[str, Estimate]:
+    """Temperatures that were fitted, with intervals; none of other maps."""
+    names = {"temperature": "temperature_", "unsure": "unsure_", "sure": "sure_"}
+    return {name: getattr(fitter, at) for name, at in names.items() if hasattr(fitter, at)}
+
+
 def open_fitter(method: str, *, form: str, bins: int) -> MapFitter:
     """A fitter that is not private."""
     match method:
+        case "two-temperatures":
+            return TwoTemperatureScaling()
         case "platt":
             return PlattScaling(form)  # type: ignore[arg-type]
         case "binning":
@@ -82,6 +122,9 @@ def words(map_: Map) -> str:
             return "none: scores stay as they are"
         case Temperature():
             return f"temperature {map_.value:.5g} (logits are divided by it)"
+        case TwoTemperatures():
+            ends = f"{1 / map_.unsure:.5g} for the unsure, {1 / map_.sure:.5g} for the sure"
+            return f"temperatures {ends} (logits are divided by one between them)"
         case Platt():
             return f"weights {_some(map_.weights)}; bias {_some(map_.bias)}"
         case Binned():

@@ -24,7 +24,7 @@ def facts(made: Repair) -> dict[str, Any]:
         "method": made.method,
         "private": made.private,
         "map": made.map.to_json(),
-        "temperature": None if made.temperature is None else plain(made.temperature),
+        "temperatures": {name: plain(found) for name, found in made.temperatures.items()},
         "epsilon": None if spent is None else spent.epsilon,
         "delta": None if spent is None else spent.delta,
         "statement": None if made.statement is None else made.statement.to_json(),
@@ -94,11 +94,10 @@ def show(made: Repair, name: str, ledger: str) -> None:
 def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
     """What there is to say of a map."""
     yield "map", _methods.words(made.map)
-    if made.temperature is not None:
-        found = made.temperature
-        if found.low is not None:
-            ends = f"{found.level:.0%} interval {found.low:.4g} to {found.high:.4g}"
-            yield "temperature found", f"{found.value:.5g}, {ends}"
+    for name, found in made.temperatures.items():
+        ends = f"{found.level:.0%} interval {found.low:.4g} to {found.high:.4g}"
+        which = name if name == "temperature" else f"temperature, {name}"
+        yield f"{which} found", f"{found.value:.5g}, {ends}"
     if made.guarded is not None:
         yield "guard", made.guarded.text()
     if made.spending is None or made.account is None:

@@ -1,7 +1,7 @@
 """A map fitted to a file of predictions: charged or not private, with figures of both sides."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,8 @@ class Repair:
     statement : Statement or None
         Of everything that was released; None where the map is not private.
     spending : Spending or None
-    temperature : Estimate or None
-        With its interval, where a private temperature was fitted.
+    temperatures : mapping of str to Estimate
+        With intervals, where private temperatures were fitted.
     guarded : Guarded or None
     released, internal : Sides or None
     account : mapping or None
@@ -92,7 +92,7 @@ class Repair:
     method: str
     statement: Statement | None = None
     spending: Spending | None = None
-    temperature: Estimate | None = None
+    temperatures: Mapping[str, Estimate] = field(default_factory=dict)
     guarded: Guarded | None = None
     released: Sides | None = None
     internal: Sides | None = None
@@ -165,7 +165,7 @@ def repaired(
             method,
             _paying.stated(items, spending.delta, holder.ledger.budget.unit, *covers),
             spending,
-            getattr(fitter, "temperature_", None),
+            _methods.temperatures(fitter),
             guarded,
             _released_sides(holder, scores, kept, spending, request, bins),
             internal_sides(scores, kept, bins, replicates) if internal else None,

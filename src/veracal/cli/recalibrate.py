@@ -48,17 +48,18 @@ def recalibrate(
     method: Annotated[
         str,
         typer.Option(
-            help="temperature (by private search), descent (a temperature by noisy gradients), "
-            "platt, binning; with --not-private also isotonic, beta."
+            help="temperature, two-temperatures (for unsure and sure predictions), auto (two "
+            "if --size and --epsilon are enough for them), descent (a temperature by noisy "
+            "gradients), platt, binning; with --not-private also isotonic, beta."
         ),
-    ] = "temperature",
+    ] = "auto",
     form: Annotated[str, typer.Option(help="Of platt: scalar, vector or matrix.")] = "vector",
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = 15,
     delta: Annotated[
         float | None, typer.Option(help="Failure probability, for descent and platt.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Declared records, for descent and platt.")
+        int | None, typer.Option(min=1, help="Declared records, for auto, descent and platt.")
     ] = None,
     guard: Annotated[
         float | None,
@@ -182,23 +183,26 @@ def _check_fit(fit: Fit, spending: "Spending | None") -> None:
             f"{fit.method} also needs --delta and --size, the declared number of records.",
             param_hint="--method",
         )
-    if not gaussian and (spending.delta or fit.size is not None):
+    if not gaussian and (spending.delta or (fit.size is not None and fit.method != "auto")):
         raise typer.BadParameter(
-            f"{fit.method} needs neither --delta nor --size.", param_hint="--method"
+            f"{fit.method} needs no --delta, and --size is for auto, descent and platt.",
+            param_hint="--method",
         )
 
 
 def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None") -> "Repair":
     """Fit a map, private if something is spent; what cannot be meant is a matter of usage."""
-    from veracal.cli._methods import private_fitter
+    from veracal.cli._methods import chosen, private_fitter
     from veracal.cli._repairing import repaired, repaired_openly
     from veracal.errors import VeracalError
 
     if spending is None:
-        return repaired_openly(scores, fit.method, fit.form, fit.bins, fit.replicates)
+        method = chosen(fit.method, len(scores), None)
+        return repaired_openly(scores, method, fit.form, fit.bins, fit.replicates)
+    method = chosen(fit.method, fit.size, spending.fit)
     try:
         fitter = private_fitter(
-            fit.method,
+            method,
             scores,
             micro_epsilon=spending.fit,
             delta=spending.delta or None,
@@ -209,7 +213,7 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
         return repaired(
             scores,
             fitter,
-            fit.method,
+            method,
             payer.place,
             spending,
             part=payer.part,
