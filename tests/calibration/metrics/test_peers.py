@@ -103,3 +103,18 @@ def test_relplot():
         assert ours == pytest.approx(theirs, abs=5e-4)
     binned = relplot.metrics.binnedECE(p, y, 15)
     assert metrics.binary_ece(made) == pytest.approx(binned, **CLOSE)
+
+
+def test_a_confidence_on_an_edge_is_one_bin_higher_elsewhere():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        netcal = pytest.importorskip(
+            "netcal.metrics", reason="the peers extra is not installed"
+        )
+        relplot = pytest.importorskip("relplot", reason="the peers extra is not installed")
+    made = Scores.from_probabilities([0.75, 0.8], [1, 0])
+    p, apart, together = made.values[:, 1], (0.25 + 0.8) / 2, abs(0.75 + 0.8 - 1) / 2
+    assert metrics.binary_ece(made, 4) == pytest.approx(apart)
+    assert netcal.ECE(4).measure(p, made.labels) == pytest.approx(together)
+    assert netcal.ECE(4).measure(made.values, made.labels) == pytest.approx(together)
+    assert relplot.metrics.binnedECE(p, made.labels, 4) == pytest.approx(together)
