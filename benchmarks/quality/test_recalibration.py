@@ -61,8 +61,9 @@ def calibrated(
 
 CONTENDERS: dict[str, Callable[..., object]] = {
     "uncalibrated": uncalibrated,
-    "reuse": partial(calibrated, how="reuse", method=PrivateTemperature),
-    "split": partial(calibrated, how="split", method=PrivateTemperature),
+    "reuse": partial(calibrated, how="reuse", method=lambda: None),
+    "reuse, one temperature": partial(calibrated, how="reuse", method=PrivateTemperature),
+    "split": partial(calibrated, how="split", method=lambda: None),
     "split, as the paper": partial(
         calibrated, how="split", method=partial(PrivateTemperature, "descent")
     ),

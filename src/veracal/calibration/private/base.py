@@ -7,9 +7,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from veracal.calibration.maps import Map
-from veracal.calibration.private.asking import stated, unit_of
+from veracal.calibration.private.asking import Ask, composed, planned, stated, unit_of
 from veracal.data import Scores
-from veracal.privacy import Release, Source, Statement
+from veracal.privacy import Event, Item, Relation, Release, Source, Statement, Unit
 
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
@@ -18,6 +18,23 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     map_: Map
     private_: bool
     releases_: tuple[Release, ...]
+
+    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
+        """Cost of one fit, known before any record is read."""
+        return composed(ask.event(relation, unit) for ask in self._asks())
+
+    def items(
+        self,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        part: str | None = None,
+    ) -> list[Item]:
+        """Lines of a plan, for a ledger that is opened for this fit."""
+        return planned(self._asks(), relation, unit, part)
+
+    def _asks(self) -> list[Ask]:
+        """The questions of a fit, each with its cost; for fitters that ask for pure noise."""
+        raise NotImplementedError
 
     def transform(self, scores: Scores) -> Scores:
         """Map scores, which are only read and may be anybody's."""

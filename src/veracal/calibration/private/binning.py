@@ -7,10 +7,10 @@ import numpy as np
 from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned
-from veracal.calibration.private.asking import Ask, planned, price
+from veracal.calibration.private.asking import Ask, price
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.queries import CorrectWrong
-from veracal.privacy import Event, Item, Relation, Source, Unit
+from veracal.privacy import Source
 
 COVERS = "the accuracies of all bins, and the counts they were made of"
 
@@ -55,19 +55,6 @@ class PrivateBinning(PrivateFitter):
         self.micro_epsilon = micro_epsilon
         self.bins = bins
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        return self._ask().event(relation, unit)
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        part: str | None = None,
-    ) -> list[Item]:
-        """Lines of a plan, for a ledger that is opened for this fit."""
-        return planned([self._ask()], relation, unit, part)
-
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Ask a source for counts.
 
@@ -77,7 +64,8 @@ class PrivateBinning(PrivateFitter):
         request : str, optional
             As of :meth:`PrivateTemperature.fit`.
         """
-        release = self._ask().of(source, request)
+        (ask,) = self._asks()
+        release = ask.of(source, request)
         bins = Bins(self.bins)
         accuracies, known = accuracies_of(
             release.values[0::2], release.values[1::2], release.noise_std, bins
@@ -85,9 +73,9 @@ class PrivateBinning(PrivateFitter):
         self.fallbacks_ = int((~known).sum())
         return self._keep(Binned(bins, accuracies), [release], source, covers=COVERS)
 
-    def _ask(self) -> Ask:
-        """The question."""
-        return Ask(CorrectWrong(Bins(self.bins)), price(self.epsilon, self.micro_epsilon))
+    def _asks(self) -> list[Ask]:
+        """The one question."""
+        return [Ask(CorrectWrong(Bins(self.bins)), price(self.epsilon, self.micro_epsilon))]
 
 
 def accuracies_of(

@@ -9,7 +9,7 @@ from scipy import stats
 from veracal import _checks
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
-from veracal.calibration.private.asking import Ask, composed, planned, price, split
+from veracal.calibration.private.asking import Ask, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.descent import DescentPlan, descend
 from veracal.calibration.private.probing import check_range, probed
@@ -124,7 +124,7 @@ class PrivateTemperature(PrivateFitter):
         """Cost of one fit, known before any record is read."""
         if self._descends():
             return self._plan().event(self._slope(START, 0), relation, unit)
-        return composed(ask.event(relation, unit) for ask in self._asks())
+        return super().event(relation, unit)
 
     def items(
         self,
@@ -135,7 +135,7 @@ class PrivateTemperature(PrivateFitter):
         """Lines of a plan, for a ledger that is opened for this fit."""
         if self._descends():
             return self._plan().items(self._slope(START, 0), relation, unit, part)
-        return planned(self._asks(), relation, unit, part)
+        return super().items(relation, unit, part)
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Ask a source until the temperature is known.

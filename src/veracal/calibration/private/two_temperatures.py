@@ -10,13 +10,13 @@ from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.maps.two_temperatures import STEEPEST
-from veracal.calibration.private.asking import Ask, composed, named, planned, price, split
+from veracal.calibration.private.asking import Ask, named, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.bending import Bend, Seen, as_slopes, bend, logs_within
 from veracal.calibration.private.probing import Probed, check_range, probed
 from veracal.calibration.queries import CorrectWrong, Gap, SureGaps, SureSlopes
 from veracal.data import Estimate
-from veracal.privacy import Event, Item, Query, Relation, Source, Unit
+from veracal.privacy import Query, Source
 
 SHARES = (10, 10, 10, 10, 20, 40)  # the counts, two gaps, slopes, then both gaps twice
 COVERS = "both temperatures, and every answer that led to them"
@@ -89,19 +89,6 @@ class PrivateTwoTemperatures(PrivateFitter):
         self.classes = classes
         self.inverses = inverses
         self.level = level
-
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        return composed(ask.event(relation, unit) for ask in self._asks())
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        part: str | None = None,
-    ) -> list[Item]:
-        """Lines of a plan, for a ledger that is opened for this fit."""
-        return planned(self._asks(), relation, unit, part)
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Ask a source until both temperatures are known.
