@@ -290,6 +290,61 @@ def test_a_model_that_cost_something_else_is_not_released(data, make_ledger):
         Holder(data, make_ledger()).fit(Model(told=0.7))
 
 
+ONCE = {"request": "study", "body": b"settings"}
+
+
+def test_a_model_that_is_kept_is_paid_for_once(data, make_ledger):
+    ledger, fits = make_ledger(), []
+
+    class Counts(Model):
+        def fit(self, X, y):
+            fits.append(len(X))
+            return super().fit(X, y)
+
+    holder = Holder(data, ledger)
+    first = holder.fit_once(Counts(), lambda model: b"weights %d" % len(fits), **ONCE)
+    again = holder.fit_once(Counts(), lambda model: b"weights %d" % len(fits), **ONCE)
+    assert first == again == b"weights 1" and fits == [len(data)]
+    assert ledger.spent().epsilon == 0.5
+    with pytest.raises(ConflictError):  # something else under the same id
+        holder.fit_once(Counts(), lambda model: b"", request="study", body=b"others")
+    with pytest.raises(ConflictError):
+        holder.fit_once(Counts(epsilon=0.1), lambda model: b"", **ONCE)
+    assert fits == [len(data)]
+
+
+def test_an_interrupted_fit_has_charged_nothing_and_can_be_made_again(data, make_ledger):
+    class Interrupted(Model):
+        def fit(self, X, y):
+            raise KeyboardInterrupt
+
+    ledger = make_ledger()
+    with pytest.raises(KeyboardInterrupt):
+        Holder(data, ledger).fit_once(Interrupted(), lambda model: b"", **ONCE)
+    assert ledger.spent().epsilon == 0 and ledger.entries() == ()
+    assert Holder(data, ledger).fit_once(Model(), lambda model: b"done", **ONCE) == b"done"
+
+
+def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make_ledger):
+    class Fails(Model):
+        def fit(self, X, y):
+            raise RuntimeError(f"row {X[0]}")
+
+    ledger = make_ledger()
+    for model in (Fails(), Model(), Model(told=0.7)):  # failing is an answer, too
+        with pytest.raises(AnswerError) as caught:
+            Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
+        assert "row" not in str(caught.value)
+    assert ledger.spent().epsilon == 0.5
+
+
+def test_a_kept_fit_that_cannot_be_paid_sees_no_record(data, make_ledger):
+    ledger, model = make_ledger(), Model(epsilon=1.5)
+    with pytest.raises(BudgetError):
+        Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
+    assert model.rows is None and ledger.spent().epsilon == 0
+
+
 def test_models_are_fitted_to_data(scores, make_ledger):
     with pytest.raises(DataError, match="a data set"):
         Holder(scores, make_ledger()).fit(Model())

@@ -189,6 +189,53 @@ class Holder:
         -------
         The model.
         """
+        event = self._cost(model)
+        self.ledger.charge(event, purpose, part=self.part)
+        return self._fitted(model, event, purpose)
+
+    def fit_once(
+        self,
+        model: Model,
+        keep: Callable[[Model], bytes],
+        *,
+        request: str,
+        body: bytes,
+        purpose: str = "training",
+    ) -> bytes:
+        """Fit a model and keep what it became in the ledger, in one transaction.
+
+        Asked for again, the same bytes come from the ledger and nothing is charged or fitted:
+        whoever lost the model, or was interrupted, gets the one that was paid for. A process
+        that is interrupted or killed before the end has charged nothing.
+
+        Parameters
+        ----------
+        model, purpose
+            As for :meth:`fit`.
+        keep : callable
+            Writes the fitted model as bytes, 256 MiB at most. They are released.
+        request : str
+            An id of the caller's.
+        body : bytes
+            Everything that tells this fit from another.
+
+        Raises
+        ------
+        AnswerError
+            If the fit failed. The charge stands.
+        """
+        event = self._cost(model)
+        return self.ledger.answer(
+            event,
+            purpose,
+            lambda: keep(self._fitted(model, event, purpose)),
+            request=request,
+            body=body,
+            part=self.part,
+        )
+
+    def _cost(self, model: PrivateModel) -> Event:
+        """What a model says it costs, if it can be fitted to these records at all."""
         records = self._records
         if not isinstance(records, Dataset):
             raise DataError("records", "a data set", "scores", "Fit where the features are.")
@@ -202,7 +249,12 @@ class Holder:
                 "a data set from which rows were dropped",
                 "Use an add-remove event, or declare how to fill in what is missing.",
             )
-        self.ledger.charge(event, purpose, part=self.part)
+        return event
+
+    def _fitted(self, model: Model, event: Event, purpose: str) -> Model:
+        """Fit a model that was paid for."""
+        records = self._records
+        assert isinstance(records, Dataset)
         if isinstance(model, RecordsModel):
             model.fit_records(records)
         else:
