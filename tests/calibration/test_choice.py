@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from veracal.calibration import Guard, PrivateCalibratedClassifier
+from veracal.calibration import (
+    Guard,
+    PrivateCalibratedClassifier,
+    PrivateTemperature,
+    PrivateTwoTemperatures,
+)
 from veracal.data import Dataset
 from veracal.privacy import Budget, Holder, Item, open_ledger
 from veracal.training import PrivateLogisticRegression
@@ -42,10 +47,13 @@ def test_two_temperatures_where_the_declared_size_is_enough(data, settings, kind
     assert fitted.event_ == fitted.event()
 
 
-def test_a_guard_takes_half_of_the_share(data):
-    assert model(size=2_000, guard=Guard()).fit_records(data).event_ is not None
-    names = {len(model(size=2_000, guard=guard).event().events) for guard in (None, Guard())}
-    assert names == {2, 3}
+def test_a_guard_takes_half_of_the_share_and_so_of_what_is_enough(data):
+    told = model(size=2_000, guard=Guard())  # 2,000 × 0.4 = 800, below 1,500
+    assert told.event().events[1] == PrivateTemperature(epsilon=0.4, classes=2).event()
+    fitted = told.fit_records(data)
+    assert fitted.event_ == told.event() and fitted.map_.kind != "two temperatures"
+    larger = model(size=2_000, guard=Guard(), share=0.2).event().events[1]
+    assert larger == PrivateTwoTemperatures(epsilon=0.8, classes=2).event()
 
 
 def test_a_size_that_only_the_data_set_declares_changes_no_cost(data, tmp_path):

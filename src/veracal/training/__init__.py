@@ -2,7 +2,7 @@
 
 from veracal.privacy import NotPrivate
 from veracal.training.ablation import Ablation
-from veracal.training.estimator import PrivateClassifier
+from veracal.training.estimator import PrivateEstimator
 from veracal.training.logistic import PrivateLogisticRegression
 from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
@@ -24,7 +24,7 @@ __all__ = [
     "NotPrivate",
     "ObjectivePerturbation",
     "OutputPerturbation",
-    "PrivateClassifier",
+    "PrivateEstimator",
     "PrivateLogisticRegression",
     "PrivatePipeline",
     "PrivateSearch",

@@ -30,7 +30,7 @@ from veracal.training.facts import (
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
 
 
-class PrivateClassifier(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
+class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     """A classifier that knows its cost before it sees a record.
 
     A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from veracal._types import Array, Floats, Ints
 from veracal.data.fixed_shape import at_places, places_alike
 from veracal.data.rows import MappedRows
-from veracal.training.estimator import PrivateClassifier
+from veracal.training.estimator import PrivateEstimator
 
 _BLOCK = 256  # rows multiplied together
 _SUMS = 40  # of made-up rows, of which some would show another order of additions
@@ -46,7 +46,7 @@ def _places(shape: tuple[int, int], dtype: Any) -> Ints:
     return places_alike(lambda rows: rows @ weights.T, made_up, tried)
 
 
-class LinearClassifier(PrivateClassifier):
+class LinearClassifier(PrivateEstimator):
     """A private classifier with ``coef_`` and ``intercept_``, in scikit-learn's shapes.
 
     Two classes have one row of weights, more have one row for each class. ``_one_vs_rest``

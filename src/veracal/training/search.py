@@ -23,7 +23,7 @@ from veracal.privacy import (
 )
 from veracal.privacy.costs.not_private import REPEATABLE
 from veracal.privacy.events import LAWS, Law
-from veracal.training.estimator import PrivateClassifier
+from veracal.training.estimator import PrivateEstimator
 from veracal.training.facts import Facts
 from veracal.training.made_up import made_up_like
 from veracal.training.steps import is_private_step
@@ -40,7 +40,7 @@ Setting = Mapping[str, Any]
 WINNER = "it is the winner of a search, whose statement counts"
 
 
-class PrivateSearch(Winner, PrivateClassifier):
+class PrivateSearch(Winner, PrivateEstimator):
     r"""Try settings of a private classifier and keep the best, charged for all of it.
 
     A random number of trials is made, each with a setting drawn afresh from a public list,

@@ -48,7 +48,7 @@ def test_it_repairs_what_one_temperature_leaves(rng):
         [ece(clone(fitter).fit(source).transform(unseen)) for _ in range(5)]
         for fitter in (PrivateTemperature(epsilon=0.1), PrivateTwoTemperatures(epsilon=0.1))
     )
-    assert np.mean(two) < 0.6 * np.mean(one) < 0.1 * ece(unseen) + np.mean(one)
+    assert np.mean(two) < 0.6 * np.mean(one) < 0.6 * ece(unseen)
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -90,15 +90,24 @@ def test_a_holder_charges_all_of_it_and_nothing_twice(holder, rng):
         clone(fitter).fit(source, request="again")
 
 
-def test_questions_depend_on_answers_alone(rng):
-    """Other records that get the same noisy answers are asked the same."""
-    scores = bent(2_000, 1.5, 0.7, rng)
-    first = Quick(scores, np.random.default_rng(1))
-    again = Quick(scores, np.random.default_rng(1))
-    for source in (first, again):
-        PrivateTwoTemperatures(epsilon=0.5).fit(source)
-    assert first.asked == again.asked
-    assert [micro for _, micro, _ in first.asked] == [50_000] * 4 + [100_000, 200_000]
+class SameForAll(Quick):
+    """A source whose answers are the same whatever its records are, noise included."""
+
+    def answer(self, query, *, micro_epsilon, request=None):
+        key = query.name, tuple(sorted(query.settings.items()))
+        self._exact[key] = np.full(query.entries, 90 << query.grid.bits)
+        return super().answer(query, micro_epsilon=micro_epsilon, request=request)
+
+
+def test_it_depends_on_answers_alone(rng):
+    """Other records that get the same noisy answers are asked the same, and end the same."""
+    said = []
+    for scores in (bent(2_000, 1.5, 0.7, rng), bent(2_000, 0.5, 1.0, rng), bent(3, 1, 1, rng)):
+        source = SameForAll(scores, np.random.default_rng(1))
+        found = PrivateTwoTemperatures(epsilon=0.5).fit(source)
+        said.append((source.asked, found.map_, found.unsure_, found.sure_))
+    assert said[0] == said[1] == said[2]
+    assert [micro for _, micro, _ in source.asked] == [50_000] * 4 + [100_000, 200_000]
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
