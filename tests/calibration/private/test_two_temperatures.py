@@ -48,7 +48,7 @@ def test_it_repairs_what_one_temperature_leaves(rng):
         [ece(clone(fitter).fit(source).transform(unseen)) for _ in range(5)]
         for fitter in (PrivateTemperature(epsilon=0.1), PrivateTwoTemperatures(epsilon=0.1))
     )
-    assert np.mean(two) < 0.6 * np.mean(one) < 0.6 * ece(unseen)
+    assert np.mean(two) < 0.6 * min(np.mean(one), ece(unseen))
 
 
 @pytest.mark.parametrize("classes", [2, 10])
