@@ -303,10 +303,13 @@ def test_steps_at_the_same_place_are_different_questions():
         ("descent", {"epsilon": 1.0}),
         ("descent", {"epsilon": 1.0, "delta": 1e-5}),
         ("descent", {"epsilon": 1.0, "delta": 1e-5, "size": 0}),
+        ("descent", {"epsilon": 1.0, "delta": 1e-5, "size": 9, "inverses": (2.0, 1.0)}),
         ("search", {}),
         ("search", {"epsilon": 1.0, "micro_epsilon": 5}),
         ("search", {"epsilon": 1.0, "inverses": (2.0, 1.0)}),
         ("search", {"epsilon": 1.0, "inverses": (0.0, 1.0)}),
+        ("search", {"epsilon": 1.0, "inverses": (1.0, 1e7)}),  # no map has it
+        ("search", {"epsilon": 1.0, "inverses": (1e-7, 1.0)}),
         ("search", {"epsilon": 1.0, "level": 1.0}),
         ("search", {"micro_epsilon": 3}),
         ("bisection", {"epsilon": 1.0}),

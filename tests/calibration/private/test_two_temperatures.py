@@ -167,6 +167,7 @@ def test_maps_stay_within_what_a_map_may_be():
         {},
         {"epsilon": 1.0, "micro_epsilon": 5},
         {"epsilon": 1.0, "inverses": (2.0, 1.0)},
+        {"epsilon": 1.0, "inverses": (1.0, 1e7)},
         {"epsilon": 1.0, "level": 1.0},
         {"micro_epsilon": 3},
     ],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from veracal import _checks
+from veracal.calibration.maps.temperature import LEAST_INVERSE, MOST_INVERSE
 from veracal.calibration.private.asking import Ask, named
 from veracal.calibration.private.search import Probe, Setting, posterior
 from veracal.calibration.queries import Gap
@@ -69,9 +70,12 @@ def probed(
 
 
 def check_range(inverses: tuple[float, float]) -> tuple[float, float]:
-    """A public range of inverse temperatures, checked."""
+    """A public range of inverse temperatures that a map may have, checked."""
     low, high = inverses
     _checks.positive(least_inverse=low, most_inverse=high)
-    if not low < high:
-        raise ValueError(f"Expected a range of inverses, got inverses={inverses!r}.")
+    if not LEAST_INVERSE <= low < high <= MOST_INVERSE:
+        raise ValueError(
+            f"Expected a range of inverses between {LEAST_INVERSE:g} and {MOST_INVERSE:g}, got "
+            f"inverses={inverses!r}."
+        )
     return float(low), float(high)

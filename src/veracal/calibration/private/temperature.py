@@ -183,7 +183,6 @@ class PrivateTemperature(PrivateFitter):
 
     def _asks(self) -> list[Ask]:
         """The questions of a search, with places for temperatures that are not known yet."""
-        check_range(self.inverses)
         parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
         gap = Gap(classes=self.classes)
         return [Ask(CorrectWrong(Bins(1)), parts[0]), *(Ask(gap, part) for part in parts[1:])]
@@ -205,6 +204,7 @@ class PrivateTemperature(PrivateFitter):
     def _descends(self) -> bool:
         """Which method it is."""
         _checks.one_of(("search", "descent"), method=self.method)
+        check_range(self.inverses)
         if not 0 < self.level < 1:
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
         return self.method == "descent"
