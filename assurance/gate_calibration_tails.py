@@ -4,6 +4,7 @@ The tail audit of the gate `tails`, on neighbors that reach the sensitivity of t
 calibration, and on the yes or no of the guard.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from assurance.calibrations import FLIP, holder
 from assurance.gate_tails import ADD, NONE, RIGHT, WRONG, Case, certified, drawn, gaussian, once
 from assurance.ledgers import Patches, patched
 from veracal.calibration.bins import Bins
+from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.private import guard
-from veracal.calibration.queries import AbsoluteGaps, BinnedGap, BrierGain, Gap
+from veracal.calibration.queries import AbsoluteGaps, BinnedGap, BrierGain, Gap, SureGaps
 from veracal.data import Scores
 
 NAME = "calibration_tails"
@@ -28,6 +30,21 @@ def among(row: np.ndarray, label: int) -> Scores:
     return Scores.from_logits(rows, [1] * 33 + [label])
 
 
+@dataclass(frozen=True)
+class OfTheSure:
+    """The second of both gaps, in which a sure record shows whole."""
+
+    both: SureGaps
+    entries: int = 1
+
+    def __getattr__(self, name: str):
+        return getattr(self.both, name)
+
+    def evaluate(self, records) -> np.ndarray:
+        return self.both.evaluate(records)[1:]
+
+
+BOTH = OfTheSure(SureGaps(TwoTemperatures(1.0, 1.0)))
 SURE_WRONG = among(1000.0 * np.eye(TWENTY)[0], 1)
 UNSURE_RIGHT = among(np.zeros(TWENTY), 0)
 SHARP = [
@@ -35,10 +52,12 @@ SHARP = [
     Case(AbsoluteGaps(), SURE_WRONG, UNSURE_RIGHT, "replace-one", once),
     Case(BrierGain(FLIP), WRONG, RIGHT, "replace-one", once),
     Case(Gap(classes=2), WRONG, NONE, "add-remove", once),
+    Case(BOTH, WRONG, NONE, "add-remove", once),
 ]
 SAFE = [
     Case(AbsoluteGaps(Bins(1)), RIGHT, WRONG, "replace-one", once),
     Case(BrierGain(FLIP), WRONG, NONE, "add-remove", once),
+    Case(BOTH, SURE_WRONG, UNSURE_RIGHT, "replace-one", once),
     Case(Gap(classes=TWENTY), SURE_WRONG, UNSURE_RIGHT, "replace-one", once),
 ]
 
@@ -57,6 +76,7 @@ def decided(source, map_) -> int:
 
 DECIDED = decided
 SENSITIVITY, EVALUATE = BinnedGap.sensitivity, BrierGain.evaluate
+GAPS = SureGaps.evaluate
 BY_BIN = "veracal.calibration.queries.binned.ByBin.sensitivity"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -69,6 +89,11 @@ MUTANTS: dict[str, Patches] = {
     "gain moved by 1 under replace-one": {
         "veracal.calibration.queries.scalars.BrierGain.sensitivity": lambda self, relation: (
             self.bounds.reach
+        )
+    },
+    "gaps of the sure twice as large as stated": {
+        "veracal.calibration.queries.sure.SureGaps.evaluate": lambda self, records: (
+            2 * GAPS(self, records)
         )
     },
     "guard without noise": {f"{__name__}.decided": unnoised},

@@ -142,7 +142,8 @@ def test_what_makes_no_sense_is_refused(changes, said) -> None:
     [
         (25_000, 0.06, "add-remove", Unit(), True),
         (24_999, 0.06, "add-remove", Unit(), False),
-        (25_000, 0.06, "replace-one", Unit(), False),
+        (49_999, 0.06, "replace-one", Unit(), False),
+        (50_000, 0.06, "replace-one", Unit(), True),
         (25_000, 0.06, "add-remove", Unit("patient", 2), False),
         (0, 5.0, "add-remove", Unit(), False),
     ],
@@ -182,7 +183,31 @@ def test_the_error_of_two_is_that_of_simulated_fits() -> None:
     for _ in range(30):
         fitted = PrivateTwoTemperatures(epsilon=plan.epsilon).fit(Quick(scores, rng))
         found.append(np.abs(fitted.transform(scores).confidence - best.confidence).mean())
-    assert 0.3 < np.mean(found) / plan.ece_error < 1.5
+    assert 0.3 < np.mean(found) / plan.ece_error < 2
+    assert plan.temperature_error is None and "off by" not in plan.text()
+
+
+def test_the_share_of_two_is_the_least_that_keeps_the_error_too() -> None:
+    plan = plan_recalibration(10_000, 10, Budget(8.0, 1e-5), error=0.001)
+    assert plan.temperatures == 2 and 0.02 < plan.share < 0.1
+    assert plan.enough and plan.ece_error == pytest.approx(0.001, rel=1e-4)
+    adding, replacing = (
+        plan_recalibration(10_000, 10, Budget(16.0, 1e-5, relation), error=error)
+        for relation, error in (("add-remove", 0.001), ("replace-one", 0.002))
+    )
+    assert adding.temperatures == replacing.temperatures == 2
+    assert replacing.share == pytest.approx(adding.share)  # twice the noise
+
+
+def test_one_temperature_does_better_below() -> None:
+    """On scores that one temperature repairs, and hardly any budget."""
+    rng = np.random.default_rng(5)
+    scores = made(1_500, 5, 3.0, 0.6, rng)
+    one, two = (
+        [ece(m(epsilon=0.1).fit(Quick(scores, rng)).transform(scores)) for _ in range(60)]
+        for m in (PrivateTemperature, PrivateTwoTemperatures)
+    )
+    assert np.mean(one) < np.mean(two)
 
 
 def test_it_is_said_in_words_and_as_json() -> None:

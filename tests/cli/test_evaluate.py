@@ -423,3 +423,36 @@ def test_where_only_ascii_is_shown_the_drawing_is_ascii(scores, monkeypatch):
 
     monkeypatch.setattr(sys, "stdout", Old())
     assert _curve.marks() == _curve.ASCII
+
+
+# ---------------------------------------------------------------- who listens
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_result_that_cannot_be_written_is_told_in_a_line(words):
+    np.savez("p.npz", logits=made(50)[0], labels=made(50)[1])
+    line = ["evaluate", "p.npz", "--replicates", "0", *words]
+    command = [sys.executable, "-c", "from veracal.cli import main; main()", *line]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: the result could not be written: No space left on device.\n"
+
+
+def test_a_closed_stdout_is_no_error(run, monkeypatch):
+    np.savez("p.npz", logits=made(50)[0], labels=made(50)[1])
+    monkeypatch.setattr(sys, "stdout", None)
+    code, _, err = run("evaluate", "p.npz", "--replicates", "0")
+    sys.stdout.close()
+    assert (code, err) == (0, "")
+
+
+def test_sets_of_one_file_are_asked_of_apart(run):
+    (sure, y), (unsure, z) = made(), made(factor=0.5, seed=1)
+    np.savez("p.npz", logits_a=sure, labels_a=y, logits_b=unsure, labels_b=z)
+    open_ledger("two.ledger", Budget(40.0))
+    words = ["recalibrate", "p.npz", "--epsilon", "20", "--ledger", "two.ledger", "--json"]
+    found = [json.loads(run(*words, "--part", part)[1])["map"]["inverse"] for part in "ab"]
+    assert found[0] < 0.7 < 1.5 < found[1]
+    assert Ledger("two.ledger").spent().epsilon == 40.0

@@ -238,6 +238,12 @@ def test_the_ledger_says_whom_to_protect(run):
     assert load_scores("c.csv", unit="who").units is not None
 
 
+def test_the_best_map_is_chosen_for_whom_the_ledger_protects(fitted):
+    words = ["--epsilon", "1", "--size", "2000", *LEDGER]
+    open_ledger("study.ledger", Budget(1.0, relation="replace-one"))
+    assert fitted(*words)["map"]["kind"] == "temperature"
+
+
 def test_a_part_pays_for_itself(fitted):
     open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
     fitted("--epsilon", "0.7", *LEDGER, "--ledger-part", "test")

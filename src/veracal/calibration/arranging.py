@@ -181,6 +181,11 @@ def _method(wishes: Wishes) -> Any:
         )
     method = _best(wishes) if wishes.method is None else clone(wishes.method)
     known = method.get_params(deep=False)
+    if known.get("reads") == "probabilities":
+        raise ValueError(
+            f"Expected a fitter that reads logits, which the map is fitted to, got {method!r}. "
+            "Leave reads out."
+        )
     if known.get("epsilon") is None and known.get("micro_epsilon") is None:
         method.set_params(epsilon=_beside(wishes))
     # The number of records is a divisor where it is one at all: it is in no event.

@@ -22,11 +22,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from veracal import _checks
+from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.two_temperatures import ENOUGH, PrivateTwoTemperatures
-from veracal.calibration.queries import Gap
+from veracal.calibration.queries import Gap, SureGaps
 from veracal.privacy import Budget, Relation, Unit
 from veracal.privacy.costs.pure import MICRO
 
@@ -58,9 +59,11 @@ class RecalibrationPlan:
     ece_error : float
         Most that noise adds to the expected calibration error, on average over the noise. It
         is also how far it puts mean confidence and accuracy apart. For two temperatures it is
-        that of the unsure and of the sure together, which is near the most but no bound.
-    temperature_error : float
-        Expected relative error of one temperature, by the curve: within a factor of two.
+        that of the unsure and of the sure together, which the real error is near, within a
+        factor of two.
+    temperature_error : float or None
+        Expected relative error of one temperature, by the curve: within a factor of two. None
+        for two, of which each may be further off than their effect shows.
     sampling_error : float
         How far the accuracy of n records is from that of the population, on average: no
         budget makes up for it.
@@ -74,7 +77,7 @@ class RecalibrationPlan:
     epsilon: float
     error: float
     ece_error: float
-    temperature_error: float
+    temperature_error: float | None
     sampling_error: float
 
     @property
@@ -90,11 +93,15 @@ class RecalibrationPlan:
         """The advice as a paragraph."""
         met = "" if self.enough else f" That is more than the {self.error:.3g} asked for."
         what = ("one temperature", "two temperatures")[self.temperatures - 1]
+        noise = f"adds {self.ece_error:.2g} at most to the calibration error, on average"
+        if self.temperature_error is None:
+            noise = f"adds about {self.ece_error:.2g} to the calibration error, on average"
+        else:
+            noise += f", and puts it off by about {100 * self.temperature_error:.2g} %"
         return (
             f"Spend {100 * self.share:.2g} % of epsilon, {self.epsilon:.3g}, on {what}. Noise "
-            f"then adds {self.ece_error:.2g} at most to the calibration error, on average, and "
-            f"puts a temperature off by about {100 * self.temperature_error:.2g} %.{met} Which "
-            f"{self.n:,} records there are makes {self.sampling_error:.2g} by itself."
+            f"then {noise}.{met} Which {self.n:,} records there are makes "
+            f"{self.sampling_error:.2g} by itself."
         )
 
 
@@ -147,11 +154,13 @@ def plan_recalibration(
         raise ValueError(f"Expected most between 0 and 1, got most={most!r}.")
     reach = _reach(classes, budget) / n
     share = min(max(reach / (error * budget.epsilon), LEAST), largest)
+    two = is_enough_for_two(n, share * budget.epsilon, budget.relation, budget.unit)
+    if two:
+        reach = _reach_of_two(budget) / n
+        share = min(max(reach / (error * budget.epsilon), LEAST), largest)
     least, top = (part * budget.epsilon * MICRO for part in (share, largest))
     micro = max(min(math.ceil(least), math.floor(top)), 1)
-    two = is_enough_for_two(n, micro / MICRO, budget.relation, budget.unit)
-    noise = 2 * _LAST / _LAST_OF_TWO if two else 1.0
-    ece_error = min(noise * reach * MICRO / micro, 1.0)
+    ece_error = min(reach * MICRO / micro, 1.0)
     return RecalibrationPlan(
         int(n),
         int(classes),
@@ -161,14 +170,14 @@ def plan_recalibration(
         micro / MICRO,
         float(error),
         ece_error,
-        ece_error / confidence_slope(accuracy, classes),
+        None if two else ece_error / confidence_slope(accuracy, classes),
         math.sqrt(2 / math.pi * accuracy * (1 - accuracy) / n),
     )
 
 
 def is_enough_for_two(n: int, epsilon: float, relation: Relation, unit: Unit) -> bool:
     """Whether two temperatures can be expected to do better than one."""
-    return n * epsilon >= ENOUGH * _row(2, relation) * unit.at_most
+    return n * epsilon >= ENOUGH * _both(relation) * unit.at_most
 
 
 def fitter_for(n: int, epsilon: float, relation: Relation, unit: Unit) -> PrivateFitter:
@@ -191,6 +200,17 @@ def confidence_slope(accuracy: float, classes: int) -> float:
 def _reach(classes: int, budget: Budget) -> float:
     """Expected noise of the last answer, in records, for an epsilon of one."""
     return _row(classes, budget.relation) * budget.unit.at_most / _LAST
+
+
+def _reach_of_two(budget: Budget) -> float:
+    """The same for two temperatures, whose last answer has two numbers."""
+    return 2 * _both(budget.relation) * budget.unit.at_most / _LAST_OF_TWO
+
+
+def _both(relation: Relation) -> float:
+    """Most that one record moves both gaps together."""
+    gaps = SureGaps(TwoTemperatures(1.0, 1.0))
+    return gaps.sensitivity(relation) * gaps.grid.step
 
 
 def _row(classes: int, relation: Relation) -> float:

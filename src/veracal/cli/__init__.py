@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from veracal import __version__
-from veracal.cli._show import prepare_streams, status
+from veracal.cli._show import drop_stdout, prepare_streams, status
 from veracal.errors import VeracalError
 
 # Groups of commands and the modules that hold them. A module is imported when it is asked
@@ -91,4 +91,8 @@ def main() -> None:
         app(prog_name="veracal")
     except VeracalError as error:
         status("error: " + " ".join(str(error).split()))
+        sys.exit(1)
+    except OSError as error:  # of stdout; files have errors of ours
+        drop_stdout()
+        status(f"error: the result could not be written: {error.strerror or error}.")
         sys.exit(1)

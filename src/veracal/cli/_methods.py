@@ -31,8 +31,7 @@ from veracal.calibration.private import (
     PrivateTwoTemperatures,
 )
 from veracal.data import Estimate, Scores
-from veracal.privacy import Unit
-from veracal.privacy.costs.pure import MICRO
+from veracal.privacy import Budget
 
 PrivateMethod = PrivateTemperature | PrivateTwoTemperatures | PrivatePlatt | PrivateBinning
 _BOTH = ("auto", "temperature", "two-temperatures", "platt", "binning")
@@ -55,16 +54,23 @@ def check_method(method: str, form: str, *, private: bool) -> None:
         )
 
 
-def chosen(method: str, size: int | None, micro_epsilon: int | None) -> str:
+def chosen(method: str, size: int | None, budget: Budget) -> str:
     """The method that 'auto' stands for, by what is declared; others as they are.
 
     Without a size nothing is known of the number of records, which is private: one
-    temperature does well for any. Without an epsilon nothing is private, and the size known.
+    temperature does well for any.
+
+    Parameters
+    ----------
+    method : str
+    size : int or None
+        Declared number of records.
+    budget : Budget
+        What the map may cost, and whom that protects.
     """
     if method != "auto":
         return method
-    epsilon = 1.0 if micro_epsilon is None else micro_epsilon / MICRO
-    two = is_enough_for_two(size or 0, epsilon, "add-remove", Unit())
+    two = is_enough_for_two(size or 0, budget.epsilon, budget.relation, budget.unit)
     return "two-temperatures" if two else "temperature"
 
 

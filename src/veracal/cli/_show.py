@@ -3,10 +3,12 @@
 import codecs
 import io
 import json as _json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -43,11 +45,25 @@ def _escape(character: str) -> str:
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr escape what their encoding lacks, instead of failing."""
+    """Let stdout and stderr escape what their encoding lacks, instead of failing.
+
+    Where one of them was closed, what is written to it goes nowhere.
+    """
     codecs.register_error("veracal-escape", _replace)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="veracal-escape")
+
+
+def drop_stdout() -> None:
+    """Let what is left for stdout go nowhere, so that leaving is no second error."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:

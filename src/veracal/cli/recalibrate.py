@@ -1,6 +1,6 @@
 """The command that repairs calibration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -195,11 +195,15 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
     from veracal.cli._methods import chosen, private_fitter
     from veracal.cli._repairing import repaired, repaired_openly
     from veracal.errors import VeracalError
+    from veracal.privacy import Budget, Ledger
+    from veracal.privacy.costs.pure import MICRO
 
     if spending is None:
-        method = chosen(fit.method, len(scores), None)
+        method = chosen(fit.method, len(scores), Budget(1.0))  # as if for an epsilon of 1
         return repaired_openly(scores, method, fit.form, fit.bins, fit.replicates)
-    method = chosen(fit.method, fit.size, spending.fit)
+    there = _paying.is_there(payer.place)
+    protects = Ledger(payer.place).budget if there else Budget(1.0)
+    method = chosen(fit.method, fit.size, replace(protects, epsilon=spending.fit / MICRO))
     try:
         fitter = private_fitter(
             method,

@@ -256,6 +256,7 @@ def estimate(
     ).tolist()  # no interpolation, which infinite values would not survive
     if interval == "basic" and np.isfinite([value, low, high]).all():
         low, high = np.clip([2 * value - high, 2 * value - low], *within).tolist()
+        low, high = min(low, value), max(high, value)  # a figure beside its interval puzzles
     return Estimate(value, low, high, level, n)
 
 

@@ -103,7 +103,11 @@ def _npz(file: BinaryIO, kind: str, columns: Columns) -> None:
 
 def _parquet(file: BinaryIO, kind: str, columns: Columns) -> None:
     """One column of lists for the scores."""
-    pl.DataFrame({k: _series(k, v) for k, v in columns.items()}).write_parquet(file)
+    table = pl.DataFrame({k: _series(k, v) for k, v in columns.items()})
+    try:
+        table.write_parquet(file)
+    except pl.exceptions.ComputeError as cause:  # what polars makes of a disk that is full
+        raise OSError(str(cause)) from cause
 
 
 def _csv(file: BinaryIO, kind: str, columns: Columns) -> None:

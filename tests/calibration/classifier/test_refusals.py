@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
 from veracal.calibration.arranging import Guard
+from veracal.calibration.private import PrivatePlatt
 from veracal.privacy import Unit
 from veracal.training import NormClipper, make_private_pipeline
 
@@ -25,6 +26,7 @@ from veracal.training import NormClipper, make_private_pipeline
         ({"unit": "patient"}, "unit to be a Unit or None"),
         ({"size": 0}, "integer size >= 1"),
         ({"method": "temperature"}, "a private fitter such as"),
+        ({"method": PrivatePlatt(reads="probabilities")}, "a fitter that reads logits"),
         ({"unit": Unit("patient", 2)}, "the same unit"),
         ({"relation": "replace-one"}, "the same relation"),
         ({"level": "nothing", "epsilon": 1.0}, "a parameter of"),

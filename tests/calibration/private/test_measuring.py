@@ -220,6 +220,7 @@ def test_groups_must_be_those_declared(holder, rng):
     source = holder(with_groups(50, rng))
     with pytest.raises(DataError, match="declare"):
         measure_private(source, epsilon=0.5, group="age", group_names=("old", "young"))
+    assert not list(source.ledger.entries())  # told before anything was charged
 
 
 @pytest.mark.parametrize(

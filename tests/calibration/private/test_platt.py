@@ -80,6 +80,21 @@ def test_other_classes_than_declared_are_refused_before_a_charge(holder, rng):
     assert [used for _, used in source.ledger.planned()] == [0]
 
 
+def test_scores_of_another_kind_than_it_reads_are_refused_before_a_charge(holder, rng):
+    fitter = PrivatePlatt(
+        epsilon=1.0, delta=1e-5, classes=3, size=100, steps=2, reads="probabilities"
+    )
+    source = holder(shifted(100, rng), Budget(1.0, 1e-5), kind="plan", plan=fitter.items())
+    with pytest.raises(DataError, match="expected probabilities"):
+        fitter.fit(source)
+    assert [used for _, used in source.ledger.planned()] == [0]
+
+
+def test_classes_that_were_not_declared_are_asked_for():
+    with pytest.raises(ValueError, match="got classes=None. Declare classes="):
+        PrivatePlatt(epsilon=1.0, delta=1e-5, size=100).event()
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -107,7 +107,7 @@ def test_it_depends_on_answers_alone(rng):
         found = PrivateTwoTemperatures(epsilon=0.5).fit(source)
         said.append((source.asked, found.map_, found.unsure_, found.sure_))
     assert said[0] == said[1] == said[2]
-    assert [micro for _, micro, _ in source.asked] == [50_000] * 4 + [100_000, 200_000]
+    assert [micro for _, micro, _ in source.asked] == [50_000, 45_000, 55_000, 50_000, 100_000, 200_000]
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
@@ -159,6 +159,26 @@ def test_maps_stay_within_what_a_map_may_be():
     found = mapped(2.0, np.array([30.0, -30.0]))
     assert found.unsure > found.sure and math.log(found.unsure / found.sure) < 4
     assert mapped(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
+    for at in (1e-6, 1e6):
+        for move in (-50.0, 50.0):
+            assert 1e-6 <= mapped(at, np.full(2, move)).sure <= 1e6
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_logits_far_from_right_are_not_thrown_further(classes, rng):
+    """Where one temperature lies outside the public range, answers near its end mislead."""
+    scores = miscalibrated(5_000, 1 / 100, rng, classes=classes)
+    source = Quick(scores, rng)
+    for _ in range(10):
+        found = PrivateTwoTemperatures(epsilon=5.0).fit(source).map_
+        assert max(found.sure, found.unsure) < 20 * math.e**2
+        assert ece(found.transform(scores)) < ece(scores)
+
+
+def test_no_question_is_asked_twice_for_one_price():
+    fitter = PrivateTwoTemperatures(epsilon=1.0)
+    asked = [(ask.query.name, ask.micro_epsilon) for ask in fitter._asks()]
+    assert len(set(asked)) == len(asked)
 
 
 @pytest.mark.parametrize(

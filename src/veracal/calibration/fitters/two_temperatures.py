@@ -1,7 +1,5 @@
 """The two temperatures under which labels are likeliest."""
 
-import math
-
 import numpy as np
 from scipy.optimize import Bounds, minimize
 
@@ -9,6 +7,7 @@ from veracal._types import Floats
 from veracal.calibration.fitters.base import MapFitter
 from veracal.calibration.fitters.temperature import TemperatureScaling, label_gaps
 from veracal.calibration.maps import TwoTemperatures
+from veracal.calibration.maps.temperature import LEAST_INVERSE, MOST_INVERSE
 from veracal.calibration.maps.two_temperatures import STEEPEST
 from veracal.calibration.metrics.proper import nll
 from veracal.data.scores import Scores
@@ -58,7 +57,7 @@ class TwoTemperatureScaling(MapFitter):
             bounds=Bounds(-reach, reach),
             options={"ftol": 1e-15, "gtol": 1e-9},
         )
-        unsure, sure = (at * math.exp(move) for move in found.x)
+        unsure, sure = np.clip(at * np.exp(found.x), LEAST_INVERSE, MOST_INVERSE).tolist()
         return TwoTemperatures(unsure, sure, at)
 
     def _loss(self, mapped: Scores, given: Scores) -> float:

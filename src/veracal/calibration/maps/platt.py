@@ -73,8 +73,8 @@ class Platt(Map):
         """What W is: 'scalar', 'vector' or 'matrix'."""
         return _FORMS[np.ndim(self.weights)]
 
-    def transform(self, scores: Scores) -> Scores:
-        """Scores of the same kind."""
+    def check(self, scores: Scores) -> None:
+        """Refuse scores of another width or kind than this map is for."""
         check_width(scores, len(self.bias), self.kind)
         if self.reads not in (None, scores.kind):
             raise DataError(
@@ -83,6 +83,10 @@ class Platt(Map):
                 scores.kind,
                 f"Pass {self.reads}, or fit another map.",
             )
+
+    def transform(self, scores: Scores) -> Scores:
+        """Scores of the same kind."""
+        self.check(scores)
         z = readable_logits(scores)
         logits = z @ np.asarray(self.weights).T if self.form == "matrix" else z * self.weights
         return from_logits(scores, logits + self.bias)

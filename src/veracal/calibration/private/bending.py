@@ -116,10 +116,3 @@ def _chance(slopes: Floats, setting: Setting) -> Floats:
     odds = max(abs(float(logit(setting.accuracy))), _LEAST_ODDS)
     result: Floats = slopes / odds
     return result
-
-
-def logs_within(moves: Floats, steepest: float) -> tuple[float, float]:
-    """Both logarithms, no further apart than a map may have them."""
-    middle = float(moves.mean())
-    half = float(np.clip((moves[1] - moves[0]) / 2, -steepest / 2, steepest / 2))
-    return middle - half, middle + half

@@ -115,7 +115,10 @@ def measure_private(
         group_names=group_names,
         by_bins=isinstance(source, Pool),
     )
-    releases = {name: ask.of(source, named(request, name)) for name, ask in plan.asks.items()}
+    # Of groups first: if the records have none such, that is told before anything is charged.
+    order = sorted(plan.asks, key=lambda name: not name.endswith(f" by {group}"))
+    given = {name: plan.asks[name].of(source, named(request, name)) for name in order}
+    releases = {name: given[name] for name in plan.asks}
     names = () if plan.groups is None else plan.groups.names
     told = {
         name: figures_of(plan, _answers(releases, f" by {group}", len(names), i), level)

@@ -129,8 +129,12 @@ class PrivatePlatt(PrivateFitter):
     def _start(self) -> Floats:
         """The map that changes nothing, as a vector: weights, then bias."""
         _checks.one_of(FORMS, form=self.form)
-        _checks.whole(classes=self.classes or 0, least=2)
-        assert self.classes is not None
+        if self.classes is None:
+            raise ValueError(
+                "Expected the number of classes, which must be public, got classes=None. "
+                "Declare classes=..."
+            )
+        _checks.whole(classes=self.classes, least=2)
         k = int(self.classes)
         if self.form == "matrix" and k > _MOST_CLASSES:
             raise ValueError(

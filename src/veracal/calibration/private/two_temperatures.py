@@ -9,16 +9,19 @@ from scipy import stats
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import TwoTemperatures
+from veracal.calibration.maps.temperature import MOST_INVERSE
 from veracal.calibration.maps.two_temperatures import STEEPEST
 from veracal.calibration.private.asking import Ask, named, price, split
 from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.private.bending import Bend, Seen, as_slopes, bend, logs_within
+from veracal.calibration.private.bending import Bend, Seen, as_slopes, bend
 from veracal.calibration.private.probing import Probed, check_range, probed
 from veracal.calibration.queries import CorrectWrong, Gap, SureGaps, SureSlopes
 from veracal.data import Estimate
 from veracal.privacy import Query, Source
 
-SHARES = (10, 10, 10, 10, 20, 40)  # the counts, two gaps, slopes, then both gaps twice
+# The counts, two gaps, slopes, then both gaps twice. No two shares of one question are equal:
+# asked again at the same temperature it would be the same question, with the same noise.
+SHARES = (10, 9, 11, 10, 20, 40)
 COVERS = "both temperatures, and every answer that led to them"
 ENOUGH = 1_500  # records times epsilon from which on two do better than one
 _FINEST = 2.0**-16  # inverse temperatures are multiples of it
@@ -32,9 +35,10 @@ class PrivateTwoTemperatures(PrivateFitter):
     :math:`(1-s) g` and :math:`s g` with the confidence s of a record and its gap
     :math:`g = 1[\hat y = y] - \hat p`, and how fast they move. Both temperatures go where both
     gaps are zero (:mod:`veracal.calibration.private.bending`); there they are asked for again.
-    Since :math:`(1-s)|g| + s|g| = |g| \le 1`, both gaps together cost what one gap does.
+    Since :math:`(1-s)|g| + s|g| = |g| \le 1`, both gaps together cost what one gap does. Each
+    temperature stays within a factor of about 7 of the first.
 
-    It costs pure epsilon, split :math:`10 : 10 : 10 : 10 : 20 : 40` over the six questions. One
+    It costs pure epsilon, split :math:`10 : 9 : 11 : 10 : 20 : 40` over the six questions. One
     temperature is better where records times epsilon are below about 1,500.
 
     Parameters
@@ -142,8 +146,10 @@ class PrivateTwoTemperatures(PrivateFitter):
 
 def mapped(at: float, moves: Floats) -> TwoTemperatures:
     """The map whose logarithms are so far from one temperature, on a public grid."""
-    logs = logs_within(moves, 0.99 * STEEPEST)
-    unsure, sure = (max(round(at * math.exp(x) / _FINEST), 1) * _FINEST for x in logs)
+    reach = 0.99 * STEEPEST / 2  # of each: as far as answers around one temperature tell
+    moved = at * np.exp(np.clip(moves, -reach, reach))
+    steps = np.maximum(np.rint(np.minimum(moved, MOST_INVERSE) / _FINEST), 1)
+    unsure, sure = (steps * _FINEST).tolist()
     return TwoTemperatures(unsure, sure, at)
 
 

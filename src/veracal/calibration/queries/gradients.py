@@ -10,7 +10,6 @@ from scipy.special import softmax
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.calibration.maps import Platt
-from veracal.calibration.maps.base import check_width
 from veracal.calibration.maps.platt import readable_logits
 from veracal.calibration.queries.records import labeled
 from veracal.calibration.queries.scalars import digest
@@ -71,7 +70,7 @@ class PlattGradient(VectorSum):
     def per_record(self, records: Any) -> Array:
         """Each record's gradient, of shape (n, entries)."""
         scores = labeled(records)
-        check_width(scores, len(self.map.bias), self.map.kind)
+        self.map.check(scores)
         return platt_gradients(self.map, readable_logits(scores), scores.known_labels)
 
 

@@ -25,7 +25,7 @@ class SureGaps(VectorSum):
     :class:`~veracal.calibration.queries.Gap`, at the record's own inverse temperature
     :math:`\beta(s)`. Both sums are zero where confidences are right, low and high ones apart.
     One record adds :math:`(1 - s)|g| + s|g| = |g| \le 1` in the L1 norm, so that both sums
-    together cost what the one of ``Gap`` does.
+    together cost what the one of ``Gap`` does (under replace-one 2, whatever the classes).
 
     Parameters
     ----------

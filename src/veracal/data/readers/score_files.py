@@ -51,7 +51,7 @@ def scan_scores(
         Column that says whom a row belongs to: whole numbers or text, in every record.
     part : str, optional
         Where one file holds several sets, the suffix of its arrays: with 'test', the arrays
-        ``logits_test`` and ``labels_test``.
+        ``logits_test`` and ``labels_test``. It is part of the scores' name.
     rows : int
         Most records at a time.
     """
@@ -187,7 +187,8 @@ def _scores(
             for name, names in groups.items()
         },
         units=None if unit is None else column(unit),
-        name=path.name,
+        # A ledger knows records by their name: sets of one file need one each.
+        name=f"{path.name}: {ending[1:]}" if ending else path.name,
     )
 
 
