@@ -62,6 +62,13 @@ def test_published_logits(data_folder) -> None:  # type: ignore[no-untyped-def]
     assert len(load_scores(path, part="val")) == 5_000
 
 
+def test_sets_of_one_file_have_names_of_their_own(tmp_path: Path) -> None:
+    values = np.zeros((3, 2))
+    np.savez(tmp_path / "s.npz", logits_test=values, logits_val=values + 1)
+    names = [load_scores(tmp_path / "s.npz", part=part).name for part in ("test", "val")]
+    assert names == ["s.npz: test", "s.npz: val"]
+
+
 def parquet(folder: Path, **columns: object) -> Path:
     """Write a Parquet file."""
     pl.DataFrame(columns).write_parquet(folder / "s.parquet")
