@@ -132,6 +132,19 @@ def test_a_write_that_fails_leaves_what_was_there(path, monkeypatch):
     assert path.read_text() == "old" and len(list(Path().iterdir())) == 1
 
 
+def test_a_disk_that_is_full_is_an_error_of_ours(path, rng):
+    resource = pytest.importorskip("resource")  # not on Windows
+    values = rng.normal(size=(20_000, 3))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # stands for a full disk
+    try:
+        with pytest.raises(DataError, match=r"a place to write, found .*File too large"):
+            save_scores(Scores.from_logits(values), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(Path().iterdir())
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_interrupted_write_leaves_nothing(error):
     def interrupted() -> None:
