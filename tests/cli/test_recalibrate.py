@@ -215,6 +215,19 @@ def test_the_best_map_is_chosen_by_what_is_declared(fitted, run, words, kind):
         assert "temperature, unsure found" in out and "for the sure (logits" in out
 
 
+def test_curves_are_drawn_where_they_are_paid_for(fitted, run):
+    words = ["--epsilon", "1", "--measure", "9", "--curve"]
+    found = fitted(*words)
+    for side in ("before", "after"):
+        assert found["released"][side]["overall"]["curve"]["bins"] == 15
+    out = run("recalibrate", "p.npz", *words)[1]
+    assert out.count("● accuracy") + out.count("o accuracy") == 2
+    assert "before\n" in out and "after\n" in out
+    assert "--measure" in fitted("--epsilon", "1", "--curve", code=2)
+    without = fitted("--epsilon", "1", "--measure", "9", "--ledger", "other.ledger")
+    assert without["released"]["before"]["overall"]["curve"] is None
+
+
 def test_noise_for_figures_beside_gaussian_steps_is_in_the_total(fitted):
     """Which the accountant may put above the sum of both: a new ledger has room for that."""
     words = ["--method", "platt", "--delta", "1e-5", "--size", str(N), "--measure", "0.2"]

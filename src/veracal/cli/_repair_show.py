@@ -1,6 +1,6 @@
 """A repair as tables for people and as facts for programs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -76,19 +76,27 @@ def show(made: Repair, name: str, ledger: str) -> None:
         )
         note = f"Released with noise, on {FITTED_ON}."
         console.print(_sides_table("before and after", *sides, note=note))
+        released = made.released.before.overall.curve, made.released.after.overall.curve
+        _draw(curve for curve in released if curve is not None)
     if made.internal is not None:
         note = (
             f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which flatters a map with many numbers."
         )
         found = made.internal
         console.print(_sides_table("before and after", found.before, found.after, note=note))
-        for when, curve in zip(("before", "after"), found.curves or (), strict=True):
-            typer.echo(f"\n{when}\n{drawn(drawable(curve), marks())}")
+        _draw(found.curves or ())
     if made.released is None and made.internal is None:
         _show.status(
             "No figures before and after: --measure EPSILON releases private ones, for so much "
-            "more, and --internal shows plain ones. The map stays the same."
+            "more (with --curve, drawings, too), and --internal shows plain ones. The map is "
+            "the same."
         )
+
+
+def _draw(curves: Iterable[Any]) -> None:
+    """Draw the curves of both sides, if there are any."""
+    for when, curve in zip(("before", "after"), curves, strict=False):
+        typer.echo(f"\n{when}\n{drawn(drawable(curve), marks())}")
 
 
 def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:

@@ -12,11 +12,13 @@ from veracal.calibration.maps import Identity, Map
 from veracal.calibration.measuring import measure
 from veracal.calibration.private import (
     Guarded,
+    PrivateMeasurement,
     guard_event,
     measure_private,
     never_worse,
     plan_measurement,
 )
+from veracal.calibration.private.planning import Figure
 from veracal.calibration.queries import BrierGain
 from veracal.cli import _methods, _paying, _show
 from veracal.cli._internal import replicates_for
@@ -39,12 +41,20 @@ class Spending:
         two may be 0.
     delta : float
         For methods with Gaussian noise; else 0.
+    curve : bool
+        Whether figures before and after include reliability curves.
     """
 
     fit: int
     guard: int
     measure: int
     delta: float
+    curve: bool = False
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """What is measured before and after."""
+        return ("accuracy", "ece", "brier", *(("curve",) if self.curve else ()))
 
     @property
     def epsilon(self) -> float:
@@ -189,7 +199,9 @@ def _items(
         )
         items.append(Item(BrierGain.name, event, 1, part))
     if spending.measure:
-        plan = plan_measurement(micro_epsilon=spending.measure // 2, bins=bins)
+        plan = plan_measurement(
+            micro_epsilon=spending.measure // 2, bins=bins, figures=spending.figures
+        )
         items += 2 * plan.items(relation, unit, part)
     return items
 
@@ -207,15 +219,18 @@ def _released_sides(
         version=f"{holder.version}, mapped",  # other records than those before
     )
     half = spending.measure // 2
-    how = f"for {half}, {bins} bins"
-    return Sides(
-        measure_private(
-            holder, micro_epsilon=half, bins=bins, request=f"{request}: before, {how}"
-        ),
-        measure_private(
-            mapped, micro_epsilon=half, bins=bins, request=f"{request}: {map_.kind}, {how}"
-        ),
-    )
+    how = f"for {half}, {bins} bins" + (", curve" if spending.curve else "")
+
+    def side(source: Holder, when: str) -> PrivateMeasurement:
+        return measure_private(
+            source,
+            micro_epsilon=half,
+            bins=bins,
+            figures=spending.figures,
+            request=f"{request}: {when}, {how}",
+        )
+
+    return Sides(side(holder, "before"), side(mapped, map_.kind))
 
 
 def internal_sides(scores: Scores, map_: Map, bins: int, replicates: int | None) -> Sides:

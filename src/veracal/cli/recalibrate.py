@@ -69,6 +69,9 @@ def recalibrate(
         float | None,
         typer.Option(help="Epsilon on top, for private figures before and after."),
     ] = None,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="With --measure: ask for curves, too.")
+    ] = False,
     internal: Annotated[
         bool,
         typer.Option("--internal", help="Show figures of the records as they are, too."),
@@ -117,7 +120,7 @@ def recalibrate(
     if not_private:
         _check_open(epsilon, delta, size, guard, measure, ledger, ledger_part, version)
     else:
-        spending = _spending(epsilon, delta, guard, measure)
+        spending = _spending(epsilon, delta, guard, measure, curve=curve)
     _check_fit(fit, spending)
     files = Files(predictions, payer.place, out, map_out, unit or "unit", force)
     files.check()
@@ -139,7 +142,12 @@ def _check_open(*private: object) -> None:
 
 
 def _spending(
-    epsilon: float | None, delta: float | None, guard: float | None, measure: float | None
+    epsilon: float | None,
+    delta: float | None,
+    guard: float | None,
+    measure: float | None,
+    *,
+    curve: bool,
 ) -> "Spending":
     """What may be spent on what."""
     from veracal.cli._repairing import Spending
@@ -162,11 +170,14 @@ def _spending(
         raise typer.BadParameter(
             f"expected 0 < delta < 1, got {delta!r}.", param_hint="--delta"
         )
+    if curve and measure is None:
+        raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
     return Spending(
         price("--epsilon", epsilon),
         price("--guard", guard),
         price("--measure", measure),
         delta or 0.0,
+        curve,
     )
 
 
