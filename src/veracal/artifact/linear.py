@@ -1,0 +1,72 @@
+"""The part of a linear classifier that predictions need."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_expit
+
+from veracal._types import Floats
+from veracal.artifact.weights import Shapes, from_bytes, to_bytes
+from veracal.errors import DataError
+from veracal.training.linear import LinearClassifier, margins
+
+_MOST_NUMBERS = 200_000_000  # weights; more are no linear classifier
+
+
+@dataclass(frozen=True, eq=False)
+class LinearWeights:
+    """Weights and intercepts, and how sums become logits.
+
+    Attributes
+    ----------
+    coef : array of shape (1, d) for two classes, else (k, d)
+    intercept : array of shape (1,) or (k,)
+    one_vs_rest : bool
+        Whether the rows of weights were learnt apart from each other.
+    """
+
+    coef: Floats
+    intercept: Floats
+    one_vs_rest: bool = False
+
+    kind = "linear"
+
+    @classmethod
+    def of(cls, model: LinearClassifier) -> "LinearWeights":
+        """What predictions of a fitted classifier need."""
+        coef = np.array(model.coef_, dtype=np.float64)
+        intercept = np.array(model.intercept_, dtype=np.float64)
+        return cls(coef, intercept, bool(model._one_vs_rest))
+
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax are the probabilities before the map."""
+        sums = margins(np.asarray(X), self.coef, self.intercept)
+        if sums.shape[1] == 1:
+            return np.hstack([np.zeros_like(sums), sums])
+        return log_expit(sums) if self.one_vs_rest else sums
+
+    def to_json(self) -> dict[str, Any]:
+        """What is needed beside the numbers."""
+        return {"kind": self.kind, "one_vs_rest": self.one_vs_rest}
+
+    def to_bytes(self) -> bytes:
+        """The numbers, as safetensors."""
+        return to_bytes({"coef": self.coef, "intercept": self.intercept})
+
+    @classmethod
+    def read(
+        cls, content: bytes, about: Any, classes: int, features: int, where: str
+    ) -> "LinearWeights":
+        """Read weights for a number of classes and of features."""
+        if set(about) != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
+            raise DataError(
+                where, f"a {cls.kind} classifier", repr(about)[:80], "Update Veracal."
+            )
+        rows = 1 if classes == 2 else classes
+        if type(about["one_vs_rest"]) is not bool or not 0 < features * rows <= _MOST_NUMBERS:
+            raise DataError(where, "weights for every feature", repr(about)[:80], "Correct it.")
+        shapes: Shapes = {"coef": (rows, features), "intercept": (rows,)}
+        arrays = from_bytes(content, shapes, where)
+        return cls(arrays["coef"], arrays["intercept"], about["one_vs_rest"])
