@@ -456,3 +456,14 @@ def test_sets_of_one_file_are_asked_of_apart(run):
     found = [json.loads(run(*words, "--part", part)[1])["map"]["inverse"] for part in "ab"]
     assert found[0] < 0.7 < 1.5 < found[1]
     assert Ledger("two.ledger").spent().epsilon == 40.0
+
+
+@pytest.mark.parametrize("command", ["evaluate", "recalibrate"])
+def test_classes_in_another_order_are_another_question(run, command):
+    logits, labels = made()
+    np.savez("p.npz", logits=logits, labels=np.array(["a", "b", "c"])[labels])
+    open_ledger("two.ledger", Budget(40.0))
+    words = [command, "p.npz", "--epsilon", "20", "--ledger", "two.ledger", "--json"]
+    for order, spent in (("c,b,a", 20), ("a,b,c", 40), ("c,b,a", 40)):
+        assert run(*words, "--classes", order)[0] == 0
+        assert Ledger("two.ledger").spent().epsilon == pytest.approx(spent, abs=1e-5)

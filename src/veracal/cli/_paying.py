@@ -12,6 +12,7 @@ from veracal.cli import _show
 if TYPE_CHECKING:
     from veracal.calibration.private.asking import Ask
     from veracal.data import Scores
+    from veracal.data.labels import Label
     from veracal.privacy import Holder, Item, Ledger, Statement, Unit
 
 LedgerFile = Annotated[
@@ -66,7 +67,21 @@ def paying(
                 param_hint="--ledger",
             )
         _open(place, items, epsilon, delta)
-    return Holder(scores, Ledger(place), part=part, version=version)
+    return Holder(scores, Ledger(place), part=part, version=marked(version, scores.classes))
+
+
+def marked(version: str, classes: "Sequence[Label]") -> str:
+    """Public mark of records and of their classes: in another order they are other records.
+
+    Examples
+    --------
+    >>> marked("May", [0, 1]), marked("May", ["no", "yes"])
+    ('May', 'May, classes ["no", "yes"]')
+    """
+    import json
+
+    told = list(classes)
+    return version if told == [*range(len(told))] else f"{version}, classes {json.dumps(told)}"
 
 
 def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) -> None:
