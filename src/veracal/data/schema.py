@@ -1,10 +1,9 @@
 """What is publicly known about a table, declared before a record is read."""
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from veracal.data.columns import (
 from veracal.data.labels import Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits, opened
 from veracal.data.schema_checks import check_schema
+from veracal.data.settings import construct, table
 from veracal.errors import DataError, SchemaError
 
 FORMAT = 1
@@ -196,8 +196,8 @@ class Schema:
     @classmethod
     def _from_entries(cls, entries: dict[str, Any], where: str) -> "Schema":
         """Make a schema of what a TOML file says."""
-        columns = _table(entries.pop("columns", {}), f"{where}: columns")
-        groups = _table(entries.pop("groups", {}), f"{where}: groups")
+        columns = table(entries.pop("columns", {}), f"{where}: columns")
+        groups = table(entries.pop("groups", {}), f"{where}: groups")
         schema: Schema = _construct(
             cls,
             {
@@ -258,17 +258,10 @@ def _check_format(found: object, where: str) -> None:
         )
 
 
-def _table(entry: object, where: str) -> Mapping[str, Any]:
-    """Return a TOML table, or raise."""
-    if not isinstance(entry, dict):
-        raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
-    return entry
-
-
 def _parse_column(name: str, entry: object, where: str) -> Column:
     """Turn a [columns.name] table into a column."""
     where = f"{where}: column {name!r}"
-    settings = dict(_table(entry, where))
+    settings = dict(table(entry, where))
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         words = ", ".join(_KINDS)
@@ -287,32 +280,16 @@ def _parse_column(name: str, entry: object, where: str) -> Column:
 def _parse_grouping(name: str, entry: object, where: str) -> Grouping:
     """Turn a [groups.name] table into a grouping."""
     where = f"{where}: group {name!r}"
-    grouping: Grouping = _construct(Grouping, dict(_table(entry, where)), where)
+    grouping: Grouping = _construct(Grouping, dict(table(entry, where)), where)
     return grouping
 
 
 def _construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """Make a record from settings, naming the first one that is unknown or lacking."""
-    known = {known.name: known for known in fields(kind)}
-    for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else "Remove it."
-            words = ", ".join(known) or "no settings"
-            raise SchemaError(where, f"only {words}", repr(name), hint)
-    for name, entry in known.items():
-        required = entry.default is MISSING and entry.default_factory is MISSING
-        if required and name not in settings:
-            raise SchemaError(
-                where,
-                f"{name!r} to be declared",
-                "no such entry",
-                "Declare it: nothing is inferred.",
-            )
+    """Make a record from settings, and refuse text where a list belongs."""
     for name in ("values", "classes", "edges", "missing"):
         value = settings.get(name)
         if isinstance(value, str) and (name != "missing" or kind is Schema):
             raise SchemaError(
                 where, f"{name} to be a list", repr(value), "Write it in brackets."
             )
-    return kind(**settings)
+    return construct(kind, settings, where)
