@@ -110,7 +110,7 @@ class Paid:
         self, query: Query, event: Noise, micro_epsilon: int | None, request: str | None
     ) -> Release:
         """Strike the noise off the list, then read, add the noise and remember."""
-        body = question(query, event, self._scores.name, None, "")
+        body = question(query, event, self._scores, None, "")
         key = body.decode() if request is None else request
         with self._lock:
             if key in self._given:

@@ -12,7 +12,6 @@ from veracal.cli import _show
 if TYPE_CHECKING:
     from veracal.calibration.private.asking import Ask
     from veracal.data import Scores
-    from veracal.data.labels import Label
     from veracal.privacy import Holder, Item, Ledger, Statement, Unit
 
 LedgerFile = Annotated[
@@ -67,21 +66,7 @@ def paying(
                 param_hint="--ledger",
             )
         _open(place, items, epsilon, delta)
-    return Holder(scores, Ledger(place), part=part, version=marked(version, scores.classes))
-
-
-def marked(version: str, classes: "Sequence[Label]") -> str:
-    """Public mark of records and of their classes: in another order they are other records.
-
-    Examples
-    --------
-    >>> marked("May", [0, 1]), marked("May", ["no", "yes"])
-    ('May', 'May, classes ["no", "yes"]')
-    """
-    import json
-
-    told = list(classes)
-    return version if told == [*range(len(told))] else f"{version}, classes {json.dumps(told)}"
+    return Holder(scores, Ledger(place), part=part, version=version)
 
 
 def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) -> None:
@@ -101,21 +86,6 @@ def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) ->
     )
 
 
-def require(holder: "Holder", items: "Sequence[Item]", purpose: str) -> None:
-    """Refuse what the ledger cannot pay as a whole, before any of it is charged."""
-    from veracal.privacy import Composed, Repeated
-
-    ledger = holder.ledger
-    if not items:
-        return
-    if ledger.opening.rule.kind == "plan":
-        for item in items:
-            ledger.require(item.event, item.purpose, part=holder.part)
-    else:
-        every = tuple(Repeated(item.event, item.times) for item in items)
-        ledger.require(Composed(every), purpose, part=holder.part)
-
-
 def unanswered(holder: "Holder", scores: "Scores", asks: "Iterable[Ask]") -> "list[Item]":
     """What is left to pay of questions, each of which is its own request id."""
     import hashlib
@@ -127,30 +97,10 @@ def unanswered(holder: "Holder", scores: "Scores", asks: "Iterable[Ask]") -> "li
     items = []
     for ask in asks:
         event = holder.event(ask.query, ask.micro_epsilon)
-        body = question(ask.query, event, scores.name, holder.part, holder.version)
+        body = question(ask.query, event, scores, holder.part, holder.version)
         if hashlib.sha256(body).hexdigest() not in known:
             items.append(Item(ask.query.name, event, 1, holder.part))
     return items
-
-
-def unpaid(holder: "Holder", request: str, items: "Sequence[Item]") -> "list[Item]":
-    """What is left to pay of a fit whose questions have one request id before theirs."""
-    from veracal.privacy import Item
-
-    paid = [
-        (entry.purpose, entry.event)
-        for entry in holder.ledger.entries()
-        if entry.request is not None and entry.request.startswith(f"{request}:")
-    ]
-    left = []
-    for item in items:
-        times = item.times
-        while times and (item.purpose, item.event) in paid:
-            paid.remove((item.purpose, item.event))
-            times -= 1
-        if times:
-            left.append(Item(item.purpose, item.event, times, item.part))
-    return left
 
 
 def fingerprint(holder: "Holder", scores: "Scores", what: Mapping[str, Any]) -> str:
@@ -158,7 +108,8 @@ def fingerprint(holder: "Holder", scores: "Scores", what: Mapping[str, Any]) -> 
     import hashlib
     import json
 
-    about = {**what, "records": scores.name, "part": holder.part, "version": holder.version}
+    told = {"records": scores.name, "classes": list(scores.classes), "scores": scores.kind}
+    about = {**what, **told, "part": holder.part, "version": holder.version}
     written = json.dumps(about, sort_keys=True, default=repr)
     return hashlib.sha256(written.encode()).hexdigest()
 

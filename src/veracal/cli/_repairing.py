@@ -154,7 +154,7 @@ def repaired(
     )
     # Of the fit alone: whoever asks for a guard or for figures later gets the same map.
     request = _paying.fingerprint(holder, scores, {"method": method, **fitter.get_params()})
-    _paying.require(holder, _paying.unpaid(holder, request, items), "recalibration")
+    holder.require(holder.unpaid(items, request=request))
     covers = ["the map, and every answer that led to it"]
     covers += ["whether it was kept, and the noisy gain"] if spending.guard else []
     covers += ["figures before and after"] if spending.measure else []

@@ -196,7 +196,7 @@ def _release(
         place, scores, plan.items(), epsilon=asked["epsilon"], part=part, version=version
     )
     asks = plan.asks.values()
-    _paying.require(holder, _paying.unanswered(holder, scores, asks), "measurement")
+    holder.require(_paying.unanswered(holder, scores, asks))
     measured = measure_private(holder, **given, level=asked["level"])
     account = _paying.left(holder.ledger, part)
     if json:

@@ -235,6 +235,10 @@ class Scores:
             units=None if self.units is None else self.units[rows],
         )
 
+    def renamed(self, name: str) -> Self:
+        """The same scores under another name."""
+        return self._changed(name=name)
+
     def merge(
         self, into: Mapping[str, Sequence[Label]], *, labels: ArrayLike | None = None
     ) -> Self:

@@ -245,7 +245,9 @@ def test_what_belongs_to_the_records_stays(map_: Map) -> None:
     )
     mapped = map_.transform(given_)
     assert mapped.labels is not None and mapped.labels.tolist() == [2, 0, 1]
-    assert mapped.classes == ("a", "b", "c") and mapped.name == "named"
+    assert mapped.classes == ("a", "b", "c")
+    told = "named" if map_ == Identity() else f"named, {map_.mark}"
+    assert mapped.name == told and map_.kind in map_.mark
     assert mapped.groups["side"].codes.tolist() == [0, 1, 0]
     assert mapped.units is not None and mapped.units.tolist() == ["u", "v", "v"]
     assert given_.values.tolist() == np.eye(3).tolist()  # and was not written to

@@ -77,13 +77,22 @@ def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger)
     assert holder.ledger.spent().epsilon == 0.8
 
 
+MINE = Scores.from_logits([[0.0, 1.0]], ["a"], classes=["a", "b"], name="mine")
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"query": Correct()},
         {"query": Brier(bits=19)},
         {"event": DiscreteLaplace(3.0, 1)},
-        {"records": "others"},
+        {"records": replace(MINE, name="others")},
+        {"records": replace(MINE, classes=("b", "a"))},
+        {
+            "records": Scores.from_probabilities(
+                [[0.5, 0.5]], ["a"], classes=["a", "b"], name="mine"
+            )
+        },
         {"part": "test"},
         {"version": "2"},
         {"query": BoundedSum("brier", np.sign, 0, 2)},
@@ -92,7 +101,7 @@ def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger)
 )
 def test_every_public_part_of_a_question_tells_it_from_others(other):
     usual = dict(
-        query=Brier(), event=DiscreteLaplace(2.0, 1), records="mine", part=None, version="1"
+        query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, part=None, version="1"
     )
     assert question(**usual) == question(**usual)
     assert question(**usual) != question(**{**usual, **other})
@@ -102,7 +111,8 @@ def test_settings_tell_questions_apart():
     hot, cold = (
         BoundedSum("gap", np.sign, -1, 1, settings={"temperature": t}) for t in (1.0, 2.0)
     )
-    assert question(hot, Pure(0.1), "r", None, "") != question(cold, Pure(0.1), "r", None, "")
+    bodies = {question(query, Pure(0.1), MINE, None, "") for query in (hot, cold)}
+    assert len(bodies) == 2
 
 
 def test_changed_records_are_another_version(scores, make_ledger):

@@ -1,7 +1,10 @@
 """What a map of calibration is, and how new scores are made from old ones."""
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +29,8 @@ class Map(ABC):
     """Public parameters that turn the scores of a classifier into other scores.
 
     A map does not know how it was fitted: private and other fitters give the same records.
-    Labels, groups, units, classes and name of the scores stay as they are.
+    Labels, groups, units and classes of the scores stay as they are. Their name tells the map,
+    so that a ledger does not take mapped scores for those before.
 
     Guarantees
     ----------
@@ -37,9 +41,19 @@ class Map(ABC):
 
     kind: ClassVar[str]
 
-    @abstractmethod
     def transform(self, scores: Scores) -> Scores:
         """Scores of the same records, mapped."""
+        mapped = self._mapped(scores)
+        return mapped if mapped is scores else mapped.renamed(f"{scores.name}, {self.mark}")
+
+    @abstractmethod
+    def _mapped(self, scores: Scores) -> Scores:
+        """Scores of the same records, mapped."""
+
+    @cached_property
+    def mark(self) -> str:
+        """Kind and hash of the map, in a few letters."""
+        return f"{self.kind} {digest(self)[:12]}"
 
     def to_json(self) -> dict[str, Any]:
         """Kind, version and parameters, for :func:`veracal.calibration.maps.from_json`."""
@@ -54,6 +68,9 @@ class Map(ABC):
     def __hash__(self) -> int:
         return hash(repr(self.to_json()))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {known.name: getattr(self, known.name) for known in fields(self)}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         restore(self, state)
 
@@ -64,7 +81,7 @@ class Identity(Map):
 
     kind: ClassVar[str] = "identity"
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """The same scores."""
         return scores
 
@@ -98,6 +115,12 @@ def parameters(
         )
     array += 0.0  # no -0.0: equal maps are written the same way
     return frozen(array)
+
+
+def digest(map_: Map) -> str:
+    """Hash of everything that tells a map from another."""
+    written = json.dumps(map_.to_json(), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(written.encode()).hexdigest()
 
 
 def check_width(scores: Scores, k: int, what: str) -> None:

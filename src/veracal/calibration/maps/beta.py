@@ -62,7 +62,7 @@ class Beta(Map):
         for name, value in {"a": a, "b": b, "c": c}.items():
             object.__setattr__(self, name, value)
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """Probabilities."""
         check_width(scores, max(2, len(self.a)), self.kind)
         log_p, log_rest = log_parts(scores)

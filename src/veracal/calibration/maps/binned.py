@@ -60,7 +60,7 @@ class Binned(Map):
             )
         object.__setattr__(self, "accuracies", accuracies)
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """Probabilities."""
         accuracies = self.accuracies[self.bins.of(scores.confidence)]
         return from_probabilities(scores, with_confidence(scores, accuracies))

@@ -81,7 +81,7 @@ class Isotonic(Map):
         curves = {k: tuple(map(frozen, v)) for k, v in state.items() if k != "form"}
         super().__setstate__({**state, **curves})
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """Probabilities."""
         if self.form == "top-label":
             confidence = np.interp(scores.confidence, self.inputs[0], self.outputs[0])

@@ -84,7 +84,7 @@ class Platt(Map):
                 f"Pass {self.reads}, or fit another map.",
             )
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """Scores of the same kind."""
         self.check(scores)
         z = readable_logits(scores)

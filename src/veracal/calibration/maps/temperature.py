@@ -53,7 +53,7 @@ class Temperature(Map):
         """The temperature T: what logits are divided by."""
         return 1 / self.inverse
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """Scores of the same kind, sharper or softer."""
         with np.errstate(over="ignore"):  # what is too large becomes the largest logit
             logits = scores.logits.astype(np.float64) * self.inverse

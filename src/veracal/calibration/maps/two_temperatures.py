@@ -66,7 +66,7 @@ class TwoTemperatures(Map):
                 f"got unsure={self.unsure!r}, sure={self.sure!r}."
             )
 
-    def transform(self, scores: Scores) -> Scores:
+    def _mapped(self, scores: Scores) -> Scores:
         """Scores of the same kind, sharper or softer."""
         logits = scores.logits.astype(np.float64)
         with np.errstate(over="ignore"):  # what is too large becomes the largest logit

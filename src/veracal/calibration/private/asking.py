@@ -1,6 +1,6 @@
 """What questions cost together, and what their answers promise together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,35 @@ def split(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
             f"micro_epsilon={micro_epsilon!r} for all of them. Spend more."
         )
     return parts
+
+
+def afford(
+    source: Any,
+    items: Callable[[Relation, Unit, str | None], Iterable[Item]],
+    request: str | None = None,
+) -> None:
+    """Refuse questions that a source cannot pay for to the last, before the first is charged.
+
+    What was charged before, under this id if there is one, counts as paid: it may be this very
+    fit, which broke off. Between this and the charges others may spend what is left; the
+    charges decide.
+
+    Parameters
+    ----------
+    source : Source
+        A holder, or a pool of some; others have no ledger.
+    items : callable
+        ``items(relation, unit, part)`` are the questions' costs.
+    request : str, optional
+        Id of the whole.
+    """
+    for one in source.sources if isinstance(source, Pool) else (source,):
+        if isinstance(one, Pool):
+            afford(one, items, request)
+        elif isinstance(one, Holder):
+            budget = one.ledger.budget
+            costs = items(budget.relation, budget.unit, one.part)
+            one.require(one.unpaid(costs, request=request))
 
 
 def named(request: str | None, what: object) -> str | None:

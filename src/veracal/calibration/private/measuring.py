@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from veracal.calibration.private.asking import named, stated, unit_of
+from veracal.calibration.private.asking import afford, named, stated, unit_of
 from veracal.calibration.private.figures import PrivateFigures, figures_of
 from veracal.calibration.private.noises import Noisy, noisy_numbers
 from veracal.calibration.private.planning import (
@@ -115,6 +115,7 @@ def measure_private(
         group_names=group_names,
         by_bins=isinstance(source, Pool),
     )
+    afford(source, plan.items, request)
     # Of groups first: if the records have none such, that is told before anything is charged.
     order = sorted(plan.asks, key=lambda name: not name.endswith(f" by {group}"))
     given = {name: plan.asks[name].of(source, named(request, name)) for name in order}

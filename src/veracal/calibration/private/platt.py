@@ -7,7 +7,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.maps import Platt
-from veracal.calibration.private.asking import price
+from veracal.calibration.private.asking import afford, price
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.descent import DescentPlan, descend
 from veracal.calibration.queries import PlattGradient
@@ -106,6 +106,7 @@ class PrivatePlatt(PrivateFitter):
         request : str, optional
             As of :meth:`PrivateTemperature.fit`.
         """
+        afford(source, self.items, request)
         made = descend(self._plan(), source, self._start(), self._query, request=request)
         self.noise_std_ = made.std
         map_ = self._map(made.parameters)

@@ -9,7 +9,7 @@ from scipy import stats
 from veracal import _checks
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
-from veracal.calibration.private.asking import Ask, price, split
+from veracal.calibration.private.asking import Ask, afford, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.descent import DescentPlan, descend
 from veracal.calibration.private.probing import check_range, probed
@@ -147,6 +147,7 @@ class PrivateTemperature(PrivateFitter):
             Id of the fit, for a source that was asked before and should answer anew. Without
             one every question is its own id.
         """
+        afford(source, self.items, request)
         return (self._descend if self._descends() else self._search)(source, request)
 
     def _search(self, source: Source, request: str | None) -> Self:

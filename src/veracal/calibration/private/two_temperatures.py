@@ -11,7 +11,7 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.maps.temperature import MOST_INVERSE
 from veracal.calibration.maps.two_temperatures import STEEPEST
-from veracal.calibration.private.asking import Ask, named, price, split
+from veracal.calibration.private.asking import Ask, afford, named, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.bending import Bend, Seen, as_slopes, bend
 from veracal.calibration.private.probing import Probed, check_range, probed
@@ -104,6 +104,7 @@ class PrivateTwoTemperatures(PrivateFitter):
             As of :meth:`PrivateTemperature.fit`.
         """
         asks = self._asks()
+        afford(source, self.items, request)
         first = probed(source, asks[:3], check_range(self.inverses), request)
         at = first.inverse
         moves: Floats = np.zeros(2)

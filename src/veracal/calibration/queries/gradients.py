@@ -10,9 +10,9 @@ from scipy.special import softmax
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.calibration.maps import Platt
+from veracal.calibration.maps.base import digest
 from veracal.calibration.maps.platt import readable_logits
 from veracal.calibration.queries.records import labeled
-from veracal.calibration.queries.scalars import digest
 from veracal.calibration.queries.vectors import VectorSum
 from veracal.privacy.answers.queries import Setting
 

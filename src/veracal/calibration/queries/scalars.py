@@ -1,7 +1,5 @@
 """Numbers summed over records: gap, loss, slope, gain."""
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Frozen
 from veracal.calibration.maps import Map
+from veracal.calibration.maps.base import digest
 from veracal.calibration.queries.records import (
     check_inverse,
     confidence_at,
@@ -229,9 +228,3 @@ def top_label_brier(scores: Scores) -> Array:
     """Squared distance of each confidence from being right."""
     result: Array = (confidence_at(scores, 1.0) - scores.correct) ** 2
     return result
-
-
-def digest(map_: Map) -> str:
-    """Hash of everything that tells a map from another."""
-    written = json.dumps(map_.to_json(), sort_keys=True, allow_nan=False)
-    return hashlib.sha256(written.encode()).hexdigest()

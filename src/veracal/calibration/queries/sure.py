@@ -9,9 +9,9 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen
 from veracal.calibration.maps import TwoTemperatures
+from veracal.calibration.maps.base import digest
 from veracal.calibration.maps.two_temperatures import sureness
 from veracal.calibration.queries.records import below_largest, labeled
-from veracal.calibration.queries.scalars import digest
 from veracal.calibration.queries.vectors import VectorSum
 from veracal.data import Scores
 from veracal.privacy.answers.queries import Setting

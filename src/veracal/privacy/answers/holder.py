@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -20,8 +22,16 @@ from veracal.privacy.answers.noise import (
 from veracal.privacy.answers.queries import Query, Records, gaussian_event, laplace_event
 from veracal.privacy.answers.sources import Release
 from veracal.privacy.budget import Relation, Unit
-from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, to_json
+from veracal.privacy.events import (
+    Composed,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Event,
+    Repeated,
+    to_json,
+)
 from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.plan import Item
 
 
 class PrivateModel(Protocol):
@@ -147,7 +157,7 @@ class Holder:
         # Asked of no record first, so that a question that does not fit (no labels, features
         # instead of scores) is refused before anything is charged.
         _evaluated(query, self._records.take(np.arange(0)))
-        body = question(query, event, self._records.name, self.part, self.version)
+        body = question(query, event, self._records, self.part, self.version)
 
         def compute() -> bytes:
             exact = _evaluated(query, self._records)
@@ -171,6 +181,40 @@ class Holder:
             private=True,
             head=self.ledger.head,
         )
+
+    def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
+        """What is left to pay of items, of which some may have been charged before.
+
+        Parameters
+        ----------
+        items : iterable of Item
+        request : str, optional
+            Id that those of their requests begin with. Without one whatever was charged for
+            the same purpose and event counts.
+        """
+        paid = Counter(
+            (entry.purpose, entry.event)
+            for entry in self.ledger.entries()
+            if entry.part == self.part
+            and (request is None or (entry.request or "").startswith(f"{request}:"))
+        )
+        left = []
+        for item in items:
+            before = min(paid[item.purpose, item.event], item.times)
+            paid[item.purpose, item.event] -= before
+            if item.times > before:
+                left.append(replace(item, times=item.times - before))
+        return left
+
+    def require(self, items: Sequence[Item]) -> None:
+        """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
+        if self.ledger.opening.rule.kind == "plan":
+            for item in items:
+                self.ledger.require(item.event, item.purpose, part=self.part)
+        elif items:
+            every = tuple(Repeated(item.event, item.times) for item in items)
+            whole = every[0] if len(every) == 1 else Composed(every)
+            self.ledger.require(whole, items[0].purpose, part=self.part)
 
     def fit(self, model: Model, *, purpose: str = "training") -> Model:
         """Charge what a model says it costs, then fit it to the records.
@@ -268,8 +312,14 @@ class Holder:
         return model
 
 
-def question(query: Query, event: Event, records: str, part: str | None, version: str) -> bytes:
-    """Write down everything public about a question, always in the same bytes."""
+def question(
+    query: Query, event: Event, records: Records, part: str | None, version: str
+) -> bytes:
+    """Write down everything public about a question, always in the same bytes.
+
+    Of the records that is what they are called, their classes in order, and of scores whether
+    they are logits: what differs in these are other records.
+    """
     about = {
         "query": query.name,
         "kind": type(query).__name__,
@@ -278,7 +328,9 @@ def question(query: Query, event: Event, records: str, part: str | None, version
         "entries": query.entries,
         "sensitivity": [query.sensitivity("add-remove"), query.sensitivity("replace-one")],
         "event": to_json(event),
-        "records": records,
+        "records": records.name,
+        "classes": list(records.classes),
+        "scores": getattr(records, "kind", None),
         "part": part,
         "version": version,
     }
