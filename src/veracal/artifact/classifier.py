@@ -11,7 +11,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from veracal._types import Frozen
 from veracal.artifact.folder import write_folder
 from veracal.artifact.linear import LinearWeights
-from veracal.artifact.manifest import NAME, Manifest, read_listed, read_manifest
+from veracal.artifact.manifest import (
+    NAME,
+    Manifest,
+    check_listed,
+    parse_manifest,
+    read_listed,
+    read_manifest,
+)
 from veracal.calibration.maps import Identity, Map
 from veracal.calibration.maps.files import from_json
 from veracal.calibration.predicting import MappedPredictions
@@ -110,14 +117,25 @@ class PrivateClassifier(
         """
         folder = Path(path)
         manifest, files = read_manifest(folder)
+        return cls._read(manifest, read_listed(folder, WEIGHTS, files), str(folder))
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], where: str) -> Self:
+        """Make one of files that are kept elsewhere than in a folder."""
+        manifest, listed = parse_manifest(files[NAME], where)
+        return cls._read(manifest, check_listed(files[WEIGHTS], WEIGHTS, listed, where), where)
+
+    @classmethod
+    def _read(cls, manifest: Manifest, content: bytes, where: str) -> Self:
+        """Make one of its description and its weights."""
         weights = LinearWeights.read(
-            read_listed(folder, WEIGHTS, files),
+            content,
             manifest.model,
             len(manifest.classes),
             manifest.features,
-            str(folder / WEIGHTS),
+            f"{where}/{WEIGHTS}",
         )
-        made = cls(weights, from_json(manifest.map, str(folder / NAME)), manifest)
+        made = cls(weights, from_json(manifest.map, f"{where}/{NAME}"), manifest)
         _ = made.schema  # an artifact with a schema that nobody can read is refused at once
         return made
 

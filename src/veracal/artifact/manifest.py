@@ -101,12 +101,15 @@ def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
         For a folder without one, another format, a newer version, a field that is missing or
         unknown or of another type, and where a byte of it was changed.
     """
-    where = str(folder / NAME)
     if not folder.is_dir():
         raise DataError(
             str(folder), "the folder of an artifact", "no folder", "Check the spelling."
         )
-    content = read_file(folder, NAME, _MOST)
+    return parse_manifest(read_file(folder, NAME, _MOST), str(folder / NAME))
+
+
+def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict[str, Any]]]:
+    """Make a record of the bytes of model.json."""
     try:
         found = parse_json(content.decode(), where)
     except UnicodeDecodeError as cause:
@@ -133,9 +136,18 @@ def read_listed(folder: Path, name: str, listed: Mapping[str, dict[str, Any]]) -
     if name not in listed:
         raise _not_ours(str(folder / NAME), f"a hash of {name}", "none")
     content = read_file(folder, name, listed[name]["bytes"])
+    return check_listed(content, name, listed, str(folder))
+
+
+def check_listed(
+    content: bytes, name: str, listed: Mapping[str, dict[str, Any]], where: str
+) -> bytes:
+    """Compare a file with what model.json says of it."""
+    if name not in listed:
+        raise _not_ours(f"{where}/{NAME}", f"a hash of {name}", "none")
     if len(content) != listed[name]["bytes"] or _sha(content) != listed[name]["sha256"]:
         raise DataError(
-            str(folder / name),
+            f"{where}/{name}",
             "the file as it was written",
             "one that was changed or cut off",
             "Get the artifact again from whoever made it.",

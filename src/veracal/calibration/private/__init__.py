@@ -3,7 +3,11 @@
 from veracal.calibration.private.binning import PrivateBinning
 from veracal.calibration.private.figures import PrivateCurve, PrivateFigures
 from veracal.calibration.private.guard import Guarded, guard_event, never_worse
-from veracal.calibration.private.measuring import PrivateMeasurement, measure_private
+from veracal.calibration.private.measuring import (
+    PrivateMeasurement,
+    measure_planned,
+    measure_private,
+)
 from veracal.calibration.private.planning import MeasurementPlan, plan_measurement
 from veracal.calibration.private.platt import PrivatePlatt
 from veracal.calibration.private.temperature import PrivateTemperature
@@ -20,6 +24,7 @@ __all__ = [
     "PrivateTemperature",
     "PrivateTwoTemperatures",
     "guard_event",
+    "measure_planned",
     "measure_private",
     "never_worse",
     "plan_measurement",

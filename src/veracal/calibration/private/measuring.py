@@ -115,7 +115,15 @@ def measure_private(
         group_names=group_names,
         by_bins=isinstance(source, Pool),
     )
+    return measure_planned(source, plan, level=level, request=request)
+
+
+def measure_planned(
+    source: Source, plan: MeasurementPlan, *, level: float = 0.95, request: str | None = None
+) -> PrivateMeasurement:
+    """Ask the questions of a plan; see :func:`measure_private`."""
     afford(source, plan.items, request)
+    group = None if plan.groups is None else plan.groups.name
     # Of groups first: if the records have none such, that is told before anything is charged.
     order = sorted(plan.asks, key=lambda name: not name.endswith(f" by {group}"))
     given = {name: plan.asks[name].of(source, named(request, name)) for name in order}

@@ -1,0 +1,260 @@
+"""What a run is to do: every choice, before a record is read."""
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from veracal import _checks
+from veracal.data.limits import Limits, opened
+from veracal.data.settings import construct, table
+from veracal.errors import DataError, SchemaError
+from veracal.privacy import Relation
+from veracal.privacy.budget import RELATIONS
+
+FORMAT = 1
+_LARGEST_FILE = 2**20
+MODELS = ("logistic", "objective", "output")
+METHODS = ("auto", "temperature", "two-temperatures", "none")
+Model = Literal["logistic", "objective", "output"]
+Method = Literal["auto", "temperature", "two-temperatures", "none"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which records, and how many of them are kept for testing.
+
+    Attributes
+    ----------
+    source : str
+        A file, or the name of a built-in set.
+    schema : str or None
+        TOML file with what is public about a file. Built-in sets bring their own.
+    test : float
+        Share of the records that nobody trains on, for measuring.
+    seed : str
+        Public key of the split: the same key deals the same records to the same part.
+    version : str
+        Public mark of the records; change it when they change.
+    """
+
+    source: str
+    schema: str | None = None
+    test: float = 0.2
+    seed: str = "veracal"
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        _checks.fraction(test=self.test)
+        if self.test in (0, 1):
+            raise ValueError(f"Expected test between 0 and 1, got test={self.test!r}.")
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """How much may be told about one person.
+
+    Attributes
+    ----------
+    epsilon : float
+        Of the whole: of training and map on the training records, and of all measurements on
+        the test records, which nobody is in who is in the others.
+    delta : float or None
+        By default one over ten times the declared number of records.
+    relation : {"add-remove", "replace-one"}
+    """
+
+    epsilon: float = 3.0
+    delta: float | None = None
+    relation: Relation = "add-remove"
+
+    def __post_init__(self) -> None:
+        _checks.positive(epsilon=self.epsilon)
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ValueError(f"Expected delta between 0 and 1, got delta={self.delta!r}.")
+        _checks.one_of(RELATIONS, relation=self.relation)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is trained.
+
+    Attributes
+    ----------
+    kind : {"logistic", "objective", "output"}
+        By noisy gradient descent, or by perturbing the objective or the minimum.
+    epochs, sampling_rate, clip, learning_rate, weight_decay
+        Of "logistic".
+    strength : float
+        Of the other two: the parameter C, large for a weak penalty.
+    norm : float or None
+        Of the other two: declared bound on the norm of a row; by default the schema's.
+    """
+
+    kind: Model = "logistic"
+    epochs: float = 40.0
+    sampling_rate: float = 0.1
+    clip: float = 1.0
+    learning_rate: float = 1.0
+    weight_decay: float = 0.0
+    strength: float = 1.0
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _checks.one_of(MODELS, kind=self.kind)
+        _checks.positive(
+            epochs=self.epochs,
+            sampling_rate=self.sampling_rate,
+            clip=self.clip,
+            learning_rate=self.learning_rate,
+            strength=self.strength,
+        )
+        _checks.fraction(sampling_rate=self.sampling_rate)
+
+
+@dataclass(frozen=True)
+class RecalibrationConfig:
+    """How confidence is repaired, on the records of training.
+
+    Attributes
+    ----------
+    method : {"auto", "temperature", "two-temperatures", "none"}
+    share : float or None
+        Of epsilon, for the map; by default what the planner advises.
+    """
+
+    method: Method = "auto"
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        _checks.one_of(METHODS, method=self.method)
+        if self.share is not None and not 0 < self.share < 1:
+            raise ValueError(f"Expected share between 0 and 1, got share={self.share!r}.")
+
+
+@dataclass(frozen=True)
+class MeasurementConfig:
+    """What is measured on the test records, with noise.
+
+    Attributes
+    ----------
+    later : int
+        Measurements that may follow those before and after the map. All of them cost the
+        same, and together the whole epsilon.
+    bins : int
+        Of the calibration error and of the curve.
+    group : str or None
+        Attribute of the schema by which figures are told apart.
+    """
+
+    later: int = 2
+    bins: int = 10
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        _checks.whole(later=self.later, least=0)
+        _checks.whole(bins=self.bins)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run depends on, but for secret noise and batches.
+
+    Attributes
+    ----------
+    data : DataConfig
+    name : str
+        Of the model, for its report.
+    privacy : PrivacyConfig
+    model : ModelConfig
+    recalibration : RecalibrationConfig
+    measurement : MeasurementConfig
+    """
+
+    data: DataConfig
+    name: str = "model"
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
+    measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Config":
+        """Read a TOML file; paths in it are relative to its folder."""
+        path = Path(path)
+        with opened(path, Limits(file_bytes=_LARGEST_FILE)) as file:
+            content = file.read(_LARGEST_FILE)
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as cause:
+            raise SchemaError(
+                str(path), "UTF-8 text", "other bytes", "Save it as UTF-8."
+            ) from cause
+        return cls.from_toml(text, where=str(path), folder=path.parent)
+
+    @classmethod
+    def from_toml(
+        cls, text: str, *, where: str = "config", folder: Path | None = None
+    ) -> "Config":
+        """Parse TOML text. Words that are not known are refused, with the nearest known one."""
+        try:
+            entries = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as cause:
+            raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
+        if entries.pop("format", None) != FORMAT:
+            raise SchemaError(
+                where, f"format = {FORMAT}", "another, or none", f"Write format = {FORMAT}."
+            )
+        parts = {part.name: part for part in fields(cls) if part.name in _SECTIONS}
+        made: dict[str, Any] = {}
+        for name, entry in entries.items():
+            if name not in parts:
+                made[name] = entry
+                continue
+            section = f"{where}: {name}"
+            made[name] = _section(_SECTIONS[name], table(entry, section), section)
+        found: Config = _section(cls, made, where)
+        return found if folder is None else found.within(folder)
+
+    def within(self, folder: Path) -> "Config":
+        """The same with files that are named relative to a folder."""
+
+        def inside(name: str | None) -> str | None:
+            if name is None:
+                return None
+            there = folder / name
+            return str(there) if there.exists() else name
+
+        data = asdict(self.data)
+        data["source"], data["schema"] = inside(data["source"]), inside(data["schema"])
+        return replace(self, data=DataConfig(**data))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as what JSON can hold."""
+        return asdict(self)
+
+    def canonical(self) -> bytes:
+        """The same bytes for the same choices."""
+        return json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()
+
+
+_SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "privacy": PrivacyConfig,
+    "model": ModelConfig,
+    "recalibration": RecalibrationConfig,
+    "measurement": MeasurementConfig,
+}
+
+
+def _section(kind: type, settings: dict[str, Any], where: str) -> Any:
+    """Make a record, and say in which file and section it was wrong."""
+    try:
+        return construct(kind, settings, where)
+    except DataError:
+        raise
+    except (TypeError, ValueError) as cause:
+        raise SchemaError(
+            where, "settings that make sense", str(cause), "Correct it."
+        ) from cause

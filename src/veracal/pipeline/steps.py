@@ -1,0 +1,134 @@
+"""The steps of a run that can be told apart: records, costs, ledger, model, figures."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from veracal._types import Progress
+from veracal.calibration.private import MeasurementPlan, plan_measurement
+from veracal.data import Dataset, Schema, Split, load, split
+from veracal.data.sets.builtin import SCHEMAS
+from veracal.errors import DataError, LedgerError
+from veracal.pipeline.config import Config
+from veracal.privacy import Budget, Item, Ledger, Unit, open_ledger
+from veracal.privacy.costs.pure import micro
+
+TRAIN, TEST = "train", "test"
+TRAINING = "training and map"
+FIGURES = ("accuracy", "ece", "brier", "curve")
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Records, dealt to parts, and the schema they came through."""
+
+    whole: Dataset
+    parts: Split
+    schema: Schema | None
+
+    @property
+    def train(self) -> Dataset:
+        """Records that are learnt from."""
+        return self.parts.train
+
+    @property
+    def test(self) -> Dataset:
+        """Records that are measured on."""
+        assert self.parts.test is not None
+        return self.parts.test
+
+
+def loaded(config: Config, progress: Progress | None = None) -> Loaded:
+    """Load the records and deal them to parts, by a public key.
+
+    Raises
+    ------
+    DataError
+        If the number of records is not declared: nothing can be planned without it.
+    """
+    chosen = config.data
+    schema = None if chosen.schema is None else Schema.load(chosen.schema)
+    whole = load(chosen.source, schema=schema, progress=progress)
+    if whole.size is None:
+        raise DataError(
+            whole.name,
+            "a declared number of records",
+            "none",
+            "Write size = … at the top of the schema: a figure that may be public, such as "
+            "how many were planned. It is never compared with the real number.",
+        )
+    fractions = (1 - chosen.test, 0.0, chosen.test)
+    relation = config.privacy.relation
+    public = relation == "replace-one"  # then the number of records is
+    dealt = split(whole, fractions, relation=relation, fixed_size=public, key=chosen.seed)
+    if public:
+        assert dealt.test is not None
+        sized = [replace(part, size=len(part)) for part in (dealt.train, dealt.test)]
+        dealt = replace(dealt, train=sized[0], test=sized[1])
+    known = SCHEMAS.get(chosen.source) if schema is None else schema
+    return Loaded(whole, dealt, known)
+
+
+def budget_of(config: Config, records: Loaded) -> Budget:
+    """What may be spent on each part, and whom that protects."""
+    assert records.whole.size is not None
+    privacy, schema = config.privacy, records.schema
+    delta = 1 / (10 * records.whole.size) if privacy.delta is None else privacy.delta
+    unit = Unit()
+    if schema is not None and schema.unit is not None and schema.at_most is not None:
+        unit = Unit(schema.unit, schema.at_most)
+    return Budget(privacy.epsilon, delta, privacy.relation, unit)
+
+
+def measurement(config: Config, records: Loaded) -> MeasurementPlan:
+    """The questions of one measurement, for an equal share of epsilon."""
+    chosen, groups = config.measurement, records.whole.groups
+    names: tuple[str, ...] = ()
+    if chosen.group is not None:
+        if chosen.group not in groups:
+            raise DataError(
+                records.whole.name,
+                f"a declared group {chosen.group!r}",
+                ", ".join(groups) or "none",
+                "Declare it in the schema, under [groups.NAME].",
+            )
+        names = groups[chosen.group].names
+    each = micro(config.privacy.epsilon) // (2 + chosen.later)
+    return plan_measurement(
+        micro_epsilon=each,
+        figures=FIGURES,  # type: ignore[arg-type]
+        bins=chosen.bins,
+        group=chosen.group,
+        group_names=names,
+    )
+
+
+def planned(config: Config, model: Any, plan: MeasurementPlan, budget: Budget) -> list[Item]:
+    """Everything that will be charged."""
+    times = 2 + config.measurement.later
+    asked = plan.items(budget.relation, budget.unit, TEST)
+    return [
+        Item(TRAINING, model.event(), 1, TRAIN),
+        *(Item(item.purpose, item.event, times * item.times, TEST) for item in asked),
+    ]
+
+
+def ledger_for(place: Path, budget: Budget, items: list[Item]) -> Ledger:
+    """The ledger at a place if it is that of this run, or a new one.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger that is there was opened for something else.
+    """
+    if not os.path.lexists(place):
+        return open_ledger(place, budget, kind="plan", plan=items, parts=(TRAIN, TEST))
+    ledger = Ledger(place)
+    if ledger.budget != budget or [item for item, _ in ledger.planned()] != items:
+        raise LedgerError(
+            f"{place} was opened for another run: other settings, or another budget. Name "
+            "another ledger only if these are other people's records; otherwise run with the "
+            "settings it was opened for."
+        )
+    return ledger

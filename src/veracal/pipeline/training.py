@@ -1,0 +1,74 @@
+"""The private model that a config describes, with its whole budget."""
+
+from typing import Any
+
+from veracal.calibration import PrivateCalibratedClassifier
+from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
+from veracal.calibration.private.base import PrivateFitter
+from veracal.data import Dataset
+from veracal.pipeline.config import Config
+from veracal.privacy import Budget
+from veracal.training import (
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateEstimator,
+    PrivateLogisticRegression,
+)
+
+_METHODS: dict[str, type[PrivateFitter]] = {
+    "temperature": PrivateTemperature,
+    "two-temperatures": PrivateTwoTemperatures,
+}
+
+
+def private_model(config: Config, train: Dataset, budget: Budget) -> Any:
+    """The model to fit, which says what it costs before it sees a record.
+
+    Parameters
+    ----------
+    config : Config
+    train : Dataset
+        Of which only what is declared is looked at: classes, size and norm.
+    budget : Budget
+        Of everything that is learnt from these records.
+    """
+    public: dict[str, Any] = {
+        "classes": train.classes,
+        "size": train.size,
+        "relation": budget.relation,
+        "unit": budget.unit,
+    }
+    method = config.recalibration.method
+    trainer = _trainer(config, train, budget, public)
+    if method == "none":
+        return trainer
+    fitter = _METHODS[method]() if method in _METHODS else None
+    return PrivateCalibratedClassifier(
+        trainer,
+        method=fitter,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        share=config.recalibration.share,
+        **public,
+    )
+
+
+def _trainer(
+    config: Config, train: Dataset, budget: Budget, public: dict[str, Any]
+) -> PrivateEstimator:
+    """The classifier alone."""
+    chosen = config.model
+    if chosen.kind == "logistic":
+        return PrivateLogisticRegression(
+            budget.epsilon,
+            budget.delta,
+            epochs=chosen.epochs,
+            sampling_rate=chosen.sampling_rate,
+            clip=chosen.clip,
+            update=chosen.learning_rate,
+            weight_decay=chosen.weight_decay,
+            **public,
+        )
+    kind = ObjectivePerturbation if chosen.kind == "objective" else OutputPerturbation
+    norm = train.norm if chosen.norm is None else chosen.norm
+    return kind(budget.epsilon, C=chosen.strength, norm=norm, **public)

@@ -1,0 +1,97 @@
+"""Every choice of a run is read from TOML, and a wrong word is told with the right one."""
+
+import json
+
+import pytest
+
+from veracal.errors import SchemaError
+from veracal.pipeline import Config
+from veracal.pipeline.config import DataConfig
+
+WHOLE = """
+format = 1
+name = "readmission"
+
+[data]
+source = "visits.csv"
+schema = "visits.toml"
+test = 0.25
+seed = "2026"
+version = "May"
+
+[privacy]
+epsilon = 2.0
+delta = 1e-6
+relation = "replace-one"
+
+[model]
+kind = "objective"
+strength = 0.1
+norm = 2.0
+
+[recalibration]
+method = "two-temperatures"
+share = 0.05
+
+[measurement]
+later = 3
+bins = 15
+group = "sex"
+"""
+
+
+def test_every_word_is_read():
+    found = Config.from_toml(WHOLE)
+    assert found.name == "readmission" and found.data.seed == "2026"
+    assert found.privacy.relation == "replace-one" and found.model.strength == 0.1
+    assert found.recalibration.share == 0.05 and found.measurement.group == "sex"
+    assert json.loads(found.canonical()) == found.to_json()
+
+
+def test_what_is_not_said_has_a_default():
+    found = Config.from_toml('format = 1\n[data]\nsource = "digits"')
+    assert found == Config(DataConfig("digits"))
+    assert found.canonical() == Config(DataConfig("digits")).canonical()
+
+
+def test_files_are_looked_for_beside_the_config(tmp_path):
+    (tmp_path / "visits.csv").write_text("a\n")
+    (tmp_path / "run.toml").write_text(WHOLE)
+    found = Config.load(tmp_path / "run.toml")
+    assert found.data.source == str(tmp_path / "visits.csv")
+    assert found.data.schema == "visits.toml"  # which is not there, and is told so later
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "format = 1"),
+        ("format = 2", "format = 1"),
+        ("format = 1", "'data' to be declared"),
+        ("format = 1\n[data]", "'source' to be declared"),
+        ('format = 1\ndata = "x"', "a table"),
+        ('format = 1\n[data]\nsource = "x"\nsed = "1"', "mean 'seed'"),
+        ('format = 1\n[data]\nsource = "x"\n[privcy]\nepsilon = 1', "mean 'privacy'"),
+        ('format = 1\n[data]\nsource = "x"\ntest = 1.0', "test between 0 and 1"),
+        ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = -1', "epsilon > 0"),
+        ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = "1"', "make sense"),
+        ('format = 1\n[data]\nsource = "x"\n[privacy]\ndelta = 2', "delta between"),
+        ('format = 1\n[data]\nsource = "x"\n[privacy]\nrelation = "swap"', "relation"),
+        ('format = 1\n[data]\nsource = "x"\n[model]\nkind = "tree"', "kind"),
+        ('format = 1\n[data]\nsource = "x"\n[model]\nclip = 0', "clip > 0"),
+        ('format = 1\n[data]\nsource = "x"\n[recalibration]\nmethod = "magic"', "method"),
+        ('format = 1\n[data]\nsource = "x"\n[recalibration]\nshare = 1', "share between"),
+        ('format = 1\n[data]\nsource = "x"\n[measurement]\nlater = -1', "later"),
+        ("format = 1\n[data", "TOML"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text, said):
+    with pytest.raises(SchemaError, match=said) as caught:
+        Config.from_toml(text, where="run.toml")
+    assert str(caught.value).startswith("run.toml")
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SchemaError, match="UTF-8"):
+        Config.load(tmp_path / "run.toml")

@@ -1,0 +1,201 @@
+"""The whole way: charged once, the same when run again, and nothing half done."""
+
+import json
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from veracal.artifact import PrivateClassifier
+from veracal.data import load
+from veracal.data.sets.builtin import SCHEMAS
+from veracal.errors import BudgetError, DataError, LedgerError
+from veracal.pipeline import Config, run
+from veracal.pipeline.config import (
+    DataConfig,
+    MeasurementConfig,
+    ModelConfig,
+    PrivacyConfig,
+    RecalibrationConfig,
+)
+from veracal.privacy import Ledger, epsilon_for
+from veracal.report.results import Results
+
+QUICK = Config(DataConfig("breast-cancer"), model=ModelConfig(epochs=5))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return run(QUICK, tmp_path_factory.mktemp("run") / "model")
+
+
+def test_it_leaves_a_classifier_and_its_results(made):
+    loaded = PrivateClassifier.load(made.folder)
+    rows = load("breast-cancer").X
+    np.testing.assert_array_equal(
+        loaded.predict_proba(rows), made.classifier.predict_proba(rows)
+    )
+    assert loaded.private_ and loaded.schema == SCHEMAS["breast-cancer"]
+    found = Results.from_bytes((made.folder / "results.json").read_bytes())
+    assert found.to_bytes() == made.results.to_bytes()
+    assert [one.when for one in found.measured] == ["before", "after"]
+
+
+def test_both_parts_together_cost_what_was_said(made):
+    promise = made.results.guarantee
+    assert promise["epsilon"] <= 3.0 and promise["delta"] == 1 / 5_690
+    for part in ("train", "test"):
+        items = [i for i, _ in made.ledger.planned() if i.part == part]
+        assert items
+        cost = sum(epsilon_for(i.event, 0.0) * i.times for i in items if part == "test")
+        assert cost <= 3.0 + 1e-9
+    used = {(i.purpose, i.part): n for i, n in made.ledger.planned()}
+    assert used["training and map", "train"] == 1
+    assert made.ledger.verify() == made.results.ledger["head"]
+
+
+def test_results_hold_nothing_that_was_not_declared_or_charged(made):
+    """Under add-remove the number of records is neither, nor is any plain figure."""
+    text = made.results.to_bytes().decode()
+    whole = load("breast-cancer")
+    told = json.loads(text)
+    assert told["data"]["size"] == SCHEMAS["breast-cancer"].size
+    assert all(one["figures"]["private"] for one in told["measured"])
+    test = made.classifier.scores(whole)
+    assert repr(float(test.correct.mean())) not in text
+
+
+def test_run_again_it_is_the_same_and_costs_nothing(made):
+    again = run(QUICK, made.folder, force=True)
+    np.testing.assert_array_equal(again.classifier.weights.coef, made.classifier.weights.coef)
+    assert again.results.measured == made.results.measured
+    assert again.ledger.head == made.ledger.head
+
+
+def test_two_runs_have_the_same_split_and_other_noise(made, tmp_path):
+    other = run(QUICK, tmp_path / "model")
+    assert (other.classifier.weights.coef != made.classifier.weights.coef).all()
+    assert other.results.measured != made.results.measured
+
+
+@pytest.mark.parametrize(
+    "step", ["training", "measuring before", "measuring after", "reporting"]
+)
+def test_an_interrupted_run_goes_on_where_it_was(step, tmp_path):
+    def stop(told, done, total):
+        if told == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(QUICK, tmp_path / "model", on_progress=stop)
+    assert not (tmp_path / "model").exists()
+    before = Ledger(tmp_path / "model.ledger").entries()
+    made = run(QUICK, tmp_path / "model")
+    entries = made.ledger.entries()
+    assert entries[: len(before)] == before
+    assert len(entries) == 1 + 2 * 5  # training and map, and five questions twice
+
+
+def test_an_interrupted_training_has_charged_nothing(tmp_path):
+    with (
+        mock.patch(
+            "veracal.calibration.classifier.PrivateCalibratedClassifier.fit_records",
+            side_effect=KeyboardInterrupt,
+        ),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run(QUICK, tmp_path / "model")
+    assert Ledger(tmp_path / "model.ledger").entries() == ()
+    assert run(QUICK, tmp_path / "model").classifier.private_
+
+
+def test_a_ledger_of_other_settings_is_refused(made, tmp_path):
+    other = replace(QUICK, privacy=PrivacyConfig(epsilon=1.0))
+    with pytest.raises(LedgerError, match="another run"):
+        run(other, tmp_path / "model", ledger=made.ledger.path)
+    assert not (tmp_path / "model").exists()
+
+
+def test_other_words_for_the_same_costs_are_another_training(made, tmp_path):
+    """The plan allows for one training, and that was made."""
+    other = replace(QUICK, model=replace(QUICK.model, learning_rate=0.5))
+    with pytest.raises(BudgetError, match="used as often"):
+        run(other, tmp_path / "model", ledger=made.ledger.path)
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(DataError, match="a new folder"):
+        run(QUICK, tmp_path / "model")
+    assert not (tmp_path / "model.ledger").exists()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(QUICK, model=ModelConfig("objective", norm=6.0)),
+        replace(QUICK, model=ModelConfig("output", norm=6.0, strength=0.01)),
+        replace(QUICK, recalibration=RecalibrationConfig("none")),
+        replace(QUICK, recalibration=RecalibrationConfig("two-temperatures", 0.2)),
+        replace(QUICK, privacy=PrivacyConfig(8.0, 1e-5, "replace-one")),
+        replace(QUICK, data=DataConfig("digits", test=0.5)),
+        replace(QUICK, measurement=MeasurementConfig(later=0, bins=3)),
+    ],
+    ids=["objective", "output", "no map", "two", "replace-one", "digits", "no later"],
+)
+def test_every_kind_of_run(config, tmp_path):
+    made = run(config, tmp_path / "model")
+    assert made.classifier.private_
+    assert made.results.guarantee["epsilon"] <= config.privacy.epsilon
+    assert made.results.guarantee["relation"] == config.privacy.relation
+
+
+TABLE = "age,sex,ill\n" + "".join(
+    f"{20 + i % 60},{'fm'[i % 2]},{int(i % 60 > 30)}\n" for i in range(400)
+)
+SCHEMA = """format = 1
+size = 400
+name = "visits"
+[columns.age]
+kind = "number"
+lower = 0
+upper = 100
+[columns.sex]
+kind = "category"
+values = ["f", "m"]
+[columns.ill]
+kind = "target"
+classes = [0, 1]
+[groups.sex]
+column = "sex"
+"""
+
+
+@pytest.fixture
+def visits(tmp_path):
+    (tmp_path / "visits.csv").write_text(TABLE)
+    (tmp_path / "visits.toml").write_text(SCHEMA)
+    data = DataConfig(str(tmp_path / "visits.csv"), str(tmp_path / "visits.toml"))
+    return Config(data, measurement=MeasurementConfig(group="sex"), model=ModelConfig(epochs=5))
+
+
+def test_a_table_through_its_schema_with_groups(visits, tmp_path):
+    made = run(visits, tmp_path / "model")
+    assert set(made.results.measured[1].figures["groups"]) == {"f", "m"}
+    assert PrivateClassifier.load(made.folder).schema.classes == (0, 1)
+
+
+def test_a_size_must_be_declared(visits, tmp_path):
+    path = tmp_path / "visits.toml"
+    path.write_text(SCHEMA.replace("size = 400\n", ""))
+    with pytest.raises(DataError, match="Write size"):
+        run(visits, tmp_path / "model")
+    assert not (tmp_path / "model.ledger").exists()
+
+
+def test_a_group_must_be_declared(visits, tmp_path):
+    config = replace(visits, measurement=MeasurementConfig(group="age"))
+    with pytest.raises(DataError, match="declared group 'age'"):
+        run(config, tmp_path / "model")
+    assert not (tmp_path / "model.ledger").exists()
