@@ -1,0 +1,283 @@
+"""No artifact runs code, reads outside its folder, or takes memory that it does not deserve.
+
+Artifacts are attacked as strangers would: pickles in place of weights, headers that claim
+terabytes, files with holes, links and pipes, names that climb out, bytes flipped with and
+without new hashes, maps and schemas of other kinds. Every one is refused as an error of ours,
+quickly and without memory. Writing is stopped at every step: what was there stays, and nothing
+else.
+"""
+
+import json
+import os
+import pickle
+import resource
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from assurance.ledgers import Patches, patched
+from tests.artifact.made import changed, classifier, replaced
+from veracal.artifact import PrivateClassifier, manifest
+from veracal.artifact.folder import read_file, write_folder
+from veracal.errors import VeracalError
+
+NAME = "artifact"
+SECONDS, BYTES = 2.0, 200 * 2**20
+WEIGHTS, MODEL = "model.safetensors", "model.json"
+ARTIFACT = "veracal.artifact"
+READ, WRITE = read_file, write_folder
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.place, "w")
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def followed(folder: Path, name: str, most: int) -> bytes:
+    """Open whatever is there, links included."""
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as cause:
+        raise VeracalError(str(cause)) from cause
+    if len(content) > most:
+        raise VeracalError("too large")
+    return content
+
+
+def unlimited(folder: Path, name: str, most: int) -> bytes:
+    """Read all of it, and look at its size then."""
+    if (folder / name).is_symlink() or not (folder / name).is_file():
+        raise VeracalError("no file")
+    return READ(folder, name, 2**62)
+
+
+def or_pickle(content: bytes, shapes: Any, where: str) -> dict[str, Any]:
+    """Fall back to an older format."""
+    try:
+        return dict(load(content))
+    except Exception:
+        found = pickle.loads(content)
+        if not isinstance(found, dict):
+            raise VeracalError("no weights") from None
+        return found
+
+
+def trusting(content: bytes, shapes: Any, where: str) -> dict[str, Any]:
+    """Take the arrays as they come."""
+    try:
+        found = dict(load(content))
+        return {name: found[name] for name in shapes}
+    except Exception as cause:
+        raise VeracalError(str(cause)) from cause
+
+
+def in_place(path: Path, files: Any, *, force: bool = False) -> Path:
+    """Write one file after the other under the final name."""
+    path.mkdir(exist_ok=force)
+    for name, content in files.items():
+        (path / name).write_bytes(content)
+        with (path / name).open("rb") as file:
+            os.fsync(file.fileno())
+    return path
+
+
+def emptied_first(path: Path, files: Any, *, force: bool = False) -> Path:
+    """Remove what is there, then write."""
+    if force and path.is_dir():
+        for old in path.iterdir():
+            old.unlink()
+        path.rmdir()
+    return WRITE(path, files, force=force)
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "links followed": {f"{ARTIFACT}.manifest.read_file": followed},
+    "size unchecked": {f"{ARTIFACT}.manifest.read_file": unlimited},
+    "pickle as a fallback": {f"{ARTIFACT}.linear.from_bytes": or_pickle},
+    "arrays not compared with what is expected": {f"{ARTIFACT}.linear.from_bytes": trusting},
+    "hash of a file unchecked": {
+        f"{ARTIFACT}.manifest.check_listed": lambda content, name, listed, where: content
+    },
+    "hash of the description unchecked": {
+        f"{ARTIFACT}.manifest._canonical": lambda body: b"",
+        f"{ARTIFACT}.manifest._sha": lambda content: "" if content == b"" else SHA(content),
+    },
+    "names that climb out": {f"{ARTIFACT}.manifest._checked_files": lambda files, where: files},
+    "partial write": {f"{ARTIFACT}.classifier.write_folder": in_place},
+    "old folder removed first": {f"{ARTIFACT}.classifier.write_folder": emptied_first},
+}
+SHA = manifest._sha
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Attack reading, then interrupt writing."""
+    with patched(subject) as folder:
+        tried = attacked(folder)
+        flipped = flips(folder, 2_000 if long else 60)
+        stopped = interrupted(folder)
+    return (
+        f"{tried} attacks and {flipped} changed bytes refused, each within {SECONDS:g} s and "
+        f"{BYTES >> 20} MiB, none ran code; {stopped} interrupted writes left nothing behind"
+    )
+
+
+def attacks(outside: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """Ways to spoil an artifact, each with a name."""
+    bomb = pickle.dumps(Bomb(str(outside / "pwned")))
+    nan = save({"coef": np.full((1, 30), np.nan), "intercept": np.zeros(1)})
+    wide = save({"coef": np.zeros((7, 30)), "intercept": np.zeros(7)})
+    yield "a pickle for weights", lambda f: replaced(f, bomb)
+    yield "a pickle for the description", lambda f: (f / MODEL).write_bytes(bomb)
+    yield "a header of exabytes", lambda f: replaced(f, struct.pack("<Q", 2**62) + b"{}")
+    yield "NaN for weights", lambda f: replaced(f, nan)
+    yield "weights of another shape", lambda f: replaced(f, wide)
+    for name in (WEIGHTS, MODEL):
+        yield f"a hole of a terabyte in {name}", lambda f, n=name: os.truncate(f / n, 2**40)
+        yield f"a link for {name}", lambda f, n=name: linked(f / n, outside / n)
+        yield f"a pipe for {name}", lambda f, n=name: piped(f / n)
+    climb = {"../../x": {"bytes": 1, "sha256": "0"}}
+    yield "names that climb out", lambda f: changed(f, lambda m: m["files"].update(climb))
+    for key, value in {
+        "map": {"kind": "eval", "version": 1},
+        "model": {"kind": "torch", "one_vs_rest": False},
+        "schema": "format = 1",
+        "features": 10**12,
+        "version": 9,
+        "classes": ["a"],
+    }.items():
+        yield f"another {key}", lambda f, k=key, v=value: changed(f, lambda m: m.update({k: v}))
+    deep = b"[" * 10**6
+    yield "a million brackets", lambda f: (f / MODEL).write_bytes(deep)
+
+
+def linked(path: Path, target: Path) -> None:
+    """Put a link to a good copy of the file in its place."""
+    path.rename(target)
+    path.symlink_to(target)
+
+
+def piped(path: Path) -> None:
+    """Put a pipe in its place, to which nobody writes."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def attacked(folder: Path) -> int:
+    """Load every spoiled artifact; returns how many there were."""
+    count = 0
+    for count, (name, spoil) in enumerate(attacks(folder), 1):
+        spoil(saved(folder, str(count)))
+        limited(lambda n=str(count): PrivateClassifier.load(folder / n), name)
+        assert not (folder / "pwned").exists(), f"{name} ran code"
+    return count
+
+
+def limited(work: Callable[[], object], name: str) -> None:
+    """Expect an error of ours, soon and without much memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 4 * BYTES, limits[1]))
+    start = time.perf_counter()
+    try:
+        work()
+    except VeracalError:
+        pass
+    except (MemoryError, OverflowError) as cause:
+        raise AssertionError(f"{name}: took too much memory") from cause
+    except Exception as cause:
+        raise AssertionError(f"{name}: {type(cause).__name__} instead of a refusal") from cause
+    else:
+        raise AssertionError(f"{name} was accepted")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert time.perf_counter() - start < SECONDS, f"{name} took too long"
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    assert grown < BYTES, f"{name} took {grown >> 20} MiB"
+
+
+def flips(folder: Path, rounds: int) -> int:
+    """Change one byte at a time, without new hashes."""
+    rng = np.random.default_rng(0)
+    place = saved(folder, "flipped")
+    for _ in range(rounds):
+        path = place / (WEIGHTS, MODEL)[int(rng.integers(2))]
+        content = bytearray(path.read_bytes())
+        at = int(rng.integers(len(content)))
+        told = bytes(content)
+        content[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(content))
+        try:
+            same = path.name == MODEL and json.loads(content) == json.loads(told)
+        except ValueError:
+            same = False
+        if not same:  # white space may change, and nothing else
+            limited(lambda: PrivateClassifier.load(place), f"byte {at} of {path.name}")
+        path.write_bytes(told)
+    return rounds
+
+
+def interrupted(folder: Path) -> int:
+    """Stop writing at every call that puts something on the disk."""
+    made, count = classifier(), 0
+    for force in (False, True):
+        for at in range(6):
+            place = folder / f"stopped {force} {at}"
+            if force:
+                place.mkdir()
+                (place / "old").write_text("precious")
+            if stops(lambda p=place, f=force: made.save(p, force=f), at):
+                count += 1
+                left = {p.name for p in place.iterdir()} if place.exists() else set()
+                whole = {"old"} if force else set()
+                assert left in (whole, {WEIGHTS, MODEL}), f"half an artifact: {left}"
+                hidden = [p.name for p in folder.iterdir() if p.name.startswith(".")]
+                assert not hidden, f"left behind: {hidden}"
+    return count
+
+
+def stops(work: Callable[[], object], at: int) -> bool:
+    """Let the disk be full from some call on; tells whether that mattered."""
+    calls = iter(range(10**6))
+    fsync = os.fsync
+
+    def full(handle: int) -> None:
+        if next(calls) >= at:
+            raise OSError(28, "No space left on device")
+        fsync(handle)
+
+    with mock.patch("os.fsync", full):
+        try:
+            work()
+        except VeracalError:
+            return True
+        except OSError as cause:
+            raise AssertionError(f"{cause} instead of an error of ours") from cause
+    return False
+
+
+def saved(folder: Path, name: str) -> Path:
+    """A fresh artifact; not by what is attacked."""
+    place = folder / name
+    place.mkdir()
+    for file, content in classifier().files().items():
+        (place / file).write_bytes(content)
+    return place
