@@ -11,7 +11,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.data import load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import BudgetError, DataError, LedgerError
-from veracal.pipeline import Config, run
+from veracal.pipeline import Config, measure_again, run
 from veracal.pipeline.config import (
     DataConfig,
     MeasurementConfig,
@@ -199,3 +199,32 @@ def test_a_group_must_be_declared(visits, tmp_path):
     with pytest.raises(DataError, match="declared group 'age'"):
         run(config, tmp_path / "model")
     assert not (tmp_path / "model.ledger").exists()
+
+
+def read(results):
+    """Results as they come back from a file, with lists in place of tuples."""
+    return Results.from_bytes(results.to_bytes())
+
+
+def test_a_model_is_measured_again_until_nothing_is_left(tmp_path):
+    made = run(QUICK, tmp_path / "model")
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    for i in (1, 2):
+        again = measure_again(tmp_path / "model")
+        assert [one.when for one in again.results.measured][-1] == f"later {i}"
+        assert again.results.measured[:2] == read(made.results).measured
+    figures = [one.figures["overall"] for one in again.results.measured[1:]]
+    assert len({json.dumps(one) for one in figures}) == 3  # new noise each time
+    with pytest.raises(BudgetError):
+        measure_again(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    kept = Results.from_bytes((tmp_path / "model" / "results.json").read_bytes())
+    assert len(kept.measured) == 4
+    assert {line["used"] for line in kept.ledger["planned"] if line["part"] == "test"} == {4}
+
+
+def test_another_ledger_pays_for_no_measurement(made, tmp_path):
+    other = run(QUICK, tmp_path / "model")
+    with pytest.raises(DataError, match="was charged to"):
+        measure_again(tmp_path / "model", ledger=made.ledger.path)
+    assert len(other.ledger.entries()) == 11

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -206,6 +207,12 @@ class Config:
             raise SchemaError(
                 where, f"format = {FORMAT}", "another, or none", f"Write format = {FORMAT}."
             )
+        found = cls.from_entries(entries, where=where)
+        return found if folder is None else found.within(folder)
+
+    @classmethod
+    def from_entries(cls, entries: Mapping[str, Any], *, where: str = "config") -> "Config":
+        """Make one of sections and their settings, as :meth:`to_json` writes them."""
         parts = {part.name: part for part in fields(cls) if part.name in _SECTIONS}
         made: dict[str, Any] = {}
         for name, entry in entries.items():
@@ -215,7 +222,7 @@ class Config:
             section = f"{where}: {name}"
             made[name] = _section(_SECTIONS[name], table(entry, section), section)
         found: Config = _section(cls, made, where)
-        return found if folder is None else found.within(folder)
+        return found
 
     def within(self, folder: Path) -> "Config":
         """The same with files that are named relative to a folder."""

@@ -90,7 +90,7 @@ def run(
     on_progress : callable
         ``on_progress(step, done, total)``.
     """
-    tell = on_progress or (lambda step, done, total: None)
+    tell = on_progress or silent
     folder = Path(out)
     check_place(folder, force=force)
     records = loaded(config, lambda done, total: tell("loading", done, total))
@@ -109,7 +109,7 @@ def run(
         measured.append(asked(scores, when, plan, config, book))
     tell("reporting", 0, None)
     made = results(config, records, classifier, budget, items, book, tuple(measured))
-    classifier.save(folder, more={"results.json": made.to_bytes()}, force=force)
+    classifier.save(folder, more=files_of(made), force=force)
     return Run(folder, classifier, made, book)
 
 
@@ -186,19 +186,7 @@ def results(
             "test": config.data.test,
         },
         guarantee={**promise.to_json(), "private": True, "text": promise.text()},
-        ledger={
-            "name": book.path.name,
-            "head": book.head,
-            "planned": [
-                {
-                    "purpose": item.purpose,
-                    "part": item.part,
-                    "times": item.times,
-                    "used": count,
-                }
-                for item, count in book.planned()
-            ],
-        },
+        ledger=ledger_facts(book),
         model={**config.to_json()["model"], "kind": config.model.kind},
         map=classifier.map_.to_json(),
         measured=measured,
@@ -206,6 +194,24 @@ def results(
         versions=versions(),
         not_measured=NOT_MEASURED,
     )
+
+
+def ledger_facts(book: Ledger) -> dict[str, Any]:
+    """What a report tells of a ledger."""
+    lines = [
+        {"purpose": item.purpose, "part": item.part, "times": item.times, "used": count}
+        for item, count in book.planned()
+    ]
+    return {"name": book.path.name, "head": book.head, "planned": lines}
+
+
+def files_of(made: Results) -> dict[str, bytes]:
+    """What is kept of results beside the classifier."""
+    return {"results.json": made.to_bytes()}
+
+
+def silent(step: str, done: float, total: float | None) -> None:
+    """Tell nobody."""
 
 
 def versions() -> dict[str, str]:
