@@ -9,6 +9,8 @@ from veracal.data.readers.strict_json import parse_json
 from veracal.errors import DataError
 
 FORMAT, VERSION = "veracal results", 1
+# In JSON, of fields that are no mappings.
+_KINDS = {"name": str, "made": str, "when": str, "measured": list, "not_measured": list}
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,11 @@ class Results:
         if type(version) is not int or version != VERSION:
             raise _not_ours(where, f"version {VERSION}", repr(version)[:80])
         _check_fields(cls, found, where)
+        _check_kinds(_KINDS, found, where)
         measured = found.pop("measured")
-        for one in measured if isinstance(measured, list) else [None]:
+        for one in measured:
             _check_fields(Measured, one, f"{where}: measured")
+            _check_kinds(_KINDS, one, f"{where}: measured")
         return cls(
             **{
                 **found,
@@ -124,6 +128,14 @@ def _check_fields(kind: Any, found: Any, where: str) -> None:
     if not isinstance(found, dict) or set(found) != names:
         told = sorted(found) if isinstance(found, dict) else type(found).__name__
         raise _not_ours(where, f"exactly {', '.join(sorted(names))}", repr(told)[:200])
+
+
+def _check_kinds(kinds: Mapping[str, type], found: Mapping[str, Any], where: str) -> None:
+    """Refuse a field that holds another kind of thing than it should."""
+    for name, value in found.items():
+        if not isinstance(value, kinds.get(name, dict)):
+            expected = kinds.get(name, dict).__name__
+            raise _not_ours(where, f"{name} as {expected}", type(value).__name__)
 
 
 def _not_ours(where: str, expected: str, found: str) -> DataError:

@@ -1,0 +1,134 @@
+"""The report: one HTML file that loads nothing, for who decides and for engineers."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from veracal._checks import extra
+from veracal.report import tables, words
+from veracal.report.charts import charts
+from veracal.report.results import Results
+from veracal.report.told import mapping
+from veracal.report.writing import listed, visible
+
+_LINES = "\u200c\u200d\n"
+
+
+def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> str:
+    """Write the report of a run as one HTML file.
+
+    Parameters
+    ----------
+    results : Results
+        Only what is public or was charged; a file that anybody may have written is shown, and
+        nothing in it is run.
+    internal : mapping, optional
+        What is neither, for a second, watermarked page: "training", a sequence of losses by
+        step, and any other names with numbers, words or mappings of them.
+
+    Returns
+    -------
+    str
+        HTML of less than 2 MB for what people have: hundreds of groups, classes and bins.
+
+    Raises
+    ------
+    MissingExtraError
+        Without the ``report`` extra.
+
+    Guarantees
+    ----------
+    Without ``internal`` the page is a function of the results alone, so it costs nothing more.
+    """
+    drawn = charts(results, internal)
+    bundle = vega() if drawn else ""
+    css, script = _asset("report.css"), _asset("report.js")
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        results=results,
+        policy=policy([bundle, script], css),
+        # Ours, not of any file: these two and the bundle are the only text that is not escaped.
+        css=Markup(css),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        bundle=Markup(bundle),  # noqa: S704
+        charts=drawn,
+        classes=listed(_sequence(results.data.get("classes"))),
+        statement=str(results.guarantee.get("text", "")),
+        head=str(results.ledger.get("head", "")),
+        protection=words.protection(results),
+        headline=words.headline(results),
+        groups=words.groups(results),
+        not_measured=words.not_measured(results),
+        repaired=words.repaired(results),
+        later=bool(words.later(results)),
+        training=tables.training(internal or {}),
+        internal=None if internal is None else tables.internal(internal),
+        **tables.all_tables(results),
+    )
+
+
+def policy(scripts: list[str], css: str) -> str:
+    """A content security policy that lets run exactly these scripts, and load nothing."""
+    hashes = " ".join(_hash(script) for script in scripts if script)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src {_hash(css)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    """Source expression of an inline text."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@cache
+def vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script."""
+    made: str = extra("vl_convert", "report").javascript_bundle()
+    # Inside a script element these two would end it, or hide its end.
+    assert "</script" not in made.lower()
+    assert "<!--" not in made
+    return made
+
+
+@cache
+def _asset(name: str) -> str:
+    """A file beside the template."""
+    where = resources.files("veracal.report") / "templates" / name
+    return where.read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Templates in which everything is escaped, and nothing is left unsaid."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("veracal.report"),
+        autoescape=True,
+        finalize=_said,
+        undefined=jinja2.Undefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    return made
+
+
+def _said(value: object) -> object:
+    """What stands on the page for a value: never None, nor a character that misleads."""
+    if isinstance(value, Markup):
+        return value
+    if value is None or isinstance(value, jinja2.Undefined):
+        return "not told"
+    return visible(str(value), keep=_LINES)
+
+
+def _sequence(found: object) -> list[Any]:
+    """A list, or an empty one; what is called a name by a mapping is its key."""
+    return list(found) if isinstance(found, list | tuple) else list(mapping(found))

@@ -1,0 +1,224 @@
+"""What somebody who decides needs to know, in plain words."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from veracal.data import Estimate
+from veracal.report.results import Measured, Results
+from veracal.report.told import Bin, curve, figure, group_names, is_wide, mapping, number
+from veracal.report.writing import UNTOLD, between, epsilon, listed, percent, visible
+
+NOT_AUDITED = "how many decisions hang on the chance of the noise (not audited yet)"
+_UPPER = 3  # bins at the sure end that the first screen shows
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What was protected, and how strongly.
+
+    Attributes
+    ----------
+    strength : str
+        One word, or two.
+    cost : str
+        Epsilon and delta.
+    sentences : tuple of str
+    """
+
+    strength: str
+    cost: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sureness:
+    """How often the model is right when it is so sure, before and after its repair."""
+
+    says: str
+    before: str
+    after: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class GroupWords:
+    """For whom the model is worse, in sentences."""
+
+    sentences: tuple[str, ...]
+    worse: tuple[str, ...] = ()
+
+
+def protection(results: Results) -> Protection:
+    """Whom the guarantee protects, and what it is worth against a guess.
+
+    An attacker whose true positive rate exceeds the false positive rate by at most a, and to
+    whom both cases are equally likely, is right with probability :math:`(1 + a) / 2` at most.
+    """
+    promise = results.guarantee
+    bound = number(promise.get("epsilon"))
+    if promise.get("private") is not True or bound is None:
+        return Protection("no", "no bound", ("Nothing bounds what this tells about a person.",))
+    unit, most = visible(str(promise.get("unit", "record"))), number(promise.get("at_most"))
+    rows = f", with up to {most:.0f} rows each" if most is not None and most > 1 else ""
+    sentences = [
+        f"Each single {unit} in the data is protected{rows}: in the model, and in every figure "
+        "here that is marked as released."
+    ]
+    if (advantage := number(promise.get("advantage"))) is not None:
+        right = min(math.ceil(50 * (1 + advantage) - 1e-9), 100)
+        sentences.append(
+            f"Somebody who sees all of it and guesses {_question(promise, unit)} is right at "
+            f"most {right} times in 100. Tossing a coin is right 50 times in 100."
+        )
+    delta = number(promise.get("delta"))
+    cost = f"epsilon {epsilon(bound)}" + (f", delta {delta:.2g}" if delta else "")
+    sentences.append("Protection is called strong up to epsilon 1, and moderate up to 10.")
+    return Protection(_strength(bound), cost, tuple(sentences))
+
+
+def _question(promise: Mapping[str, Any], unit: str) -> str:
+    """What an attacker guesses."""
+    if promise.get("relation") == "replace-one":
+        return f"which of two given {unit}s was in the data"
+    return f"whether a given {unit} was in the data"
+
+
+def _strength(bound: float) -> str:
+    """Tiers of Ponomareva et al. 2023, https://arxiv.org/abs/2303.00654, section 5.2."""
+    return "strong" if bound <= 1 else "moderate" if bound <= 10 else "weak"
+
+
+def sureness(results: Results) -> tuple[Sureness, ...]:
+    """The bins at the sure end of the released curves, the surest first."""
+    before, after = curve(results.when("before")), curve(results.when("after"))
+    top = max(len(before), len(after))
+    rows = []
+    for b in reversed(range(max(0, top - _UPPER), top)):
+        one = before[b] if len(before) == top else None
+        other = after[b] if len(after) == top else None
+        rows.append(
+            Sureness(
+                f"{percent(b / top)} to {percent((b + 1) / top)}",
+                _right(one),
+                _right(other),
+                _verdict(other),
+            )
+        )
+    return tuple(rows)
+
+
+def _right(found: Bin | None) -> str:
+    """How often predictions of a bin are right."""
+    if found is None:
+        return "not measured"
+    if is_wide(found.accuracy) or found.accuracy.value is None:
+        ends = between(found.accuracy)
+        return f"{UNTOLD} ({ends})" if found.accuracy.value is not None and ends else UNTOLD
+    return f"about {percent(found.accuracy.value)} ({between(found.accuracy)})"
+
+
+def _verdict(found: Bin | None) -> str:
+    """Whether a bin's accuracy can be what the model says.
+
+    Compared with the ends of the bin, not with its mean confidence, which is noisy, too.
+    """
+    if found is None:
+        return "not measured"
+    right = found.accuracy
+    if is_wide(right) or right.low is None or right.high is None:
+        return UNTOLD
+    if right.high < found.low:
+        return "too sure"
+    return "surer than it says" if right.low > found.high else "fits what it says"
+
+
+def headline(results: Results) -> tuple[str, ...]:
+    """The surest bin before and after, and how often the model is right at all."""
+    return _surest(results), _overall(figure(results.when("after"), "accuracy"))
+
+
+def _surest(results: Results) -> str:
+    """How often the model is right when it is as sure as can be."""
+    bins = {when: curve(results.when(when)) for when in ("before", "after")}
+    last = {when: found[-1] for when, found in bins.items() if found}
+    if not last:
+        return "How often it is right when it is sure was not measured."
+    said = (
+        f"When the model says it is {percent(min(b.low for b in last.values()))} sure or more"
+    )
+    if all(is_wide(found.accuracy) for found in last.values()):
+        return f"{said}, nobody can tell yet how often it is right: there are too few records."
+    words = {when: _right(last.get(when)) for when in bins}
+    return f"{said}, it is right: before the repair {words['before']}, after {words['after']}."
+
+
+def _overall(found: Estimate | None) -> str:
+    """How often the model is right at all."""
+    if found is None:
+        return "How often it is right overall was not measured."
+    if found.value is None or is_wide(found):
+        ends = f" ({between(found)})" if found.value is not None and between(found) else ""
+        return f"There are {UNTOLD} how often it is right overall{ends}."
+    return f"Of all its predictions about {percent(found.value)} are right ({between(found)})."
+
+
+def groups(results: Results) -> GroupWords:
+    """For which groups the model is worse after its repair.
+
+    A group is called worse if its interval lies wholly on the wrong side of that of another
+    group: intervals that touch may come from noise and chance.
+    """
+    names, last = group_names(results), results.when("after")
+    if not names:
+        declared = list(mapping(results.data.get("groups")))
+        ways = f" ({listed(declared)} could be)" if declared else ""
+        return GroupWords(
+            (f"Groups were not told apart{ways}: it may be worse for some people.",)
+        )
+    found = {name: figure(last, "accuracy", name) for name in names}
+    told = {name: each for name, each in found.items() if each is not None}
+    unclear = [name for name in names if is_wide(found[name])]
+    worse = tuple(name for name in _below(told) if name not in unclear)
+    by = mapping(results.settings.get("measurement")).get("group")
+    of = f" of {visible(str(by))}" if by else ""
+    sentences = (
+        [f"It is right less often for the groups{of}: {listed(worse)}."] if worse else []
+    )
+    if len(unclear) < len(names) and not worse:
+        sentences.append(
+            f"No difference between groups{of} is larger than noise and chance make."
+        )
+    if unclear:
+        sentences.append(f"For these groups{of} there are {UNTOLD}: {listed(unclear)}.")
+    return GroupWords(tuple(sentences), worse)
+
+
+def _below(told: Mapping[str, Estimate]) -> list[str]:
+    """Groups whose figure is surely below that of another."""
+    lows = [each.low for each in told.values() if each.low is not None]
+    best = max(lows, default=0.0)
+    return [name for name, each in told.items() if each.high is not None and each.high < best]
+
+
+def not_measured(results: Results) -> tuple[str, ...]:
+    """What was left out, and always that the audit of chance is still to come."""
+    said = tuple(str(each) for each in results.not_measured)
+    return said if any("audit" in each for each in said) else (*said, NOT_AUDITED)
+
+
+def repaired(results: Results) -> str:
+    """What the map does, in one sentence."""
+    kind, inverse = results.map.get("kind"), number(results.map.get("inverse"))
+    if kind == "identity" or (kind == "temperature" and inverse == 1):
+        return "Confidence was left as it came from training."
+    if kind == "temperature" and inverse is not None:
+        how = "surer" if inverse > 1 else "less sure"
+        return f"Scores are multiplied by {inverse:.4g}, which makes the model {how}."
+    return f"Confidence is repaired by a map of the kind: {visible(str(kind))}."
+
+
+def later(results: Results) -> tuple[Measured, ...]:
+    """Measurements that followed those before and after the map."""
+    return tuple(one for one in results.measured if one.when not in ("before", "after"))
