@@ -44,7 +44,7 @@ def model_card(results: Results) -> str:
         "## What it tells apart",
         f"{text(listed(_classes(results), most=50))}.",
         "## Guarantee",
-        _fenced(str(results.guarantee.get("text", ""))),
+        _fenced(str(results.guarantee.get("text") or "Not told.")),
         "## How it was made",
         _table(tables.pairs("Settings", results.settings)),
         _table(tables.pairs("Versions", results.versions)),
@@ -105,7 +105,8 @@ def text(found: Any) -> str:
     >>> print(text("[x](y) <b>"))
     \[x\](y) &lt;b&gt;
     """
-    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", visible(str(found)))
+    said = "not told" if found is None else visible(str(found))
+    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", said)
     return "".join(_ENTITIES.get(character, character) for character in escaped)
 
 

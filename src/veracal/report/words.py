@@ -216,6 +216,8 @@ def repaired(results: Results) -> str:
     if kind == "temperature" and inverse is not None:
         how = "surer" if inverse > 1 else "less sure"
         return f"Scores are multiplied by {inverse:.4g}, which makes the model {how}."
+    if kind is None:
+        return "How confidence was repaired is not told."
     return f"Confidence is repaired by a map of the kind: {visible(str(kind))}."
 
 

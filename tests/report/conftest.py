@@ -1,0 +1,99 @@
+"""A run to report on, and a real browser to look at the report."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from veracal.pipeline import Config, run
+from veracal.pipeline.config import DataConfig, PrivacyConfig
+from veracal.report.results import Results
+
+CHROMIUM = os.environ.get("VERACAL_CHROMIUM", "/usr/bin/chromium")
+LISTEN = """
+window.__violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.__violations.push(event.violatedDirective + " " + event.blockedURI));
+"""
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and whatever it said or asked for."""
+
+    page: object
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def violations(self) -> list[str]:
+        return self.page.evaluate("window.__violations")
+
+    def drawn(self) -> int:
+        """Wait until all charts were drawn, and count them."""
+        places = self.page.locator("[data-chart]").count()
+        self.page.wait_for_function(
+            "n => document.querySelectorAll('[data-chart][data-ready=yes]').length === n",
+            arg=places,
+            timeout=20_000,
+        )
+        return places
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory) -> Results:
+    config = Config(DataConfig("digits"), privacy=PrivacyConfig(8.0))
+    return run(config, tmp_path_factory.mktemp("report") / "m").results
+
+
+@pytest.fixture(scope="session")
+def grouped(results) -> Results:
+    """The same with two groups and a later measurement."""
+    overall = results.when("after").figures["overall"]
+    with_groups = tuple(
+        replace(one, figures={**one.figures, "groups": {"young": overall, "old": overall}})
+        for one in results.measured
+    )
+    later = replace(with_groups[1], when="next spring")
+    settings = {**results.settings, "measurement": {"group": "age"}}
+    return replace(results, measured=(*with_groups, later), settings=settings)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"no Chromium at {CHROMIUM}; VERACAL_CHROMIUM may name another")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=60_000
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def open_page(browser, tmp_path_factory) -> Callable[..., Opened]:
+    """A function that opens HTML as a file, with options of a browser context."""
+    contexts, folder = [], tmp_path_factory.mktemp("pages")
+
+    def opened(html: str, **options: object) -> Opened:
+        path = folder / f"{len(contexts)}.html"
+        path.write_text(html, encoding="utf-8")
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.add_init_script(LISTEN)
+        made = Opened(context.new_page())
+        made.page.on("console", lambda message: made.said.append(message.text))
+        made.page.on("pageerror", lambda error: made.said.append(str(error)))
+        context.on("request", lambda request: made.asked.append(request.url))
+        context.on("requestfailed", lambda one: made.failed.append((one.url, one.failure)))
+        made.page.goto(path.as_uri())
+        return made
+
+    yield opened
+    for context in contexts:
+        context.close()

@@ -1,0 +1,90 @@
+"""The model card: programs read its head, people the rest, and names are only names."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.report.payloads import PAYLOADS
+from veracal.report import model_card
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with the docs extra")
+markdown = pytest.importorskip("markdown", reason="Markdown comes with the docs extra")
+
+
+NAMES = [*PAYLOADS, "[x](javascript:y)", "![x](y)", "# x", "---", "a: [b", "| x |", "```", "*"]
+
+
+def parts(card: str) -> tuple[dict, str]:
+    """Front matter and body."""
+    empty, head, body = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)
+    assert empty == ""
+    return yaml.safe_load(head), body
+
+
+def test_the_head_is_what_hubs_read(results):
+    head, _ = parts(model_card(results))
+    assert head["library_name"] == "veracal"
+    assert "differential-privacy" in head["tags"]
+    (entry,) = head["model-index"]
+    found = {each["type"]: each["value"] for each in entry["results"][0]["metrics"]}
+    after = results.when("after").figures["overall"]
+    assert set(found) == {"accuracy", "ece", "brier"}
+    assert found["accuracy"] == pytest.approx(after["accuracy"]["value"], abs=1e-6)
+
+
+def test_the_body_says_what_the_page_says(results):
+    _, body = parts(model_card(results))
+    for title in ("What is protected", "believed", "For whom", "not measured", "Guarantee"):
+        assert re.search(f"^## .*{title}", body, flags=re.MULTILINE)
+    assert results.guarantee["text"].splitlines()[0] in body
+    assert not re.search(r"\b(None|nan|NaN)\b", body)
+
+
+@pytest.mark.parametrize("start", range(0, len(NAMES), 12))
+def test_hostile_names_stay_names(results, start):
+    names = [
+        *PAYLOADS,
+        "[x](javascript:y)",
+        "![x](y)",
+        "# x",
+        "---",
+        "a: [b",
+        "| x |",
+        "```",
+        "*",
+    ]
+    few = (names[start:] + names)[:12]
+    hostile = replace(
+        results,
+        name=few[0],
+        made=few[1],
+        data={**results.data, "name": few[2], "classes": few},
+        guarantee={**results.guarantee, "text": "\n".join(few), "unit": few[3]},
+        settings={name: name for name in few},
+        versions={name: name for name in few},
+        not_measured=tuple(few),
+    )
+    card = model_card(hostile)
+    head, body = parts(card)
+    assert set(head) == {"library_name", "pipeline_tag", "tags", "model-index"}
+    assert head["library_name"] == "veracal"
+    html = markdown.markdown(body, extensions=["tables", "fenced_code"])
+    tags = set(re.findall(r"<([a-zA-Z!/?][^\s>]*)", html))
+    known = [
+        "h1",
+        "h2",
+        "p",
+        "ul",
+        "li",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "pre",
+        "code",
+    ]
+    assert tags <= {*known, *(f"/{name}" for name in known)}
+    assert html.count("<h1>") == 1 and html.count("<table>") == 4
