@@ -27,8 +27,13 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 # Commands of their own.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "fit": "veracal.cli.fit",
+        "predict": "veracal.cli.predict",
         "evaluate": "veracal.cli.evaluate",
         "recalibrate": "veracal.cli.recalibrate",
+        "compare": "veracal.cli.compare",
+        "report": "veracal.cli.report",
+        "doctor": "veracal.cli.doctor",
     }
 )
 

@@ -91,16 +91,6 @@ class Internal:
         typer.echo("\n" + drawn(drawable(self.curve), marks()))
 
 
-def measured(
-    path: Path, told: Mapping[str, Any], bins: int, level: float, replicates: int | None
-) -> Internal:
-    """Measure all figures of a file, with intervals, overall and by group."""
-    scores = _predictions.load(path, told)
-    with _show.progress_bar(f"Measuring {path.name}"):
-        turns = replicates_for(scores) if replicates is None else replicates
-        return measured_scores(scores, bins, level, turns)
-
-
 def measured_scores(scores: Scores, bins: int, level: float, replicates: int) -> Internal:
     """Measure all figures of scores."""
     # The same intervals in every run: nothing is released, so nothing needs a secret.

@@ -9,7 +9,7 @@ import typer
 from veracal.cli import _figures, _paying, _predictions, _show
 
 if TYPE_CHECKING:
-    from veracal.data import Estimate
+    from veracal.data import Estimate, Schema, Scores
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -22,6 +22,13 @@ _PRIVATE = ("accuracy", "ece", "brier")
 )
 def evaluate(
     predictions: _predictions.File,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Where PREDICTIONS is a model of 'veracal fit': labeled table to measure it "
+            "on, or the name of a built-in set."
+        ),
+    ] = None,
     classes: _predictions.Classes = None,
     group: _predictions.Groups = None,
     unit: _predictions.UnitColumn = None,
@@ -65,8 +72,12 @@ def evaluate(
     logits_0, logits_1, …, and the right answers as 'labels'. Without --epsilon
     figures are those of the records as they are: internal, if records are
     private. With it they are released with noise, and charged to a ledger.
+    PREDICTIONS may also be the folder of a model, with --data.
     """
-    told = _predictions.settings(classes, group, unit, part)
+    if data is not None or (predictions / "model.json").exists():
+        told = _of_model(predictions, data, group, (classes, unit, part, stream or None))
+    else:
+        told = _predictions.settings(classes, group, unit, part)
     _check_level(level)
     if epsilon is None:
         _check_internal(ledger, ledger_part, version, curve)
@@ -81,11 +92,68 @@ def evaluate(
     limits = _limits(fail_above or (), _PRIVATE if epsilon is not None else None)
     if epsilon is not None:
         asked = {"epsilon": epsilon, "bins": bins, "level": level, "curve": curve}
-        place = _paying.ledger_place(predictions, ledger)
+        place = _paying.ledger_place(_records(predictions, told), ledger)
         figures = _release(predictions, told, asked, place, ledger_part, version, json=json)
     else:
         figures = _measure(predictions, told, bins, level, replicates, stream, json=json)
     _judge(limits, figures)
+
+
+def _of_model(
+    model: Path, data: str | None, groups: Sequence[str] | None, others: Sequence[object]
+) -> dict[str, Any]:
+    """What there is to know of a model's scores on a table, in place of a file of them."""
+    from veracal.artifact import PrivateClassifier
+
+    if data is None:
+        raise typer.BadParameter(
+            f"{model} is a folder; if it is a model, say what to measure it on, as in --data "
+            "visits.csv.",
+            param_hint="PREDICTIONS",
+        )
+    if any(other is not None for other in others):
+        raise typer.BadParameter(
+            "leave out --classes, --unit, --part and --stream: the model's schema says how to "
+            "read the table.",
+            param_hint="--data",
+        )
+    classifier = PrivateClassifier.load(model)
+    declared = {} if classifier.schema is None else _declared_groups(classifier.schema)
+    for name in groups or ():
+        if name not in declared:
+            raise typer.BadParameter(
+                f"expected the name of a group in the model's schema ("
+                f"{_show.listed(declared) or 'it has none'}), got {name!r}.",
+                param_hint="--group",
+            )
+    chosen = {name: declared[name] for name in groups or ()}
+    return {"groups": chosen, "model": classifier, "data": data}
+
+
+def _declared_groups(schema: "Schema") -> dict[str, Sequence[str]]:
+    """Groups of a schema, and the names of each."""
+    return {
+        name: grouping.names(schema.columns[grouping.column])
+        for name, grouping in schema.groups.items()
+    }
+
+
+def _records(predictions: Path, told: Mapping[str, Any]) -> Path:
+    """Whose ledger pays: that of the records, which for a model are those of the table."""
+    return Path(told["data"]) if "model" in told else predictions
+
+
+def _scores(path: Path, told: Mapping[str, Any]) -> "Scores":
+    """Labeled scores: those of a file, or of a model on a table."""
+    if "model" not in told:
+        return _predictions.load(path, told)
+    from veracal.cli._artifacts import labeled_scores
+
+    _show.status(
+        "If the model was made of records of this table, figures flatter it, and what is "
+        "released costs those people on top of what the model's own ledger says."
+    )
+    return labeled_scores(told["model"], told["data"])
 
 
 def _check_level(level: float) -> None:
@@ -156,14 +224,18 @@ def _measure(
     json: bool,
 ) -> "Mapping[str, Estimate]":
     """Measure the records as they are, and print."""
-    from veracal.cli._internal import measured, streamed
+    from veracal.cli._internal import measured_scores, replicates_for, streamed
 
     if stream:
         found = streamed(path, told, bins, level)
     else:
-        found = measured(path, told, bins, level, replicates)
+        scores = _scores(path, told)
+        turns = replicates_for(scores) if replicates is None else replicates
+        with _show.progress_bar(f"Measuring {path.name}"):
+            found = measured_scores(scores, bins, level, turns)
     if json:
-        facts = {"file": str(path), "kind": found.kind, "internal": found.to_json()}
+        data = {"data": told["data"]} if "model" in told else {}
+        facts = {"file": str(path), **data, "kind": found.kind, "internal": found.to_json()}
         _show.print_json(facts)
     else:
         found.show(path.name)
@@ -191,7 +263,7 @@ def _release(
         **_released.one_group(told["groups"]),
     }
     plan = _released.planned(given, "--epsilon")
-    scores = _predictions.load(path, told)
+    scores = _scores(path, told)
     holder = _paying.paying(
         place, scores, plan.items(), epsilon=asked["epsilon"], part=part, version=version
     )

@@ -1,5 +1,6 @@
 """Commands about schemas."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,6 +62,12 @@ def draft(
     elif out is None:
         typer.echo(text, nl=False)
     _warn(proposal)
+    if out is not None:
+        _show.status(
+            "To train on it, also write size = … at its top: about how many records there are, "
+            f"by public knowledge. Then:  veracal fit {shlex.quote(str(file))} --schema "
+            f"{shlex.quote(str(out))} --epsilon 3"
+        )
 
 
 def _warn(proposal: "Draft") -> None:

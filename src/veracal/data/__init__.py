@@ -3,6 +3,7 @@
 from veracal.data.columns import Category, Constant, Ignore, Number, Target, Text, Unit, Vector
 from veracal.data.corrupt import corrupt_labels
 from veracal.data.dataset import Dataset, Group, cross
+from veracal.data.encode import Rows
 from veracal.data.groups import ByGroup, Estimate, by_group
 from veracal.data.limits import Limits
 from veracal.data.loading import load
@@ -11,7 +12,7 @@ from veracal.data.readers.score_files import load_scores, scan_scores
 from veracal.data.readers.text import Rating, TextForm
 from veracal.data.runs import Runs
 from veracal.data.saving_scores import save_scores
-from veracal.data.scanning import Tally, scan, tally
+from veracal.data.scanning import Tally, scan, scan_rows, tally
 from veracal.data.schema import Grouping, Schema
 from veracal.data.scores import Scores
 from veracal.data.splitting import Split, split
@@ -30,6 +31,7 @@ __all__ = [
     "Limits",
     "Number",
     "Rating",
+    "Rows",
     "Runs",
     "Schema",
     "Scores",
@@ -48,6 +50,7 @@ __all__ = [
     "load_scores",
     "save_scores",
     "scan",
+    "scan_rows",
     "scan_scores",
     "split",
     "tally",

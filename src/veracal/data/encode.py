@@ -1,6 +1,7 @@
 """A table becomes a data set, by its schema, one row at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from veracal.data.columns import (
     Column,
     Ignore,
     Number,
+    Target,
     Text,
     Vector,
 )
@@ -21,6 +23,44 @@ from veracal.data.schema import Schema
 from veracal.errors import DataError
 
 _SHOWN = 40  # characters of a wrong field that an error repeats
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table as its schema encodes them, whether or not anybody knows their labels.
+
+    Attributes
+    ----------
+    X : array of shape (n, d), or of text
+    groups : mapping of str to Group
+    units : array of ids, of shape (n,), optional
+    y : array of ints of shape (n,), or None without labels
+    numbers : array of ints of shape (n,)
+        Which row of the table each of them is, counted from 0. Those that are left out were
+        dropped by the schema.
+    """
+
+    X: Array
+    groups: Mapping[str, Group]
+    units: Array | None
+    y: Ints | None
+    numbers: Ints
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        return f"Rows(n={len(self)})"
+
+    def take(self, index: Ints) -> "Rows":
+        """Keep the rows of ``index``, in its order."""
+        return Rows(
+            frozen(self.X[index]),
+            {name: group.take(index) for name, group in self.groups.items()},
+            None if self.units is None else self.units[index],
+            None if self.y is None else self.y[index],
+            self.numbers[index],
+        )
 
 
 def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -> Dataset:
@@ -43,46 +83,60 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
     dropped for what they are, never for what others are. A row outside its declaration
     raises, and then nothing of the frame is returned.
     """
-    frame = join_vectors(frame, schema, where)
-    check_columns(frame.columns, schema, where)
-    dropped = np.zeros(frame.height, dtype=bool)
-    encoded: dict[str, Array] = {}
-    for name, column in schema.columns.items():
-        if isinstance(column, Ignore):
-            continue
-        cells = find_missing(frame[name], schema.missing, f"{where}: column {name!r}", start)
-        if column.missing == "drop":
-            dropped |= cells.missing
-        encoded[name] = encode_column(cells, column)
-    kept = np.flatnonzero(~dropped)
-    groups = {
-        name: Group(
-            _group_codes(
-                encoded[grouping.column], schema.columns[grouping.column], grouping.edges
-            ),
-            grouping.names(schema.columns[grouping.column]),
-        )
-        for name, grouping in schema.groups.items()
-    }
-    whole = Dataset(
-        frozen(_assemble(encoded, schema, frame.height)),
-        encoded[schema.target],
+    found = encode_rows(frame, schema, where=where, start=start, labeled=True)
+    assert found.y is not None
+    return Dataset(
+        found.X,
+        found.y,
         schema.classes,
-        groups=groups,
-        units=None if schema.unit is None else encoded[schema.unit],
+        groups=found.groups,
+        units=found.units,
         feature_names=schema.feature_names,
         size=schema.size,
         norm=schema.norm,
         may_drop=any(getattr(c, "missing", None) == "drop" for c in schema.columns.values()),
         name=schema.name,
     )
-    return whole.take(kept) if len(kept) < frame.height else whole
 
 
-def check_columns(names: Sequence[str], schema: Schema, where: str) -> None:
-    """Refuse a table whose columns are not exactly the declared ones."""
+def encode_rows(
+    frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0, labeled: bool
+) -> Rows:
+    """Encode rows of a table, with their labels or without: then nobody looks at the target.
+
+    Parameters and guarantees are those of :func:`encode`.
+    """
+    frame = join_vectors(frame, schema, where)
+    check_columns(frame.columns, schema, where, labeled=labeled)
+    dropped = np.zeros(frame.height, dtype=bool)
+    encoded: dict[str, Array] = {}
+    for name, column in schema.columns.items():
+        if isinstance(column, Ignore) or (isinstance(column, Target) and not labeled):
+            continue
+        cells = find_missing(frame[name], schema.missing, f"{where}: column {name!r}", start)
+        if column.missing == "drop":
+            dropped |= cells.missing
+        encoded[name] = encode_column(cells, column)
+    rows = Rows(
+        frozen(_assemble(encoded, schema, frame.height)),
+        {name: _group(encoded, schema, name) for name in schema.groups},
+        None if schema.unit is None else encoded[schema.unit],
+        encoded.get(schema.target),
+        start + np.arange(frame.height),
+    )
+    return rows.take(np.flatnonzero(~dropped)) if dropped.any() else rows
+
+
+def check_columns(
+    names: Sequence[str], schema: Schema, where: str, *, labeled: bool = True
+) -> None:
+    """Refuse a table whose columns are not exactly the declared ones.
+
+    Columns to be ignored need not be there, and without labels the target need not either.
+    """
     undeclared = [name for name in names if name not in schema.columns]
-    needed = (name for name, c in schema.columns.items() if not isinstance(c, Ignore))
+    spared = Ignore if labeled else (Ignore, Target)
+    needed = (name for name, c in schema.columns.items() if not isinstance(c, spared))
     absent = [name for name in needed if name not in names]
     if undeclared:
         raise DataError(
@@ -131,6 +185,14 @@ def clip_rows(X: Floats, norm: float) -> Floats:
     # A computed norm may be an ulp too small, so aim a little below the bound.
     X[long] *= (norm * (1 - 1e-12) / norms[long])[:, None]
     return X
+
+
+def _group(encoded: Mapping[str, Array], schema: Schema, name: str) -> Group:
+    """The group each row is in."""
+    grouping = schema.groups[name]
+    column = schema.columns[grouping.column]
+    codes = _group_codes(encoded[grouping.column], column, grouping.edges)
+    return Group(codes, grouping.names(column))
 
 
 def _group_codes(values: Array, column: Column, edges: Sequence[float] | None) -> Ints:

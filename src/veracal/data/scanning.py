@@ -1,16 +1,19 @@
 """Records of a file, a few at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 from veracal import _checks
 from veracal._types import Progress
 from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset
-from veracal.data.encode import encode
+from veracal.data.encode import Rows, encode, encode_rows
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.readers.formats import read_table
+from veracal.data.readers.formats import is_text, read_table, text_columns
 from veracal.data.readers.mapped import array_folder, load_mapped
 from veracal.data.schema import Schema
 from veracal.errors import DataError
@@ -99,22 +102,83 @@ def _read(
         whole = load_mapped(folder, declared, limits)
         yield from ((len(batch), batch) for batch in whole.batches(rows))
         return
+    names = _written_names(declared)
+    with closing(pieces(path, declared, names, rows, limits, progress)) as stream:
+        for start, piece in stream:
+            yield piece.height, encode(piece, declared, where=path.name, start=start)
+
+
+def scan_rows(
+    path: str | Path,
+    schema: Schema | str | Path,
+    *,
+    rows: int = _ROWS,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Progress | None = None,
+) -> Iterator[tuple[int, Rows]]:
+    """Stream a table whose labels nobody knows, or needs, through its schema.
+
+    The target's column may be there or not; nobody looks at it. Everything else is as for
+    :func:`scan`: the same columns, checks and limits.
+
+    Yields
+    ------
+    tuple of int and Rows
+        How many rows of the table were read, and those that the schema keeps.
+    """
+    _checks.whole(rows=rows)
+    path = Path(path)
+    declared = declared_schema(schema, path, limits)
+    if path.is_dir() or path.name == "X.npy":
+        raise DataError(
+            str(path),
+            "a table: a CSV, TSV, Parquet, Arrow or npz file",
+            "a matrix on disk",
+            "Save its rows as an npz file, or load them with their labels.",
+        )
+    names = _written_names(declared)
+    bare = not declared.header and is_text(path)
+    if bare and text_columns(path, declared.separator, limits) == len(names) - 1:
+        names.remove(declared.target)
+    with closing(pieces(path, declared, names, rows, limits, progress)) as stream:
+        for start, piece in stream:
+            found = encode_rows(piece, declared, where=path.name, start=start, labeled=False)
+            yield piece.height, found
+
+
+def pieces(
+    path: Path,
+    schema: Schema,
+    names: Sequence[str],
+    rows: int,
+    limits: Limits,
+    progress: Progress | None,
+) -> Generator[tuple[int, pl.DataFrame]]:
+    """Stream a table as it stands: how many records came before, and at most ``rows`` more.
+
+    Whoever stops early closes it: Arrow reads ahead in a thread, which must not be left to the
+    end of the process.
+    """
     frames = read_table(
         path,
-        header=declared.header,
-        names=_written_names(declared),
-        separator=declared.separator,
-        ignored=[name for name, c in declared.columns.items() if isinstance(c, Ignore)],
+        header=schema.header,
+        names=names,
+        separator=schema.separator,
+        ignored=[name for name, c in schema.columns.items() if isinstance(c, Ignore)],
         rows=rows,
         limits=limits,
         progress=progress,
     )
     start = 0
-    for frame in frames:
-        limits.check("rows", start + frame.height, path)
-        for piece in frame.iter_slices(rows):
-            yield piece.height, encode(piece, declared, where=path.name, start=start)
-            start += piece.height
+    try:
+        for frame in frames:
+            limits.check("rows", start + frame.height, path)
+            for piece in frame.iter_slices(rows):
+                yield start, piece
+                start += piece.height
+    finally:
+        if isinstance(frames, Generator):
+            frames.close()
 
 
 def _written_names(schema: Schema) -> list[str]:

@@ -30,6 +30,17 @@ def stated_rows(path: Path, limits: Limits) -> int | None:
     return parquet_rows(path, limits) if path.suffix.lower() in _PARQUET else None
 
 
+def is_text(path: Path) -> bool:
+    """Tell whether a file is one of separated fields, by its name."""
+    return path.suffix.lower() in _SEPARATORS
+
+
+def text_columns(path: Path, separator: str | None, limits: Limits) -> int:
+    """How many fields the first line of such a file has."""
+    between = separator or _SEPARATORS[path.suffix.lower()]
+    return len(table_columns(path, header=False, separator=between, limits=limits))
+
+
 def read_table(
     path: Path,
     *,

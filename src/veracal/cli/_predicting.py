@@ -1,0 +1,157 @@
+"""Predictions for a table, a block of rows at a time, so that memory stays as it is."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import typer
+
+from veracal._types import Ints, Progress
+from veracal.artifact import PrivateClassifier
+from veracal.cli._artifacts import check_named, is_name, no_schema
+from veracal.data import load, scan_rows
+from veracal.data.files import check_place, placed
+from veracal.data.saving_predictions import (
+    CsvPredictions,
+    JsonPredictions,
+    PredictionWriter,
+    prediction_writer,
+)
+from veracal.errors import DataError
+
+_KEPT = 1_000  # numbers of dropped rows that are remembered
+_SMALL = 2**24  # bytes that may wait in memory until all rows are known to be well-formed
+_ROWS = 65_536
+
+# How many rows of the table came before, how many were read, numbers of those kept, and
+# their features.
+Block = tuple[int, int, Ints, Any]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """How many rows were read, and what became of them.
+
+    Attributes
+    ----------
+    rows, dropped : int
+        With a prediction, and without.
+    first : tuple of int
+        Numbers of the first rows without one, counted from 1.
+    """
+
+    rows: int = 0
+    dropped: int = 0
+    first: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as what JSON can hold."""
+        return {"rows": self.rows, "dropped": self.dropped, "first_dropped": list(self.first)}
+
+    def and_block(self, start: int, height: int, kept: Ints) -> "Predicted":
+        """The same after some more rows."""
+        dropped = height - len(kept)
+        first = self.first
+        if dropped and len(first) < _KEPT:
+            lost = np.setdiff1d(np.arange(start, start + height), kept) + 1
+            first = (*first, *lost[: _KEPT - len(first)].tolist())
+        return Predicted(self.rows + len(kept), self.dropped + dropped, first)
+
+
+def check_out(out: Path, model: Path, data: str, *, force: bool) -> None:
+    """Refuse a place to write to, before the work and not after it."""
+    prediction_writer(out)
+    real = Path(os.path.realpath(out))
+    if real == Path(os.path.realpath(data)) or Path(os.path.realpath(model)) in real.parents:
+        raise typer.BadParameter(f"{out} is DATA, or inside MODEL.", param_hint="--out")
+    if not force and os.path.lexists(out):
+        raise DataError(
+            str(out),
+            "a new file",
+            "one that exists",
+            "Add --force, or name another with --out.",
+        )
+    check_place(out, force=force)
+
+
+def blocks(classifier: PrivateClassifier, data: str, progress: Progress) -> Iterator[Block]:
+    """Rows of a table or of a built-in set, encoded by the schema of a classifier."""
+    path = Path(data)
+    if is_name(data):
+        check_named(classifier, data)
+        whole = load(data, progress=progress)
+        for start in range(0, len(whole), _ROWS):
+            X = whole.X[start : start + _ROWS]
+            yield start, len(X), start + np.arange(len(X)), X
+        return
+    if classifier.schema is None:
+        raise no_schema(data)
+    start = 0
+    for height, rows in scan_rows(path, classifier.schema, progress=progress):
+        yield start, height, rows.numbers, rows.X
+        start += height
+
+
+def to_file(
+    classifier: PrivateClassifier, given: Iterable[Block], out: Path, *, force: bool
+) -> Predicted:
+    """Write predictions to a file, which appears whole or not at all."""
+    with placed(out, force=force) as file:
+        return _write(classifier, given, prediction_writer(out)(file, _classes(classifier)))
+
+
+def to_stdout(
+    classifier: PrivateClassifier, given: Iterable[Block], *, json: bool
+) -> Predicted:
+    """Print predictions once all rows turned out to be well-formed."""
+    with tempfile.SpooledTemporaryFile(max_size=_SMALL) as file:
+        writer = _json_items if json else _csv
+        done = writer(classifier, given, file)  # type: ignore[arg-type]
+        file.seek(0)
+        sys.stdout.flush()
+        text = (line.decode() for line in file)
+        for line in text:
+            typer.echo(line, nl=False)
+    return done
+
+
+def _csv(classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO) -> Predicted:
+    """Lines of a table."""
+    return _write(classifier, given, CsvPredictions(file, _classes(classifier)))
+
+
+def _json_items(
+    classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO
+) -> Predicted:
+    """One JSON object, with the predictions first: what is counted is known at the end."""
+    classes = _classes(classifier)
+    file.write(f'{{"classes": {json.dumps(classes)},\n "predictions": ['.encode())
+    done = _write(classifier, given, JsonPredictions(file, classes))
+    file.write(f"],\n {json.dumps(done.to_json())[1:]}\n".encode())
+    return done
+
+
+def _write(
+    classifier: PrivateClassifier, given: Iterable[Block], writer: PredictionWriter
+) -> Predicted:
+    """Predict and write, block by block."""
+    done = Predicted()
+    with writer:
+        for start, height, numbers, X in given:
+            done = done.and_block(start, height, numbers)
+            if len(numbers):
+                shares = classifier.predict_proba(X)
+                labels = classifier.classes_[shares.argmax(axis=1)]
+                writer.write(numbers, labels, shares)
+    return done
+
+
+def _classes(classifier: PrivateClassifier) -> list[str | int]:
+    """Classes in the order of the columns."""
+    return list(classifier.manifest.classes)

@@ -1,0 +1,129 @@
+"""A run while it goes on, and what it left, for people and for programs."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from veracal.cli import _artifacts, _show
+from veracal.cli._figures import interval, number
+
+if TYPE_CHECKING:
+    from veracal.pipeline import Run
+    from veracal.pipeline.running import OnProgress
+
+_WIDE = 0.5  # an interval of the accuracy that tells nobody anything
+
+
+@contextmanager
+def step_bars() -> "Iterator[OnProgress]":
+    """Show every step of a run on stderr, if somebody is watching, and clean up after it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    bars = Bars(
+        TextColumn("{task.description:18}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    steps: dict[str, TaskID] = {}
+
+    def tell(step: str, done: float, total: float | None) -> None:
+        if step not in steps:
+            for earlier in steps.values():
+                bars.update(earlier, completed=1, total=1)
+                bars.stop_task(earlier)
+            steps[step] = bars.add_task(step, total=None)
+        bars.update(steps[step], completed=done, total=total)
+
+    with bars:
+        yield tell
+
+
+def facts(made: "Run") -> dict[str, Any]:
+    """Everything as what JSON can hold."""
+    report = made.folder / _artifacts.REPORT
+    return {
+        "folder": str(made.folder),
+        "report": str(report) if report.exists() else None,
+        "ledger": str(made.ledger.path),
+        "results": made.results.to_json(),
+    }
+
+
+def show(made: "Run", *, whole: bool) -> None:
+    """Print what was protected, figures of both sides, the promise and where everything is."""
+    told = _artifacts.facts(made.results, made.folder.name)
+    console = _show.console()
+    title = f"{made.folder.name}: a private classifier"
+    console.print(_show.table(title, ("", ""), list(_lines(made, told))))
+    sides = told["measured"]
+    console.print(_sides(sides["before"], sides["after"]))
+    text = told["text"] if whole else "\n\n".join(told["text"].split("\n\n")[:2])
+    typer.echo("\n" + _show.visible(text, keep="\n"))
+    _advise(sides["after"], made.folder)
+
+
+def _lines(made: "Run", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of a run."""
+    yield "protects", _artifacts.protected(told)
+    yield "cost", _artifacts.cost(told)
+    columns = f"{told['features']} features, {len(told['classes'])} classes"
+    yield (
+        "trained on",
+        f"{1 - told['test']:.0%} of {told['data']}: {columns}",
+    )
+    yield "measured on", f"the other {told['test']:.0%}, with noise"
+    yield "model", told["model"]
+    yield "map", told["map"]
+    yield "artifact", str(made.folder)
+    report = made.folder / _artifacts.REPORT
+    if report.exists():
+        yield "report", str(report)
+    yield "ledger", f"{_near(made.ledger.path)}, {_later(made)}"
+
+
+def _near(path: Path) -> Path:
+    """A path as somebody would type it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _later(made: "Run") -> str:
+    """How often the model can be measured again."""
+    left = [item.times - used for item, used in made.ledger.planned() if item.part == "test"]
+    return f"which has paid for {_show.counted(min(left), 'more measurement')}"
+
+
+def _sides(before: Mapping[str, Any], after: Mapping[str, Any]) -> object:
+    """Figures of both sides of the map."""
+    level = next(iter(before.values())).level
+    ends = f"{level:.0%} interval"
+    heads = ("figure", "before", ends, "after", f"{ends} ")
+    rows = [
+        (name, number(one.value), interval(one), number(two.value), interval(two))
+        for name, one in before.items()
+        if (two := after.get(name)) is not None
+    ]
+    note = "Released with noise, on records that nobody trained on; intervals count the noise."
+    return _show.table("before and after the map", heads, rows, right=heads[1:], note=note)
+
+
+def _advise(after: Mapping[str, Any], folder: Path) -> None:
+    """Say what comes next, and what to do about intervals that say nothing."""
+    found = after.get("accuracy")
+    if found is None or found.low is None or found.high - found.low > _WIDE:
+        _show.status(
+            "The intervals are wide: there are few test records for this epsilon. A larger "
+            "--test, fewer --bins or --later 0 would have made them narrower; to run again on "
+            "the same people, on another ledger, costs them as much again."
+        )
+    place = shlex.quote(str(folder))
+    _show.status(f"Next:  veracal predict {place} NEW.csv --out predictions.csv")

@@ -1,0 +1,40 @@
+"""The command that renders the report of a saved classifier again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veracal.cli import _show
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.command(epilog="Example:  veracal report model --out report.html")
+def report(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of 'veracal fit'.")],
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file; by default MODEL's name and '-report.html'.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Render the report of MODEL from what was released of it.
+
+    Only the results in the folder are read, no record and no ledger: it costs
+    nothing, and may be published like the model.
+    """
+    from veracal import report as reports
+    from veracal.cli._artifacts import read_results
+    from veracal.data.files import check_place, placed
+
+    place = Path(f"{model.resolve().name}-report.html") if out is None else out
+    check_place(place, force=force)
+    text = reports.render(read_results(model))
+    with placed(place, force=force) as file:
+        file.write(text.encode())
+    place.chmod(0o644)  # it may be published
+    if json:
+        _show.print_json({"model": str(model), "out": str(place), "bytes": len(text.encode())})
+    else:
+        _show.say(str(place))

@@ -1,0 +1,192 @@
+"""`veracal compare` concludes no more than was released; `report` and `evaluate` of a model."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.made import write_model
+from veracal.artifact import PrivateClassifier
+from veracal.calibration import metrics
+from veracal.cli._artifacts import labeled_scores, model_mark
+from veracal.data import load
+from veracal.privacy import Ledger
+from veracal.report.results import Results
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    write_model(folder)
+    return folder
+
+
+def saved(home, name, **changes):
+    """The model again, with other results."""
+    results = Results.from_bytes((home / "model" / "results.json").read_bytes())
+    made = replace(results, **{key: change(results) for key, change in changes.items()})
+    model = PrivateClassifier.load(home / "model")
+    model.save(Path(name), more={"results.json": made.to_bytes()})
+    return name
+
+
+def measured(low, high):
+    """A change after which the calibration error lies between these."""
+
+    def change(results):
+        figure = {"value": low, "low": low, "high": high, "level": 0.95, "n": 100}
+        after = results.when("after")
+        overall = {**after.figures["overall"], "ece": figure, "accuracy": figure}
+        new = replace(after, figures={**after.figures, "overall": overall})
+        return (results.when("before"), new)
+
+    return change
+
+
+def test_intervals_that_meet_decide_nothing(run, home):
+    one = saved(home, "one", measured=measured(0.1, 0.2))
+    two = saved(home, "two", measured=measured(0.2, 0.3))
+    far = saved(home, "far", measured=measured(0.21, 0.3))
+    found = json.loads(run("compare", one, two, "--json")[1])
+    assert found["comparable"] and found["better"]["ece"] == "cannot be told apart"
+    for pair in ((one, far), (far, one)):
+        found = json.loads(run("compare", *pair, "--json")[1])
+        assert found["better"]["ece"] == "one"  # the lower, and of the accuracy the higher
+        assert found["better"]["accuracy"] == "far"
+    code, out, _ = run("compare", one, far)
+    assert code == 0 and "ece: one is better" in out and "0.1000 (0.1000 to 0.2000)" in out
+
+
+def test_costs_add_up_unless_they_protect_differently(run, home):
+    one, two = saved(home, "one"), saved(home, "two")
+    each = json.loads((home / "model" / "results.json").read_text())["guarantee"]
+    found = json.loads(run("compare", one, two, "--json")[1])["together"]
+    assert found == {"epsilon": 2 * each["epsilon"], "delta": 2 * each["delta"]}
+    other = saved(home, "other", guarantee=lambda r: {**r.guarantee, "unit": "patient"})
+    assert json.loads(run("compare", one, other, "--json")[1])["together"] is None
+    assert "cannot be added" in run("compare", one, other)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data": lambda r: {**r.data, "name": "other"}}, "other data"),
+        ({"data": lambda r: {**r.data, "test": 0.5}}, "share for testing"),
+        (
+            {"settings": lambda r: {**r.settings, "measurement": {"bins": 5}}},
+            "other bins",
+        ),
+    ],
+)
+def test_it_says_what_cannot_be_compared(run, home, change, said):
+    one, two = saved(home, "one"), saved(home, "two", **change)
+    code, out, _ = run("compare", one, two)
+    assert code == 0 and "Not comparable" in out and said in out and "better" not in out
+    found = json.loads(run("compare", one, two, "--json")[1])
+    assert not found["comparable"] and found["better"] == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"guarantee": lambda r: {}},
+        {"guarantee": lambda r: {**r.guarantee, "epsilon": "a lot"}},
+        {"settings": lambda r: {}},
+        {"map": lambda r: {"kind": "magic"}},
+        {"data": lambda r: {**r.data, "classes": 3}},
+        {"measured": measured("nan", True)},
+    ],
+)
+def test_results_of_a_stranger_are_refused_in_a_line(run, home, change):
+    one, odd = saved(home, "one"), saved(home, "odd", **change)
+    code, out, err = run("compare", one, odd)
+    assert code == 1 and not out and len(err.splitlines()) == 1 and err.startswith("error: odd")
+
+
+def test_what_is_no_pair_of_models(run, home):
+    one = saved(home, "one")
+    assert run("compare", one, one)[0] == 2
+    assert run("compare", one, "no-model")[0] == 1
+    PrivateClassifier.load(home / "model").save(Path("bare"))
+    code, _, err = run("compare", one, "bare")
+    assert code == 1 and "results.json" in err and "veracal evaluate" in err
+    shutil.copytree(one, "changed")
+    Path("changed/results.json").write_text("{}")
+    assert run("compare", one, "changed")[0] == 1
+
+
+# ---------------------------------------------------------------- evaluate, of a model
+
+
+def test_a_model_is_measured_as_its_scores_are(run, home):
+    model, data = str(home / "model"), str(home / "visits.csv")
+    words = ("evaluate", model, "--data", data, "--replicates", "0", "--json")
+    code, out, err = run(*words)
+    assert code == 0 and "flatter" in err
+    classifier = PrivateClassifier.load(model)
+    scores = classifier.scores(load(data, schema=classifier.schema))
+    found = json.loads(out)["internal"]
+    assert found["figures"]["ece"]["value"] == metrics.ece(scores, bins=15)
+    assert set(found["groups"]["sex"]) == {"f", "m"} and "internal" in found["note"]
+    code, _, err = run(*words, "--fail-above", "ece=0")
+    assert code == 1 and "above 0" in err
+
+
+def test_private_figures_of_a_model_are_paid_by_the_tables_ledger(run, home):
+    shutil.copy(home / "visits.csv", "visits.csv")
+    words = (
+        "evaluate",
+        str(home / "model"),
+        "--data",
+        "visits.csv",
+        "--epsilon",
+        "1",
+        "--json",
+    )
+    heads = Ledger(home / "model.ledger").head
+    first, again = (json.loads(run(*words, "--group", "sex")[1]) for _ in range(2))
+    assert first["overall"] == again["overall"] and set(first["groups"]) == {"f", "m"}
+    assert first["ledger"]["path"].endswith("visits.csv.ledger")
+    assert first["ledger"]["left"]["epsilon"] == pytest.approx(0, abs=1e-5)
+    assert Ledger(home / "model.ledger").head == heads
+
+
+def test_figures_of_one_model_are_not_given_for_another(home):
+    write_model(home, "second", seed="another")
+    models = [PrivateClassifier.load(home / name) for name in ("model", "second")]
+    assert model_mark(models[0]) != model_mark(models[1])
+    names = {labeled_scores(model, str(home / "visits.csv")).name for model in models}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--data"),
+        (("--data", "v.csv", "--classes", "a,b"), "schema"),
+        (("--data", "v.csv", "--stream"), "schema"),
+        (("--data", "v.csv", "--group", "race"), "sex"),
+    ],
+)
+def test_wrong_usage_with_a_model(run, home, words, said):
+    code, out, err = run("evaluate", str(home / "model"), *words)
+    assert code == 2 and not out and said in err
+
+
+# ---------------------------------------------------------------- report
+
+
+def test_the_report_is_that_of_the_results(run, home):
+    report = pytest.importorskip("veracal.report")
+    if not hasattr(report, "render"):
+        pytest.skip("the report page is not there yet")
+    model = home / "model"
+    code, out, _ = run("report", str(model))
+    assert code == 0 and out == "model-report.html\n"
+    expected = report.render(Results.from_bytes((model / "results.json").read_bytes()))
+    assert Path("model-report.html").read_text() == expected
+    code, _, err = run("report", str(model))
+    assert code == 1 and "exists" in err
+    assert run("report", str(model), "--force", "--out", "r.html", "--json")[0] == 0

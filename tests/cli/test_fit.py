@@ -1,0 +1,213 @@
+"""`veracal fit` makes a model, or says in a line what to do, and leaves nothing half done."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import polars as pl
+import pytest
+
+from tests.cli.made import SCHEMA, write
+from veracal.artifact import PrivateClassifier
+from veracal.pipeline import Config
+from veracal.privacy import Ledger
+from veracal.report.results import Results
+
+QUICK = (
+    "format = 1\n[data]\nsource = 'visits.csv'\nschema = 'visits.toml'\n[model]\nepochs = 5.0\n"
+)
+FIT = ("fit", "visits.csv", "--schema", "visits.toml", "--config", "quick.toml")
+
+
+@pytest.fixture
+def visits(tmp_path):
+    write(tmp_path)
+    (tmp_path / "quick.toml").write_text(QUICK)
+    return tmp_path
+
+
+def left(folder):
+    """Names of what is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def state(folder):
+    """What a run leaves."""
+    return (folder / "model" / "model.json").read_bytes(), Ledger("model.ledger").head
+
+
+def test_it_makes_a_model_and_says_what_it_promises(run, visits):
+    words = ("--target", "back", "--epsilon", "8", "--out", "model")
+    code, out, err = run(*FIT, *words)
+    assert code == 0, err
+    results = Results.from_bytes((visits / "model" / "results.json").read_bytes())
+    assert "differentially private for one record" in out
+    assert "one record, add-remove" in out and "model.ledger" in out
+    for when in ("before", "after"):
+        figures = results.when(when).figures["overall"]
+        for name in ("accuracy", "ece"):
+            assert f"{figures[name]['value']:.4f}" in out
+            assert f"{figures[name]['low']:.4f} to {figures[name]['high']:.4f}" in out
+    assert "Opened model.ledger" in err and "veracal predict model" in err
+    assert PrivateClassifier.load("model").private_
+
+    # again: refused without --force; with it the same model, at no cost
+    before = state(visits)
+    code, out, err = run(*FIT, *words)
+    assert code == 1 and not out and "--force" in err and len(err.splitlines()) == 1
+    code, out, err = run(*FIT, *words, "--force", "--json")
+    assert code == 0 and "Opened" not in err
+    found = json.loads(out)
+    assert found["results"]["guarantee"] == json.loads(results.to_bytes())["guarantee"]
+    assert before == state(visits)
+
+    # other settings on the same ledger are refused, and nothing is lost
+    code, out, err = run(*FIT, *words, "--force", "--seed", "another")
+    assert code == 1 and not out and "other settings" in err and "--seed" in err
+    code, out, err = run(*FIT, "--epsilon", "7", "--out", "model", "--force")
+    assert code == 1 and not out and "another run" in err
+    assert before == state(visits)
+
+
+def test_without_a_schema_it_teaches_the_next_command_which_works(run, tmp_path):
+    write(tmp_path)
+    (tmp_path / "visits.toml").unlink()
+    (tmp_path / "visits.csv").rename(tmp_path / "my visits.csv")
+    before = left(tmp_path)
+    code, out, err = run("fit", "my visits.csv", "--target", "back", "--epsilon", "3")
+    assert code == 2 and not out and left(tmp_path) == before
+    sentences = err.splitlines()[0]
+    assert sentences.count(". ") == 1 and "public knowledge" in sentences
+    assert run(*shlex.split(err.splitlines()[1])[1:])[0] == 0
+    drafted = (tmp_path / "my visits.toml").read_text()
+    assert "draft = true" in drafted and 'kind = "target"' in drafted
+    code, _, err = run("fit", "my visits.csv", "--target", "back", "--epsilon", "3")
+    assert code == 2 and "--schema 'my visits.toml'" in err
+
+
+def test_a_draft_says_how_to_go_on(run, tmp_path):
+    write(tmp_path)
+    code, _, err = run("schema", "draft", "visits.csv", "--target", "back", "--out", "s.toml")
+    assert code == 0 and "size = " in err
+    assert "veracal fit visits.csv --schema s.toml" in err
+
+
+def test_options_come_before_the_config(run, visits):
+    with mock.patch("veracal.pipeline.run", side_effect=KeyboardInterrupt) as asked:
+        run(*FIT, "--epsilon", "2", "--delta", "1e-7", "--test", "0.5", "--seed", "s",
+            "--version", "v", "--model", "logistic", "--method", "none", "--group", "sex",
+            "--bins", "4", "--later", "0")  # fmt: skip
+        run(*FIT)
+    (typed,), (filed,) = (call.args[:1] for call in asked.call_args_list)
+    assert filed == Config.load("quick.toml").within(Path())
+    assert (typed.privacy.epsilon, typed.privacy.delta) == (2.0, 1e-7)
+    assert (typed.data.test, typed.data.seed, typed.data.version) == (0.5, "s", "v")
+    assert (typed.recalibration.method, typed.measurement.group) == ("none", "sex")
+    assert (typed.measurement.bins, typed.measurement.later) == (4, 0)
+    assert typed.model == filed.model and typed.model.epochs == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("fit", "breast-cancer"), "--epsilon"),
+        (("fit", "--epsilon", "1"), "DATA"),
+        ((*FIT, "--target", "age"), "'back', not 'age'"),
+        ((*FIT, "--epsilon", "-1"), "--epsilon"),
+        ((*FIT, "--epsilon", "nan"), "--epsilon"),
+        ((*FIT, "--delta", "2"), "--delta"),
+        ((*FIT, "--test", "1"), "--test"),
+        ((*FIT, "--model", "tree"), "--model"),
+        ((*FIT, "--method", "magic"), "--method"),
+        ((*FIT, "--bins", "0"), "--bins"),
+        (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "brings its"),
+    ],
+)
+def test_wrong_usage_is_2_and_writes_nothing(run, visits, words, said):
+    before = left(visits)
+    code, out, err = run(*words)
+    assert code == 2 and not out and said in re.sub(r"\s*│\s*", " ", err)
+    assert left(visits) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("fit", "no.csv", "--epsilon", "1"), "nothing at that path"),
+        (("fit", "brest-cancer", "--epsilon", "1"), "breast-cancer"),
+        (("fit", "visits.csv", "--epsilon", "1", "--schema", "no.toml"), "nothing at"),
+        ((*FIT, "--config", "no.toml"), "nothing at"),
+        ((*FIT, "--model", "output"), "norm = "),
+        ((*FIT, "--group", "race"), "'race'"),
+        ((*FIT, "--out", "no/such/folder"), "no such folder"),
+    ],
+)
+def test_what_was_foreseen_is_1_and_a_line(run, visits, words, said):
+    before = left(visits)
+    code, out, err = run(*words)
+    assert code == 1 and not out and said in err and len(err.splitlines()) == 1
+    assert err.startswith("error: ") and left(visits) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("size", "size = "),
+        ("draft", "draft = true"),
+        ("text", "a number"),
+        ("target", "a column 'back'"),
+        ("one class", "class"),
+    ],
+)
+def test_records_that_are_not_as_declared(run, visits, change, said):
+    table = pl.read_csv("visits.csv")
+    if change == "size":
+        Path("visits.toml").write_text(SCHEMA.replace("size = 600\n", ""))
+    elif change == "draft":
+        Path("visits.toml").write_text("draft = true\n" + SCHEMA)
+    elif change == "text":
+        table.with_columns(age=pl.lit("old")).write_csv("visits.csv")
+    elif change == "target":
+        table.drop("back").write_csv("visits.csv")
+    else:
+        Path("visits.toml").write_text(SCHEMA.replace('["no", "yes"]', '["no"]'))
+    before = left(visits)
+    code, out, err = run(*FIT)
+    assert code == 1 and not out and said in err and len(err.splitlines()) == 1
+    assert left(visits) == before
+
+
+def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
+    with mock.patch("veracal.pipeline.running.measurement", side_effect=KeyboardInterrupt):
+        code, out, err = run(*FIT, "--out", "model")
+    assert code == 1 and not out and "same command" in err and not Path("model").exists()
+    with mock.patch("veracal.pipeline.running.asked", side_effect=KeyboardInterrupt):
+        code, out, err = run(*FIT, "--out", "model")
+    assert code == 1 and not Path("model").exists()
+    paid = len(Ledger("model.ledger").entries())
+    assert paid == 1  # for training
+    code, _, err = run(*FIT, "--out", "model")
+    assert code == 0, err
+    purposes = [entry.purpose for entry in Ledger("model.ledger").entries()]
+    assert purposes.count("training and map") == 1
+
+
+def example(run, name):
+    """The command that its help shows."""
+    shown = run(name, "--help")[1].partition("Example:")[2]
+    return shlex.split(" ".join(shown.split()))[1:]
+
+
+def test_the_examples_of_the_helps_work_one_after_the_other(run):
+    for name in ("fit", "predict", "report", "doctor"):
+        code, _, err = run(*example(run, name))
+        assert code == 0, (name, err)
+    assert pl.read_csv("predictions.csv").height == 569
+    command = example(run, "compare")
+    for place in command[1:]:
+        shutil.copytree("model", place)
+    code, out, err = run(*command)
+    assert code == 0 and "Comparable" in out, err
