@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place
 from veracal.calibration.private import MeasurementPlan, measure_planned
 from veracal.data import Scores
+from veracal.errors import MissingExtraError
 from veracal.pipeline.config import Config
 from veracal.pipeline.steps import (
     TEST,
@@ -37,6 +39,7 @@ from veracal.privacy import (
     Repeated,
     statement,
 )
+from veracal.report import model_card, render
 from veracal.report.results import Measured, Results
 
 OnProgress = Callable[[str, float, float | None], None]
@@ -206,8 +209,14 @@ def ledger_facts(book: Ledger) -> dict[str, Any]:
 
 
 def files_of(made: Results) -> dict[str, bytes]:
-    """What is kept of results beside the classifier."""
-    return {"results.json": made.to_bytes()}
+    """What is kept of results beside the classifier.
+
+    Without the extra that draws there is no page; ``veracal report`` makes it later.
+    """
+    files = {"results.json": made.to_bytes(), "MODEL_CARD.md": model_card(made).encode()}
+    with suppress(MissingExtraError):
+        files["report.html"] = render(made).encode()
+    return files
 
 
 def silent(step: str, done: float, total: float | None) -> None:
