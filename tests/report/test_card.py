@@ -12,7 +12,29 @@ yaml = pytest.importorskip("yaml", reason="PyYAML comes with the docs extra")
 markdown = pytest.importorskip("markdown", reason="Markdown comes with the docs extra")
 
 
-NAMES = [*PAYLOADS, "[x](javascript:y)", "![x](y)", "# x", "---", "a: [b", "| x |", "```", "*"]
+BLOCKS = [
+    "# x",
+    "---",
+    "- x",
+    "+ x",
+    "* x",
+    "1. x",
+    "1) x",
+    "===",
+    "    x",
+    "> x",
+    "| x |",
+    "```",
+]
+NAMES = [
+    *PAYLOADS,
+    *BLOCKS,
+    "[x](javascript:y)",
+    "![x](y)",
+    "a: [b",
+    "*x*",
+    "https://x.invalid",
+]
 
 
 def parts(card: str) -> tuple[dict, str]:
@@ -88,3 +110,4 @@ def test_hostile_names_stay_names(results, start):
     ]
     assert tags <= {*known, *(f"/{name}" for name in known)}
     assert html.count("<h1>") == 1 and html.count("<table>") == 4
+    assert html.count("<ul>") == 1 and html.count("<li>") == len(few) + 1

@@ -11,6 +11,7 @@ from veracal.report.told import FIGURES, figure
 from veracal.report.writing import listed, visible
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!@$]|:(?=//)|(?<=www)\.)")
+_OPENING = re.compile(r"^(\d*)([-+=.)])")  # at its start, a line may be a list or a rule
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -98,7 +99,7 @@ def quoted(found: str) -> str:
 
 
 def text(found: Any) -> str:
-    r"""Words for the middle of a line of Markdown, where they mean nothing but themselves.
+    r"""Words for a line of Markdown, or a part of one, where they mean nothing but themselves.
 
     Examples
     --------
@@ -106,7 +107,8 @@ def text(found: Any) -> str:
     \[x\](y) &lt;b&gt;
     """
     said = "not told" if found is None else visible(str(found))
-    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", said)
+    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", said.strip())
+    escaped = _OPENING.sub(r"\1\\\2", escaped)
     return "".join(_ENTITIES.get(character, character) for character in escaped)
 
 
