@@ -25,7 +25,7 @@ say = @echo '==>'
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         set up the core; a table, a plan, a ledger, a private classifier'
+	@echo 'make demo         set up the core; from a table to a private model and its report'
 	@echo 'make test         set up everything and run the tests'
 	@echo 'make lint         formatting, style, types and import contracts'
 	@echo 'make format       apply the formatting that lint asks for'
@@ -60,20 +60,15 @@ $(ALL): $(INPUTS) | $(BIN)/python
 # ---------------------------------------------------------------- work
 
 demo: $(CORE)
-	$(say) 'Loading a built-in table through its schema and splitting it'
-	@$(BIN)/veracal data show breast-cancer
-	$(say) 'Planning a training run on tables of that size'
-	@$(BIN)/veracal plan train --records 569 --batch 64 --epochs 20 --epsilon 3
-	$(say) 'Opening a ledger and asking for a private count'
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@$(BIN)/veracal ledger open $(DEMO)/study.ledger --epsilon 1 --unit patient
-	@$(BIN)/veracal data count breast-cancer --ledger $(DEMO)/study.ledger --epsilon 0.2
-	@$(BIN)/veracal ledger show $(DEMO)/study.ledger
-	@$(BIN)/veracal ledger verify $(DEMO)/study.ledger
-	$(say) 'Training a private classifier, charged before a record is read'
-	@$(BIN)/python examples/private_training.py $(DEMO)
-	$(say) 'Repairing the confidence of a private classifier, within the same budget'
-	@$(BIN)/python examples/recalibrate.py
+	$(say) 'A built-in table, through its declared schema'
+	@$(BIN)/veracal data show digits
+	$(say) 'A private classifier of it: charged, trained, repaired, measured, reported'
+	@$(BIN)/veracal fit digits --epsilon 8 --out $(DEMO)/model
+	$(say) 'What was charged, and that nothing of it was changed'
+	@$(BIN)/veracal ledger show $(DEMO)/model.ledger
+	@$(BIN)/veracal ledger verify $(DEMO)/model.ledger
+	$(say) 'The report: $(DEMO)/model/report.html'
 
 # One thread per worker: two workers on two cores are faster alone than crowded.
 test: $(ALL)
