@@ -107,9 +107,12 @@ def test_dark_is_dark_and_paper_is_white(results, open_page):
     opened = open_page(render(results), color_scheme="dark")
     opened.drawn()
     paper = "getComputedStyle(document.body).backgroundColor"
+    ink = "getComputedStyle(document.querySelector('[data-chart] svg text')).fill"
     assert opened.page.evaluate(paper) == "rgb(20, 23, 28)"
+    assert opened.page.evaluate(ink) == "rgb(232, 234, 237)"
     opened.page.emulate_media(media="print", color_scheme="dark")
     assert opened.page.evaluate(paper) == "rgb(255, 255, 255)"
+    assert opened.page.evaluate(ink) == "rgb(0, 0, 0)"
     opened.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert opened.page.locator("details:not([open])").count() == 0
 
