@@ -183,10 +183,10 @@ def test_records_that_are_not_as_declared(run, visits, change, said):
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
     with mock.patch("veracal.pipeline.running.measurement", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, "--out", "model")
-    assert code == 1 and not out and "same command" in err and not Path("model").exists()
+    assert code == 130 and not out and "same command" in err and not Path("model").exists()
     with mock.patch("veracal.pipeline.running.asked", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, "--out", "model")
-    assert code == 1 and not Path("model").exists()
+    assert code == 130 and not Path("model").exists()
     paid = len(Ledger("model.ledger").entries())
     assert paid == 1  # for training
     code, _, err = run(*FIT, "--out", "model")

@@ -2,6 +2,8 @@
 
 import contextlib
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from datetime import date
@@ -487,3 +489,36 @@ def test_a_billion_rows_in_a_few_bytes_are_refused_unread(tmp_path: Path) -> Non
         load(path, schema=schema, limits=Limits(memory_bytes=39_000_000))
     with pytest.raises(DataError, match="found 9.0 in record 1"):
         load(path, schema=schema)
+
+
+SLOW = """
+import sys, time
+from veracal.data import Schema, scan
+from veracal.data.readers.quotes import QuoteChecked
+from veracal.errors import DataError
+
+read, calls = QuoteChecked.read, []
+
+def slow(file, *size):
+    calls.append(1)
+    time.sleep(0.2 if len(calls) > 1 else 0)
+    return read(file, *size)
+
+QuoteChecked.read = slow
+try:
+    list(scan("wide.csv", Schema.load("s.toml")))
+except DataError:
+    sys.exit(1)
+"""
+
+
+def test_an_error_while_the_parser_reads_ahead_ends_the_process_in_order(tmp_path):
+    # Arrow's thread is in the middle of a read when the first rows turn out to be wrong.
+    column = '[columns.{}]\nkind = "{}"\n{}\n'
+    number = column.format("a", "number", "lower = 0\nupper = 1")
+    target = column.format("y", "target", 'classes = ["n", "p"]')
+    (tmp_path / "s.toml").write_text("format = 1\n" + number + target)
+    (tmp_path / "wide.csv").write_text("a,y\n" + f"{'7' * 60},n\n" * 300_000)
+    command = [sys.executable, "-c", SLOW]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")

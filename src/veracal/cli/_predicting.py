@@ -1,7 +1,9 @@
 """Predictions for a table, a block of rows at a time, so that memory stays as it is."""
 
+import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -14,6 +16,7 @@ import typer
 
 from veracal._types import Ints, Progress
 from veracal.artifact import PrivateClassifier
+from veracal.cli import _show
 from veracal.cli._artifacts import check_named, is_name, no_schema
 from veracal.data import load, scan_rows
 from veracal.data.files import check_place, placed
@@ -114,10 +117,13 @@ def to_stdout(
         writer = _json_items if json else _csv
         done = writer(classifier, given, file)  # type: ignore[arg-type]
         file.seek(0)
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        if sys.stdout.isatty():  # which would obey what a stranger's classes are called
+            for line in text:
+                typer.echo(_show.visible(line, keep="\n"), nl=False)
+        else:
+            shutil.copyfileobj(text, sys.stdout)
         sys.stdout.flush()
-        text = (line.decode() for line in file)
-        for line in text:
-            typer.echo(line, nl=False)
     return done
 
 

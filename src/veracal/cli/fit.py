@@ -238,7 +238,7 @@ def _run(chosen: "Config", place: Path, ledger: Path | None, *, force: bool) -> 
             "Stopped; no model was written. The same command goes on from what is in the "
             f"ledger, {book}, if there is one: nothing is paid twice."
         )
-        raise typer.Exit(1) from None
+        raise typer.Exit(130) from None  # as everywhere, when somebody stops a program
     except BudgetError as error:
         if fresh:
             raise

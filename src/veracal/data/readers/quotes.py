@@ -35,10 +35,16 @@ class QuoteChecked(io.RawIOBase):
         self._before = b"\n"  # byte before the next one to be judged
         self._inside = False
         self._opened_in, self._line = 0, 1
+        self._stopped = False
+        self.failed = False  # whether it has complained
 
     def readable(self) -> bool:
         """Say that it can be read."""
         return True
+
+    def stop(self) -> None:
+        """End here, whatever else the file holds: nobody wants it."""
+        self._stopped = True
 
     def tell(self) -> int:
         """Place in the file up to which it was read."""
@@ -46,6 +52,8 @@ class QuoteChecked(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         """Read some bytes, judging them as they pass."""
+        if self._stopped:
+            return b""
         data = self._file.read(size)
         judged = self._held + data
         if data:
@@ -85,6 +93,7 @@ class QuoteChecked(io.RawIOBase):
 
     def _error(self, expected: str, found: str, data: bytes, place: int) -> DataError:
         """Error that names the line of a place in the bytes at hand."""
+        self.failed = True
         line = self._line + data.count(b"\n", 0, place)
         remedy = "Double the quotation marks inside a field, and put one at either end of it."
         if "quotation" not in expected:

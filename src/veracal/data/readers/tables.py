@@ -2,6 +2,8 @@
 
 import csv
 import re
+import time
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,10 +76,37 @@ def read_csv(
         )
     block = max(_BLOCK, 4 * limits.field_bytes)
     with _clear_errors(path, block), opened(path, limits) as file:
-        # Names and types are both given: where either is missing, Arrow guesses types.
         checked = QuoteChecked(file, separator, str(path))
+        last = weakref.ref(checked)
+        try:
+            reader = _open_csv(checked, names, found, separator, block)
+            total = path.stat().st_size
+            for batch in reader:
+                if progress:
+                    progress(min(file.tell(), total), total)
+                yield _frame(batch, path, limits)
+            checked.read()  # what the parser did not want is judged as well
+            if progress:
+                progress(total, total)
+        finally:
+            checked.stop()
+            failed = checked.failed  # then Arrow has stopped, and the error holds the file
+            reader = checked = None  # type: ignore[assignment]
+            if not failed:
+                _await(last)
+
+
+def _open_csv(
+    file: QuoteChecked,
+    names: Sequence[str] | None,
+    found: Sequence[str],
+    separator: str,
+    block: int,
+) -> "pa.csv.CSVStreamingReader":
+    """Have Arrow read fields as text. Names and types are both given, or it guesses types."""
+    try:
         reader = pa.csv.open_csv(
-            checked,
+            file,
             pa.csv.ReadOptions(
                 block_size=block,
                 use_threads=False,
@@ -90,15 +119,21 @@ def read_csv(
                 strings_can_be_null=False,
             ),
         )
-        assert set(reader.schema.types) == {pa.string()}
-        total = path.stat().st_size
-        for batch in reader:
-            if progress:
-                progress(min(file.tell(), total), total)
-            yield _frame(batch, path, limits)
-        checked.read()  # what the parser did not want is judged as well
-        if progress:
-            progress(total, total)
+    finally:
+        del file  # or an error, which knows where it was raised, would hold it
+    assert set(reader.schema.types) == {pa.string()}
+    return reader
+
+
+def _await(last: "weakref.ref[QuoteChecked]", most: float = 2.0) -> None:
+    """Wait until Arrow has let go of a file, some seconds at most.
+
+    It reads ahead in a thread of its own. One that is still about to call the file when Python
+    ends takes the process down with it, after whatever the last line said.
+    """
+    end = time.monotonic() + most
+    while last() is not None and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 def read_parquet(
@@ -224,7 +259,8 @@ def _check_names(names: Sequence[str], path: Path) -> None:
                 str(path),
                 "columns of different names",
                 f"{name!r} twice",
-                "Rename one of them.",
+                "Rename one of them; if the first line holds a record and no names, say so: "
+                "header = false in the schema, --no-header for a draft.",
             )
 
 
