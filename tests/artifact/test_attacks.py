@@ -57,6 +57,13 @@ def test_a_longer_file_is_not_read(folder):
     refused(folder, "at most", LimitError)
 
 
+def test_a_longer_file_is_not_read_though_the_description_says_so(folder):
+    with (folder / WEIGHTS).open("ab") as file:
+        file.truncate(10**12)
+    changed(folder, lambda m: m["files"][WEIGHTS].update(bytes=10**12))
+    refused(folder, "at most", LimitError)
+
+
 def test_a_vast_description_is_not_read(folder):
     with (folder / MODEL).open("ab") as file:
         file.truncate(10**11)

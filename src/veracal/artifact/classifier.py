@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from veracal._types import Frozen
 from veracal.artifact.folder import write_folder
-from veracal.artifact.linear import LinearWeights
+from veracal.artifact.linear import LinearWeights, most_bytes
 from veracal.artifact.manifest import (
     NAME,
     Manifest,
@@ -60,7 +60,7 @@ class PrivateClassifier(
     Loading runs no code of the artifact's: weights are safetensors of known names, shapes
     and sizes, everything else is strict JSON. Every byte of both is compared with a hash. That
     shows accidents and careless changes; whoever can write to the folder can also write
-    hashes, so compare :attr:`digest` with one that came another way.
+    hashes, so compare that of ``model.json`` with one that came another way.
     """
 
     def __init__(self, weights: LinearWeights, map_: Map, manifest: Manifest) -> None:
@@ -117,7 +117,8 @@ class PrivateClassifier(
         """
         folder = Path(path)
         manifest, files = read_manifest(folder)
-        return cls._read(manifest, read_listed(folder, WEIGHTS, files), str(folder))
+        most = most_bytes(len(manifest.classes), manifest.features, str(folder / NAME))
+        return cls._read(manifest, read_listed(folder, WEIGHTS, files, most), str(folder))
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], where: str) -> Self:

@@ -12,7 +12,8 @@ from veracal.artifact.weights import Shapes, from_bytes, to_bytes
 from veracal.errors import DataError
 from veracal.training.linear import LinearClassifier, margins
 
-_MOST_NUMBERS = 200_000_000  # weights; more are no linear classifier
+_MOST_NUMBERS = 20_000_000  # weights: 200,000 features of a hundred classes
+_HEADER = 4096  # bytes, beside the numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +65,27 @@ class LinearWeights:
             raise DataError(
                 where, f"a {cls.kind} classifier", repr(about)[:80], "Update Veracal."
             )
-        rows = 1 if classes == 2 else classes
-        if type(about["one_vs_rest"]) is not bool or not 0 < features * rows <= _MOST_NUMBERS:
+        if type(about["one_vs_rest"]) is not bool:
             raise DataError(where, "weights for every feature", repr(about)[:80], "Correct it.")
+        rows = rows_of(classes)
         shapes: Shapes = {"coef": (rows, features), "intercept": (rows,)}
         arrays = from_bytes(content, shapes, where)
         return cls(arrays["coef"], arrays["intercept"], about["one_vs_rest"])
+
+
+def rows_of(classes: int) -> int:
+    """Rows of weights for a number of classes."""
+    return 1 if classes == 2 else classes
+
+
+def most_bytes(classes: int, features: int, where: str) -> int:
+    """Size of a file of weights, at most; refused if no linear classifier has so many."""
+    numbers = rows_of(classes) * (features + 1)
+    if not rows_of(classes) < numbers <= _MOST_NUMBERS:
+        raise DataError(
+            where,
+            f"weights for every feature, {_MOST_NUMBERS:,} numbers at most",
+            f"{features} features of {classes} classes",
+            "Do not trust it.",
+        )
+    return 8 * numbers + _HEADER

@@ -131,11 +131,13 @@ def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict
     return Manifest(**found), files
 
 
-def read_listed(folder: Path, name: str, listed: Mapping[str, dict[str, Any]]) -> bytes:
-    """Read a file that model.json lists, and compare its hash."""
+def read_listed(
+    folder: Path, name: str, listed: Mapping[str, dict[str, Any]], most: int
+) -> bytes:
+    """Read a file that model.json lists, of at most so many bytes, and compare its hash."""
     if name not in listed:
         raise _not_ours(str(folder / NAME), f"a hash of {name}", "none")
-    content = read_file(folder, name, listed[name]["bytes"])
+    content = read_file(folder, name, min(listed[name]["bytes"], most))
     return check_listed(content, name, listed, str(folder))
 
 

@@ -16,7 +16,7 @@ from veracal.data.sets.builtin import SCHEMAS
 from veracal.data.sets.catalog import entry
 from veracal.errors import DataError, VeracalError
 from veracal.privacy.costs.statement import rounded_up
-from veracal.report.results import Measured, Results
+from veracal.report.results import MOST, Measured, Results
 
 RESULTS = "results.json"
 REPORT = "report.html"
@@ -98,7 +98,7 @@ def read_results(folder: Path) -> Results:
             "Name another, or measure it with 'veracal evaluate MODEL --data TABLE'.",
         )
     where = str(folder / RESULTS)
-    results = Results.from_bytes(read_listed(folder, RESULTS, files), where)
+    results = Results.from_bytes(read_listed(folder, RESULTS, files, MOST), where)
     facts(results, where)  # a figure that cannot be shown is told here, and not half-way
     return results
 

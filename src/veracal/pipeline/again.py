@@ -10,9 +10,7 @@ from veracal.pipeline.config import Config
 from veracal.pipeline.running import OnProgress, Run, asked, files_of, ledger_facts, silent
 from veracal.pipeline.steps import loaded, measurement
 from veracal.privacy import Ledger
-from veracal.report.results import Results
-
-_MOST = 64 * 2**20  # bytes of results.json
+from veracal.report.results import MOST, Results
 
 
 def measure_again(
@@ -63,7 +61,7 @@ def measure_again(
 
 def results_of(folder: Path) -> Results:
     """The results of an artifact."""
-    content = read_file(folder, "results.json", _MOST)
+    content = read_file(folder, "results.json", MOST)
     return Results.from_bytes(content, str(folder / "results.json"))
 
 

@@ -9,6 +9,7 @@ from veracal.data.readers.strict_json import parse_json
 from veracal.errors import DataError
 
 FORMAT, VERSION = "veracal results", 1
+MOST = 64 * 2**20  # bytes of the file
 # In JSON, of fields that are no mappings.
 _KINDS = {"name": str, "made": str, "when": str, "measured": list, "not_measured": list}
 
