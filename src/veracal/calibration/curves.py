@@ -15,6 +15,7 @@ from veracal.calibration.metrics.binned import bin_totals
 from veracal.calibration.metrics.demands import need_two_classes
 from veracal.calibration.metrics.outcomes import second_class
 from veracal.calibration.metrics.totals import BinTotals
+from veracal.data.groups import Estimate
 from veracal.data.scores import Scores
 
 Interval = Literal["wilson", "clopper-pearson"]
@@ -80,6 +81,14 @@ class ReliabilityCurve:
     def counts(self) -> tuple[int, ...]:
         """The histogram of confidence: records in each bin."""
         return tuple(each.n for each in self.bins)
+
+    @property
+    def histogram(self) -> tuple[Estimate, ...]:
+        """Share of the records in each bin, with an interval of the same kind and level."""
+        counts = np.array(self.counts)
+        low, high = _INTERVALS[self.interval](counts, np.full_like(counts, self.n), self.level)
+        ends = zip(counts.tolist(), low.tolist(), high.tolist(), strict=True)
+        return tuple(Estimate(c / self.n, a, b, self.level, self.n) for c, a, b in ends)
 
     @property
     def ece(self) -> float:
