@@ -1,7 +1,9 @@
 """Parts are dealt so that no record moves another."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from veracal._types import Array, Ints
 from veracal.data import (
     Dataset,
+    Group,
     Number,
     Schema,
     Target,
@@ -20,6 +24,17 @@ from veracal.data import (
 )
 from veracal.data.labels import TEXT
 from veracal.data.units import keyed_coins
+
+DEALT = {  # by the first version that had keys
+    "floats": "dbd2b0b05f020dcd",
+    "by columns": "dbd2b0b05f020dcd",
+    "single": "6229adb8652deecd",
+    "images": "09bbb6db84857e4d",
+    "texts": "30950d89d4a2bf81",
+    "numbers of units": "5b5dcd9b38f1e1ef",
+    "names of units": "5507c4bd8e5b53d5",
+    "slots": "39b619c8eb5388e7",
+}
 
 
 def dataset(n: int = 400, units: object = None, size: int | None = 1000) -> Dataset:
@@ -181,6 +196,53 @@ def test_keyed_coins_are_uniform_and_independent_of_company() -> None:
     assert (keyed_coins(ids[::-7], b"key") == coins[::-7]).all()
     assert (keyed_coins(ids.astype(TEXT), b"key") == coins).all()
     assert ((0 <= coins) & (coins < 1)).all()
+
+
+def test_a_keyed_deal_is_as_it_always_was() -> None:
+    """Who comes back with the key of an old ledger must find the same people in each part."""
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(-9, 9, (300, 4)) / 4, rng.integers(0, 12, 300)
+    texts = np.array([[f"é{a}", str(b)] for a, b in X[:, :2]], dtype=TEXT)
+    images = (4 * X + 50).astype(np.uint8).reshape(300, 2, 2)
+    found = {
+        "floats": dealt(X, y),
+        "by columns": dealt(np.asfortranarray(X), y),
+        "single": dealt(X.astype(np.float32), y),
+        "images": dealt(images, y),
+        "texts": dealt(texts, y),
+        "numbers of units": dealt(X, y, units=np.arange(300) // 3 - 7),
+        "names of units": dealt(X, y, units=np.array([f"ü{i // 3}" for i in range(300)])),
+        "slots": dealt(X, y, relation="replace-one"),
+    }
+    assert found["by columns"] == found["floats"]
+    assert found == DEALT
+    assert dealt(X, y, key="another") not in found.values()
+
+
+def dealt(X: Array, y: Ints, units: Array | None = None, **settings: Any) -> str:
+    """Digest of which rows a key sends to which part."""
+    rows = Dataset(X, y, tuple(range(12)), units=units, groups={"row": row_group(len(y))})
+    parts = split(rows, (0.5, 0.2, 0.3), **{"key": "veracal", **settings}).parts
+    text = repr({name: part.groups["row"].codes.tolist() for name, part in parts.items()})
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def row_group(n: int) -> Group:
+    """A group for each row, which tells where it went."""
+    return Group(np.arange(n), tuple(map(str, range(n))))
+
+
+def test_a_coin_is_a_hash_of_the_record() -> None:
+    """As written out slowly: BLAKE2b of a record, and of that under the key."""
+    data = dataset(300)
+    secret = hashlib.blake2b(b"k", person=b"veracal split").digest()
+    train = []
+    for row, label in zip(data.X[:], data.y, strict=True):
+        record = hashlib.blake2b(row.tobytes() + b"\0%d" % label, digest_size=16).hexdigest()
+        coin = hashlib.blake2b(record.encode(), key=secret, digest_size=8).digest()
+        if (int.from_bytes(coin, "little") >> 11) / 2**53 < 0.8:
+            train.append(float(row[0]))
+    assert split(data, key="k").train.X[:, 0].tolist() == train
 
 
 # Contributions ---------------------------------------------------------------------------

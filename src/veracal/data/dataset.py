@@ -56,7 +56,7 @@ class Group:
     def __setstate__(self, state: dict[str, Any]) -> None:
         restore(self, state)
 
-    def take(self, index: Ints) -> "Group":
+    def take(self, index: Ints | slice) -> "Group":
         """Keep the rows of ``index``, in its order."""
         return Group(self.codes[index], self.names)
 
@@ -251,9 +251,13 @@ class Dataset:
         """Iterate over consecutive rows, at most ``rows`` at a time, in memory."""
         _checks.whole(rows=rows)
         for start in range(0, len(self), rows):
-            index = np.arange(start, min(start + rows, len(self)))
-            part = self.take(index)
-            yield part._changed(X=part.X[:])
+            here = slice(start, start + rows)  # of arrays that nobody can write to: no copy
+            yield self._changed(
+                X=self.X[here],
+                y=self.y[here],
+                groups=Frozen({k: g.take(here) for k, g in self.groups.items()}),
+                units=None if self.units is None else self.units[here],
+            )
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
@@ -262,9 +266,10 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     if len(parts) == 1:
         return first
     names = tuple(first.groups)
+    units = [part.units for part in parts if part.units is not None]
     return first._changed(
-        X=np.concatenate([part.X[:] for part in parts]),
-        y=np.concatenate([part.y for part in parts]),
+        X=frozen(np.concatenate([part.X[:] for part in parts])),
+        y=frozen(np.concatenate([part.y for part in parts])),
         groups=Frozen(
             {
                 name: Group(
@@ -274,7 +279,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
                 for name in names
             }
         ),
-        units=(None if first.units is None else np.concatenate([part.units for part in parts])),
+        units=frozen(np.concatenate(units)) if units else None,
     )
 
 

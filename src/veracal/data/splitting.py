@@ -1,6 +1,7 @@
 """Records are dealt to parts by coins that know nothing of each other."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +10,7 @@ import numpy as np
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset
-from veracal.data.labels import TEXT
-from veracal.data.units import keyed_coins, unit_numbers
+from veracal.data.units import coins_of, keyed_coins, unit_numbers
 
 Relation = Literal["add-remove", "replace-one"]
 PARTS = ("train", "calibration", "test")
@@ -162,7 +162,7 @@ def _places(
     numbers, n_units = unit_numbers(dataset.units, len(dataset))
     if key is not None:
         secret = hashlib.blake2b(key.encode(), person=b"veracal split").digest()
-        coins = _unit_values(keyed_coins(_ids(dataset, relation), secret), numbers, n_units)
+        coins = _unit_values(_keyed(dataset, relation, secret), numbers, n_units)
     else:
         coins = (_random.secret_generator() if rng is None else rng).random(n_units)
     if fixed_size:
@@ -180,22 +180,30 @@ def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
     return result
 
 
-def _ids(dataset: Dataset, relation: Relation) -> Array:
-    """What a keyed coin hangs on: the slot, the unit, or the record itself."""
+def _keyed(dataset: Dataset, relation: Relation, secret: bytes) -> Floats:
+    """A coin for each row that hangs on its slot, its unit, or the record itself."""
     if relation == "replace-one":
-        return np.arange(len(dataset))  # whoever takes a place inherits its part
+        return keyed_coins(np.arange(len(dataset)), secret)  # who takes a place has its part
     if dataset.units is not None:
-        return dataset.units
-    ids: list[str] = []
-    for batch in dataset.batches():
-        ids.extend(_digest(row, label) for row, label in zip(batch.X[:], batch.y, strict=True))
-    return np.asarray(ids, dtype=TEXT)
+        return keyed_coins(dataset.units, secret)
+    parts = [coins_of(_digests(part.X[:], part.y), secret) for part in dataset.batches()]
+    return np.concatenate([np.empty(0), *parts])
 
 
-def _digest(row: Array, label: int) -> str:
-    """Hash of one record."""
-    content = "\0".join(row.tolist()).encode() if row.dtype.kind == "T" else row.tobytes()
-    return hashlib.blake2b(content + b"\0" + str(label).encode(), digest_size=16).hexdigest()
+def _digests(X: Array, y: Ints) -> Iterator[bytes]:
+    """Hash of each record, as text."""
+    blake2b, labels = hashlib.blake2b, y.tolist()
+    tails = {label: f"\0{label}".encode() for label in set(labels)}
+    for row, label in zip(_contents(X), labels, strict=True):
+        yield blake2b(row + tails[label], digest_size=16).hexdigest().encode()
+
+
+def _contents(X: Array) -> Iterator[bytes]:
+    """The bytes of each row; an array per row would cost more than its hash."""
+    if X.dtype.kind == "T":
+        return ("\0".join(row).encode() for row in X.tolist())
+    whole, width = X.tobytes(), X[:1].nbytes
+    return (whole[i * width : (i + 1) * width] for i in range(len(X)))
 
 
 def _part(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:

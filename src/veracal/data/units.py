@@ -1,6 +1,7 @@
 """Protect the person, not the row."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,10 +110,18 @@ def keyed_coins(ids: Array, key: bytes) -> Floats:
     Coin i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{key}(id_i)`. Whoever has the same
     id and key gets the same coin, whatever other records there are and in whatever order.
     """
-    distinct, place = np.unique(ids.astype(TEXT), return_inverse=True)
-    digests = [
-        hashlib.blake2b(str(i).encode(), key=key, digest_size=8).digest() for i in distinct
-    ]
-    bits = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64) >> np.uint64(11)
-    coins: Floats = (bits.astype(np.float64) * _SCALE)[place.reshape(-1)]
+    return coins_of((text.encode() for text in ids.astype(TEXT).tolist()), key)
+
+
+def coins_of(contents: Iterable[bytes], key: bytes) -> Floats:
+    """As :func:`keyed_coins`, of ids that are bytes already."""
+    keyed = hashlib.blake2b(key=key, digest_size=8)
+    digests = bytearray()
+    for content in contents:
+        # A copy starts behind the key, which is hashed once and not for every record.
+        coin = keyed.copy()
+        coin.update(content)
+        digests += coin.digest()
+    bits = np.frombuffer(digests, dtype="<u8").astype(np.uint64) >> np.uint64(11)
+    coins: Floats = bits.astype(np.float64) * _SCALE
     return coins
