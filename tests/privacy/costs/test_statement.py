@@ -2,13 +2,15 @@
 
 import json
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
-from veracal.privacy.costs.statement import rounded_up, statement
+from veracal.privacy.costs.statement import rounded_down, rounded_up, statement
 from veracal.privacy.events import (
     AsReplaceOne,
     Composed,
@@ -40,7 +42,12 @@ def test_it_holds_what_the_accountant_says(made):
 
 def test_it_names_unit_relation_and_rows(made):
     text = made.text()
-    for words in ("one patient with at most 2 rows", "add-remove", "delta = 1e-05", "Poisson"):
+    for words in (
+        "one patient with at most 2 rows",
+        "add-remove",
+        "delta = 0.00001",
+        "Poisson",
+    ):
         assert words in text
     assert "+ the weights" in text and "Not covered:" in text
 
@@ -128,3 +135,36 @@ def test_the_central_limit_figure_is_no_bound():
     assert epsilon_for(event, 1e-6) > 4 * clt_epsilon_not_a_bound(event, 1e-6)
     with pytest.raises(ValueError, match="Gaussian noise only"):
         clt_epsilon_not_a_bound(Pure(1.0), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("delta", "printed"),
+    [
+        (0.00017544, "0.000176"),  # to the nearest: 0.000175
+        (5.561e-05, "0.0000557"),
+        (1 / 17_970, "0.0000557"),
+        (1 / 3, "0.334"),
+        (1e-5, "0.00001"),
+        (1.2344e-09, "1.24e-09"),
+        (9.9901e-10, "1e-09"),
+    ],
+)
+def test_delta_is_never_printed_below_what_it_is(made, delta, printed):
+    curve = ((delta, 1.00001),)
+    text = replace(made, delta=delta, epsilon=1.00001, curve=curve).text()
+    assert f"epsilon = 1.001, delta = {printed}." in text
+    assert float(printed) >= delta
+    shown, epsilon = text.splitlines()[-1].split()
+    assert float(shown) >= delta and float(epsilon) >= 1.00001
+    assert re.fullmatch(r"\d+e-\d\d", shown)
+
+
+def test_printing_moves_to_one_side_only(rng):
+    values = 10.0 ** rng.uniform(-15, 6, 2_000)
+    for digits in (1, 3, 4, 6):
+        for value in values.tolist():
+            low, high = float(rounded_down(value, digits)), float(rounded_up(value, digits))
+            assert low <= value <= high
+            # By less than one step of the last digit, which is at most this share of it.
+            assert high - low <= value * 10.0 ** (1 - digits) * (1 + 1e-9)
+    assert rounded_down(math.inf) == "unbounded" and rounded_down(0.0) == "0"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from veracal import _checks
@@ -24,6 +24,7 @@ from veracal.privacy.events import (
 )
 
 _TINY = 1e-10
+_COUNTED = Decimal("1e-6")
 _CURVE = tuple(10.0**-power for power in range(2, 11))
 _NEIGHBORS = {
     "add-remove": "with or without any one {unit}",
@@ -108,7 +109,7 @@ class Statement:
     def _promise(self) -> str:
         rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
         pure = f"epsilon = {rounded_up(self.epsilon)}"
-        cost = pure if self.delta == 0 else f"{pure}, delta = {self.delta:.3g}"
+        cost = pure if self.delta == 0 else f"{pure}, delta = {rounded_up(self.delta, 3)}"
         return (
             f"This release is differentially private for one {self.unit}{rows}: {cost}. "
             "Nobody who sees it can tell well whether it was made "
@@ -147,7 +148,9 @@ class Statement:
         return "\n".join(lines)
 
     def _table(self) -> str:
-        rows = [f"  {delta:>9.0e}   {rounded_up(epsilon)}" for delta, epsilon in self.curve]
+        rows = [
+            f"  {_power(delta):>9}   {rounded_up(epsilon)}" for delta, epsilon in self.curve
+        ]
         return "\n".join(["      delta   epsilon", *rows])
 
 
@@ -247,13 +250,41 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
     Examples
     --------
-    >>> rounded_up(1.00001), rounded_up(0.05)
-    ('1.001', '0.05')
+    >>> rounded_up(1.00001), rounded_up(0.05), rounded_up(2.1234e-9, 3)
+    ('1.001', '0.05', '2.13e-09')
     """
+    return _written(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """Few digits, rounded down: what is left to spend may not grow by being printed.
+
+    Examples
+    --------
+    >>> rounded_down(0.99999), rounded_down(0.05)
+    ('0.9999', '0.05')
+    """
+    return _written(value, digits, ROUND_FLOOR)
+
+
+def _written(value: float, digits: int, rounding: str) -> str:
+    """A number of few digits; one that is tiny, with a power of ten."""
     if not math.isfinite(value):
         return "unbounded"
     if value == 0:
         return "0"
-    exact = Decimal(repr(value))
-    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), ROUND_CEILING)
-    return f"{rounded.normalize():f}"
+    rounded = _rounded(value, digits, rounding)
+    # Nobody counts more zeros than these.
+    return f"{rounded:f}" if abs(rounded) >= _COUNTED else f"{float(rounded):.{digits}g}"
+
+
+def _power(delta: float) -> str:
+    """One digit and a power of ten, rounded up."""
+    return "0" if delta == 0 else f"{float(_rounded(delta, 1, ROUND_CEILING)):.0e}"
+
+
+def _rounded(value: float, digits: int, rounding: str) -> Decimal:
+    """The nearest decimal of so many digits on one side of a finite value."""
+    exact = Decimal(repr(float(value)))
+    step = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
+    return exact.quantize(step, rounding).normalize()

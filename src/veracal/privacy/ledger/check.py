@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from veracal.errors import BudgetError, LedgerError
+from veracal.privacy.costs.statement import rounded_up
 from veracal.privacy.events import Event
 from veracal.privacy.ledger import tables
 from veracal.privacy.ledger.chain import Entry, digest
@@ -151,4 +152,5 @@ def _plan_problems(opening: Opening) -> Iterator[str]:
         stated = opening.rule.epsilons.get(part, 0.0)
         # Again the last digits of a float, of an accountant that works on a grid.
         if epsilon > stated * (1 + 1e-6) or stated > opening.budget.epsilon:
-            yield f"The plan for part {part!r} costs epsilon={epsilon:.6g}, not {stated:.6g}."
+            told = f"{rounded_up(epsilon, 9)}, not {rounded_up(stated, 9)}"
+            yield f"The plan for part {part!r} costs epsilon={told}."

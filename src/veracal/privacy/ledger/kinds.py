@@ -26,6 +26,7 @@ from veracal.privacy.budget import Budget
 from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.costs.pure import MICRO, micro_epsilon, pure_epsilon
 from veracal.privacy.costs.renyi import MOST_ORDER, rdp_at
+from veracal.privacy.costs.statement import rounded_up
 from veracal.privacy.events import Event
 from veracal.privacy.ledger.plan import Planned
 from veracal.privacy.ledger.units import (
@@ -138,7 +139,7 @@ class Pairs:
 
     def figure(self, cost: Cost) -> str:
         """A cost, for people."""
-        return f"({decimal(cost.amount, MICRO)}, {cost.delta / ATTO:g})"
+        return f"({decimal(cost.amount, MICRO)}, {rounded_up(cost.delta / ATTO)})"
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""

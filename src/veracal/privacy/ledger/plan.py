@@ -11,6 +11,7 @@ from veracal.privacy import events
 from veracal.privacy.budget import Budget
 from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.costs.pure import MICRO, pure_epsilon
+from veracal.privacy.costs.statement import rounded_up
 from veracal.privacy.events import Composed, Event, Repeated
 from veracal.privacy.ledger.units import as_written, free
 
@@ -118,9 +119,10 @@ def plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Planned
     for part, epsilon in epsilons.items():
         if not epsilon <= budget.epsilon:
             raise BudgetError(
-                f"The plan costs epsilon={epsilon:.6g} for part {part!r} at "
-                f"delta={budget.delta:g}, more than the budget's {budget.epsilon:g}; nothing "
-                "was opened. Plan less, or with more noise."
+                f"The plan costs epsilon={rounded_up(epsilon, 6)} for part {part!r} at "
+                f"delta={rounded_up(budget.delta, 9)}, more than the budget's "
+                f"{rounded_up(budget.epsilon, 9)}; nothing was opened. Plan less, or with more "
+                "noise."
             )
     return Planned(listed, epsilons)
 
