@@ -134,6 +134,37 @@ def test_neither_layout_nor_company_moves_a_record():
     assert fine.evaluate(columns) == fine.evaluate(rows) == alone
 
 
+@pytest.mark.parametrize("k", [2, 3, 10, 200])
+def test_no_place_in_a_block_moves_a_record(k):
+    rng = np.random.default_rng(k)
+    n = 2_500 if k <= 10 else 600  # more than a block
+    scores = Scores.from_logits(rng.normal(scale=4, size=(n, k)), rng.integers(k, size=n))
+    fine = BoundedSum("first", lambda s: s.probabilities[:, 0], 0, 1, bits=40)
+    some = rng.choice(n, 40, replace=False)
+    alone = sum(fine.evaluate(scores.take([i])) for i in some)
+    rest = fine.evaluate(scores.take(np.delete(np.arange(n), some)))
+    assert fine.evaluate(scores) == rest + alone
+    assert fine.evaluate(scores) == fine.evaluate(scores.take(rng.permutation(n)))
+
+
+@pytest.mark.parametrize(
+    ("k", "width", "rows"),
+    [(2, 3, 2048), (128, 3, 2048), (129, 3, 1792), (1000, 3, 256), (2, 1000, 256),
+     (2, 3000, 256), (2000, 3, 256), (40_000, 3, 104)],
+)  # fmt: skip
+def test_a_block_is_of_public_shape_and_of_bounded_size(k, width, rows):
+    seen = set()
+
+    def values(some):
+        seen.add(len(some))
+        return np.zeros((len(some), width))
+
+    query = DenseSum("zeros", values, width, 1.0)
+    for n in (1, 3_000 if k <= 200 else 5):
+        query.evaluate(Scores.from_logits(np.zeros((n, k), dtype=np.float32), np.zeros(n, int)))
+    assert seen == {rows}
+
+
 def test_many_classes_are_scored_in_few_rows():
     wide = Scores.from_logits(np.zeros((3, 100_000), dtype=np.float32), [0, 1, 2])
     assert value(NegativeLogLikelihood(clamp=20), wide) == pytest.approx([3 * math.log(1e5)])

@@ -24,8 +24,10 @@ from veracal.privacy.answers.grid import (
 from veracal.privacy.answers.queries import Records, Setting
 from veracal.privacy.budget import Relation
 
-_ROWS = 256  # scored at once
-_CELLS = 2**22  # likewise, where there are many classes
+_ROWS = 256  # worked on at once, and a multiple of it where rows are short
+_MOST_ROWS = 2_048  # beyond which a block gains nothing, and few records wait for many copies
+_SOME_CELLS = 2**18  # numbers in a block of more than so many rows
+_MOST_CELLS = 2**22  # numbers in a block of fewer
 
 
 class ScalarSum(ABC):
@@ -266,7 +268,7 @@ class DenseSum:
             result: Ints = units[:real].sum(axis=0)
             return result
 
-        return exact_total(_blocks(records, block), self.entries)
+        return exact_total(_blocks(records, _Wide(block, self.width)), self.entries)
 
 
 def _per_record(function: Callable[[Any], Array], part: Any, width: int | None = None) -> Array:
@@ -282,6 +284,17 @@ def _per_record(function: Callable[[Any], Array], part: Any, width: int | None =
     return result.astype(np.int64) if result.dtype.kind == "b" else result
 
 
+@dataclass(frozen=True)
+class _Wide:
+    """What is done with a block of rows, where each row makes ``width`` numbers."""
+
+    work: Callable[[Any, int], Ints]
+    width: int
+
+    def __call__(self, part: Any, real: int) -> Ints:
+        return self.work(part, real)
+
+
 def _blocks(records: Records, block: Callable[[Any, int], Ints]) -> Iterator[Ints]:
     """Apply a function to blocks of rows that all have one shape and one memory layout.
 
@@ -289,13 +302,24 @@ def _blocks(records: Records, block: Callable[[Any, int], Ints]) -> Iterator[Int
     column after column: then the number of *other* records would move units of this one. So
     the last block is filled up with copies of a row of its own, whose results are dropped.
     """
-    n, rows = len(records), _ROWS
-    if isinstance(records, Scores):
-        rows = max(1, min(_ROWS, _CELLS // records.n_classes))
+    n, rows = len(records), _rows(records, getattr(block, "width", 1))
     for start in range(0, max(n, 1), rows):
         real = min(rows, n - start)
         index = np.minimum(np.arange(start, start + rows), n - 1) if n else np.arange(0)
         yield block(records.take(index), real)
+
+
+def _rows(records: Records, width: int) -> int:
+    """Rows of a block, by public facts alone: numbers of classes and of results for each row.
+
+    Never by the number of records, which would then choose the bits of everybody's results.
+    """
+    if not isinstance(records, Scores):
+        return _ROWS
+    several = _SOME_CELLS // (_ROWS * max(records.n_classes, width)) * _ROWS
+    if several >= _ROWS:
+        return min(several, _MOST_ROWS)
+    return max(1, min(_ROWS, _MOST_CELLS // records.n_classes))
 
 
 def _settings(
