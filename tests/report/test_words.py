@@ -9,8 +9,9 @@ from veracal.data import Estimate
 from veracal.errors import DataError
 from veracal.report import words
 from veracal.report.results import Measured, Results
+from veracal.report.tables import sureness
 from veracal.report.told import WIDE, estimate, gap, number
-from veracal.report.writing import between, visible
+from veracal.report.writing import between, flat, visible
 
 
 def told(value, low, high):
@@ -77,6 +78,23 @@ def test_a_guess_is_right_as_often_as_the_advantage_allows(advantage, right):
     assert f"right at most {right} times in 100" in said
 
 
+def test_the_first_screen_rounds_delta_up():
+    guarantee = {"private": True, "epsilon": 1.00001, "delta": 0.00017544}
+    cost = words.protection(made(guarantee=guarantee)).cost
+    assert cost == "epsilon 1.001, delta 0.000176"  # to the nearest: 0.000175
+
+
+def test_a_delta_among_the_settings_keeps_its_digits():
+    (row,) = flat({"privacy": {"delta": 0.000175438596491}})
+    assert row == ("privacy.delta", "0.000175438596491")  # ten digits would be below
+
+
+def test_nothing_to_tell_is_said_once():
+    unknown, known = told(0.5, 0.1, 0.9), told(0.95, 0.9, 1.0)
+    assert sureness(made(unknown)).rows == ()
+    assert len(sureness(made(known)).rows) == 3
+
+
 def test_the_guess_is_about_what_the_relation_protects():
     guarantee = {"private": True, "epsilon": 1.0, "advantage": 0.1, "unit": "patient"}
     said = " ".join(words.protection(made(guarantee=guarantee)).sentences)
@@ -116,7 +134,8 @@ def test_the_headline_claims_nothing_from_a_wide_interval():
     said = words.headline(made(told(0.95, 0.5, 1.0)))[0]
     assert "nobody can tell" in said and "95%" not in said
     said = words.headline(made(told(0.95, 0.9, 1.0)))[0]
-    assert "90% sure or more" in said and "after about 95% (90 to 100%)" in said
+    assert "90% sure or more, it is right about 95% of the time (90 to 100%)." in said
+    assert "Before the repair, that was not measured." in said
     assert "not measured" in words.headline(made(measured=()))[0]
 
 

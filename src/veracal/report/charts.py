@@ -5,14 +5,14 @@ from typing import Any
 
 from veracal.data import Estimate
 from veracal.report.results import Results
-from veracal.report.told import curve, figure, group_names, number
+from veracal.report.told import Bin, curve, figure, group_names
 from veracal.report.writing import visible
 
 Spec = dict[str, Any]
 
 # Okabe and Ito's colors; shapes tell the sides apart, too.
-_BEFORE, _AFTER = "#D55E00", "#0072B2"
-_SIDES = ("before", "after")
+_BEFORE, AFTER = "#D55E00", "#0072B2"
+SIDES = ("before", "after")
 _SHOWN = {"filter": "show == 'both' || datum.when == show"}
 _APART = {"expr": "datum.when == 'before' ? -3 : 3"}  # pixels, so that none hides the other
 _RULE = {"type": "rule", "strokeWidth": 2, "opacity": 0.55}
@@ -21,15 +21,21 @@ _SIDE_COLOR = {
     "field": "when",
     "type": "nominal",
     "title": None,
-    "scale": {"domain": list(_SIDES), "range": [_BEFORE, _AFTER]},
-    "legend": {"orient": "top"},
+    "scale": {"domain": list(SIDES), "range": [_BEFORE, AFTER]},
+    "legend": {"orient": "top", "symbolOpacity": 1},
 }
 _SIDE_SHAPE = {
     "field": "when",
     "type": "nominal",
     "title": None,
-    "scale": {"domain": list(_SIDES), "range": ["circle", "square"]},
-    "legend": {"orient": "top"},
+    "scale": {"domain": list(SIDES), "range": ["circle", "square"]},
+    "legend": {"orient": "top", "symbolOpacity": 1},
+}
+# The padding, in pixels, leaves room for points at the ends, in all charts alike.
+_CONFIDENCE = {
+    "type": "quantitative",
+    "scale": {"domain": [0, 1], "padding": 10, "nice": False},
+    "axis": {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".1f"},
 }
 _CONFIG = {
     "font": "system-ui, sans-serif",
@@ -40,47 +46,46 @@ _CONFIG = {
 }
 
 
-def charts(results: Results, internal: Mapping[str, Any] | None = None) -> dict[str, Spec]:
+def charts(results: Results) -> dict[str, Spec]:
     """Specifications of all charts for which there is something to draw, by name."""
     made = {
         "reliability": reliability(results),
         "histogram": histogram(results),
         "groups": by_group(results),
         "series": series(results),
-        "training": training(internal or {}),
     }
     return {name: spec for name, spec in made.items() if spec is not None}
 
 
 def reliability(results: Results) -> Spec | None:
     """Share of right predictions against confidence, with intervals."""
+    said = "Reliability diagram: share of right predictions against confidence, with intervals."
+    return diagram({when: curve(results.when(when)) for when in SIDES}, said)
+
+
+def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
+    """Points and intervals of curves, and the line of perfect calibration."""
     rows = [
         {
             "when": when,
             "confidence": each.confidence,
             "bin": f"{each.low:.2f} to {each.high:.2f}",
-            **_ends(each.accuracy),
+            **ends(each.accuracy),
         }
-        for when in _SIDES
-        for each in curve(results.when(when))
+        for when, bins in sides.items()
+        for each in bins
         if each.confidence is not None and each.accuracy.value is not None
     ]
-    across = {
-        "field": "confidence",
-        "type": "quantitative",
-        "title": "confidence",
-        "scale": {"domain": [0, 1]},
-        "axis": {"tickCount": 5},
-    }
+    across = {"field": "confidence", "title": "confidence", **_CONFIDENCE}
     up = {"type": "quantitative", "title": "share that is right", "scale": {"domain": [0, 1]}}
     tooltip = [
-        _tip("when", "side"),
-        _tip("bin", "confidence in"),
-        _tip("value", "right", ".3f"),
-        _tip("low", "from", ".3f"),
-        _tip("high", "to", ".3f"),
+        tip("when", "side"),
+        tip("bin", "confidence in"),
+        tip("value", "right", ".3f"),
+        tip("low", "from", ".3f"),
+        tip("high", "to", ".3f"),
     ]
-    sides = {"color": _SIDE_COLOR, "x": across, "tooltip": tooltip}
+    encoding = {"color": _SIDE_COLOR, "x": across, "tooltip": tooltip}
     layers: list[Spec] = [
         {
             "data": {"values": [{"at": 0}, {"at": 1}]},
@@ -93,87 +98,81 @@ def reliability(results: Results) -> Spec | None:
         {
             "transform": [_SHOWN],
             "mark": {**_RULE, "xOffset": _APART},
-            "encoding": {**sides, "y": {"field": "low", **up}, "y2": {"field": "high"}},
+            "encoding": {**encoding, "y": {"field": "low", **up}, "y2": {"field": "high"}},
         },
         {
             "transform": [_SHOWN],
-            "mark": {
-                "type": "point",
-                "filled": True,
-                "size": 90,
-                "opacity": 1,
-                "xOffset": _APART,
-            },
-            "encoding": {**sides, "y": {"field": "value", **up}, "shape": _SIDE_SHAPE},
+            "mark": {**_POINT, "xOffset": _APART},
+            "encoding": {**encoding, "y": {"field": "value", **up}, "shape": _SIDE_SHAPE},
         },
     ]
-    said = "Reliability diagram: share of right predictions against confidence, with intervals."
-    return _whole(rows, {"layer": layers, "height": 300}, said)
+    return whole(rows, {"layer": layers, "height": 300}, said)
 
 
 def histogram(results: Results) -> Spec | None:
     """Noisy number of records in each bin of confidence."""
+    said = "Histogram of confidence: records in each bin, with noise."
+    return bars({when: curve(results.when(when)) for when in SIDES}, "records, about", said)
+
+
+def bars(sides: Mapping[str, Sequence[Bin]], title: str, said: str) -> Spec | None:
+    """Records in each bin of curves."""
     rows = [
         {
             "when": when,
             "from": each.low,
             "to": each.high,
             "bin": f"{each.low:.2f} to {each.high:.2f}",
-            "middle": (each.low + each.high) / 2,
-            **_ends(each.count),
+            **ends(each.count),
         }
-        for when in _SIDES
-        for each in curve(results.when(when))
+        for when, bins in sides.items()
+        for each in bins
         if each.count.value is not None
     ]
-    bars = {
+    up = {"field": "value", "type": "quantitative", "stack": None, "title": title}
+    across = {"field": "from", "title": "confidence", "bin": {"binned": True}, **_CONFIDENCE}
+    spec = {
         "transform": [_SHOWN],
         "mark": {"type": "bar", "opacity": 0.6, "stroke": "#555555", "strokeWidth": 0.5},
         "encoding": {
-            "x": {
-                "field": "from",
-                "type": "quantitative",
-                "bin": {"binned": True},
-                "title": "confidence",
-                "scale": {"domain": [0, 1]},
-                "axis": {"tickCount": 5},
-            },
+            "x": across,
             "x2": {"field": "to"},
-            "y": {
-                "field": "value",
-                "type": "quantitative",
-                "stack": None,
-                "title": "records, about",
-                "axis": {"tickCount": 4},
-            },
+            "y": {**up, "axis": {"tickCount": 4}},
             "color": {**_SIDE_COLOR, "legend": None},
             "tooltip": [
-                _tip("when", "side"),
-                _tip("bin", "confidence in"),
-                _tip("value", "records, about", ",.0f"),
-                _tip("low", "from", ",.0f"),
-                _tip("high", "to", ",.0f"),
+                tip("when", "side"),
+                tip("bin", "confidence in"),
+                tip("value", title, ",.0f"),
+                tip("low", "from", ",.0f"),
+                tip("high", "to", ",.0f"),
             ],
         },
         "height": 110,
     }
-    return _whole(rows, bars, "Histogram of confidence: records in each bin, with noise.")
+    return whole(rows, spec, said)
 
 
 def by_group(results: Results) -> Spec | None:
     """Share of right predictions in each group, with intervals."""
     rows = []
-    for when in _SIDES:
+    for when in SIDES:
         for name in group_names(results):
             found = figure(results.when(when), "accuracy", name)
             if found is not None and found.value is not None:
-                rows.append({"when": when, "group": visible(str(name)), **_ends(found)})
-    groups = {"field": "group", "type": "nominal", "title": None, "axis": {"labelLimit": 140}}
+                rows.append({"when": when, "group": visible(str(name)), **ends(found)})
+    groups = {
+        "field": "group",
+        "type": "nominal",
+        "title": None,
+        "axis": {"labelLimit": 140},
+        # A group of which nothing can be told keeps its line, and is not forgotten.
+        "scale": {"domain": list(dict.fromkeys(map(visible, group_names(results))))},
+    }
     across = {"type": "quantitative", "title": "share that is right"}
-    tooltip = [_tip("group", "group"), _tip("when", "side"), *_interval_tips()]
+    tooltip = [tip("group", "group"), tip("when", "side"), *interval_tips()]
     common = {
         "y": groups,
-        "yOffset": {"field": "when", "sort": list(_SIDES)},
+        "yOffset": {"field": "when", "sort": list(SIDES)},
         "color": _SIDE_COLOR,
         "tooltip": tooltip,
     }
@@ -194,67 +193,51 @@ def by_group(results: Results) -> Spec | None:
         },
     ]
     spec = {"layer": layers, "height": 40 * max(len(group_names(results)), 2)}
-    return _whole(rows, spec, "Share of right predictions in each group, with intervals.")
+    return whole(rows, spec, "Share of right predictions in each group, with intervals.")
 
 
 def series(results: Results) -> Spec | None:
     """Calibration error of every measurement after the map, in their order."""
     after = [one for one in results.measured if one.when != "before"]
+    if len(after) < 2:
+        return None
     rows = []
     for place, one in enumerate(after):
         found = figure(one, "ece")
         if found is not None and found.value is not None:
             called = f"{place + 1}. {visible(one.when)}"
-            rows.append({"called": called, "made": visible(one.made), **_ends(found)})
-    if len(after) < 2:
-        return None
+            label = {"place": place, "called": called, "made": visible(one.made)}
+            rows.append({**label, "label": f"{called}\n{label['made']}", **ends(found)})
     across = {
-        "field": "called",
+        "field": "label",
         "type": "ordinal",
-        "sort": None,
+        "sort": {"field": "place"},
         "title": None,
-        "axis": {"labelAngle": 0, "labelLimit": 120},
+        "axis": {"labelAngle": 0, "labelLimit": 110, "labelExpr": "split(datum.label, '\\n')"},
     }
-    up = {"type": "quantitative", "title": "calibration error (ece)"}
-    tooltip = [_tip("called", "measurement"), _tip("made", "on"), *_interval_tips()]
+    up = {
+        "type": "quantitative",
+        "title": "calibration error (ece)",
+        "scale": {"zero": True},
+        "axis": {"tickCount": 5},
+    }
+    tooltip = [tip("called", "measurement"), tip("made", "on"), *interval_tips()]
+    encoding: Spec = {"x": across, "tooltip": tooltip}
     layers = [
         {
-            "mark": {**_RULE, "color": _AFTER},
-            "encoding": {
-                "x": across,
-                "y": {"field": "low", **up},
-                "y2": {"field": "high"},
-                "tooltip": tooltip,
-            },
+            "mark": {**_RULE, "color": AFTER},
+            "encoding": {**encoding, "y": {"field": "low", **up}, "y2": {"field": "high"}},
         },
         {
-            "mark": {**_POINT, "color": _AFTER},
-            "encoding": {"x": across, "y": {"field": "value", **up}, "tooltip": tooltip},
+            "mark": {**_POINT, "color": AFTER},
+            "encoding": {**encoding, "y": {"field": "value", **up}},
         },
     ]
     spec = {"layer": layers, "height": 180}
-    return _whole(rows, spec, "Calibration error of each measurement, with intervals.")
+    return whole(rows, spec, "Calibration error of each measurement, with intervals.")
 
 
-def training(internal: Mapping[str, Any]) -> Spec | None:
-    """Loss by step: of the records as they are, so for the internal page alone."""
-    losses = internal.get("training")
-    found = losses if isinstance(losses, Sequence) and not isinstance(losses, str) else ()
-    told = [(step, number(loss)) for step, loss in enumerate(found, start=1)]
-    rows = [{"step": step, "loss": loss} for step, loss in told if loss is not None]
-    line = {
-        "mark": {"type": "line", "color": _AFTER, "point": len(rows) < 60},
-        "encoding": {
-            "x": {"field": "step", "type": "quantitative", "title": "step"},
-            "y": {"field": "loss", "type": "quantitative", "title": "loss"},
-            "tooltip": [_tip("step", "step"), _tip("loss", "loss", ".4f")],
-        },
-        "height": 180,
-    }
-    return _whole(rows, line, "Training curve: loss by step. Internal.")
-
-
-def _whole(rows: list[dict[str, Any]], spec: Spec, said: str) -> Spec | None:
+def whole(rows: list[dict[str, Any]], spec: Spec, said: str) -> Spec | None:
     """A chart as wide as its place, or None if there is nothing to draw."""
     if not rows:
         return None
@@ -270,23 +253,23 @@ def _whole(rows: list[dict[str, Any]], spec: Spec, said: str) -> Spec | None:
     }
 
 
-def _ends(found: Estimate) -> dict[str, float | None]:
+def ends(found: Estimate) -> dict[str, float | None]:
     """Numbers of an estimate; without an interval, the value alone."""
     low = found.value if found.low is None else found.low
     high = found.value if found.high is None else found.high
     return {"value": found.value, "low": low, "high": high}
 
 
-def _interval_tips() -> list[Spec]:
+def interval_tips() -> list[Spec]:
     """Value and ends, for a tooltip."""
     return [
-        _tip("value", "value", ".3f"),
-        _tip("low", "from", ".3f"),
-        _tip("high", "to", ".3f"),
+        tip("value", "value", ".3f"),
+        tip("low", "from", ".3f"),
+        tip("high", "to", ".3f"),
     ]
 
 
-def _tip(name: str, title: str, form: str | None = None) -> Spec:
+def tip(name: str, title: str, form: str | None = None) -> Spec:
     """One line of a tooltip."""
     kind = "nominal" if form is None else "quantitative"
     line = {"field": name, "type": kind, "title": title}

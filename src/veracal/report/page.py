@@ -13,6 +13,7 @@ from markupsafe import Markup
 from veracal._checks import extra
 from veracal.report import tables, words
 from veracal.report.charts import charts
+from veracal.report.internal import figures
 from veracal.report.results import Results
 from veracal.report.told import mapping
 from veracal.report.writing import listed, visible
@@ -29,8 +30,13 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         Only what is public or was charged; a file that anybody may have written is shown, and
         nothing in it is run.
     internal : mapping, optional
-        What is neither, for a second, watermarked page: "training", a sequence of losses by
-        step, and any other names with numbers, words or mappings of them.
+        What is neither, for a second, watermarked page: "training", a sequence of losses at
+        equal distances; "records", "classes" and, by attribute, "groups", mappings of names to
+        counts; "plain figures before" and "after", mappings of names to "value", "low", "high",
+        "level", "n"; "by group before" and "after", the same by group; "plain curve before"
+        and "after", bins with "low", "high", "confidence", "accuracy", "accuracy_low",
+        "accuracy_high", "count"; and any other names with numbers, words or mappings of them.
+        What is missing is left out.
 
     Returns
     -------
@@ -46,7 +52,10 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
     ----------
     Without ``internal`` the page is a function of the results alone, so it costs nothing more.
     """
-    drawn = charts(results, internal)
+    inside = None if internal is None else figures(internal)
+    drawn = charts(results)
+    for each in inside or ():
+        drawn |= each.charts
     bundle = vega() if drawn else ""
     css, script = _asset("report.css"), _asset("report.js")
     page = _environment().get_template("report.html.j2")
@@ -67,8 +76,8 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         not_measured=words.not_measured(results),
         repaired=words.repaired(results),
         later=bool(words.later(results)),
-        training=tables.training(internal or {}),
-        internal=None if internal is None else tables.internal(internal),
+        inside=inside,
+        secret=inside is not None,
         **tables.all_tables(results),
     )
 

@@ -29,8 +29,9 @@ from veracal.report.writing import (
 )
 
 _HEADS = {"accuracy": "right", "ece": "calibration error (ece)", "brier": "Brier score"}
+_LEDGER = ("purpose", "part of the records", "planned times", "used")
 _SIDES = ("before", "after")
-_MOST = 500  # rows of what is not for people anymore
+MOST = 500  # rows of what is not for people anymore
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ def level(results: Results) -> str:
 
 
 def sureness(results: Results) -> Table:
-    """The sure end of the curve, in words."""
-    rows = words.sureness(results)
+    """The sure end of the curve, in words; no rows where nothing can be told."""
+    found = words.sureness(results)
+    rows = found if any(each.told for each in found) else ()
     heads = ("it says it is sure to", "right before the repair", "right after it", "verdict")
     return Table(
         "How often it is right when it says it is sure",
@@ -106,8 +108,8 @@ def measured(results: Results) -> Table:
                 str(one.when),
                 str(one.made),
                 "not told" if paid is None else epsilon(paid),
-                _cell(figure(one, "count"), count),
-                *(_cell(figure(one, name)) for name in FIGURES),
+                cell(figure(one, "count"), count),
+                *(cell(figure(one, name)) for name in FIGURES),
             )
         )
     return Table("Figures of the test records, with intervals", heads, tuple(rows))
@@ -133,8 +135,8 @@ def by_group(results: Results) -> Table | None:
         (
             str(name),
             when,
-            _cell(figure(one, "count", name), count),
-            *(_cell(figure(one, each, name)) for each in FIGURES),
+            cell(figure(one, "count", name), count),
+            *(cell(figure(one, each, name)) for each in FIGURES),
         )
         for name in group_names(results)
         for when, one in _sides(results)
@@ -156,33 +158,32 @@ def gaps(results: Results) -> Table:
 
 
 def ledger(results: Results) -> Table:
-    """What was planned, and how much of it was used."""
+    """What was planned, how much of it was used, and what each line costs by itself."""
     planned = results.ledger.get("planned")
-    items = planned if isinstance(planned, Sequence) and not isinstance(planned, str) else ()
-    names = ("purpose", "part", "times", "used")
-    rows = tuple(tuple(_plain(mapping(item).get(name)) for name in names) for item in items)
-    heads = ("purpose", "part of the records", "planned times", "used")
-    return Table("Everything that was charged", heads, rows)
+    lines = planned if isinstance(planned, Sequence) and not isinstance(planned, str) else ()
+    items = [mapping(line) for line in lines]
+    names, heads = ["purpose", "part", "times", "used"], list(_LEDGER)
+    priced = any("epsilon" in item for item in items)  # older results do not tell
+    if priced:
+        heads += ["epsilon of all planned", "at delta"]
+    rows = tuple(
+        (*(_plain(item.get(name)) for name in names), *(_price(item) if priced else ()))
+        for item in items
+    )
+    return Table("Everything that was charged", tuple(heads), rows)
+
+
+def _price(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Epsilon and delta of a line of the ledger, never below what they are."""
+    cost, at = number(item.get("epsilon")), number(item.get("delta"))
+    if cost is None:
+        return "not told", "not told"
+    return epsilon(cost), "not told" if at is None else epsilon(at, 3)
 
 
 def pairs(caption: str, found: Mapping[str, Any]) -> Table:
     """Names and values."""
-    return Table(caption, ("name", "value"), tuple(flat(found)[:_MOST]))
-
-
-def training(internal: Mapping[str, Any]) -> Table | None:
-    """Losses by step."""
-    losses = internal.get("training")
-    if not isinstance(losses, Sequence) or isinstance(losses, str):
-        return None
-    rows = [(f"{step}", decimals(number(loss))) for step, loss in enumerate(losses, start=1)]
-    return Table("Loss by step", ("step", "loss"), tuple(rows[:_MOST]))
-
-
-def internal(found: Mapping[str, Any]) -> Table:
-    """Everything else that is internal."""
-    rest = {name: value for name, value in found.items() if name != "training"}
-    return pairs("From the records as they are", rest)
+    return Table(caption, ("name", "value"), tuple(flat(found)[:MOST]))
 
 
 def _sides(results: Results) -> list[tuple[str, Measured]]:
@@ -191,7 +192,7 @@ def _sides(results: Results) -> list[tuple[str, Measured]]:
     return [(when, one) for when, one in found if one is not None]
 
 
-def _cell(found: Estimate | None, write: Any = None) -> str:
+def cell(found: Estimate | None, write: Any = None) -> str:
     """A figure with its interval in brackets."""
     if found is None:
         return "not measured"

@@ -34,12 +34,22 @@ class Protection:
 
 @dataclass(frozen=True)
 class Sureness:
-    """How often the model is right when it is so sure, before and after its repair."""
+    """How often the model is right when it is so sure, before and after its repair.
+
+    Attributes
+    ----------
+    says : str
+    before, after : str
+    verdict : str
+    told : bool
+        Whether an interval is narrow enough to say anything.
+    """
 
     says: str
     before: str
     after: str
     verdict: str
+    told: bool
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ def protection(results: Results) -> Protection:
             f"most {right} times in 100. Tossing a coin is right 50 times in 100."
         )
     delta = number(promise.get("delta"))
-    cost = f"epsilon {epsilon(bound)}" + (f", delta {delta:.2g}" if delta else "")
+    cost = f"epsilon {epsilon(bound)}" + (f", delta {epsilon(delta, 3)}" if delta else "")
     sentences.append("Protection is called strong up to epsilon 1, and moderate up to 10.")
     return Protection(_strength(bound), cost, tuple(sentences))
 
@@ -104,6 +114,7 @@ def sureness(results: Results) -> tuple[Sureness, ...]:
                 _right(one),
                 _right(other),
                 _verdict(other),
+                any(each is not None and not is_wide(each.accuracy) for each in (one, other)),
             )
         )
     return tuple(rows)
@@ -114,9 +125,8 @@ def _right(found: Bin | None) -> str:
     if found is None:
         return "not measured"
     if is_wide(found.accuracy) or found.accuracy.value is None:
-        ends = between(found.accuracy)
-        return f"{UNTOLD} ({ends})" if found.accuracy.value is not None and ends else UNTOLD
-    return f"about {percent(found.accuracy.value)} ({between(found.accuracy)})"
+        return f"{UNTOLD}{_brackets(found.accuracy)}"
+    return f"{_share(found.accuracy)}{_brackets(found.accuracy)}"
 
 
 def _verdict(found: Bin | None) -> str:
@@ -149,9 +159,41 @@ def _surest(results: Results) -> str:
         f"When the model says it is {percent(min(b.low for b in last.values()))} sure or more"
     )
     if all(is_wide(found.accuracy) for found in last.values()):
-        return f"{said}, nobody can tell yet how often it is right: there are too few records."
-    words = {when: _right(last.get(when)) for when in bins}
-    return f"{said}, it is right: before the repair {words['before']}, after {words['after']}."
+        return (
+            f"{said}, nobody can tell yet how often it is right: there are too few records for "
+            "so much noise."
+        )
+    return f"{said}, {_is_right(last.get('after'))}. {_was_right(last.get('before'))}."
+
+
+def _is_right(found: Bin | None) -> str:
+    """How often predictions of a bin are right now, as the end of a sentence."""
+    if found is None:
+        return "how often it is right was not measured"
+    if is_wide(found.accuracy):
+        return f"there are {UNTOLD} how often it is right{_brackets(found.accuracy)}"
+    return f"it is right {_share(found.accuracy)} of the time{_brackets(found.accuracy)}"
+
+
+def _was_right(found: Bin | None) -> str:
+    """The same before the repair, as a sentence."""
+    if found is None:
+        return "Before the repair, that was not measured"
+    if is_wide(found.accuracy):
+        return f"Before the repair there were {UNTOLD}{_brackets(found.accuracy)}"
+    return f"Before the repair it was {_share(found.accuracy)}{_brackets(found.accuracy)}"
+
+
+def _share(found: Estimate) -> str:
+    """A share of which enough is known."""
+    assert found.value is not None
+    return f"about {percent(found.value)}"
+
+
+def _brackets(found: Estimate) -> str:
+    """Ends of an interval, where there is something between them."""
+    ends = between(found)
+    return f" ({ends})" if found.value is not None and ends else ""
 
 
 def _overall(found: Estimate | None) -> str:
@@ -159,9 +201,8 @@ def _overall(found: Estimate | None) -> str:
     if found is None:
         return "How often it is right overall was not measured."
     if found.value is None or is_wide(found):
-        ends = f" ({between(found)})" if found.value is not None and between(found) else ""
-        return f"There are {UNTOLD} how often it is right overall{ends}."
-    return f"Of all its predictions about {percent(found.value)} are right ({between(found)})."
+        return f"There are {UNTOLD} how often it is right overall{_brackets(found)}."
+    return f"Of all its predictions {_share(found)} are right{_brackets(found)}."
 
 
 def groups(results: Results) -> GroupWords:

@@ -75,9 +75,9 @@ def count(found: Estimate) -> str:
     return UNTOLD if found.value is None else f"about {found.value:,.0f}"
 
 
-def epsilon(value: float | None) -> str:
-    """Epsilon with four digits, never below what it is."""
-    return "unbounded" if value is None else rounded_up(value)
+def epsilon(value: float | None, digits: int = 4) -> str:
+    """Epsilon or delta with few digits, never below what it is."""
+    return "unbounded" if value is None else rounded_up(value, digits)
 
 
 def listed(values: Iterable[object], most: int = 12) -> str:
@@ -105,7 +105,10 @@ def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.10g}" if math.isfinite(value) else "not a number that is finite"
+        # All digits: a delta among them may not shrink.
+        return repr(float(value)) if math.isfinite(value) else "not a number that is finite"
     if isinstance(value, list | tuple):
-        return listed(value) or "none"
+        return listed(map(_setting, value)) or "none"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {said}" for name, said in flat(value)) or "none"
     return visible(str(value)) or "none"

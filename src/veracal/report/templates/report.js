@@ -31,12 +31,34 @@ async function draw(place) {
   place.dataset.ready = "yes";
 }
 
+// The charts of one figure below each other, in a size of their own and with a title.
+function together(button) {
+  const names = button.dataset.of.split(" ").filter((name) => specs[name]);
+  const parts = names.map((name) => {
+    const { params, config, background, autosize, description, ...rest } = specs[name];
+    return { ...rest, width: 560 };
+  });
+  const secret = document.body.classList.contains("secret");
+  const text = (secret ? "INTERNAL: " : "") + button.dataset.title;
+  return {
+    title: { text, subtitle: button.dataset.mark, anchor: "start", limit: 600 },
+    params: [{ name: "show", value: views[names[0]].signal("show") }],
+    config: specs[names[0]].config,
+    background: "white",
+    padding: 12,
+    vconcat: parts,
+    resolve: { scale: { color: "independent", shape: "independent" } },
+  };
+}
+
 async function save(button) {
-  const name = button.dataset.of;
+  const made = await window.vegaEmbed(document.createElement("div"), together(button), options);
+  const secret = document.body.classList.contains("secret") ? "internal-" : "";
   const link = document.createElement("a");
-  link.href = await views[name].toImageURL(button.dataset.save, 2);
-  link.download = name + "." + button.dataset.save;
+  link.href = await made.view.toImageURL(button.dataset.save, 2);
+  link.download = secret + button.dataset.of.split(" ")[0] + "." + button.dataset.save;
   link.click();
+  made.finalize();
 }
 
 function show(choice) {
