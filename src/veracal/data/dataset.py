@@ -251,9 +251,9 @@ class Dataset:
         """Iterate over consecutive rows, at most ``rows`` at a time, in memory."""
         _checks.whole(rows=rows)
         for start in range(0, len(self), rows):
-            here = slice(start, start + rows)  # of arrays that nobody can write to: no copy
+            here = slice(start, start + rows)  # a view: nobody can write to the arrays
             yield self._changed(
-                X=self.X[here],
+                X=self.X.take(here)[:] if isinstance(self.X, MappedRows) else self.X[here],
                 y=self.y[here],
                 groups=Frozen({k: g.take(here) for k, g in self.groups.items()}),
                 units=None if self.units is None else self.units[here],

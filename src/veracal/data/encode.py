@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array, Floats, Ints
-from veracal.data.cells import encode_column, find_missing
+from veracal.data.cells import encode_column, find_missing, numbers_of
 from veracal.data.checked import frozen
 from veracal.data.columns import (
     Category,
@@ -110,10 +110,12 @@ def encode_rows(
     check_columns(frame.columns, schema, where, labeled=labeled)
     dropped = np.zeros(frame.height, dtype=bool)
     encoded: dict[str, Array] = {}
+    numbers = numbers_of(frame, schema.columns)
     for name, column in schema.columns.items():
         if isinstance(column, Ignore) or (isinstance(column, Target) and not labeled):
             continue
-        cells = find_missing(frame[name], schema.missing, f"{where}: column {name!r}", start)
+        place = f"{where}: column {name!r}"
+        cells = find_missing(frame[name], schema.missing, place, start, numbers.get(name))
         if column.missing == "drop":
             dropped |= cells.missing
         encoded[name] = encode_column(cells, column)

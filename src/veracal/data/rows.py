@@ -131,7 +131,7 @@ class MappedRows:
             raise ValueError("Rows on disk cannot become an array without a copy.")
         return np.asarray(self[:], dtype=dtype)
 
-    def take(self, index: ArrayLike) -> "MappedRows":
+    def take(self, index: "slice | ArrayLike") -> "MappedRows":
         """Choose rows without reading them."""
         rows = self._rows(index)
         chosen = rows if self._index is None else self._index[rows]

@@ -5,7 +5,7 @@ import re
 import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ import pyarrow.parquet
 
 from veracal._types import Progress
 from veracal.data.limits import Limits, no_surprises, opened, readable
+from veracal.data.readers.ahead import ahead
 from veracal.data.readers.archives import check_expansion
 from veracal.data.readers.coded import Texts
 from veracal.data.readers.ipc_sizes import check_batches
@@ -81,17 +82,18 @@ def read_csv(
         try:
             reader = _open_csv(checked, names, found, separator, block)
             total = path.stat().st_size
-            for batch in reader:
-                if progress:
-                    progress(min(file.tell(), total), total)
-                yield _frame(batch, path, limits)
+            with closing(ahead(map(_sound, reader))) as batches:
+                for batch in batches:
+                    if progress:
+                        progress(min(file.tell(), total), total)
+                    yield _frame(batch, path, limits)
             checked.read()  # what the parser did not want is judged as well
             if progress:
                 progress(total, total)
         finally:
             checked.stop()
             failed = checked.failed  # then Arrow has stopped, and the error holds the file
-            reader = checked = None  # type: ignore[assignment]
+            reader = checked = batches = None  # type: ignore[assignment]
             if not failed:
                 _await(last)
 
@@ -117,6 +119,7 @@ def _open_csv(
             pa.csv.ConvertOptions(
                 column_types=dict.fromkeys(names or found, pa.string()),
                 strings_can_be_null=False,
+                check_utf8=False,  # it would be checked twice: whoever reads a batch does
             ),
         )
     finally:
@@ -152,7 +155,7 @@ def read_parquet(
         done, texts = 0, Texts(path, limits)
         for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
             for piece in texts.pieces(batch):
-                yield _frame(piece, path, limits)
+                yield _frame(_sound(piece), path, limits)
             done += batch.num_rows
             if progress:
                 progress(done, total)
@@ -208,7 +211,7 @@ def read_arrow(
                 progress(done, total)
             kept = batch.drop_columns([n for n in names if n in ignored])
             for piece in texts.pieces(kept):
-                yield _frame(piece, path, limits)
+                yield _frame(_sound(piece), path, limits)
 
 
 def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
@@ -264,9 +267,14 @@ def _check_names(names: Sequence[str], path: Path) -> None:
             )
 
 
-def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
-    """Hand an Arrow batch to polars, once it is sound and of types we know."""
+def _sound(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch in which no offset leads astray, and text is UTF-8."""
     batch.validate(full=True)
+    return batch
+
+
+def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
+    """Hand a sound Arrow batch to polars, once it is of types we know."""
     for field in batch.schema:
         if not is_known(field.type):
             raise DataError(
@@ -315,10 +323,9 @@ def is_known(kind: pa.DataType) -> bool:
 
 def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
     """Refuse text fields longer than the limit."""
-    for column in frame.iter_columns():
-        if column.dtype == pl.String and column.len():
-            longest: Any = column.str.len_bytes().max()
-            limits.check("field_bytes", longest or 0, f"{path}: column {column.name!r}")
+    lengths = frame.select(pl.col(pl.String).str.len_bytes().max())
+    for name, longest in lengths.to_dict(as_series=False).items():
+        limits.check("field_bytes", longest[0] or 0, f"{path}: column {name!r}")
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""Reading ahead gives the same items in the same order, and leaves no thread behind."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from veracal.data import Number, Schema, Target, scan
+from veracal.data.readers.ahead import ahead
+from veracal.errors import DataError
+
+SCHEMA = Schema({"x": Number(0, 1), "y": Target((0, 1))})
+
+
+def readers() -> list[threading.Thread]:
+    """Threads that read ahead now."""
+    return [t for t in threading.enumerate() if t.name.startswith("reading")]
+
+
+def broken(items: int) -> Iterator[int]:
+    """So many items, and then an error."""
+    yield from range(items)
+    raise DataError("items", "more", "none", "Ask for fewer.")
+
+
+def test_items_come_in_their_order_and_none_is_lost() -> None:
+    assert list(ahead(range(100))) == list(range(100))
+    assert list(ahead([])) == []
+    assert list(ahead([None, 0, ""])) == [None, 0, ""]  # none of which is an end
+    assert readers() == []
+
+
+def test_the_next_item_is_made_meanwhile_and_no_more() -> None:
+    made = []
+    stream = ahead(made.append(i) or i for i in range(10))  # type: ignore[func-returns-value]
+    assert next(stream) == 0
+    end = time.monotonic() + 5
+    while len(made) < 2 and time.monotonic() < end:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert made == [0, 1]
+    stream.close()
+    assert made == [0, 1] and readers() == []
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    stream, found = ahead(broken(3)), []
+    with pytest.raises(DataError, match="expected more"):
+        found.extend(stream)
+    assert found == [0, 1, 2] and readers() == []
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of several blocks, each of some megabytes."""
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "0.123456789012345678901234567890,1\n" * 400_000)
+    return path
+
+
+def test_who_stops_early_waits_for_no_file(table: Path) -> None:
+    stream = scan(table, SCHEMA)
+    assert len(next(stream)) > 0
+    start = time.monotonic()
+    stream.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - start < 1.5  # not until patience is at an end
+    assert readers() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"2,1\n", r"a number in \[0, 1\], found '2' in record 400001"),
+        (b"1\n", "2 fields in each record, found 1 in one"),
+        (b'0,"1\n', "a closing quotation mark"),
+        (b"\xff,1\n", "expected UTF-8 text"),
+        (b"0,1\xff\n", "expected UTF-8 text"),
+    ],
+)
+def test_a_late_error_is_told_and_ends_the_reading(table: Path, line: bytes, told: str) -> None:
+    with table.open("ab") as file:
+        file.write(line)
+    start, read = time.monotonic(), []
+    with pytest.raises(DataError, match=told):
+        read.extend(map(len, scan(table, SCHEMA)))
+    assert sum(read) > 200_000  # what came before it
+    assert time.monotonic() - start < 1.9  # or Arrow was waited for until patience ended
+    assert readers() == []
