@@ -85,6 +85,7 @@ def test_a_late_error_is_told_and_ends_the_reading(table: Path, line: bytes, tol
     start, read = time.monotonic(), []
     with pytest.raises(DataError, match=told):
         read.extend(map(len, scan(table, SCHEMA)))
-    assert sum(read) > 200_000  # what came before it
+    # What came before it; only of a bad mark Arrow tells as soon as it has read that far.
+    assert sum(read) > 200_000 or b'"' in line
     assert time.monotonic() - start < 1.9  # or Arrow was waited for until patience ended
     assert readers() == []
