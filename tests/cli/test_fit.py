@@ -16,9 +16,16 @@ from veracal.pipeline import Config
 from veracal.privacy import Ledger
 from veracal.report.results import Results
 
-QUICK = (
-    "format = 1\n[data]\nsource = 'visits.csv'\nschema = 'visits.toml'\n[model]\nepochs = 5.0\n"
-)
+QUICK = """\
+format = 1
+[data]
+source = 'visits.csv'
+schema = 'visits.toml'
+[privacy]
+epsilon = 3
+[model]
+epochs = 5.0
+"""
 FIT = ("fit", "visits.csv", "--schema", "visits.toml", "--config", "quick.toml")
 
 
@@ -26,6 +33,7 @@ FIT = ("fit", "visits.csv", "--schema", "visits.toml", "--config", "quick.toml")
 def visits(tmp_path):
     write(tmp_path)
     (tmp_path / "quick.toml").write_text(QUICK)
+    (tmp_path / "open.toml").write_text(QUICK.replace("[privacy]\nepsilon = 3\n", ""))
     return tmp_path
 
 
@@ -141,6 +149,7 @@ def test_wrong_usage_is_2_and_writes_nothing(run, visits, words, said):
         (("fit", "visits.csv", "--epsilon", "1", "--schema", "no.toml"), "nothing at"),
         ((*FIT, "--config", "no.toml"), "nothing at"),
         ((*FIT, "--model", "output"), "norm = "),
+        (("fit", "--config", "open.toml"), "'privacy' to be declared"),
         ((*FIT, "--group", "race"), "'race'"),
         ((*FIT, "--out", "no/such/folder"), "no such folder"),
     ],
@@ -181,12 +190,12 @@ def test_records_that_are_not_as_declared(run, visits, change, said):
 
 
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
-    with mock.patch("veracal.pipeline.running.measurement", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.pipeline.job.measurement", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, "--out", "model")
-    assert code == 130 and not out and "same command" in err and not Path("model").exists()
-    with mock.patch("veracal.pipeline.running.asked", side_effect=KeyboardInterrupt):
+    assert code == 1 and not out and "same command" in err and not Path("model").exists()
+    with mock.patch("veracal.pipeline.job.Job.asked", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, "--out", "model")
-    assert code == 130 and not Path("model").exists()
+    assert code == 1 and not Path("model").exists()
     paid = len(Ledger("model.ledger").entries())
     assert paid == 1  # for training
     code, _, err = run(*FIT, "--out", "model")
@@ -195,19 +204,21 @@ def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
     assert purposes.count("training and map") == 1
 
 
-def example(run, name):
-    """The command that its help shows."""
-    shown = run(name, "--help")[1].partition("Example:")[2]
-    return shlex.split(" ".join(shown.split()))[1:]
+def examples(run, name):
+    """The commands that its help shows."""
+    shown = run(name, "--help")[1].split("Example:")[1:]
+    return [shlex.split(" ".join(each.split()))[1:] for each in shown]
 
 
 def test_the_examples_of_the_helps_work_one_after_the_other(run):
     for name in ("fit", "predict", "report", "doctor"):
-        code, _, err = run(*example(run, name))
-        assert code == 0, (name, err)
+        for command in examples(run, name):
+            code, _, err = run(*command)
+            assert code == 0, (name, err)
     assert pl.read_csv("predictions.csv").height == 569
-    command = example(run, "compare")
-    for place in command[1:]:
+    saved, made = examples(run, "compare")
+    for place in saved[1:]:
         shutil.copytree("model", place)
-    code, out, err = run(*command)
-    assert code == 0 and "Comparable" in out, err
+    for command in (saved, made):
+        code, out, err = run(*command)
+        assert code == 0 and "Comparable" in out, err

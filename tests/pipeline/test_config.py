@@ -6,7 +6,7 @@ import pytest
 
 from veracal.errors import SchemaError
 from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig
+from veracal.pipeline.config import DataConfig, PrivacyConfig
 
 WHOLE = """
 format = 1
@@ -45,13 +45,23 @@ def test_every_word_is_read():
     assert found.name == "readmission" and found.data.seed == "2026"
     assert found.privacy.relation == "replace-one" and found.model.strength == 0.1
     assert found.recalibration.share == 0.05 and found.measurement.group == "sex"
-    assert json.loads(found.canonical()) == found.to_json()
+    assert Config.from_entries(json.loads(json.dumps(found.to_json()))) == found
 
 
 def test_what_is_not_said_has_a_default():
-    found = Config.from_toml('format = 1\n[data]\nsource = "digits"')
-    assert found == Config(DataConfig("digits"))
-    assert found.canonical() == Config(DataConfig("digits")).canonical()
+    found = Config.from_toml('format = 1\n[data]\nsource = "digits"\n[privacy]\nepsilon = 2')
+    assert found == Config(DataConfig("digits"), PrivacyConfig(2))
+
+
+def test_epsilon_is_never_a_default():
+    text = 'format = 1\n[data]\nsource = "digits"'
+    with pytest.raises(SchemaError, match="'privacy' to be declared"):
+        Config.from_toml(text)
+    with pytest.raises(SchemaError, match="'epsilon' to be declared"):
+        Config.from_toml(f"{text}\n[privacy]\ndelta = 1e-6")
+    for more in ("", "\n[privacy]\nepsilon = 9"):
+        found = Config.from_toml(text + more, epsilon=2.0)
+        assert found == Config(DataConfig("digits"), PrivacyConfig(2.0))
 
 
 def test_files_are_looked_for_beside_the_config(tmp_path):
@@ -60,6 +70,9 @@ def test_files_are_looked_for_beside_the_config(tmp_path):
     found = Config.load(tmp_path / "run.toml")
     assert found.data.source == str(tmp_path / "visits.csv")
     assert found.data.schema == "visits.toml"  # which is not there, and is told so later
+
+
+HEAD = 'format = 1\n[data]\nsource = "x"\n'
 
 
 @pytest.mark.parametrize(
@@ -75,8 +88,14 @@ def test_files_are_looked_for_beside_the_config(tmp_path):
         ('format = 1\n[data]\nsource = "x"\ntest = 1.0', "test between 0 and 1"),
         ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = -1', "epsilon > 0"),
         ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = "1"', "make sense"),
-        ('format = 1\n[data]\nsource = "x"\n[privacy]\ndelta = 2', "delta between"),
-        ('format = 1\n[data]\nsource = "x"\n[privacy]\nrelation = "swap"', "relation"),
+        (
+            'format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = 1\ndelta = 2',
+            "delta between",
+        ),
+        (
+            'format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = 1\nrelation = "swap"',
+            "relation",
+        ),
         ('format = 1\n[data]\nsource = "x"\n[model]\nkind = "tree"', "kind"),
         ('format = 1\n[data]\nsource = "x"\n[model]\nclip = 0', "clip > 0"),
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nmethod = "magic"', "method"),

@@ -22,7 +22,7 @@ from veracal.pipeline.config import (
 from veracal.privacy import Ledger, epsilon_for
 from veracal.report.results import Results
 
-QUICK = Config(DataConfig("breast-cancer"), model=ModelConfig(epochs=5))
+QUICK = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def visits(tmp_path):
     (tmp_path / "visits.csv").write_text(TABLE)
     (tmp_path / "visits.toml").write_text(SCHEMA)
     data = DataConfig(str(tmp_path / "visits.csv"), str(tmp_path / "visits.toml"))
-    return Config(data, measurement=MeasurementConfig(group="sex"), model=ModelConfig(epochs=5))
+    return replace(QUICK, data=data, measurement=MeasurementConfig(group="sex"))
 
 
 def test_a_table_through_its_schema_with_groups(visits, tmp_path):

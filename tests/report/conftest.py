@@ -45,7 +45,7 @@ class Opened:
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory) -> Results:
-    config = Config(DataConfig("digits"), privacy=PrivacyConfig(8.0))
+    config = Config(DataConfig("digits"), PrivacyConfig(8.0))
     return run(config, tmp_path_factory.mktemp("report") / "m").results
 
 

@@ -27,7 +27,9 @@ def check_place(path: Path, *, force: bool) -> None:
         )
 
 
-def write_folder(path: Path, files: Mapping[str, bytes], *, force: bool = False) -> Path:
+def write_folder(
+    path: Path, files: Mapping[str, bytes], *, force: bool = False, shared: bool = True
+) -> Path:
     """Write files into a folder that appears under its name once all of them are on the disk.
 
     Parameters
@@ -37,6 +39,8 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, force: bool = False)
     force : bool
         Whether it may take the place of a folder that is there. That one is removed once the
         new one stands.
+    shared : bool
+        Whether others may look into it.
     """
     check_place(path, force=force)
     try:
@@ -44,7 +48,7 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, force: bool = False)
         try:
             for name, content in files.items():
                 _write(made / name, content)
-            made.chmod(0o755)
+            made.chmod(0o755 if shared else 0o700)
             _sync(made)
             _put(made, path, force=force)
             _sync(path.parent)

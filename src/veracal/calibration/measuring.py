@@ -128,11 +128,11 @@ def measure(
 ) -> CalibrationResult:
     r"""Measure calibration and what goes with it, with bootstrap intervals.
 
-    Whole units are drawn with replacement where scores have unit ids, else records. From
-    XX
-    Labels drawn from the probabilities themselves say what a perfectly calibrated
-    classifier would show (Bröcker & Smith 2007): the ``floors``. The interval of a
-    calibration error that is within its floor's range begins at 0.
+    Whole units are drawn with replacement where scores have unit ids, else records; the
+    figures of those draws give the intervals. Labels drawn from the probabilities themselves
+    say what a perfectly calibrated classifier would show (Bröcker & Smith 2007): the
+    ``floors``. The interval of a calibration error that is within its floor's range begins
+    at 0.
 
     Parameters
     ----------

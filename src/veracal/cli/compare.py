@@ -1,35 +1,138 @@
-"""The command that puts two saved classifiers side by side."""
+"""The command that puts models side by side: saved ones, or several ways to make one."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _fitting, _show
+
+if TYPE_CHECKING:
+    from veracal.pipeline import Config, Way
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
-@app.command(epilog="Example:  veracal compare model-2025 model-2026")
+@app.command(
+    epilog="Example:  veracal compare model-2025 model-2026\n\n"
+    "Example:  veracal compare breast-cancer --methods logistic,logistic/none --epsilon 8"
+)
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of 'veracal fit'.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B…",
+            help="Folders of 'veracal fit'; with --methods, a table or a built-in set.",
+        ),
+    ],
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="Train each: logistic, objective or output, alone or with a map as in "
+            "logistic/none.",
+        ),
+    ] = None,
+    target: _fitting.Target = None,
+    epsilon: _fitting.Epsilon = None,
+    delta: _fitting.Delta = None,
+    schema: _fitting.SchemaFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the models; by default DATA's name and '-compared'."),
+    ] = None,
+    ledger: _fitting.LedgerFile = None,
+    test: _fitting.Test = None,
+    seed: _fitting.Seed = None,
+    norm: _fitting.Norm = None,
+    group: _fitting.Group = None,
+    bins: _fitting.Bins = None,
+    version: _fitting.Version = None,
+    config: _fitting.ConfigFile = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Put the models in the place of those at --out.")
+    ] = False,
+    json: _fitting.Json = False,
 ) -> None:
-    """Compare what models A and B promise, and how they were measured.
+    """Compare what models promise, and how they were measured.
 
-    Only what was released is read: the results in both folders, no record and
-    no ledger, so it costs nothing. It says whether the figures can be compared
-    at all, and whether noise leaves a difference between them to be seen.
+    Of saved models A, B, … only what was released is read, no record and no
+    ledger, so it costs nothing. With --methods a model is made of a table in
+    each way, and all of them together cost --epsilon: each has an equal share.
+    Either way it says whether noise leaves a difference to be seen.
     """
-    import os
-
+    typed = {
+        "--schema": None if schema is None else str(schema),
+        "--test": test,
+        "--seed": seed,
+        "--version": version,
+        "--epsilon": epsilon,
+        "--delta": delta,
+        "--norm": norm,
+        "--group": group,
+        "--bins": bins,
+    }
+    if methods is None:
+        others = {"--target": target, "--out": out, "--ledger": ledger, "--config": config}
+        _check_saved(names, {**typed, **others, "--force": force or None})
+        folders = [Path(name) for name in names]
+    else:
+        if len(names) != 1:
+            raise typer.BadParameter("with --methods, name one table.", param_hint="A B…")
+        ways = _ways(methods)
+        chosen = _fitting.configured(names[0], typed, config)
+        _fitting.check_data(chosen, target, [way.model for way in ways])
+        place = Path(f"{Path(names[0]).stem}-compared") if out is None else out
+        folders = _made(chosen, ways, place, ledger, force=force)
     from veracal.cli import _comparing
 
-    if os.path.realpath(first) == os.path.realpath(second):
-        raise typer.BadParameter("A and B are the same folder.", param_hint="B")
-    found = _comparing.compared(first, second)
+    found = _comparing.compared(folders, one_ledger=methods is not None)
     if json:
         _show.print_json(found.to_json())
     else:
         _comparing.show(found)
+
+
+def _check_saved(names: Sequence[str], typed: dict[str, object]) -> None:
+    """Refuse one model alone, the same twice, and options of training."""
+    import os
+
+    for option, value in typed.items():
+        if value is not None:
+            raise typer.BadParameter("needs --methods.", param_hint=option)
+    if len(names) < 2:
+        raise typer.BadParameter(
+            "name two or more folders of 'veracal fit', or add --methods to train on a table.",
+            param_hint="A B…",
+        )
+    if len({os.path.realpath(name) for name in names}) < len(names):
+        raise typer.BadParameter("the same folder is named twice.", param_hint="A B…")
+
+
+def _ways(methods: str) -> "list[Way]":
+    """Read the list of methods."""
+    from veracal.pipeline import Way
+    from veracal.pipeline.comparing import check_ways
+
+    try:
+        ways = [Way.parse(each) for each in methods.split(",")]
+        check_ways(ways)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--methods") from error
+    return ways
+
+
+def _made(
+    chosen: "Config", ways: "Sequence[Way]", place: Path, ledger: Path | None, *, force: bool
+) -> list[Path]:
+    """Train and measure in every way; the folders of the models."""
+    from veracal.pipeline import compare_ways
+
+    _show.status(
+        f"Each of {len(ways)} methods has epsilon {chosen.privacy.epsilon / len(ways):g}; all "
+        f"together {chosen.privacy.epsilon:g}."
+    )
+    with _fitting.running(chosen, place, ledger, force=force) as (book, tell):
+        runs = compare_ways(chosen, ways, place, ledger=book, force=force, on_progress=tell)
+    return [made.folder for made in runs]

@@ -7,8 +7,10 @@ from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import read_file
 from veracal.errors import DataError
 from veracal.pipeline.config import Config
-from veracal.pipeline.running import OnProgress, Run, asked, files_of, ledger_facts, silent
-from veracal.pipeline.steps import loaded, measurement
+from veracal.pipeline.job import Job
+from veracal.pipeline.running import OnProgress, Run, ledger_place, silent
+from veracal.pipeline.steps import loaded
+from veracal.pipeline.telling import files_of, ledger_facts, stamped
 from veracal.privacy import Ledger
 from veracal.report.results import MOST, Results
 
@@ -47,15 +49,14 @@ def measure_again(
     if source is not None:
         config = replace(config, data=replace(config.data, source=source))
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    book = Ledger(Path(f"{folder}.ledger") if ledger is None else Path(ledger))
+    book = Ledger(ledger_place(folder) if ledger is None else Path(ledger))
     check_history(book, known, folder)
     tell("measuring again", 0, None)
     when = f"later {1 + sum(one.when.startswith('later ') for one in known.measured)}"
-    scores = classifier.scores(records.test)
-    found = asked(scores, when, measurement(config, records), config, book)
+    found = Job.of(config, records).asked(classifier, when, book)
     results = replace(known, measured=(*known.measured, found), ledger=ledger_facts(book))
     tell("reporting", 0, None)
-    classifier.save(folder, more=files_of(results), force=True)
+    stamped(classifier, results).save(folder, more=files_of(results), force=True)
     return Run(folder, classifier, results, book)
 
 

@@ -1,6 +1,5 @@
 """What a run is to do: every choice, before a record is read."""
 
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -59,14 +58,14 @@ class PrivacyConfig:
     Attributes
     ----------
     epsilon : float
-        Of the whole: of training and map on the training records, and of all measurements on
-        the test records, which nobody is in who is in the others.
+        Never by default. Of the whole: of training and map on the training records, and of all
+        measurements on the test records, which nobody is in who is in the others.
     delta : float or None
         By default one over ten times the declared number of records.
     relation : {"add-remove", "replace-one"}
     """
 
-    epsilon: float = 3.0
+    epsilon: float
     delta: float | None = None
     relation: Relation = "add-remove"
 
@@ -112,6 +111,8 @@ class ModelConfig:
             strength=self.strength,
         )
         _checks.fraction(sampling_rate=self.sampling_rate)
+        if self.norm is not None:
+            _checks.positive(norm=self.norm)
 
 
 @dataclass(frozen=True)
@@ -165,24 +166,31 @@ class Config:
     Attributes
     ----------
     data : DataConfig
+    privacy : PrivacyConfig
     name : str
         Of the model, for its report.
-    privacy : PrivacyConfig
     model : ModelConfig
     recalibration : RecalibrationConfig
     measurement : MeasurementConfig
     """
 
     data: DataConfig
+    privacy: PrivacyConfig
     name: str = "model"
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Config":
-        """Read a TOML file; paths in it are relative to its folder."""
+    def load(cls, path: str | Path, *, epsilon: float | None = None) -> "Config":
+        """Read a TOML file; paths in it are relative to its folder.
+
+        Parameters
+        ----------
+        path : path
+        epsilon : float, optional
+            In place of the file's, which need not have one then.
+        """
         path = Path(path)
         with opened(path, Limits(file_bytes=_LARGEST_FILE)) as file:
             content = file.read(_LARGEST_FILE)
@@ -192,11 +200,16 @@ class Config:
             raise SchemaError(
                 str(path), "UTF-8 text", "other bytes", "Save it as UTF-8."
             ) from cause
-        return cls.from_toml(text, where=str(path), folder=path.parent)
+        return cls.from_toml(text, where=str(path), folder=path.parent, epsilon=epsilon)
 
     @classmethod
     def from_toml(
-        cls, text: str, *, where: str = "config", folder: Path | None = None
+        cls,
+        text: str,
+        *,
+        where: str = "config",
+        folder: Path | None = None,
+        epsilon: float | None = None,
     ) -> "Config":
         """Parse TOML text. Words that are not known are refused, with the nearest known one."""
         try:
@@ -207,6 +220,9 @@ class Config:
             raise SchemaError(
                 where, f"format = {FORMAT}", "another, or none", f"Write format = {FORMAT}."
             )
+        if epsilon is not None:
+            privacy = table(entries.get("privacy", {}), f"{where}: privacy")
+            entries["privacy"] = {**privacy, "epsilon": epsilon}
         found = cls.from_entries(entries, where=where)
         return found if folder is None else found.within(folder)
 
@@ -240,10 +256,6 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """Everything as what JSON can hold."""
         return asdict(self)
-
-    def canonical(self) -> bytes:
-        """The same bytes for the same choices."""
-        return json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()
 
 
 _SECTIONS: dict[str, type] = {

@@ -1,6 +1,7 @@
 """The steps of a run that can be told apart: records, costs, ledger, model, figures."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def planned(config: Config, model: Any, plan: MeasurementPlan, budget: Budget) -
     ]
 
 
-def ledger_for(place: Path, budget: Budget, items: list[Item]) -> Ledger:
+def ledger_for(place: Path, budget: Budget, items: Sequence[Item]) -> Ledger:
     """The ledger at a place if it is that of this run, or a new one.
 
     Raises
@@ -125,7 +126,7 @@ def ledger_for(place: Path, budget: Budget, items: list[Item]) -> Ledger:
     if not os.path.lexists(place):
         return open_ledger(place, budget, kind="plan", plan=items, parts=(TRAIN, TEST))
     ledger = Ledger(place)
-    if ledger.budget != budget or [item for item, _ in ledger.planned()] != items:
+    if ledger.budget != budget or [item for item, _ in ledger.planned()] != list(items):
         raise LedgerError(
             f"{place} was opened for another run: other settings, or another budget. Name "
             "another ledger only if these are other people's records; otherwise run with the "

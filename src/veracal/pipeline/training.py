@@ -14,6 +14,7 @@ from veracal.training import (
     PrivateEstimator,
     PrivateLogisticRegression,
 )
+from veracal.training.logistic import Hook
 
 _METHODS: dict[str, type[PrivateFitter]] = {
     "temperature": PrivateTemperature,
@@ -21,7 +22,9 @@ _METHODS: dict[str, type[PrivateFitter]] = {
 }
 
 
-def private_model(config: Config, train: Dataset, budget: Budget) -> Any:
+def private_model(
+    config: Config, train: Dataset, budget: Budget, on_step: Hook | None = None
+) -> Any:
     """The model to fit, which says what it costs before it sees a record.
 
     Parameters
@@ -31,6 +34,9 @@ def private_model(config: Config, train: Dataset, budget: Budget) -> Any:
         Of which only what is declared is looked at: classes, size and norm.
     budget : Budget
         Of everything that is learnt from these records.
+    on_step : callable, optional
+        Called as ``on_step(model, step)`` after each step of a descent. What it makes of
+        records is internal.
     """
     public: dict[str, Any] = {
         "classes": train.classes,
@@ -39,7 +45,7 @@ def private_model(config: Config, train: Dataset, budget: Budget) -> Any:
         "unit": budget.unit,
     }
     method = config.recalibration.method
-    trainer = _trainer(config, train, budget, public)
+    trainer = _trainer(config, train, budget, public, on_step)
     if method == "none":
         return trainer
     fitter = _METHODS[method]() if method in _METHODS else None
@@ -54,7 +60,11 @@ def private_model(config: Config, train: Dataset, budget: Budget) -> Any:
 
 
 def _trainer(
-    config: Config, train: Dataset, budget: Budget, public: dict[str, Any]
+    config: Config,
+    train: Dataset,
+    budget: Budget,
+    public: dict[str, Any],
+    on_step: Hook | None,
 ) -> PrivateEstimator:
     """The classifier alone."""
     chosen = config.model
@@ -67,6 +77,7 @@ def _trainer(
             clip=chosen.clip,
             update=chosen.learning_rate,
             weight_decay=chosen.weight_decay,
+            on_step=on_step,
             **public,
         )
     kind = ObjectivePerturbation if chosen.kind == "objective" else OutputPerturbation

@@ -198,6 +198,10 @@ class PrivateLogisticRegression(LinearClassifier):
                 "it would allow publishing some record whole. Choose a smaller delta."
             )
 
+    def length(self) -> int:
+        """Steps of a fit, where settings fix them and not the budget."""
+        return self._goal().length()
+
     def _silent(self) -> float | None:
         """A noise that stands for the one to be found."""
         return None if isinstance(self._update(), Langevin) else 1.0

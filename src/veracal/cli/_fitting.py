@@ -1,0 +1,232 @@
+"""Options, checks and messages of commands that train."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veracal.cli import _show
+
+if TYPE_CHECKING:
+    from veracal.pipeline import Config
+    from veracal.pipeline.running import OnProgress
+
+Target = Annotated[
+    str | None, typer.Option(help="Column to predict; the schema must say the same.")
+]
+Epsilon = Annotated[
+    float | None, typer.Option(help="How much may be told about one person, in all.")
+]
+Delta = Annotated[
+    float | None, typer.Option(help="By default 1 over 10 times the declared size.")
+]
+SchemaFile = Annotated[
+    Path | None, typer.Option(help="TOML file with what is public about a file.")
+]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(help="Where costs are written; by default --out and '.ledger'."),
+]
+Test = Annotated[
+    float | None, typer.Option(help="Share of the records kept for measuring: 0.2.")
+]
+Seed = Annotated[
+    str | None, typer.Option(help="Public key that deals records to training and test.")
+]
+Norm = Annotated[
+    float | None,
+    typer.Option(
+        help="Of objective and output: longer rows are scaled to it; by default the schema's."
+    ),
+]
+Group = Annotated[
+    str | None, typer.Option(help="Group of the schema to tell figures apart by.")
+]
+Bins = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="Bins of the calibration error: 10.")
+]
+Version = Annotated[
+    str | None, typer.Option(help="Public mark of the records; change it when they change.")
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option(help="TOML file with all of this; options come first.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+# Which field of the config an option sets.
+_FIELDS: Mapping[str, tuple[str, str]] = {
+    "--schema": ("data", "schema"),
+    "--test": ("data", "test"),
+    "--seed": ("data", "seed"),
+    "--version": ("data", "version"),
+    "--epsilon": ("privacy", "epsilon"),
+    "--delta": ("privacy", "delta"),
+    "--model": ("model", "kind"),
+    "--norm": ("model", "norm"),
+    "--method": ("recalibration", "method"),
+    "--group": ("measurement", "group"),
+    "--bins": ("measurement", "bins"),
+    "--later": ("measurement", "later"),
+}
+
+
+def configured(data: str | None, typed: Mapping[str, Any], config: Path | None) -> "Config":
+    """Every choice: those of the file, and over them those that were typed."""
+    from dataclasses import replace
+
+    from veracal.pipeline import Config
+    from veracal.pipeline.config import DataConfig, PrivacyConfig
+
+    epsilon = typed["--epsilon"]
+    if epsilon is not None:
+        _meant(PrivacyConfig, "--epsilon", epsilon=epsilon)
+    if config is None:
+        if data is None:
+            raise typer.BadParameter("name a file or a built-in set.", param_hint="DATA")
+        if epsilon is None:
+            raise typer.BadParameter(
+                "say how much may be told about one person, as in --epsilon 3 (smaller is more "
+                "private).",
+                param_hint="--epsilon",
+            )
+        chosen = Config(DataConfig(data), PrivacyConfig(epsilon), name=Path(data).stem)
+    else:
+        chosen = Config.load(config, epsilon=epsilon)
+        if data is not None:
+            chosen = replace(chosen, data=replace(chosen.data, source=data))
+    for option, value in typed.items():
+        if value is None:
+            continue
+        section, field = _FIELDS[option]
+        part = _meant(partial(replace, getattr(chosen, section)), option, **{field: value})
+        chosen = replace(chosen, **{section: part})
+    return chosen
+
+
+def _meant(make: Callable[..., Any], option: str, **settings: Any) -> Any:
+    """Make something of what was typed, or say which option cannot be meant."""
+    try:
+        return make(**settings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def check_data(chosen: "Config", target: str | None, kinds: Sequence[str] = ()) -> None:
+    """Refuse a file without a schema, a schema for a built-in set, and another target.
+
+    ``kinds`` are those of the models to be trained; by default the config's.
+    """
+    from veracal.cli._artifacts import is_name
+    from veracal.data import Schema
+    from veracal.data.limits import readable
+    from veracal.data.sets.builtin import SCHEMAS
+
+    source, path = chosen.data.source, Path(chosen.data.source)
+    if is_name(source):
+        if chosen.data.schema is not None:
+            raise typer.BadParameter(f"{source!r} brings its own.", param_hint="--schema")
+        declared = SCHEMAS.get(source)
+    else:
+        if not path.exists():
+            readable(path)  # says that nothing is there
+        if chosen.data.schema is None:
+            _explain(path, target)
+            raise typer.Exit(2)
+        declared = Schema.load(chosen.data.schema)
+    if target is not None and declared is not None and declared.target != target:
+        raise typer.BadParameter(
+            f"the schema's target is {declared.target!r}, not {target!r}. Say the same in "
+            "both, or leave --target out.",
+            param_hint="--target",
+        )
+    for kind in kinds or (chosen.model.kind,):
+        _check_norm(chosen, kind, None if declared is None else declared.norm)
+
+
+def _check_norm(chosen: "Config", kind: str, norm: float | None) -> None:
+    """Refuse a model that needs a bound on rows where none is declared."""
+    from veracal.errors import DataError
+
+    if kind != "logistic" and chosen.model.norm is None and norm is None:
+        raise DataError(
+            chosen.data.source,
+            f"a declared bound on the norm of a row, which {kind} perturbation needs",
+            "none",
+            "Write norm = … at the top of the schema, or say --norm …: longer rows are scaled "
+            "down to it. The model 'logistic' needs none.",
+        )
+
+
+def _explain(path: Path, target: str | None) -> None:
+    """Say what must be declared about a file, why, and by which command."""
+    beside = path.with_suffix(".toml")
+    _show.status(
+        f"error: {path} needs a schema: the bounds of its numbers, the values of its "
+        "categories, its classes and about how many records there are, all by public "
+        "knowledge, because whatever is read from the records tells about them. Draft one, "
+        "put public knowledge in place of what it read, write size = … at its top, delete its "
+        "line 'draft = true', and fit again with --schema:"
+    )
+    name, toml = shlex.quote(str(path)), shlex.quote(str(beside))
+    column = "COLUMN" if target is None else shlex.quote(target)
+    if beside.exists():
+        _show.status(f"  ({beside} is there; if that is it, add --schema {toml})")
+        return
+    _show.status(f"  veracal schema draft {name} --target {column} --out {toml}")
+
+
+@contextmanager
+def running(
+    chosen: "Config", place: Path, ledger: Path | None, *, force: bool
+) -> "Iterator[tuple[Path, OnProgress]]":
+    """Guard a run: what cannot be meant is a matter of usage, and what stops it is told.
+
+    Yields
+    ------
+    pair of path and callable
+        The ledger, and where progress is told.
+    """
+    from veracal.cli._paying import is_there
+    from veracal.cli._run_show import step_bars
+    from veracal.errors import BudgetError, DataError, VeracalError
+    from veracal.pipeline.running import ledger_place
+
+    book = ledger_place(place) if ledger is None else ledger
+    if is_there(place) and not force:
+        raise DataError(
+            str(place),
+            "a new folder",
+            "one that exists",
+            f"Add --force to put the new one in its place ({book} stays, and what it has "
+            "paid for is not paid again), or name another with --out.",
+        )
+    fresh = not is_there(book)
+    try:
+        with step_bars() as tell:
+            yield book, tell
+    except KeyboardInterrupt:
+        _show.status(
+            "Stopped; nothing half-written is left. The same command goes on from what is in "
+            f"the ledger, {book}, if there is one: nothing is paid twice."
+        )
+        raise typer.Exit(1) from None
+    except BudgetError as error:
+        if fresh:
+            raise
+        raise BudgetError(
+            f"{error} {book} has paid for a run with other settings, such as --seed, "
+            "--version or --schema. With those, run again, and it costs nothing."
+        ) from error
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if fresh:
+        _show.status(
+            f"Opened {book} with a budget of epsilon {chosen.privacy.epsilon:g}. Keep it: "
+            "whatever else is released about these people must be charged to it, too."
+        )

@@ -1,0 +1,164 @@
+"""Several ways to the same model, side by side, all of them for one budget."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from veracal.artifact.folder import check_place
+from veracal.data.limits import no_surprises
+from veracal.pipeline.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
+from veracal.pipeline.job import Job
+from veracal.pipeline.running import OnProgress, Run, ledger_place, silent, watching
+from veracal.pipeline.steps import budget_of, ledger_for, loaded
+from veracal.pipeline.telling import COVERS, files_of, results, stamped
+from veracal.privacy import Item, Ledger
+
+
+@dataclass(frozen=True)
+class Way:
+    """A kind of model and a kind of map, written as ``logistic`` or ``logistic/none``.
+
+    Attributes
+    ----------
+    model : {"logistic", "objective", "output"}
+    map : {"auto", "temperature", "two-temperatures", "none"}
+    """
+
+    model: Model
+    map: Method = "auto"
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS or self.map not in METHODS:
+            raise ValueError(
+                f"Expected one of {', '.join(MODELS)}, alone or followed by a map as in "
+                f"logistic/none ({', '.join(METHODS)}), got {str(self)!r}."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Way":
+        """Read it as it is written.
+
+        Examples
+        --------
+        >>> Way.parse("objective/none")
+        Way(model='objective', map='none')
+        """
+        model, slash, map_ = text.strip().partition("/")
+        # Any words; those that are not known are refused when it is made.
+        return cls(cast(Model, model), cast(Method, map_ if slash else "auto"))
+
+    def __str__(self) -> str:
+        return self.model if self.map == "auto" else f"{self.model}/{self.map}"
+
+    @property
+    def folder(self) -> str:
+        """Name of its artifact."""
+        return str(self).replace("/", "-")
+
+
+def compare_ways(
+    config: Config,
+    ways: Sequence[Way],
+    out: str | Path,
+    *,
+    ledger: str | Path | None = None,
+    force: bool = False,
+    on_progress: OnProgress | None = None,
+) -> tuple[Run, ...]:
+    """Train and measure a model in each of several ways; all of it together is one budget.
+
+    Each way has an equal share of epsilon and delta, for training and map on the training
+    records, and for measurements before and after the map on the test records.
+
+    Parameters
+    ----------
+    config : Config
+        Of everything else. Its epsilon is that of the whole comparison; measurements for
+        later are left out.
+    ways : sequence of Way
+        Two or more, all different.
+    out : path
+        Folder in which each way gets an artifact of its own.
+    ledger, force, on_progress
+        As for :func:`veracal.pipeline.run`.
+
+    Guarantees
+    ----------
+    Everything that the comparison releases, all models and all figures, is within the config's
+    epsilon and delta for whoever is in the records; the statement of every artifact says so.
+    Whichever model is chosen by these figures needs no further budget. Interrupted, the same
+    call goes on, and nothing is charged twice.
+    """
+    tell = on_progress or silent
+    check_ways(ways)
+    folder = Path(out)
+    check_place(folder, force=force)
+    records = loaded(config, lambda done, total: tell("loading", done, total))
+    budget = budget_of(config, records)
+    shares = [share(config, way, len(ways), budget.delta) for way in ways]
+    tells = [tell_of(tell, way) for way in ways]
+    jobs = [
+        Job.of(each, records, watching(told)) for each, told in zip(shares, tells, strict=True)
+    ]
+    tell("charging", 0, None)
+    place = ledger_place(folder) if ledger is None else Path(ledger)
+    book = ledger_for(place, budget, merged(jobs))
+    with no_surprises(folder):
+        folder.mkdir(exist_ok=force)
+    return tuple(
+        _one(job, book, folder / way.folder, len(ways), told)
+        for way, job, told in zip(ways, jobs, tells, strict=True)
+    )
+
+
+def check_ways(ways: Sequence[Way]) -> None:
+    """Refuse less than two ways, and one that is named twice."""
+    if len(set(ways)) < 2 or len(set(ways)) < len(ways):
+        named = ", ".join(map(str, ways)) or "none"
+        raise ValueError(f"Expected two or more different methods, got {named}.")
+
+
+def share(config: Config, way: Way, ways: int, delta: float) -> Config:
+    """The config of one way, with its part of the budget."""
+    privacy = PrivacyConfig(
+        config.privacy.epsilon / ways, delta / ways, config.privacy.relation
+    )
+    return replace(
+        config,
+        name=f"{config.name} {way}",
+        privacy=privacy,
+        model=replace(config.model, kind=way.model),
+        recalibration=replace(config.recalibration, method=way.map),
+        measurement=replace(config.measurement, later=0),
+    )
+
+
+def merged(jobs: Sequence[Job]) -> list[Item]:
+    """Everything that all jobs will charge; what is alike, once with its number of times."""
+    times: Counter[Item] = Counter()
+    for job in jobs:
+        for item in job.items:
+            times[replace(item, times=1)] += item.times
+    return [replace(item, times=n) for item, n in times.items()]
+
+
+def tell_of(tell: OnProgress, way: Way) -> OnProgress:
+    """Progress that says of which way it is."""
+    return lambda step, done, total: tell(f"{way}: {step}", done, total)
+
+
+def _one(job: Job, book: Ledger, folder: Path, ways: int, tell: OnProgress) -> Run:
+    """Train, measure and write one way."""
+    tell("training", 0, None)
+    classifier = job.trained(book)
+    measured = []
+    for when in ("before", "after"):
+        tell(f"measuring {when}", 0, None)
+        measured.append(job.asked(classifier, when, book))
+    covers = (*COVERS, f"the other models of this comparison of {ways}, and their figures")
+    made = results(job, classifier, book, tuple(measured), covers)
+    classifier = stamped(classifier, made)
+    classifier.save(folder, more=files_of(made), force=True)
+    return Run(folder, classifier, made, book)

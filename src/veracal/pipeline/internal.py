@@ -1,0 +1,129 @@
+"""What only whoever holds the records may see: the training curve, counts, plain figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from veracal.artifact import PrivateClassifier
+from veracal.calibration.curves import ReliabilityCurve
+from veracal.calibration.measuring import CalibrationResult, measure
+from veracal.calibration.metrics import accuracy, brier, ece
+from veracal.data import Dataset, Scores, by_group
+from veracal.data.groups import Metric
+from veracal.pipeline.config import Config
+from veracal.pipeline.steps import Loaded
+from veracal.privacy import Step
+from veracal.training import PrivateLogisticRegression
+
+_POINTS = 100  # of the training curve
+_ROWS = 5_000  # that the loss is computed of
+_WORK, _USUAL = 20_000_000, 100  # numbers that are drawn again, and replicates
+_FIGURES = ("accuracy", "ece", "brier", "nll")
+_BY_GROUP: Mapping[str, Metric] = {"accuracy": accuracy, "ece": ece, "brier": brier}
+
+
+class TrainingCurve:
+    """Mean loss of the training records while a model learns, at up to 100 of its steps.
+
+    It is computed of the first 5,000 rows, without penalty, and changes nothing of the
+    training. Its values are internal.
+
+    Parameters
+    ----------
+    train : Dataset
+
+    Attributes
+    ----------
+    losses : list of float
+        At steps that are equally far apart.
+    """
+
+    def __init__(self, train: Dataset) -> None:
+        self.losses: list[float] = []
+        self._X, self._y = np.asarray(train.X[:_ROWS]), train.y[:_ROWS]
+
+    def note(self, model: PrivateLogisticRegression, step: Step) -> None:
+        """Compute the loss of the model as it stands, if it is time to."""
+        every = -(-model.length() // _POINTS)
+        if (step.number + 1) % every == 0:
+            z = self._X @ model.coef_.T + model.intercept_
+            self.losses.append(_loss(z, self._y))
+
+
+def _loss(z: Any, labels: Any) -> float:
+    r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`."""
+    if not len(labels):
+        return 0.0
+    logits = np.column_stack([np.zeros(len(z)), z]) if z.shape[1] == 1 else z
+    total = np.logaddexp.reduce(logits, axis=1)
+    return float(np.mean(total - logits[np.arange(len(labels)), labels]))
+
+
+def internal_facts(
+    config: Config,
+    records: Loaded,
+    classifier: PrivateClassifier,
+    losses: Sequence[float] = (),
+) -> dict[str, Any]:
+    """Counts and plain figures, for :func:`veracal.report.render`'s second page.
+
+    Guarantees
+    ----------
+    None. Every number is a plain function of the records.
+    """
+    facts: dict[str, Any] = {
+        "records": {"training": len(records.train), "test": len(records.test)},
+        "classes": _counts(records.whole.classes, records.whole.y),
+        "groups": {
+            name: _counts(group.names, group.codes)
+            for name, group in records.whole.groups.items()
+        },
+    }
+    for when in ("before", "after") if len(records.test) else ():
+        scores = classifier.scores(records.test, mapped=when == "after")
+        found = _measured(scores, config.measurement.bins)
+        facts[f"plain figures {when}"] = {n: asdict(e) for n, e in found.figures.items()}
+        facts[f"plain curve {when}"] = _bins(found.curve)
+        if config.measurement.group is not None:
+            facts[f"by group {when}"] = _by_group(scores, config.measurement.group)
+    return {**facts, **({"training": list(losses)} if losses else {})}
+
+
+def _counts(names: Sequence[object], codes: Any) -> dict[str, int]:
+    """How many records each name has."""
+    found = np.bincount(codes[codes >= 0], minlength=len(names))
+    return {str(name): int(n) for name, n in zip(names, found, strict=True)}
+
+
+def _measured(scores: Scores, bins: int) -> CalibrationResult:
+    """Plain figures, with intervals unless they would take long."""
+    # The same in every run: nothing is released, so nothing needs a secret.
+    rng = np.random.default_rng(0)
+    return measure(scores, figures=_FIGURES, bins=bins, replicates=_turns(scores), rng=rng)
+
+
+def _turns(scores: Scores) -> int:
+    """How often records are drawn again: less often if they are many."""
+    return min(_USUAL, _WORK // max(1, scores.values.size))
+
+
+def _bins(curve: ReliabilityCurve) -> list[dict[str, Any]]:
+    """A reliability curve as rows of a table."""
+    rows = [asdict(each) for each in curve.bins]
+    return [{"count": row.pop("n"), **row} for row in rows]
+
+
+def _by_group(scores: Scores, group: str) -> dict[str, dict[str, Any]]:
+    """Plain figures of every group."""
+    found = {
+        name: by_group(
+            metric, scores, group, replicates=_turns(scores), rng=np.random.default_rng(0)
+        )
+        for name, metric in _BY_GROUP.items()
+    }
+    names = next(iter(found.values())).names
+    return {
+        each: {name: asdict(one.values[each]) for name, one in found.items()} for each in names
+    }

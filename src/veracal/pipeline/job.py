@@ -1,0 +1,118 @@
+"""A run that is decided on: what it will cost, and the parts of it that cost something."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from veracal.artifact import PrivateClassifier
+from veracal.calibration.private import MeasurementPlan, measure_planned
+from veracal.pipeline.config import Config
+from veracal.pipeline.steps import (
+    TEST,
+    TRAIN,
+    TRAINING,
+    Loaded,
+    budget_of,
+    measurement,
+    planned,
+)
+from veracal.pipeline.training import private_model
+from veracal.privacy import Budget, Holder, Item, Ledger
+from veracal.report.results import Measured
+from veracal.training.logistic import Hook
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Records that are dealt to parts, a model and questions; nothing of it is charged yet.
+
+    Attributes
+    ----------
+    config : Config
+    records : Loaded
+    budget : Budget
+        Of each part of the records.
+    plan : MeasurementPlan
+        The questions of one measurement.
+    model : private classifier
+        Not fitted.
+    items : tuple of Item
+        Everything that will be charged.
+    """
+
+    config: Config
+    records: Loaded
+    budget: Budget
+    plan: MeasurementPlan
+    model: Any
+    items: tuple[Item, ...]
+
+    @classmethod
+    def of(cls, config: Config, records: Loaded, on_step: Hook | None = None) -> "Job":
+        """Decide everything that can be decided from what is declared."""
+        budget, plan = budget_of(config, records), measurement(config, records)
+        model = private_model(config, records.train, budget, on_step)
+        model.check_records(records.train)  # while nothing is opened or charged
+        items = planned(config, model, plan, budget)
+        return cls(config, records, budget, plan, model, tuple(items))
+
+    @property
+    def body(self) -> bytes:
+        """Everything that tells this training from another, always in the same bytes.
+
+        Not where files are: moved, or written otherwise, they are the same records.
+        """
+        records, told = self.records, self.config.to_json()
+        written = None if records.schema is None else records.schema.to_toml()
+        told["data"] |= {"source": records.whole.name, "schema": written}
+        return json.dumps(told, sort_keys=True, allow_nan=False).encode()
+
+    def trained(self, book: Ledger) -> PrivateClassifier:
+        """The classifier that was paid for: fitted now, or as the ledger remembers it."""
+        config, body = self.config, self.body
+        holder = Holder(self.records.train, book, part=TRAIN, version=config.data.version)
+        kept = holder.fit_once(
+            self.model,
+            lambda fitted: packed(
+                PrivateClassifier.of(fitted, schema=self.records.schema, name=config.name)
+            ),
+            request=f"{TRAINING} {hashlib.sha256(body).hexdigest()}",
+            body=body,
+            purpose=TRAINING,
+        )
+        return unpacked(kept)
+
+    def asked(self, classifier: PrivateClassifier, when: str, book: Ledger) -> Measured:
+        """Measure a classifier on the test records, or repeat what was answered before.
+
+        Parameters
+        ----------
+        classifier : PrivateClassifier
+        when : str
+            "before" the map, "after" it, or what a later measurement is called.
+        book : Ledger
+        """
+        name, version = self.config.name, self.config.data.version
+        scores = classifier.scores(self.records.test, mapped=when != "before")
+        holder = Holder(scores.renamed(f"{name}: {when}"), book, part=TEST, version=version)
+        found = measure_planned(holder, self.plan, request=f"{name}: measurement {when}")
+        return Measured(when, today(), found.to_json())
+
+
+def packed(classifier: PrivateClassifier) -> bytes:
+    """A classifier as bytes that a ledger keeps."""
+    files = {name: content.hex() for name, content in classifier.files().items()}
+    return json.dumps(files).encode()
+
+
+def unpacked(content: bytes) -> PrivateClassifier:
+    """The classifier of such bytes."""
+    files = {name: bytes.fromhex(text) for name, text in json.loads(content).items()}
+    return PrivateClassifier.from_files(files, "ledger")
+
+
+def today() -> str:
+    """The date, in universal time."""
+    return datetime.now(UTC).date().isoformat()

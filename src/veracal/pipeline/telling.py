@@ -1,0 +1,127 @@
+"""What is told of a run: results, the files beside the classifier, where it came from."""
+
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from veracal import __version__
+from veracal.artifact import PrivateClassifier
+from veracal.errors import MissingExtraError
+from veracal.pipeline.job import Job, today
+from veracal.pipeline.steps import TEST, TRAIN
+from veracal.privacy import (
+    Composed,
+    Item,
+    Ledger,
+    Parallel,
+    Repeated,
+    Statement,
+    epsilon_for,
+    statement,
+)
+from veracal.report import model_card, render
+from veracal.report.results import Measured, Results
+
+NOT_MEASURED = (
+    "how many decisions hang on the chance of the noise (multiplicity was not audited)",
+    "whether the records are right, complete, or like those the model will meet",
+)
+COVERS = ("the model and its map", "every figure marked as released")
+
+
+def results(
+    job: Job,
+    classifier: PrivateClassifier,
+    book: Ledger,
+    measured: tuple[Measured, ...],
+    covers: tuple[str, ...] = COVERS,
+) -> Results:
+    """What may be told of a run.
+
+    The promise is that of everything the ledger was opened for, whether or not it was used.
+    """
+    config, budget, whole = job.config, job.budget, job.records.whole
+    promise = promised(book, covers)
+    return Results(
+        name=config.name,
+        made=today(),
+        data={
+            "name": whole.name,
+            "classes": list(whole.classes),
+            "features": int(whole.X.shape[1]),
+            "groups": {name: list(group.names) for name, group in whole.groups.items()},
+            "unit": budget.unit.name,
+            "at_most": budget.unit.at_most,
+            "size": whole.size,
+            "test": config.data.test,
+        },
+        guarantee={**promise.to_json(), "private": True, "text": promise.text()},
+        ledger=ledger_facts(book),
+        model={**config.to_json()["model"], "kind": config.model.kind},
+        map=classifier.map_.to_json(),
+        measured=measured,
+        settings=config.to_json(),
+        versions=versions(),
+        not_measured=NOT_MEASURED,
+    )
+
+
+def promised(book: Ledger, covers: tuple[str, ...]) -> Statement:
+    """The promise of everything that a ledger of a run has room for."""
+    items = [item for item, _ in book.planned()]
+    events = [
+        Composed(tuple(Repeated(i.event, i.times) for i in items if i.part == part))
+        for part in (TRAIN, TEST)
+    ]
+    budget = book.budget
+    return statement(Parallel(tuple(events)), budget.delta, budget.unit, covers=covers)
+
+
+def ledger_facts(book: Ledger) -> dict[str, Any]:
+    """What a report tells of a ledger."""
+    lines = [
+        {
+            "purpose": item.purpose,
+            "part": item.part,
+            "times": item.times,
+            "used": count,
+            **_cost(item, book),
+        }
+        for item, count in book.planned()
+    ]
+    return {"name": book.path.name, "head": book.head, "planned": lines}
+
+
+def _cost(item: Item, book: Ledger) -> dict[str, float]:
+    """What all uses of an item cost by themselves, at no delta where that is enough."""
+    budget, event = book.budget, Repeated(item.event, item.times)
+    for delta in (0.0, budget.delta):
+        epsilon = epsilon_for(event, delta, budget.unit)
+        if epsilon < float("inf"):
+            break
+    return {"epsilon": epsilon, "delta": delta}
+
+
+def stamped(classifier: PrivateClassifier, made: Results) -> PrivateClassifier:
+    """The classifier with the ledger that paid for it, and what it was made with."""
+    ledger = {name: made.ledger[name] for name in ("name", "head")}
+    manifest = replace(classifier.manifest, ledger=ledger, versions=made.versions)
+    return PrivateClassifier(classifier.weights, classifier.map, manifest)
+
+
+def files_of(made: Results) -> dict[str, bytes]:
+    """What is kept of results beside the classifier.
+
+    Without the extra that draws there is no page; ``veracal report`` makes it later.
+    """
+    files = {"results.json": made.to_bytes(), "MODEL_CARD.md": model_card(made).encode()}
+    with suppress(MissingExtraError):
+        files["report.html"] = render(made).encode()
+    return files
+
+
+def versions() -> dict[str, str]:
+    """Of this library, and of those that numbers depend on."""
+    names = ("numpy", "scipy", "scikit-learn", "opendp", "dp-accounting")
+    return {"veracal": __version__, **{name: version(name) for name in names}}
