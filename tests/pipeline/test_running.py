@@ -19,7 +19,7 @@ from veracal.pipeline.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.privacy import Ledger, epsilon_for
+from veracal.privacy import Ledger, Repeated, epsilon_for
 from veracal.report.results import Results
 
 QUICK = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
@@ -228,3 +228,54 @@ def test_another_ledger_pays_for_no_measurement(made, tmp_path):
     with pytest.raises(DataError, match="was charged to"):
         measure_again(tmp_path / "model", ledger=made.ledger.path)
     assert len(other.ledger.entries()) == 11
+
+
+def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):
+    run(QUICK, tmp_path / "model")
+    with mock.patch("veracal.pipeline.job.today", return_value="2031-01-02"):
+        again = measure_again(tmp_path / "model")
+    repeated = run(QUICK, tmp_path / "model", force=True)
+    assert read(repeated.results).measured == read(again.results).measured
+    assert [one.when for one in repeated.results.measured] == ["before", "after", "later 1"]
+    assert repeated.results.measured[2].made == "2031-01-02"
+    assert repeated.ledger.head == again.ledger.head
+
+
+def test_the_same_records_at_another_place_are_the_same_run(visits, tmp_path, monkeypatch):
+    made = run(visits, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    data = replace(visits.data, source="visits.csv", schema="visits.toml")
+    again = run(replace(visits, data=data), tmp_path / "model", force=True)
+    assert again.ledger.head == made.ledger.head
+    assert again.classifier.weights.to_bytes() == made.classifier.weights.to_bytes()
+
+
+def test_the_artifact_names_the_ledger_that_paid_and_what_it_was_made_with(made):
+    manifest = PrivateClassifier.load(made.folder).manifest
+    assert manifest.ledger == {"name": "model.ledger", "head": made.ledger.head}
+    assert manifest.versions == made.results.versions
+
+
+def test_a_model_that_cannot_be_made_opens_no_ledger(tmp_path):
+    config = replace(QUICK, model=ModelConfig("objective"))  # no norm is declared
+    with pytest.raises((DataError, ValueError), match="norm"):
+        run(config, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_item_of_the_ledger_says_what_it_costs_at_most(made):
+    lines = made.results.ledger["planned"]
+    for line, (item, _) in zip(lines, made.ledger.planned(), strict=True):
+        event = Repeated(item.event, item.times)
+        assert line["epsilon"] >= epsilon_for(event, line["delta"]) * (1 - 1e-12)
+        assert line["delta"] in (0.0, made.results.guarantee["delta"])
+
+
+def test_progress_tells_every_step_of_training(tmp_path):
+    told = []
+    run(QUICK, tmp_path / "model", on_progress=lambda *each: told.append(each))
+    steps = [each for each in told if each[0] == "training" and each[2] is not None]
+    assert steps == [("training", i, 50) for i in range(1, 51)]
+    assert list(dict.fromkeys(step for step, _, _ in told)) == [
+        "loading", "charging", "training", "measuring before", "measuring after", "reporting",
+    ]  # fmt: skip

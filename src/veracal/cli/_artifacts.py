@@ -15,6 +15,8 @@ from veracal.data import Estimate, Scores, load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.data.sets.catalog import entry
 from veracal.errors import DataError, VeracalError
+from veracal.pipeline.steps import TEST
+from veracal.privacy import Ledger
 from veracal.privacy.costs.statement import rounded_up
 from veracal.report.results import MOST, Measured, Results
 
@@ -174,6 +176,13 @@ def protected(told: Mapping[str, Any]) -> str:
 def cost(told: Mapping[str, Any]) -> str:
     """How strong a promise is."""
     return f"epsilon {rounded_up(told['epsilon'])}, delta {rounded_up(told['delta'], 3)}"
+
+
+def left(ledger: Ledger) -> int:
+    """How often a model can be measured again from the ledger of its run."""
+    return min(
+        (item.times - used for item, used in ledger.planned() if item.part == TEST), default=0
+    )
 
 
 def shown(estimate: Estimate | None) -> str:

@@ -54,6 +54,7 @@ def facts(made: "Run") -> dict[str, Any]:
     return {
         "folder": str(made.folder),
         "report": str(report) if report.exists() else None,
+        "internal": None if made.internal is None else str(made.internal),
         "ledger": str(made.ledger.path),
         "results": made.results.to_json(),
     }
@@ -88,6 +89,8 @@ def _lines(made: "Run", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     report = made.folder / _artifacts.REPORT
     if report.exists():
         yield "report", str(report)
+    if made.internal is not None:
+        yield "internal report", f"{made.internal}: not to be published"
     yield "ledger", f"{_near(made.ledger.path)}, {_later(made)}"
 
 
@@ -98,8 +101,8 @@ def _near(path: Path) -> Path:
 
 def _later(made: "Run") -> str:
     """How often the model can be measured again."""
-    left = [item.times - used for item, used in made.ledger.planned() if item.part == "test"]
-    return f"which has paid for {_show.counted(min(left), 'more measurement')}"
+    left = _artifacts.left(made.ledger)
+    return f"which has paid for {_show.counted(left, 'more measurement')}"
 
 
 def _sides(before: Mapping[str, Any], after: Mapping[str, Any]) -> object:

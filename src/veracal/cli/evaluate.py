@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 _PRIVATE = ("accuracy", "ece", "brier")
+_BINS, _LEVEL = 15, 0.95
 
 
 @app.command(
@@ -29,12 +30,20 @@ def evaluate(
             "on, or the name of a built-in set."
         ),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Measure a model of 'veracal fit' once more on its own test records, from its "
+            "ledger, and add that to its report.",
+        ),
+    ] = False,
     classes: _predictions.Classes = None,
     group: _predictions.Groups = None,
     unit: _predictions.UnitColumn = None,
     part: _predictions.Part = None,
-    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = 15,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = _BINS,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = _LEVEL,
     replicates: Annotated[
         int | None,
         typer.Option(
@@ -72,8 +81,22 @@ def evaluate(
     logits_0, logits_1, …, and the right answers as 'labels'. Without --epsilon
     figures are those of the records as they are: internal, if records are
     private. With it they are released with noise, and charged to a ledger.
-    PREDICTIONS may also be the folder of a model, with --data.
+    PREDICTIONS may also be the folder of a model, with --data or --again.
     """
+    if again:
+        others = (classes, group, unit, part, replicates, epsilon, ledger_part)
+        typed = any(other is not None for other in others)
+        if typed or stream or curve or version or (bins, level) != (_BINS, _LEVEL):
+            raise typer.BadParameter(
+                "leave out all but --data, --ledger, --fail-above and --json: the run said "
+                "what is measured, and laid by what it costs.",
+                param_hint="--again",
+            )
+        limits = _limits(fail_above or (), _PRIVATE)
+        from veracal.cli._again import again as measured_again
+
+        _judge(limits, measured_again(predictions, data, ledger, json=json))
+        return
     if data is not None or (predictions / "model.json").exists():
         told = _of_model(predictions, data, group, (classes, unit, part, stream or None))
     else:
@@ -108,7 +131,7 @@ def _of_model(
     if data is None:
         raise typer.BadParameter(
             f"{model} is a folder; if it is a model, say what to measure it on, as in --data "
-            "visits.csv.",
+            "visits.csv, or measure it once more on its own test records with --again.",
             param_hint="PREDICTIONS",
         )
     if any(other is not None for other in others):

@@ -4,15 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.folder import read_file
 from veracal.errors import DataError
 from veracal.pipeline.config import Config
-from veracal.pipeline.job import Job
+from veracal.pipeline.job import LATER, Job
 from veracal.pipeline.running import OnProgress, Run, ledger_place, silent
 from veracal.pipeline.steps import loaded
-from veracal.pipeline.telling import files_of, ledger_facts, stamped
+from veracal.pipeline.telling import files_of, ledger_facts, results_of, stamped
 from veracal.privacy import Ledger
-from veracal.report.results import MOST, Results
+from veracal.report.results import Results
 
 
 def measure_again(
@@ -48,22 +47,17 @@ def measure_again(
     config = Config.from_entries(known.settings, where=f"{folder}: settings")
     if source is not None:
         config = replace(config, data=replace(config.data, source=source))
+    tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     book = Ledger(ledger_place(folder) if ledger is None else Path(ledger))
     check_history(book, known, folder)
     tell("measuring again", 0, None)
-    when = f"later {1 + sum(one.when.startswith('later ') for one in known.measured)}"
+    when = f"{LATER} {1 + sum(one.when.startswith(f'{LATER} ') for one in known.measured)}"
     found = Job.of(config, records).asked(classifier, when, book)
     results = replace(known, measured=(*known.measured, found), ledger=ledger_facts(book))
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
     return Run(folder, classifier, results, book)
-
-
-def results_of(folder: Path) -> Results:
-    """The results of an artifact."""
-    content = read_file(folder, "results.json", MOST)
-    return Results.from_bytes(content, str(folder / "results.json"))
 
 
 def check_history(book: Ledger, known: Results, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Several ways to the same model, side by side, all of them for one budget."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +10,9 @@ from veracal.data.limits import no_surprises
 from veracal.pipeline.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
 from veracal.pipeline.job import Job
 from veracal.pipeline.running import OnProgress, Run, ledger_place, silent, watching
-from veracal.pipeline.steps import budget_of, ledger_for, loaded
+from veracal.pipeline.steps import budget_of, ledger_for, loaded, together
 from veracal.pipeline.telling import COVERS, files_of, results, stamped
-from veracal.privacy import Item, Ledger
+from veracal.privacy import Ledger
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,7 @@ def compare_ways(
     check_ways(ways)
     folder = Path(out)
     check_place(folder, force=force)
+    tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
@@ -104,7 +104,8 @@ def compare_ways(
     ]
     tell("charging", 0, None)
     place = ledger_place(folder) if ledger is None else Path(ledger)
-    book = ledger_for(place, budget, merged(jobs))
+    items = together(item for job in jobs for item in job.items)
+    book = ledger_for(place, budget, items)
     with no_surprises(folder):
         folder.mkdir(exist_ok=force)
     return tuple(
@@ -133,15 +134,6 @@ def share(config: Config, way: Way, ways: int, delta: float) -> Config:
         recalibration=replace(config.recalibration, method=way.map),
         measurement=replace(config.measurement, later=0),
     )
-
-
-def merged(jobs: Sequence[Job]) -> list[Item]:
-    """Everything that all jobs will charge; what is alike, once with its number of times."""
-    times: Counter[Item] = Counter()
-    for job in jobs:
-        for item in job.items:
-            times[replace(item, times=1)] += item.times
-    return [replace(item, times=n) for item, n in times.items()]
 
 
 def tell_of(tell: OnProgress, way: Way) -> OnProgress:

@@ -23,6 +23,8 @@ from veracal.privacy import Budget, Holder, Item, Ledger
 from veracal.report.results import Measured
 from veracal.training.logistic import Hook
 
+MEASUREMENT, LATER = "measurement", "later"
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -84,7 +86,9 @@ class Job:
         )
         return unpacked(kept)
 
-    def asked(self, classifier: PrivateClassifier, when: str, book: Ledger) -> Measured:
+    def asked(
+        self, classifier: PrivateClassifier, when: str, book: Ledger, made: str | None = None
+    ) -> Measured:
         """Measure a classifier on the test records, or repeat what was answered before.
 
         Parameters
@@ -93,12 +97,26 @@ class Job:
         when : str
             "before" the map, "after" it, or what a later measurement is called.
         book : Ledger
+        made : str, optional
+            The date, if that is known to be another than today.
         """
         name, version = self.config.name, self.config.data.version
         scores = classifier.scores(self.records.test, mapped=when != "before")
         holder = Holder(scores.renamed(f"{name}: {when}"), book, part=TEST, version=version)
-        found = measure_planned(holder, self.plan, request=f"{name}: measurement {when}")
-        return Measured(when, today(), found.to_json())
+        found = measure_planned(holder, self.plan, request=f"{name}: {MEASUREMENT} {when}")
+        return Measured(when, made or today(), found.to_json())
+
+    def later(self, book: Ledger) -> list[str]:
+        """Names of the later measurements that a ledger has answered, or begun to."""
+        asked = [entry.request or "" for entry in book.entries()]
+        names: list[str] = []
+        while any(each.startswith(self._later(len(names) + 1)) for each in asked):
+            names.append(f"{LATER} {len(names) + 1}")
+        return names
+
+    def _later(self, number: int) -> str:
+        """What the ids of requests of a later measurement begin with."""
+        return f"{self.config.name}: {MEASUREMENT} {LATER} {number}:"
 
 
 def packed(classifier: PrivateClassifier) -> bytes:

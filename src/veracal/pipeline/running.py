@@ -7,11 +7,12 @@ from typing import Any
 
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place, write_folder
+from veracal.errors import DataError
 from veracal.pipeline.config import Config
 from veracal.pipeline.internal import TrainingCurve, internal_facts
 from veracal.pipeline.job import Job
 from veracal.pipeline.steps import ledger_for, loaded
-from veracal.pipeline.telling import files_of, results, stamped
+from veracal.pipeline.telling import files_of, results, results_of, stamped
 from veracal.privacy import Ledger, Step
 from veracal.report import render
 from veracal.report.results import Results
@@ -85,6 +86,7 @@ def run(
     check_place(folder, force=force)
     if internal:
         check_place(second, force=force)
+    tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     curve = TrainingCurve(records.train) if internal else None
     job = Job.of(config, records, watching(tell, curve))
@@ -93,10 +95,10 @@ def run(
     book = ledger_for(place, job.budget, job.items)
     tell("training", 0, None)
     classifier = job.trained(book)
-    measured = []
-    for when in ("before", "after"):
+    measured, dates = [], dates_of(folder)
+    for when in ("before", "after", *job.later(book)):
         tell(f"measuring {when}", 0, None)
-        measured.append(job.asked(classifier, when, book))
+        measured.append(job.asked(classifier, when, book, dates.get(when)))
     tell("reporting", 0, None)
     made = results(job, classifier, book, tuple(measured))
     classifier = stamped(classifier, made)
@@ -116,6 +118,14 @@ def ledger_place(folder: str | Path) -> Path:
 def internal_place(folder: str | Path) -> Path:
     """Where an artifact's internal report is: not in it."""
     return Path(f"{folder}.internal")
+
+
+def dates_of(folder: Path) -> dict[str, str]:
+    """When the measurements of an artifact were made, if there is one."""
+    try:
+        return {one.when: one.made for one in results_of(folder).measured}
+    except DataError:
+        return {}
 
 
 def watching(tell: OnProgress, curve: TrainingCurve | None = None) -> Hook:

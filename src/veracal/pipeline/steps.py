@@ -1,7 +1,8 @@
 """The steps of a run that can be told apart: records, costs, ledger, model, figures."""
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,20 @@ def planned(config: Config, model: Any, plan: MeasurementPlan, budget: Budget) -
     """Everything that will be charged."""
     times = 2 + config.measurement.later
     asked = plan.items(budget.relation, budget.unit, TEST)
-    return [
-        Item(TRAINING, model.event(), 1, TRAIN),
-        *(Item(item.purpose, item.event, times * item.times, TEST) for item in asked),
-    ]
+    return together(
+        [
+            Item(TRAINING, model.event(), 1, TRAIN),
+            *(Item(item.purpose, item.event, times * item.times, TEST) for item in asked),
+        ]
+    )
+
+
+def together(items: Iterable[Item]) -> list[Item]:
+    """What is alike, once with its number of times, as a ledger keeps it."""
+    times: Counter[Item] = Counter()
+    for item in items:
+        times[replace(item, times=1)] += item.times
+    return [replace(item, times=n) for item, n in times.items()]
 
 
 def ledger_for(place: Path, budget: Budget, items: Sequence[Item]) -> Ledger:

@@ -3,10 +3,12 @@
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from veracal import __version__
 from veracal.artifact import PrivateClassifier
+from veracal.artifact.folder import read_file
 from veracal.errors import MissingExtraError
 from veracal.pipeline.job import Job, today
 from veracal.pipeline.steps import TEST, TRAIN
@@ -21,8 +23,9 @@ from veracal.privacy import (
     statement,
 )
 from veracal.report import model_card, render
-from veracal.report.results import Measured, Results
+from veracal.report.results import MOST, Measured, Results
 
+RESULTS = "results.json"
 NOT_MEASURED = (
     "how many decisions hang on the chance of the noise (multiplicity was not audited)",
     "whether the records are right, complete, or like those the model will meet",
@@ -115,10 +118,16 @@ def files_of(made: Results) -> dict[str, bytes]:
 
     Without the extra that draws there is no page; ``veracal report`` makes it later.
     """
-    files = {"results.json": made.to_bytes(), "MODEL_CARD.md": model_card(made).encode()}
+    files = {RESULTS: made.to_bytes(), "MODEL_CARD.md": model_card(made).encode()}
     with suppress(MissingExtraError):
         files["report.html"] = render(made).encode()
     return files
+
+
+def results_of(folder: Path) -> Results:
+    """The results of an artifact."""
+    content = read_file(folder, RESULTS, MOST)
+    return Results.from_bytes(content, str(folder / RESULTS))
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,110 @@
+"""The internal report holds what is neither public nor charged, and nothing else does."""
+
+import stat
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from veracal.calibration import metrics
+from veracal.data import load
+from veracal.errors import DataError
+from veracal.pipeline import Config, run
+from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
+from veracal.pipeline.internal import TrainingCurve, internal_facts
+from veracal.pipeline.steps import loaded
+from veracal.privacy import Step
+from veracal.training import PrivateLogisticRegression
+
+CONFIG = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return run(CONFIG, tmp_path_factory.mktemp("run") / "model", internal=True)
+
+
+def test_it_stands_beside_the_artifact_for_its_owner_alone(made):
+    assert made.internal == made.folder.with_name("model.internal") / "report-internal.html"
+    assert stat.S_IMODE(made.internal.parent.stat().st_mode) == 0o700
+    names = {path.name for path in made.folder.iterdir()}
+    assert names == {
+        "model.json", "model.safetensors", "report.html", "results.json", "MODEL_CARD.md",
+    }  # fmt: skip
+
+
+def test_what_is_published_is_the_same_with_and_without_it(made, tmp_path):
+    """Run again without it, from the same ledger: no byte of the artifact differs."""
+    other = run(CONFIG, tmp_path / "model", ledger=made.ledger.path)
+    for path in made.folder.iterdir():
+        assert path.read_bytes() == (other.folder / path.name).read_bytes(), path.name
+    assert other.internal is None
+
+
+def test_it_holds_counts_and_plain_figures(made):
+    records = loaded(CONFIG)
+    facts = internal_facts(CONFIG, records, made.classifier, [0.5])
+    whole = load("breast-cancer")
+    assert facts["records"] == {"training": len(records.train), "test": len(records.test)}
+    assert sum(facts["records"].values()) == len(whole)
+    assert list(facts["classes"].values()) == np.bincount(whole.y).tolist()
+    scores = made.classifier.scores(records.test)
+    assert facts["plain figures after"]["accuracy"]["value"] == metrics.accuracy(scores)
+    assert sum(each["count"] for each in facts["plain curve after"]) == len(records.test)
+    page = made.internal.read_text()
+    assert f"{len(records.train)}" in page and "internal" in page.lower()
+
+
+def test_the_training_curve_is_the_loss_of_the_weights_as_they_are():
+    data = load("digits")
+    curve, seen = TrainingCurve(data), []
+
+    def note(model, step):
+        curve.note(model, step)
+        seen.append((step.number, model.predict_proba(data.X), model.predict_log_proba))
+
+    model = PrivateLogisticRegression(
+        8.0, 1e-5, steps=7, sampling_rate=0.3, classes=data.classes, size=1797, on_step=note
+    )
+    model.fit(data.X, np.array(data.classes)[data.y])
+    expected = [
+        -np.mean(np.log(probabilities[np.arange(len(data.y)), data.y]))
+        for _, probabilities, _ in seen
+    ]
+    np.testing.assert_allclose(curve.losses, expected, rtol=1e-9)
+
+
+def test_the_curve_has_a_hundred_points_at_most():
+    data = load("breast-cancer")
+    curve = TrainingCurve(data)
+    model = PrivateLogisticRegression(8.0, 1e-5, steps=250)
+    model.coef_, model.intercept_ = np.zeros((1, 30)), np.zeros(1)
+    for number in range(250):
+        curve.note(model, Step(number, None, None, None))
+    assert len(curve.losses) == 83  # every third
+    assert curve.losses[0] == pytest.approx(np.log(2))
+
+
+def test_a_model_from_the_ledger_has_no_training_curve(made):
+    again = run(CONFIG, made.folder, force=True, internal=True)
+    assert "the model came from the ledger" in again.internal.read_text()
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
+    (tmp_path / "model.internal").mkdir()
+    with pytest.raises(DataError, match="a new folder"):
+        run(CONFIG, tmp_path / "model", internal=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.internal"]
+
+
+def test_by_group(tmp_path):
+    """Figures of each group, if the run tells groups apart."""
+    from tests.cli.made import write
+
+    write(tmp_path)
+    data = DataConfig(str(tmp_path / "visits.csv"), str(tmp_path / "visits.toml"))
+    config = replace(CONFIG, data=data, measurement=replace(CONFIG.measurement, group="sex"))
+    made = run(config, tmp_path / "model", internal=True)
+    facts = internal_facts(config, loaded(config), made.classifier)
+    assert set(facts["by group after"]) == {"f", "m"}
+    assert sum(facts["groups"]["sex"].values()) == len(load(data.source, schema=data.schema))
