@@ -11,13 +11,15 @@ import pytest
 from jsonschema import ValidationError
 
 from tests.report.payloads import PAYLOADS
+from veracal.data import Estimate
 from veracal.errors import MissingExtraError
 from veracal.report import page as pages
 from veracal.report import render
-from veracal.report.charts import charts
+from veracal.report.charts import charts, diagram
 from veracal.report.internal import figures
 from veracal.report.results import Results
 from veracal.report.tables import ledger
+from veracal.report.told import Bin
 
 LARGEST = 2_000_000
 # Elements of the page, without those of charts, whose labels may be cut or broken.
@@ -387,6 +389,16 @@ def test_the_ledger_tells_what_each_line_costs(results):
     older = [{k: v for k, v in line.items() if k not in ("epsilon", "delta")} for line in lines]
     made = ledger(replace(results, ledger={"planned": older}))
     assert len(made.heads) == 4 and made.rows[1] == ("b", "test", "4", "2")
+
+
+def test_what_tells_little_is_pale():
+    def made(low: float | None, high: float | None) -> Bin:
+        right = Estimate(0.5, low, high, 0.95, 5)
+        return Bin(0.4, 0.6, 0.5, Estimate(5, 4, 6, 0.95, 5), right)
+
+    bins = [made(0.41, 0.6), made(0.39, 0.6), made(None, None)]
+    drawn = diagram({"after": bins}, "")["data"]["values"]
+    assert [row["wide"] for row in drawn] == [False, True, False]
 
 
 def test_charts_follow_the_grammar(grouped):

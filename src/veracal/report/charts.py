@@ -5,7 +5,7 @@ from typing import Any
 
 from veracal.data import Estimate
 from veracal.report.results import Results
-from veracal.report.told import Bin, curve, figure, group_names
+from veracal.report.told import Bin, curve, figure, group_names, is_wide
 from veracal.report.writing import visible
 
 Spec = dict[str, Any]
@@ -70,6 +70,7 @@ def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
             "when": when,
             "confidence": each.confidence,
             "bin": f"{each.low:.2f} to {each.high:.2f}",
+            "wide": each.accuracy.low is not None and is_wide(each.accuracy),
             **ends(each.accuracy),
         }
         for when, bins in sides.items()
@@ -98,12 +99,22 @@ def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
         {
             "transform": [_SHOWN],
             "mark": {**_RULE, "xOffset": _APART},
-            "encoding": {**encoding, "y": {"field": "low", **up}, "y2": {"field": "high"}},
+            "encoding": {
+                **encoding,
+                "y": {"field": "low", **up},
+                "y2": {"field": "high"},
+                "opacity": _pale(0.3, 0.8),
+            },
         },
         {
             "transform": [_SHOWN],
             "mark": {**_POINT, "xOffset": _APART},
-            "encoding": {**encoding, "y": {"field": "value", **up}, "shape": _SIDE_SHAPE},
+            "encoding": {
+                **encoding,
+                "y": {"field": "value", **up},
+                "shape": _SIDE_SHAPE,
+                "opacity": _pale(0.4, 1.0),
+            },
         },
     ]
     return whole(rows, {"layer": layers, "height": 300}, said)
@@ -258,6 +269,11 @@ def ends(found: Estimate) -> dict[str, float | None]:
     low = found.value if found.low is None else found.low
     high = found.value if found.high is None else found.high
     return {"value": found.value, "low": low, "high": high}
+
+
+def _pale(wide: float, narrow: float) -> Spec:
+    """Opacity: what tells little is seen less."""
+    return {"condition": {"test": "datum.wide", "value": wide}, "value": narrow}
 
 
 def interval_tips() -> list[Spec]:

@@ -1,0 +1,80 @@
+"""Make the pictures of the report that the documentation shows, of a run on the digits.
+
+    python docs/images/make.py
+
+It needs the ``report`` extra and Playwright with a Chromium: Playwright's own, or the one that
+VERACAL_CHROMIUM names. The noise is new every time, so the pictures differ a little.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+
+from veracal.pipeline import Config, run
+from veracal.pipeline.config import DataConfig, PrivacyConfig
+
+HERE = Path(__file__).parent
+WIDTH, MARGIN = 960, 16
+LARGEST = 200_000  # bytes of a picture
+
+
+def main() -> None:
+    """Run, render, look."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        config = Config(DataConfig("digits"), name="digits", privacy=PrivacyConfig(8.0))
+        made = run(config, Path(folder) / "digits")
+        page = opened(started(playwright), made.folder / "report.html")
+        first_screen(page, HERE / "report-first-screen.png")
+        reliability(page, HERE / "report-reliability.png")
+    for picture in HERE.glob("report-*.png"):
+        size = picture.stat().st_size
+        print(f"{picture.name}: {size:,} bytes")
+        if size > LARGEST:
+            raise SystemExit(f"{picture.name} is too large for a page of documentation.")
+
+
+def started(playwright: Playwright) -> Browser:
+    """A browser; its sandbox does not work for root."""
+    return playwright.chromium.launch(
+        executable_path=os.environ.get("VERACAL_CHROMIUM"),
+        args=["--no-sandbox"] if os.geteuid() == 0 else [],
+    )
+
+
+def opened(browser: Browser, report: Path) -> Page:
+    """The report with its charts drawn, as on a light screen."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
+    page.goto(report.resolve().as_uri())
+    page.wait_for_function(
+        "document.querySelectorAll('[data-chart]:not([data-ready=yes])').length === 0"
+    )
+    return page
+
+
+def first_screen(page: Page, place: Path) -> None:
+    """Everything above the part for engineers."""
+    below = page.locator("h2").first.bounding_box()
+    assert below is not None
+    clip = {"x": 0, "y": 0, "width": WIDTH, "height": below["y"]}
+    page.screenshot(path=place, clip=clip, full_page=True)
+
+
+def reliability(page: Page, place: Path) -> None:
+    """The diagram and its histogram, with a margin."""
+    figure = page.locator("figure[aria-label=Reliability]").bounding_box()
+    chart = page.locator("[data-chart=reliability]").bounding_box()
+    assert figure is not None
+    assert chart is not None
+    clip = {
+        "x": figure["x"] - MARGIN,
+        "y": figure["y"] - MARGIN,
+        "width": chart["width"] + 2 * MARGIN,
+        "height": figure["height"] + 2 * MARGIN,
+    }
+    page.screenshot(path=place, clip=clip, full_page=True)
+
+
+if __name__ == "__main__":
+    main()
