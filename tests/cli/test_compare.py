@@ -190,3 +190,52 @@ def test_the_report_is_that_of_the_results(run, home):
     code, _, err = run("report", str(model))
     assert code == 1 and "exists" in err
     assert run("report", str(model), "--force", "--out", "r.html", "--json")[0] == 0
+
+
+def test_several_methods_for_one_budget(run, home, monkeypatch):
+    monkeypatch.chdir(home)
+    table = ("compare", "visits.csv", "--schema", "visits.toml", "--norm", "2")
+    methods = "logistic/none,objective,output/none"
+    words = (*table, "--epsilon", "9", "--methods", methods, "--out", "all")
+    code, out, err = run(*words)
+    assert code == 0 and "Each of 3 methods has epsilon 3; all together 9." in err, err
+    assert "every model and every figure, costs at most epsilon" in out
+    ledger = Ledger("all.ledger")
+    assert ledger.budget.epsilon == 9 and all(i.times == n for i, n in ledger.planned())
+    for name in ("logistic-none", "objective", "output-none"):
+        assert f"all/{name}" in out and PrivateClassifier.load(f"all/{name}").private_
+
+    # again: refused without --force; with it the same, at no cost
+    code, _, err = run(*words)
+    assert code == 1 and "--force" in err
+    code, out, _ = run(*words, "--force", "--json")
+    found = json.loads(out)
+    assert code == 0 and Ledger("all.ledger").head == ledger.head
+    assert found["together"]["epsilon"] <= 9
+    assert [each["folder"] for each in found["models"]] == [
+        "all/logistic-none", "all/objective", "all/output-none",
+    ]  # fmt: skip
+
+    # the folders can be compared like any others, and more than two of them
+    code, out, _ = run("compare", "all/logistic-none", "all/objective", "all/output-none")
+    assert code == 0 and "after the map" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("model",), "two or more"),
+        (("model", "./model"), "twice"),
+        (("model", "other", "--epsilon", "1"), "--methods"),
+        (("model", "other", "--force"), "--methods"),
+        (("a", "b", "--methods", "logistic,output", "--epsilon", "1"), "one table"),
+        (("digits", "--methods", "logistic", "--epsilon", "1"), "two or more"),
+        (("digits", "--methods", "logistic,logistic", "--epsilon", "1"), "different"),
+        (("digits", "--methods", "logistic,tree", "--epsilon", "1"), "tree"),
+        (("digits", "--methods", "logistic,logistic/none"), "--epsilon"),
+    ],
+)
+def test_what_cannot_be_compared(run, words, said):
+    code, out, err = run("compare", *words)
+    assert code == 2 and not out and said in " ".join(err.replace("│", " ").split())
+    assert list(Path().iterdir()) == []

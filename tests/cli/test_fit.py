@@ -80,6 +80,18 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
     assert before == state(visits)
 
 
+def test_the_internal_report_is_beside_the_model(run, visits):
+    code, out, err = run(*FIT, "--out", "model", "--internal", "--group", "sex")
+    assert code == 0, err
+    page = Path("model.internal/report-internal.html")
+    assert str(page) in out and "not to be published" in out
+    assert "internal" in page.read_text().lower()
+    assert not list(Path("model").glob("*internal*"))
+    again = ("--out", "model", "--internal", "--group", "sex", "--force", "--json")
+    code, out, _ = run(*FIT, *again)
+    assert code == 0 and json.loads(out)["internal"] == str(page)
+
+
 def test_without_a_schema_it_teaches_the_next_command_which_works(run, tmp_path):
     write(tmp_path)
     (tmp_path / "visits.toml").unlink()

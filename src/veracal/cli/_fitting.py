@@ -37,6 +37,20 @@ Test = Annotated[
 Seed = Annotated[
     str | None, typer.Option(help="Public key that deals records to training and test.")
 ]
+ModelKind = Annotated[
+    str | None,
+    typer.Option(
+        help="logistic, objective or output; by default logistic.",
+        autocompletion=lambda: list(MODELS),
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help="Map: auto, temperature, two-temperatures or none.",
+        autocompletion=lambda: list(METHODS),
+    ),
+]
 Norm = Annotated[
     float | None,
     typer.Option(
@@ -57,6 +71,9 @@ ConfigFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
+# As in veracal.pipeline.config, whose import takes longer than one waits for a completion.
+MODELS = ("logistic", "objective", "output")
+METHODS = ("auto", "temperature", "two-temperatures", "none")
 # Which field of the config an option sets.
 _FIELDS: Mapping[str, tuple[str, str]] = {
     "--schema": ("data", "schema"),
@@ -190,7 +207,7 @@ def running(
     pair of path and callable
         The ledger, and where progress is told.
     """
-    from veracal.cli._paying import is_there
+    from veracal.cli._places import is_there
     from veracal.cli._run_show import step_bars
     from veracal.errors import BudgetError, DataError, VeracalError
     from veracal.pipeline.running import ledger_place
@@ -220,6 +237,16 @@ def running(
         raise BudgetError(
             f"{error} {book} has paid for a run with other settings, such as --seed, "
             "--version or --schema. With those, run again, and it costs nothing."
+        ) from error
+    except DataError as error:
+        if not is_there(book):
+            raise
+        raise DataError(
+            error.where,
+            error.expected,
+            error.found,
+            f"{error.remedy} What was paid for is kept in {book}: the same command goes on "
+            "from there, at no further cost.",
         ) from error
     except VeracalError:
         raise

@@ -9,6 +9,7 @@ import typer
 
 from veracal.calibration.maps import Map
 from veracal.cli import _show
+from veracal.cli._places import check_new
 from veracal.data import Scores, save_scores
 from veracal.data.files import check_place, placed
 from veracal.data.saving_scores import check_names, writer_for
@@ -47,6 +48,7 @@ class Files:
                     f"{path} is another file of this command.", param_hint=hint
                 )
             taken.append(os.path.realpath(path))
+            check_new(path, force=self.force, option=hint)
             check_place(path, force=self.force)
         if self.out is not None:
             writer_for(self.out)

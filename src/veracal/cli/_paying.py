@@ -1,6 +1,5 @@
 """Who pays for what a command releases: a ledger that is there, or one made for the purpose."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veracal.cli import _show
+from veracal.cli._places import is_there
 
 if TYPE_CHECKING:
     from veracal.calibration.private.asking import Ask
@@ -33,11 +33,6 @@ Version = Annotated[
 def ledger_place(predictions: Path, ledger: Path | None) -> Path:
     """Where the ledger is, or will be: one for one file, whoever asks."""
     return Path(f"{predictions}.ledger") if ledger is None else ledger
-
-
-def is_there(place: Path) -> bool:
-    """Tell whether there is anything at a place, a link that leads nowhere included."""
-    return os.path.lexists(place)
 
 
 def paying(

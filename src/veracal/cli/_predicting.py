@@ -18,6 +18,7 @@ from veracal._types import Ints, Progress
 from veracal.artifact import PrivateClassifier
 from veracal.cli import _show
 from veracal.cli._artifacts import check_named, is_name, no_schema
+from veracal.cli._places import check_new
 from veracal.data import load, scan_rows
 from veracal.data.files import check_place, placed
 from veracal.data.saving_predictions import (
@@ -26,7 +27,6 @@ from veracal.data.saving_predictions import (
     PredictionWriter,
     prediction_writer,
 )
-from veracal.errors import DataError
 
 _KEPT = 1_000  # numbers of dropped rows that are remembered
 _SMALL = 2**24  # bytes that may wait in memory until all rows are known to be well-formed
@@ -73,13 +73,7 @@ def check_out(out: Path, model: Path, data: str, *, force: bool) -> None:
     real = Path(os.path.realpath(out))
     if real == Path(os.path.realpath(data)) or Path(os.path.realpath(model)) in real.parents:
         raise typer.BadParameter(f"{out} is DATA, or inside MODEL.", param_hint="--out")
-    if not force and os.path.lexists(out):
-        raise DataError(
-            str(out),
-            "a new file",
-            "one that exists",
-            "Add --force, or name another with --out.",
-        )
+    check_new(out, force=force)
     check_place(out, force=force)
 
 

@@ -20,7 +20,7 @@ from veracal.calibration.private import (
 )
 from veracal.calibration.private.planning import Figure
 from veracal.calibration.queries import BrierGain
-from veracal.cli import _methods, _paying, _show
+from veracal.cli import _methods, _paying, _places, _show
 from veracal.cli._internal import replicates_for
 from veracal.data import Estimate, Scores
 from veracal.privacy import Budget, Holder, Item, Ledger, Statement
@@ -140,7 +140,7 @@ def repaired(
 
     All that will be asked is checked against the ledger before the first question.
     """
-    there = _paying.is_there(place)
+    there = _places.is_there(place)
     budget = Ledger(place).budget if there else Budget(spending.epsilon)
     items = _items(fitter, spending, budget, part, bins)
     holder = _paying.paying(

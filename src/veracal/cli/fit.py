@@ -30,12 +30,8 @@ def fit(
     ledger: _fitting.LedgerFile = None,
     test: _fitting.Test = None,
     seed: _fitting.Seed = None,
-    model: Annotated[
-        str | None, typer.Option(help="logistic, objective or output; by default logistic.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Map: auto, temperature, two-temperatures or none.")
-    ] = None,
+    model: _fitting.ModelKind = None,
+    method: _fitting.Method = None,
     norm: _fitting.Norm = None,
     group: _fitting.Group = None,
     bins: _fitting.Bins = None,

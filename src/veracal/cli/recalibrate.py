@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _paying, _predictions, _show
+from veracal.cli import _paying, _places, _predictions, _show
 
 if TYPE_CHECKING:
     from veracal.cli._out import Files
@@ -212,7 +212,7 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
     if spending is None:
         method = chosen(fit.method, len(scores), Budget(1.0))  # as if for an epsilon of 1
         return repaired_openly(scores, method, fit.form, fit.bins, fit.replicates)
-    there = _paying.is_there(payer.place)
+    there = _places.is_there(payer.place)
     protects = Ledger(payer.place).budget if there else Budget(1.0)
     method = chosen(fit.method, fit.size, replace(protects, epsilon=spending.fit / MICRO))
     try:

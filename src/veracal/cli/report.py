@@ -26,9 +26,11 @@ def report(
     """
     from veracal import report as reports
     from veracal.cli._artifacts import read_results
+    from veracal.cli._places import check_new
     from veracal.data.files import check_place, placed
 
     place = Path(f"{model.resolve().name}-report.html") if out is None else out
+    check_new(place, force=force)
     check_place(place, force=force)
     text = reports.render(read_results(model))
     with placed(place, force=force) as file:

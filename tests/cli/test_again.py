@@ -1,0 +1,75 @@
+"""`veracal evaluate MODEL --again` uses what the run laid by, and the report shows it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.made import write_model
+from veracal.privacy import Ledger
+from veracal.report.results import Results
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    write_model(folder)
+    return folder
+
+
+def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch):
+    monkeypatch.chdir(home)
+    code, out, err = run("evaluate", "model", "--again")
+    assert code == 0, err
+    results = Results.from_bytes(Path("model/results.json").read_bytes())
+    assert [one.when for one in results.measured] == ["before", "after", "later 1"]
+    for one in results.measured:
+        assert f"{one.figures['overall']['ece']['value']:.4f}" in out
+    assert "1 measurement left" in out and "later 1" in Path("model/report.html").read_text()
+
+    # as a gate for releases: the figure is told, and the exit code is 1
+    code, out, err = run("evaluate", "model", "--again", "--json", "--fail-above", "ece=-1")
+    found = json.loads(out)
+    assert code == 1 and "ece is" in err and "above -1" in err
+    assert found["when"] == "later 2" and found["left"] == 0 and len(found["measured"]) == 4
+
+    head, before = Ledger("model.ledger").head, Path("model/results.json").read_bytes()
+    code, out, err = run("evaluate", "model", "--again")
+    assert code == 1 and not out and len(err.splitlines()) == 1 and "laid by" in err
+    assert (Ledger("model.ledger").head, Path("model/results.json").read_bytes()) == (
+        head,
+        before,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--epsilon", "1"), ("--bins", "5"), ("--group", "sex"), ("--stream",), ("--curve",)],
+)
+def test_what_the_run_has_decided_is_not_said_again(run, home, monkeypatch, words):
+    monkeypatch.chdir(home)
+    head = Ledger("model.ledger").head
+    code, out, err = run("evaluate", "model", "--again", *words)
+    assert code == 2 and not out and "leave out" in err
+    assert Ledger("model.ledger").head == head
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ledger", "no.ledger"), "no.ledger"),
+        (("--data", "no.csv"), "no.csv"),
+        (("--fail-above", "mce=1"), "--fail-above"),
+    ],
+)
+def test_what_is_not_there_costs_nothing(run, home, monkeypatch, words, said):
+    monkeypatch.chdir(home)
+    head = Ledger("model.ledger").head
+    code, out, err = run("evaluate", "model", "--again", *words)
+    assert code in (1, 2) and not out and said in err
+    assert Ledger("model.ledger").head == head and not Path("no.ledger").exists()
+
+
+def test_a_file_of_predictions_has_no_run(run):
+    code, out, err = run("evaluate", "predictions.npz", "--again")
+    assert code == 1 and not out and len(err.splitlines()) == 1

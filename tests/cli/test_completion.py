@@ -1,0 +1,48 @@
+"""The shell completes commands, options and words, quickly enough to be of use."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from veracal.cli import _fitting
+from veracal.pipeline import config
+
+
+def completed(line: str) -> list[str]:
+    """What bash offers at the end of a line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    asked = {**os.environ, **words, "_VERACAL_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-c", "from veracal.cli import main; main()"]
+    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("veracal e", ["evaluate"]),
+        ("veracal ledger ver", ["verify"]),
+        ("veracal fit --eps", ["--epsilon"]),
+        ("veracal fit digits --method te", ["temperature"]),
+        ("veracal fit digits --model o", ["objective", "output"]),
+        ("veracal compare --meth", ["--methods"]),
+    ],
+)
+def test_words_are_completed(line, offered):
+    assert completed(line) == offered
+
+
+def test_the_words_are_those_that_are_known():
+    assert (_fitting.MODELS, _fitting.METHODS) == (config.MODELS, config.METHODS)
+
+
+def test_a_completion_imports_none_of_the_libraries():
+    code = (
+        "import sys, veracal.cli.fit, veracal.cli.compare, veracal.cli.evaluate; "
+        "print(sorted({'numpy', 'torch', 'sklearn', 'polars'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,117 @@
+"""A run that is stopped, or runs out of disk: a line, nothing half-written, nothing lost."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.cli.made import write
+from veracal.artifact import PrivateClassifier
+from veracal.data import scan
+from veracal.privacy import Ledger
+
+CONFIG = """\
+format = 1
+[data]
+source = "visits.csv"
+schema = "visits.toml"
+[privacy]
+epsilon = 8
+[model]
+epochs = {epochs}
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A command line in a folder with a table, of which training takes long or not."""
+    write(tmp_path)
+
+    def words(epochs):
+        (tmp_path / "run.toml").write_text(CONFIG.format(epochs=epochs))
+        main = "from veracal.cli import main; main()"
+        return [sys.executable, "-c", main, "fit", "--config", "run.toml", "--out", "model"]
+
+    return words
+
+
+def left(folder):
+    """Names of what a run has left in a folder."""
+    given = {"visits.csv", "visits.toml", "run.toml", "cache"}
+    return {path.name for path in folder.iterdir()} - given
+
+
+def test_control_c_while_it_trains(command, tmp_path):
+    """The real signal: exit code 1, one line, no model, nothing charged, nothing locked."""
+    process = subprocess.Popen(command(2e4), stderr=subprocess.PIPE, text=True)
+    ledger, end = Path("model.ledger"), time.monotonic() + 60
+    while not ledger.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "same command goes on" in err
+    assert len(err.splitlines()) == 1 and "Traceback" not in err
+    assert left(tmp_path) <= {"model.ledger", "model.ledger-wal", "model.ledger-shm"}
+    assert Ledger("model.ledger").entries() == ()  # the training was not finished
+
+
+def limited(size):
+    """Let no file of a process grow beyond a size: what a full disk does to it."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_a_disk_without_room_for_the_ledger(command, tmp_path):
+    done = subprocess.run(command(5), capture_output=True, text=True, preexec_fn=limited(8_000))
+    assert done.returncode == 1 and not done.stdout
+    assert "has room" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert left(tmp_path) == set()
+
+
+def test_a_disk_without_room_for_the_report(command, tmp_path):
+    """What was paid for is in the ledger; with more room the same command goes on."""
+    done = subprocess.run(
+        command(5), capture_output=True, text=True, preexec_fn=limited(300_000)
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert "expected a place to write" in done.stderr and "goes on" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert left(tmp_path) == {"model.ledger"}
+    before = Ledger("model.ledger").head
+    done = subprocess.run(command(5), capture_output=True, text=True, check=True)
+    assert Ledger("model.ledger").head == before
+    assert PrivateClassifier.load("model").private_
+
+
+def test_a_table_that_vanishes_before_it_is_read(run, command, tmp_path):
+    command(5)
+
+    def vanishing(*given, **more):
+        Path("visits.csv").unlink()
+        return scan(*given, **more)
+
+    with mock.patch("veracal.data.loading.scan", vanishing):
+        code, out, err = run("fit", "--config", "run.toml", "--out", "model")
+    assert code == 1 and not out and len(err.splitlines()) == 1 and "visits.csv" in err
+    assert left(tmp_path) == set()
+
+
+def test_a_folder_that_may_not_be_written_to(run, command, tmp_path, monkeypatch):
+    command(5)
+    (tmp_path / "locked").mkdir()
+    allowed = os.access
+
+    def access(path, *mode, **more):  # root may write anywhere, so that it is told otherwise
+        return Path(path) != Path("locked") and allowed(path, *mode, **more)
+
+    monkeypatch.setattr(os, "access", access)
+    words = ("--config", "run.toml", "--out", "locked/model", "--ledger", "here.ledger")
+    code, out, err = run("fit", *words)
+    assert code == 1 and not out and "no permission" in err and len(err.splitlines()) == 1
+    assert left(tmp_path) == {"locked"} and list(Path("locked").iterdir()) == []
