@@ -1,6 +1,7 @@
 """Whether the quotation marks of a CSV file are where they belong."""
 
 import io
+import weakref
 from typing import BinaryIO
 
 import numpy as np
@@ -37,6 +38,7 @@ class QuoteChecked(io.RawIOBase):
         self._opened_in, self._line = 0, 1
         self._stopped = False
         self.failed = False  # whether it has complained
+        self.lent: list[weakref.ref[memoryview]] = []  # what was read and is still in use
 
     def readable(self) -> bool:
         """Say that it can be read."""
@@ -50,10 +52,18 @@ class QuoteChecked(io.RawIOBase):
         """Place in the file up to which it was read."""
         return self._file.tell()
 
-    def read(self, size: int = -1, /) -> bytes:
-        """Read some bytes, judging them as they pass."""
-        if self._stopped:
-            return b""
+    def read(self, size: int = -1, /) -> memoryview:
+        """Read some bytes, judging them as they pass.
+
+        They are noted as lent for as long as anybody holds them, which of bytes nobody can
+        tell: whoever ends the process meanwhile ends it badly.
+        """
+        read = memoryview(b"" if self._stopped else self._read(size))
+        self.lent[:] = [*(ref for ref in self.lent if ref() is not None), weakref.ref(read)]
+        return read
+
+    def _read(self, size: int) -> bytes:
+        """Read some bytes, and judge those that can be judged."""
         data = self._file.read(size)
         judged = self._held + data
         if data:

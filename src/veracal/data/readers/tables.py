@@ -78,7 +78,8 @@ def read_csv(
     block = max(_BLOCK, 4 * limits.field_bytes)
     with _clear_errors(path, block), opened(path, limits) as file:
         checked = QuoteChecked(file, separator, str(path))
-        last = weakref.ref(checked)
+        held: list[weakref.ref[Any]] = [weakref.ref(checked)]
+        lent = checked.lent
         try:
             reader = _open_csv(checked, names, found, separator, block)
             total = path.stat().st_size
@@ -92,10 +93,10 @@ def read_csv(
                 progress(total, total)
         finally:
             checked.stop()
-            failed = checked.failed  # then Arrow has stopped, and the error holds the file
+            if checked.failed:
+                held.clear()  # the error holds the file, and Arrow will not read on
             reader = checked = batches = None  # type: ignore[assignment]
-            if not failed:
-                _await(last)
+            _await(held, lent)
 
 
 def _open_csv(
@@ -128,14 +129,15 @@ def _open_csv(
     return reader
 
 
-def _await(last: "weakref.ref[QuoteChecked]", most: float = 2.0) -> None:
-    """Wait until Arrow has let go of a file, some seconds at most.
+def _await(*held: "Sequence[weakref.ref[Any]]", most: float = 2.0) -> None:
+    """Wait until Arrow has let go of a file and of what it has read, some seconds at most.
 
-    It reads ahead in a thread of its own. One that is still about to call the file when Python
-    ends takes the process down with it, after whatever the last line said.
+    It reads ahead in a thread of its own. One that is still about to call the file, or to give
+    back bytes of it, when Python ends takes the process down with it, after whatever the last
+    line said.
     """
     end = time.monotonic() + most
-    while last() is not None and time.monotonic() < end:
+    while any(ref() is not None for refs in held for ref in refs) and time.monotonic() < end:
         time.sleep(0.001)
 
 
