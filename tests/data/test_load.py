@@ -195,6 +195,18 @@ def test_broken_csv(tmp_path: Path, content: str | bytes, complaint: str) -> Non
         load(bad_csv(content)(tmp_path), schema=SCHEMA)
 
 
+def test_the_line_of_a_ragged_record_counts_from_the_top(tmp_path, monkeypatch):
+    """Whichever piece of the file it is in."""
+    monkeypatch.setattr("veracal.data.readers.tables._BLOCK", 64)
+    path = tmp_path / "bad.csv"
+    for at in (3, 10, 57):
+        lines = [HEAD.strip(), *["1,f,n,no"] * 80]
+        lines[at - 1] = "1,f,n"
+        path.write_text("\n".join(lines))
+        with pytest.raises(DataError, match=rf"\(line {at}\)"):
+            load(path, schema=SCHEMA, limits=Limits(field_bytes=16))
+
+
 def test_an_error_late_in_the_file_returns_nothing(tmp_path: Path) -> None:
     path = bad_csv(HEAD + GOOD * 200_000 + "3,x,n,no\n")(tmp_path)
     with pytest.raises(DataError, match="record 400001"):

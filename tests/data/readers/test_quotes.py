@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veracal.data import Ignore, Number, Schema, Target, Text, Unit, load
-from veracal.data.readers.quotes import QuoteChecked
-from veracal.errors import DataError
+from veracal.data.readers.quotes import QuoteChecked, whole_records
+from veracal.errors import DataError, LimitError
 
 
 def pass_through(data: bytes, step: int) -> bytes:
@@ -106,3 +106,48 @@ def test_long_fields_are_a_matter_of_limits(tmp_path: Path) -> None:
         load(tmp_path / "t.csv", schema=schema)
     data = load(tmp_path / "t.csv", schema=schema, limits=Limits(field_bytes=2**24))
     assert len(data.X[0, 0]) == 5_000_000
+
+
+def records(data):
+    """Rows as the standard library reads them."""
+    return list(csv.reader(io.StringIO(data.decode(), newline="")))
+
+
+def pieces(data, block):
+    """How a file is cut."""
+    return list(whole_records(QuoteChecked(io.BytesIO(data), ",", "t.csv"), block, "t.csv"))
+
+
+@pytest.mark.parametrize("block", [12, 13, 17, 40, 1000])
+def test_a_file_is_cut_between_records(block):
+    data = b'a,b\r\n"x\n,y",1\r\n5"6,2\n"",3\n"""\n""",4\n\n\nlast,"5\n"'
+    found = pieces(data, block)
+    assert b"".join(found).replace(b"\n\n\n", b"\n") == data.replace(b"\n\n\n", b"\n")
+    rows = [row for piece in found for row in records(piece)]
+    assert [row for row in rows if row] == [row for row in records(data) if row]
+    assert len(found) > 1 or block == 1000
+
+
+@given(
+    st.lists(
+        st.lists(st.text('a",\n\r', max_size=4), min_size=2, max_size=2), min_size=1, max_size=8
+    ),
+    st.integers(1, 30),
+)
+def test_whatever_is_written_comes_back_in_pieces(rows, more):
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    data = text.getvalue().encode()
+    longest = max(len(f'"{a}","{b}"'.replace('"', '""')) for a, b in rows)
+    found = pieces(data, longest + more)
+    assert b"".join(found) == data
+    assert [row for piece in found for row in records(piece)] == rows
+
+
+def test_a_record_longer_than_a_block():
+    with pytest.raises(LimitError, match="at most 8 bytes"):
+        pieces(b"a,b\n" + b"c" * 20 + b"\nd,e\n", 8)
+    with pytest.raises(LimitError, match="at most 8 bytes"):
+        pieces(b'a,b\n"' + b"c" * 20 + b'"\nd,e\n', 8)
+    with pytest.raises(DataError, match="a closing quotation mark"):
+        pieces(b'a,b\n"' + b"c" * 20 + b"\nd,e\n" * 9, 8)

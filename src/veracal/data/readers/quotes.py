@@ -1,12 +1,12 @@
 """Whether the quotation marks of a CSV file are where they belong."""
 
 import io
-import weakref
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
 
-from veracal.errors import DataError
+from veracal.errors import DataError, LimitError
 
 _MARK, _RETURN, _FEED = b'"\r\n'
 
@@ -36,34 +36,19 @@ class QuoteChecked(io.RawIOBase):
         self._before = b"\n"  # byte before the next one to be judged
         self._inside = False
         self._opened_in, self._line = 0, 1
-        self._stopped = False
-        self.failed = False  # whether it has complained
-        self.lent: list[weakref.ref[memoryview]] = []  # what was read and is still in use
+        self._judged = 0  # bytes
+        self.ended = 0  # place after the last record that is known to be whole
 
     def readable(self) -> bool:
         """Say that it can be read."""
         return True
 
-    def stop(self) -> None:
-        """End here, whatever else the file holds: nobody wants it."""
-        self._stopped = True
-
     def tell(self) -> int:
         """Place in the file up to which it was read."""
         return self._file.tell()
 
-    def read(self, size: int = -1, /) -> memoryview:
-        """Read some bytes, judging them as they pass.
-
-        They are noted as lent for as long as anybody holds them, which of bytes nobody can
-        tell: whoever ends the process meanwhile ends it badly.
-        """
-        read = memoryview(b"" if self._stopped else self._read(size))
-        self.lent[:] = [*(ref for ref in self.lent if ref() is not None), weakref.ref(read)]
-        return read
-
-    def _read(self, size: int) -> bytes:
-        """Read some bytes, and judge those that can be judged."""
+    def read(self, size: int = -1, /) -> bytes:
+        """Read some bytes, judging them as they pass."""
         data = self._file.read(size)
         judged = self._held + data
         if data:
@@ -77,6 +62,7 @@ class QuoteChecked(io.RawIOBase):
     def _judge(self, data: bytes, *, last: bool) -> None:
         """Follow the marks through some bytes."""
         opened = None  # where in these bytes the field was opened that is open now
+        outside, texts = 0, []  # where text outside of marks begins now, and all before it
         for start, stop in _events(data):
             if data[start] == _RETURN:
                 if not self._inside:
@@ -87,12 +73,16 @@ class QuoteChecked(io.RawIOBase):
                 if (data[start - 1 : start] or self._before) not in self._ends:
                     continue  # a mark in the middle of a plain field stands for itself
                 self._inside, opened = True, start
+                texts.append((outside, start))
                 marks -= 1
             if marks % 2:
-                self._inside = False
+                self._inside, outside = False, stop
                 if data[stop : stop + 1] not in (*self._ends, b""):
                     expected = "a separator or a line's end after a closing quotation mark"
                     raise self._error(expected, "more text", data, stop)
+        if not self._inside:
+            texts.append((outside, len(data)))
+        self._note_end(data, texts)
         if self._inside and opened is not None:
             self._opened_in = self._line + data.count(b"\n", 0, opened)
         self._line += data.count(b"\n")
@@ -101,14 +91,50 @@ class QuoteChecked(io.RawIOBase):
             self._line = self._opened_in
             raise self._error("a closing quotation mark", "none before the file's end", b"", 0)
 
+    def _note_end(self, data: bytes, outside: list[tuple[int, int]]) -> None:
+        """Remember where the last record in some bytes ends: at a line feed outside marks."""
+        for start, stop in reversed(outside):
+            if (place := data.rfind(b"\n", start, stop)) >= 0:
+                self.ended = self._judged + place + 1
+                break
+        self._judged += len(data)
+
     def _error(self, expected: str, found: str, data: bytes, place: int) -> DataError:
         """Error that names the line of a place in the bytes at hand."""
-        self.failed = True
         line = self._line + data.count(b"\n", 0, place)
         remedy = "Double the quotation marks inside a field, and put one at either end of it."
         if "quotation" not in expected:
             remedy = "Convert the line ends."
         return DataError(self._where, expected, f"{found} (line {line})", remedy)
+
+
+def whole_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]:
+    """Pieces of a file of about a block each, cut between records.
+
+    Raises
+    ------
+    LimitError
+        For a record longer than a block.
+    """
+    rest, start = b"", 0
+    while data := file.read(block):
+        rest += data
+        if file.ended > start:
+            piece, rest = rest[: file.ended - start], rest[file.ended - start :]
+            start = file.ended
+            if piece.strip(b"\r\n"):
+                yield piece
+        if len(rest) > block:
+            while file.ended <= start and file.read(block):
+                pass  # a mark that is never closed is told as that
+            raise LimitError(
+                where,
+                f"records of at most {block:,} bytes",
+                "a longer one",
+                "Pass Limits with a larger field_bytes, a quarter of that.",
+            )
+    if rest.strip(b"\r\n"):
+        yield rest
 
 
 def _events(data: bytes) -> list[tuple[int, int]]:

@@ -2,10 +2,9 @@
 
 import csv
 import re
-import time
-import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,10 +21,11 @@ from veracal.data.readers.ahead import ahead
 from veracal.data.readers.archives import check_expansion
 from veracal.data.readers.coded import Texts
 from veracal.data.readers.ipc_sizes import check_batches
-from veracal.data.readers.quotes import QuoteChecked
-from veracal.errors import DataError, LimitError
+from veracal.data.readers.quotes import QuoteChecked, whole_records
+from veracal.errors import DataError
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_ROW = re.compile(r"Row #(\d+):")
 _RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _HARMLESS = 2**28  # bytes of a row group, which is unpacked page by page
 _BLOCK = 2**22  # bytes of a CSV file parsed at a time
@@ -76,69 +76,55 @@ def read_csv(
             "Correct the schema, or set header = true if the first line names the columns.",
         )
     block = max(_BLOCK, 4 * limits.field_bytes)
-    with _clear_errors(path, block), opened(path, limits) as file:
-        checked = QuoteChecked(file, separator, str(path))
-        held: list[weakref.ref[Any]] = [weakref.ref(checked)]
-        lent = checked.lent
+    with _clear_errors(path), opened(path, limits) as file:
+        total = path.stat().st_size
+        pieces = whole_records(QuoteChecked(file, separator, str(path)), block, str(path))
+        parsed = _parsed(pieces, names, found, separator)
+        # What reads and parses is a thread of ours, which has ended when this is left. A file
+        # that Arrow's own threads call back to may outlive the interpreter, and take it down.
+        with closing(ahead(parsed)) as tables:
+            for table in tables:
+                if progress:
+                    progress(min(file.tell(), total), total)
+                yield _frame(table, path, limits)
+        if progress:
+            progress(total, total)
+
+
+def _parsed(
+    pieces: Iterable[bytes], names: Sequence[str] | None, found: Sequence[str], separator: str
+) -> "Iterator[pa.RecordBatch]":
+    """Have Arrow parse pieces of a file. Names and types are given, or it guesses types."""
+    header, before = names is None, 0
+    for piece in pieces:
         try:
-            reader = _open_csv(checked, names, found, separator, block)
-            total = path.stat().st_size
-            with closing(ahead(map(_sound, reader))) as batches:
-                for batch in batches:
-                    if progress:
-                        progress(min(file.tell(), total), total)
-                    yield _frame(batch, path, limits)
-            checked.read()  # what the parser did not want is judged as well
-            if progress:
-                progress(total, total)
-        finally:
-            checked.stop()
-            if checked.failed:
-                held.clear()  # the error holds the file, and Arrow will not read on
-            reader = checked = batches = None  # type: ignore[assignment]
-            _await(held, lent)
+            table = pa.csv.read_csv(
+                pa.py_buffer(piece),
+                pa.csv.ReadOptions(
+                    block_size=len(piece) + 1,
+                    use_threads=False,
+                    column_names=names or found,
+                    skip_rows=int(header),
+                ),
+                pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+                pa.csv.ConvertOptions(
+                    column_types=dict.fromkeys(names or found, pa.string()),
+                    strings_can_be_null=False,
+                    check_utf8=False,  # it would be checked twice: whoever reads it does
+                ),
+            )
+        except pa.ArrowInvalid as cause:
+            raise pa.ArrowInvalid(_ROW.sub(partial(_later, before), str(cause))) from cause
+        assert set(table.schema.types) <= {pa.string()}
+        before += table.num_rows + header
+        header = False
+        for batch in table.to_batches():
+            yield _sound(batch)
 
 
-def _open_csv(
-    file: QuoteChecked,
-    names: Sequence[str] | None,
-    found: Sequence[str],
-    separator: str,
-    block: int,
-) -> "pa.csv.CSVStreamingReader":
-    """Have Arrow read fields as text. Names and types are both given, or it guesses types."""
-    try:
-        reader = pa.csv.open_csv(
-            file,
-            pa.csv.ReadOptions(
-                block_size=block,
-                use_threads=False,
-                column_names=names or found,
-                skip_rows=1 if names is None else 0,
-            ),
-            pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-            pa.csv.ConvertOptions(
-                column_types=dict.fromkeys(names or found, pa.string()),
-                strings_can_be_null=False,
-                check_utf8=False,  # it would be checked twice: whoever reads a batch does
-            ),
-        )
-    finally:
-        del file  # or an error, which knows where it was raised, would hold it
-    assert set(reader.schema.types) == {pa.string()}
-    return reader
-
-
-def _await(*held: "Sequence[weakref.ref[Any]]", most: float = 2.0) -> None:
-    """Wait until Arrow has let go of a file and of what it has read, some seconds at most.
-
-    It reads ahead in a thread of its own. One that is still about to call the file, or to give
-    back bytes of it, when Python ends takes the process down with it, after whatever the last
-    line said.
-    """
-    end = time.monotonic() + most
-    while any(ref() is not None for refs in held for ref in refs) and time.monotonic() < end:
-        time.sleep(0.001)
+def _later(before: int, row: re.Match[str]) -> str:
+    """The number of a row, counted from the start of the file."""
+    return f"Row #{before + int(row[1])}:"
 
 
 def read_parquet(
@@ -331,8 +317,8 @@ def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
 
 
 @contextmanager
-def _clear_errors(path: Path, block: int = _BLOCK) -> Iterator[None]:
-    """Say what a parser's complaint means for the file, read in blocks of so many bytes."""
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Say what a parser's complaint means for the file."""
     try:
         with no_surprises(path):
             yield
@@ -348,13 +334,6 @@ def _clear_errors(path: Path, block: int = _BLOCK) -> Iterator[None]:
             ) from cause
         if "UTF8" in str(cause):
             raise _not_utf8(path) from cause
-        if "straddles" in str(cause):
-            raise LimitError(
-                str(path),
-                f"records of at most {block:,} bytes",
-                "a longer one",
-                "Pass Limits with a larger field_bytes, a quarter of that.",
-            ) from cause
         raise DataError(
             str(path),
             f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
