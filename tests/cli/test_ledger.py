@@ -42,6 +42,17 @@ def test_a_ledger_is_opened_and_shown(run: Run) -> None:
     assert Ledger(Path("study")).opening.accounts()["records"].amount == 700_000
 
 
+def test_what_was_promised_or_spent_is_rounded_up_and_what_is_left_down(run: Run) -> None:
+    code, out, _ = run(
+        "ledger", "open", "study", "--epsilon", "12.345604", "--delta", "0.00017544"
+    )
+    assert code == 0 and "epsilon 12.3457, delta 0.0001755" in out  # to the nearest: 12.3456
+    run("ledger", "open", "pure", "--epsilon", "22.222206")
+    Ledger(Path("pure")).charge(Pure(11.111103), "x")
+    out = run("ledger", "show", "pure")[1]
+    assert out.count("epsilon 11.1112") == 1 and out.count("epsilon 11.1111") == 1
+
+
 def test_the_kind_follows_from_what_is_asked_for(run: Run) -> None:
     Path("plan.toml").write_text(PLAN)
     delta = ("--delta", "1e-5")

@@ -30,6 +30,7 @@ from veracal.calibration.private.two_temperatures import ENOUGH, PrivateTwoTempe
 from veracal.calibration.queries import Gap, SureGaps
 from veracal.privacy import Budget, Relation, Unit
 from veracal.privacy.costs.pure import MICRO
+from veracal.privacy.costs.statement import rounded_up
 
 LARGE = 20_000  # records from which on a sliver of the budget is enough
 MOST_LARGE, MOST = 0.02, 0.1  # shares of the budget
@@ -99,8 +100,8 @@ class RecalibrationPlan:
         else:
             noise += f", and puts it off by about {100 * self.temperature_error:.2g} %"
         return (
-            f"Spend {100 * self.share:.2g} % of epsilon, {self.epsilon:.3g}, on {what}. Noise "
-            f"then {noise}.{met} Which {self.n:,} records there are makes "
+            f"Spend {100 * self.share:.2g} % of epsilon, {rounded_up(self.epsilon, 3)}, on "
+            f"{what}. Noise then {noise}.{met} Which {self.n:,} records there are makes "
             f"{self.sampling_error:.2g} by itself."
         )
 

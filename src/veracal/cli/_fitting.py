@@ -211,6 +211,7 @@ def running(
     from veracal.cli._run_show import step_bars
     from veracal.errors import BudgetError, DataError, VeracalError
     from veracal.pipeline.running import ledger_place
+    from veracal.privacy.costs.statement import rounded_up
 
     book = ledger_place(place) if ledger is None else ledger
     if is_there(place) and not force:
@@ -253,7 +254,8 @@ def running(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if fresh:
+        budget = rounded_up(chosen.privacy.epsilon, 6)
         _show.status(
-            f"Opened {book} with a budget of epsilon {chosen.privacy.epsilon:g}. Keep it: "
+            f"Opened {book} with a budget of epsilon {budget}. Keep it: "
             "whatever else is released about these people must be charged to it, too."
         )

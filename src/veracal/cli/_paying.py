@@ -67,6 +67,7 @@ def paying(
 def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) -> None:
     """Make a ledger for what is about to be asked, and nothing else."""
     from veracal.privacy import Budget, open_ledger
+    from veracal.privacy.costs.statement import rounded_up
 
     if delta:  # the accountant's bound on all items may be above the sum of their costs
         epsilon = max(epsilon, rounded(stated(items, delta).epsilon))
@@ -74,10 +75,11 @@ def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) ->
         open_ledger(place, Budget(epsilon, delta), kind="plan", plan=items)
     else:
         open_ledger(place, Budget(epsilon))
-    at = f" at delta {delta:g}" if delta else ""
+    at = f" at delta {rounded_up(delta)}" if delta else ""
+    budget = f"epsilon {rounded_up(epsilon, 6)}{at}"
     _show.status(
-        f"Opened {place} with a budget of epsilon {epsilon:g}{at} for each record. Keep it: "
-        "whatever else is released about these records must be charged to it, too."
+        f"Opened {place} with a budget of {budget} for each record. "
+        "Keep it: whatever else is released about these records must be charged to it, too."
     )
 
 

@@ -11,7 +11,7 @@ from veracal.cli._figures import interval, number, plain
 from veracal.cli._released import figures_of
 from veracal.cli._repairing import FITTED_ON, Repair, Sides
 from veracal.data import Estimate
-from veracal.privacy.costs.statement import rounded_up
+from veracal.privacy.costs.statement import rounded_down, rounded_up
 from veracal.report.drawable import drawable
 
 NOT_PRIVATE = "NOT private: the map was fitted to the records as they are"
@@ -112,16 +112,18 @@ def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
         yield "privacy", NOT_PRIVATE
         return
     spent, account = made.spending, made.account
-    parts = [f"{spent.fit / 1e6:g} for the map"]
-    parts += [f"{spent.guard / 1e6:g} for the guard"] if spent.guard else []
-    parts += [f"{2 * (spent.measure // 2) / 1e6:g} for figures"] if spent.measure else []
-    delta = f", delta {spent.delta:g}" if spent.delta else ""
+    parts = [f"{rounded_up(spent.fit / 1e6, 6)} for the map"]
+    parts += [f"{rounded_up(spent.guard / 1e6, 6)} for the guard"] if spent.guard else []
+    measuring = rounded_up(2 * (spent.measure // 2) / 1e6, 6)
+    parts += [f"{measuring} for figures"] if spent.measure else []
+    delta = f", delta {rounded_up(spent.delta)}" if spent.delta else ""
     assert made.statement is not None
-    pure = f"{spent.epsilon:g}"
+    pure = rounded_up(spent.epsilon, 6)
     total = rounded_up(made.statement.epsilon) if spent.delta else pure
     yield "cost", f"epsilon {total}{delta} in all: {', '.join(parts)}"
-    amounts = [f"{account[name]['epsilon']:g} {name}" for name in ("spent", "left")]
-    yield "ledger", f"{ledger}: epsilon {', '.join(amounts)}"
+    paid = rounded_up(account["spent"]["epsilon"], 6)
+    left = rounded_down(account["left"]["epsilon"], 6)
+    yield "ledger", f"{ledger}: epsilon {paid} spent, {left} left"
 
 
 def _sides_table(

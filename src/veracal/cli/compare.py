@@ -128,10 +128,12 @@ def _made(
 ) -> list[Path]:
     """Train and measure in every way; the folders of the models."""
     from veracal.pipeline import compare_ways
+    from veracal.privacy.costs.statement import rounded_up
 
+    whole = chosen.privacy.epsilon
     _show.status(
-        f"Each of {len(ways)} methods has epsilon {chosen.privacy.epsilon / len(ways):g}; all "
-        f"together {chosen.privacy.epsilon:g}."
+        f"Each of {len(ways)} methods has epsilon {rounded_up(whole / len(ways), 6)}; all "
+        f"together {rounded_up(whole, 6)}."
     )
     with _fitting.running(chosen, place, ledger, force=force) as (book, tell):
         runs = compare_ways(chosen, ways, place, ledger=book, force=force, on_progress=tell)

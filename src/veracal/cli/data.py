@@ -167,6 +167,7 @@ def count(
     from veracal.privacy.answers.queries import laplace_event
     from veracal.privacy.answers.score_queries import Count
     from veracal.privacy.costs.pure import micro
+    from veracal.privacy.costs.statement import rounded_down, rounded_up
     from veracal.privacy.ledger.book import Ledger
 
     paying = Ledger(ledger)
@@ -195,7 +196,8 @@ def count(
         return
     _show.say(f"about {int(release.value):,} rows")
     _show.say(f"95 % of such answers are off by {int(high - release.value):,} at most")
-    _show.say(f"epsilon {epsilon:g} paid, {left.epsilon:g} left in {ledger.name}")
+    paid, rest = rounded_up(epsilon, 6), rounded_down(left.epsilon, 6)
+    _show.say(f"epsilon {paid} paid, {rest} left in {ledger.name}")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")

@@ -278,6 +278,7 @@ def _release(
     """Measure with noise, charged first, and print."""
     from veracal.calibration.private import measure_private
     from veracal.cli import _released
+    from veracal.privacy.costs.statement import rounded_down
 
     given = {
         "epsilon": asked["epsilon"],
@@ -310,5 +311,6 @@ def _release(
     else:
         _released.show(f"{path.name}: released with noise, {asked['bins']} bins", measured)
         typer.echo("\n" + _paying.promise(measured.statement, whole=False))
-        _show.say(f"epsilon {account['left']['epsilon']:g} is left in {place.name}.")
+        left = rounded_down(account["left"]["epsilon"], 6)
+        _show.say(f"epsilon {left} is left in {place.name}.")
     return _released.figures_of(measured.overall)

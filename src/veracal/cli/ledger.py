@@ -143,13 +143,18 @@ def export(
 
 def _report(ledger: "Ledger", *, json: bool) -> None:
     """Print a ledger as tables or as one JSON object."""
+    from veracal.privacy.costs.statement import rounded_up
+
     facts = _facts(ledger)
     if json:
         _show.print_json(facts)
         return
     console, budget = _show.console(), ledger.budget
     rows = [
-        ("promise", f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"),
+        (
+            "promise",
+            f"epsilon {rounded_up(budget.epsilon, 6)}, delta {rounded_up(budget.delta)}",
+        ),
         ("to", f"{budget.unit}, under {budget.relation}"),
         ("kind", facts["words"]),
         ("head", facts["head"]),
@@ -157,11 +162,13 @@ def _report(ledger: "Ledger", *, json: bool) -> None:
     console.print(_show.table(f"{ledger.path.name}: the budget", ("", ""), rows))
     figures = ("spent", "left")
     parts = [
-        (part["name"], *(_amount(part[figure]) for figure in figures))
+        (part["name"], *(_amount(part[figure], figure) for figure in figures))
         for part in facts["parts"]
     ]
     if len(parts) > 1:
-        parts.append(("total", *(_amount(facts["total"][figure]) for figure in figures)))
+        parts.append(
+            ("total", *(_amount(facts["total"][figure], figure) for figure in figures))
+        )
     note = "Parts are disjoint: the total is the most that any of them spent."
     console.print(
         _show.table(
@@ -242,7 +249,10 @@ def _plan(ledger: "Ledger") -> list[dict[str, Any]]:
     ]
 
 
-def _amount(amount: dict[str, float]) -> str:
-    """Write a part of a budget."""
-    delta = f", delta {amount['delta']:g}" if amount["delta"] else ""
-    return f"epsilon {amount['epsilon']:.6g}{delta}"
+def _amount(amount: dict[str, float], figure: str) -> str:
+    """Write a part of a budget: never less than was spent, nor more than is left."""
+    from veracal.privacy.costs.statement import rounded_down, rounded_up
+
+    rounded = rounded_down if figure == "left" else rounded_up
+    delta = f", delta {rounded(amount['delta'])}" if amount["delta"] else ""
+    return f"epsilon {rounded(amount['epsilon'], 6)}{delta}"

@@ -101,7 +101,7 @@ def _table(made: "TrainingPlan") -> object:
         ("steps", f"{made.steps:,}", f"{made.passes:.4g} passes over the rows"),
         ("sampling rate", f"{made.rate:.6g}", f"expected batch {made.expected_batch:,.6g}"),
         ("epsilon", rounded_up(promise.epsilon), promise.accountant),
-        ("delta", f"{promise.delta:.3g}", ""),
+        ("delta", rounded_up(promise.delta, 3), ""),
         ("protects", f"one {promise.unit}", _whom(promise.at_most, promise.relation)),
     ]
     if promise.renyi_epsilon is not None:

@@ -16,6 +16,7 @@ from veracal.calibration.queries import (
     Groups,
 )
 from veracal.privacy import Brier, Event, Item, Query, Relation, Unit
+from veracal.privacy.costs.statement import rounded_up
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
@@ -65,11 +66,11 @@ class MeasurementPlan:
     def text(self) -> str:
         """The split of the budget, for people."""
         lines = [
-            f"  {ask.micro_epsilon / 1e6:<9g} {name} ({ask.query.name}, "
+            f"  {rounded_up(ask.micro_epsilon / 1e6, 6):<9} {name} ({ask.query.name}, "
             f"{ask.query.entries} numbers)"
             for name, ask in self.asks.items()
         ]
-        return "\n".join([f"epsilon = {self.micro_epsilon / 1e6:g}, for", *lines])
+        return "\n".join([f"epsilon = {rounded_up(self.micro_epsilon / 1e6, 6)}, for", *lines])
 
 
 def plan_measurement(

@@ -80,8 +80,9 @@ def read_csv(
         total = path.stat().st_size
         pieces = whole_records(QuoteChecked(file, separator, str(path)), block, str(path))
         parsed = _parsed(pieces, names, found, separator)
-        # What reads and parses is a thread of ours, which has ended when this is left. A file
-        # that Arrow's own threads call back to may outlive the interpreter, and take it down.
+        # What reads and parses is a thread of ours, which has ended when this is left. If
+        # threads of Arrow's held a file or bytes of Python's, they might still let go of it
+        # when the interpreter ends, and take it down.
         with closing(ahead(parsed)) as tables:
             for table in tables:
                 if progress:
@@ -99,7 +100,7 @@ def _parsed(
     for piece in pieces:
         try:
             table = pa.csv.read_csv(
-                pa.py_buffer(piece),
+                _native(piece),
                 pa.csv.ReadOptions(
                     block_size=len(piece) + 1,
                     use_threads=False,
@@ -120,6 +121,13 @@ def _parsed(
         header = False
         for batch in table.to_batches():
             yield _sound(batch)
+
+
+def _native(piece: bytes) -> "pa.Buffer":
+    """Bytes in memory of Arrow's own, whose threads then never need the interpreter."""
+    buffer = pa.allocate_buffer(len(piece))
+    memoryview(buffer).cast("B")[:] = piece
+    return buffer
 
 
 def _later(before: int, row: re.Match[str]) -> str:
