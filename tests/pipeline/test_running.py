@@ -277,5 +277,6 @@ def test_progress_tells_every_step_of_training(tmp_path):
     steps = [each for each in told if each[0] == "training" and each[2] is not None]
     assert steps == [("training", i, 50) for i in range(1, 51)]
     assert list(dict.fromkeys(step for step, _, _ in told)) == [
-        "loading", "charging", "training", "measuring before", "measuring after", "reporting",
+        "loading", "planning", "charging", "training",
+        "measuring before", "measuring after", "reporting",
     ]  # fmt: skip

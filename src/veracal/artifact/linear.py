@@ -9,6 +9,7 @@ from scipy.special import log_expit
 
 from veracal._types import Floats
 from veracal.artifact.weights import Shapes, from_bytes, to_bytes
+from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.training.linear import LinearClassifier, margins
 
@@ -33,6 +34,7 @@ class LinearWeights:
     one_vs_rest: bool = False
 
     kind = "linear"
+    rows_apart = True  # as LinearClassifier
 
     @classmethod
     def of(cls, model: LinearClassifier) -> "LinearWeights":
@@ -41,9 +43,10 @@ class LinearWeights:
         intercept = np.array(model.intercept_, dtype=np.float64)
         return cls(coef, intercept, bool(model._one_vs_rest))
 
-    def logits(self, X: ArrayLike) -> Floats:
+    def logits(self, X: ArrayLike | MappedRows) -> Floats:
         """Scores of shape (n, k) whose softmax are the probabilities before the map."""
-        sums = margins(np.asarray(X), self.coef, self.intercept)
+        rows = X if isinstance(X, MappedRows) else np.asarray(X)
+        sums = margins(rows, self.coef, self.intercept)
         if sums.shape[1] == 1:
             return np.hstack([np.zeros_like(sums), sums])
         return log_expit(sums) if self.one_vs_rest else sums

@@ -96,6 +96,7 @@ def compare_ways(
     check_place(folder, force=force)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
+    tell("planning", 0, None)
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]

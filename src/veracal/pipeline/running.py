@@ -88,6 +88,7 @@ def run(
         check_place(second, force=force)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
+    tell("planning", 0, None)
     curve = TrainingCurve(records.train) if internal else None
     job = Job.of(config, records, watching(tell, curve))
     tell("charging", 0, None)

@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from veracal._checks import extra
 from veracal.report import tables, words
+from veracal.report.bundle import vega
 from veracal.report.charts import charts
 from veracal.report.internal import figures
 from veracal.report.results import Results
@@ -95,16 +95,6 @@ def _hash(text: str) -> str:
     """Source expression of an inline text."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-@cache
-def vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script."""
-    made: str = extra("vl_convert", "report").javascript_bundle()
-    # Inside a script element these two would end it, or hide its end.
-    assert "</script" not in made.lower()
-    assert "<!--" not in made
-    return made
 
 
 @cache

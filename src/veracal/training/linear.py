@@ -56,6 +56,7 @@ class LinearClassifier(PrivateEstimator):
     coef_: Floats
     intercept_: Floats
     _one_vs_rest: bool = False
+    rows_apart = True  # see margins; logits_of need not see to it
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Weighted sums: of shape (n,) for two classes, (n, k) for more."""
