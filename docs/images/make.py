@@ -1,4 +1,4 @@
-"""Make the pictures of the report that the documentation shows, of a run on the digits.
+"""Make the pictures of terminal and report that the documentation shows, of the digits.
 
     python docs/images/make.py
 
@@ -6,16 +6,21 @@ It needs the ``report`` extra and Playwright with a Chromium: Playwright's own, 
 VERACAL_CHROMIUM names. The noise is new every time, so the pictures differ a little.
 """
 
+import html
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
-from veracal.pipeline import Config, run
-from veracal.pipeline.config import DataConfig, PrivacyConfig
-
 HERE = Path(__file__).parent
+TYPED = "veracal fit digits --epsilon 8 --out digits"
+COMMAND = [sys.executable, "-m", *TYPED.split()]
+STYLE = "width: 100ch; white-space: pre-wrap; color: #e6e6e6; margin: 16px"
+FONT = "font: 14px/1.35 monospace"
+SCREEN = f'<body style="margin: 0; background: #1d2026"><pre style="{STYLE}; {FONT}">{{}}</pre>'
 WIDTH, MARGIN = 960, 16
 LARGEST = 200_000  # bytes of a picture
 
@@ -23,12 +28,15 @@ LARGEST = 200_000  # bytes of a picture
 def main() -> None:
     """Run, render, look."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        config = Config(DataConfig("digits"), name="digits", privacy=PrivacyConfig(8.0))
-        made = run(config, Path(folder) / "digits")
-        page = opened(started(playwright), made.folder / "report.html")
+        printed = subprocess.run(
+            COMMAND, cwd=folder, capture_output=True, text=True, check=True
+        )
+        browser = started(playwright)
+        terminal(browser, printed.stdout, HERE / "terminal.png")
+        page = opened(browser, Path(folder) / "digits" / "report.html")
         first_screen(page, HERE / "report-first-screen.png")
         reliability(page, HERE / "report-reliability.png")
-    for picture in HERE.glob("report-*.png"):
+    for picture in HERE.glob("*.png"):
         size = picture.stat().st_size
         print(f"{picture.name}: {size:,} bytes")
         if size > LARGEST:
@@ -51,6 +59,16 @@ def opened(browser: Browser, report: Path) -> Page:
         "document.querySelectorAll('[data-chart]:not([data-ready=yes])').length === 0"
     )
     return page
+
+
+def terminal(browser: Browser, printed: str, place: Path) -> None:
+    """What the command printed, below what was typed."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": 900})
+    page.set_content(SCREEN.format(html.escape(f"$ {TYPED}\n{printed.rstrip()}")))
+    box = page.locator("pre").bounding_box()
+    assert box is not None
+    clip = {"x": 0, "y": 0, "width": box["width"] + 32, "height": box["height"] + 32}
+    page.screenshot(path=place, clip=clip, full_page=True)
 
 
 def first_screen(page: Page, place: Path) -> None:
