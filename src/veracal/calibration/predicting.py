@@ -20,6 +20,8 @@ def _gives_logits(model: "MappedPredictions") -> bool:
 
     Before a fit nobody knows, and whoever asks is told that there was none.
     """
+    if not model._may_give_logits:
+        check_is_fitted(model)
     if "gives_" in vars(model) and model.gives_ != "logits":
         raise AttributeError(f"{model.map_.kind!r} maps give probabilities, and no logits.")
     return True
@@ -42,6 +44,7 @@ class MappedPredictions:
     estimator_: Any
     gives_: Kind
     map_: Map
+    _may_give_logits = True  # whether the methods for logits are there before a fit
 
     def predict(self, X: ArrayLike) -> Array:
         """The likeliest class of each row after the map, the first of equal ones."""

@@ -11,8 +11,9 @@ import pyarrow.parquet
 
 from veracal._types import Progress
 from veracal.data.limits import Limits, opened
+from veracal.data.readers.csv_tables import table_columns
 from veracal.data.readers.formats import read_table
-from veracal.data.readers.tables import is_known, table_columns
+from veracal.data.readers.tables import is_known
 from veracal.errors import DataError
 
 MOST_VALUES = 40  # a column with more different values is not proposed as a category

@@ -6,15 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import Tags, column_or_1d, get_tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from veracal import _checks
 from veracal._shown import Shown
-from veracal._types import Array, Floats, Ints
+from veracal._types import Array, Ints
 from veracal.calibration.fitters.base import MapFitter
 from veracal.calibration.fitters.temperature import TemperatureScaling
-from veracal.calibration.maps import Map
+from veracal.calibration.predicting import MappedPredictions
 from veracal.data.score_values import Kind
 from veracal.data.scores import Scores
 from veracal.errors import DataError
@@ -23,15 +22,12 @@ Response = Literal["logits", "decision_function", "predict_proba"]
 _RESPONSES: tuple[Response, ...] = ("logits", "decision_function", "predict_proba")
 
 
-def _gives_logits(model: "CalibratedClassifier") -> bool:
-    """Tell whether what the map gives are logits."""
-    check_is_fitted(model)
-    if model.gives_ != "logits":
-        raise AttributeError(f"{model.map_.kind!r} maps of {model.kind_} give probabilities.")
-    return True
-
-
-class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Shown):  # type: ignore[misc]
+class CalibratedClassifier(
+    MappedPredictions,
+    ClassifierMixin,  # type: ignore[misc]
+    MetaEstimatorMixin,  # type: ignore[misc]
+    Shown,
+):
     """A fitted classifier whose probabilities are mapped, **not private**.
 
     ``fit`` leaves the classifier as it is and fits the map alone, so X and y must be records
@@ -84,10 +80,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Shown):  # type:
     """
 
     private_: ClassVar[bool] = False
-    classes_: Array
-    gives_: Kind
+    _may_give_logits = False
     kind_: Kind
-    map_: Map
     method_: MapFitter
     response_: Response
 
@@ -114,37 +108,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Shown):  # type:
         mapped = method.fit_transform(scores)
         self.method_, self.map_, self.response_ = method, method.map_, response
         self.kind_, self.gives_ = scores.kind, mapped.kind
-        self.classes_ = self.estimator.classes_
+        self.estimator_, self.classes_ = self.estimator, self.estimator.classes_
         return self
-
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Mapped probabilities of shape (n, k)."""
-        return self._mapped(X).probabilities
-
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the mapped probabilities, of shape (n, k)."""
-        return self._mapped(X).log_probabilities
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The likeliest class of each row after the map, the first of equal ones."""
-        places = self._mapped(X).predictions
-        labels: Array = self.classes_[places]
-        return labels
-
-    @available_if(_gives_logits)  # type: ignore[untyped-decorator]
-    def logits(self, X: ArrayLike) -> Floats:
-        """Mapped logits of shape (n, k), where the map gives logits."""
-        return self._mapped(X).logits
-
-    @available_if(_gives_logits)  # type: ignore[untyped-decorator]
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Mapped logits of shape (n, k), or for two classes their difference, of shape (n,)."""
-        logits = self._mapped(X).logits
-        if logits.shape[1] > 2:
-            return logits
-        with np.errstate(over="ignore"):
-            most = np.finfo(np.float64).max
-            return np.clip(logits[:, 1] - logits[:, 0], -most, most)
 
     @property
     def n_features_in_(self) -> int:

@@ -8,14 +8,13 @@ import polars as pl
 from veracal._types import Progress
 from veracal.data.limits import Limits, readable
 from veracal.data.readers.arrays import read_npz
+from veracal.data.readers.csv_tables import read_csv, table_columns
 from veracal.data.readers.idx import is_idx, read_idx_pair
 from veracal.data.readers.tables import (
     frame_of_arrays,
     parquet_rows,
     read_arrow,
-    read_csv,
     read_parquet,
-    table_columns,
 )
 from veracal.errors import DataError
 

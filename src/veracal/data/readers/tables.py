@@ -1,138 +1,27 @@
-"""Files of records as a stream of small tables, with nothing inferred about them."""
+"""Parquet and Arrow files as a stream of small tables, with nothing inferred about them."""
 
-import csv
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
 from veracal._types import Progress
 from veracal.data.limits import Limits, no_surprises, opened, readable
-from veracal.data.readers.ahead import ahead
 from veracal.data.readers.archives import check_expansion
 from veracal.data.readers.coded import Texts
 from veracal.data.readers.ipc_sizes import check_batches
-from veracal.data.readers.quotes import QuoteChecked, whole_records
 from veracal.errors import DataError
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-_ROW = re.compile(r"Row #(\d+):")
 _RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _HARMLESS = 2**28  # bytes of a row group, which is unpacked page by page
-_BLOCK = 2**22  # bytes of a CSV file parsed at a time
-
-
-def table_columns(path: Path, *, header: bool, separator: str, limits: Limits) -> list[str]:
-    """Names in the first line of a CSV file, or as many made-up ones as it has fields."""
-    with opened(path, limits) as file:
-        line = _first_line(file, path, limits)
-    try:
-        names = next(csv.reader([line], delimiter=separator, strict=True), [])
-    except csv.Error as cause:
-        raise DataError(
-            str(path), "a first line of fields", str(cause), "Correct the first line."
-        ) from cause
-    limits.check("columns", len(names), path)
-    if not names:
-        raise DataError(
-            str(path), "fields in the first line", "an empty line", "Remove empty lines above."
-        )
-    if not header:
-        return [f"column_{i}" for i in range(len(names))]
-    _check_names(names, path)
-    return names
-
-
-def read_csv(
-    path: Path,
-    *,
-    names: Sequence[str] | None,
-    separator: str,
-    limits: Limits,
-    progress: Progress | None = None,
-) -> Iterator[pl.DataFrame]:
-    """Stream a CSV file, every field as text exactly as it is written.
-
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Columns of a file without a header line. None: the first line names them.
-    """
-    found = table_columns(path, header=names is None, separator=separator, limits=limits)
-    if names is not None and len(names) != len(found):
-        raise DataError(
-            str(path),
-            f"{len(names)} columns, as declared",
-            f"{len(found)} in the first record",
-            "Correct the schema, or set header = true if the first line names the columns.",
-        )
-    block = max(_BLOCK, 4 * limits.field_bytes)
-    with _clear_errors(path), opened(path, limits) as file:
-        total = path.stat().st_size
-        pieces = whole_records(QuoteChecked(file, separator, str(path)), block, str(path))
-        parsed = _parsed(pieces, names, found, separator)
-        # What reads and parses is a thread of ours, which has ended when this is left. If
-        # threads of Arrow's held a file or bytes of Python's, they might still let go of it
-        # when the interpreter ends, and take it down.
-        with closing(ahead(parsed)) as tables:
-            for table in tables:
-                if progress:
-                    progress(min(file.tell(), total), total)
-                yield _frame(table, path, limits)
-        if progress:
-            progress(total, total)
-
-
-def _parsed(
-    pieces: Iterable[bytes], names: Sequence[str] | None, found: Sequence[str], separator: str
-) -> "Iterator[pa.RecordBatch]":
-    """Have Arrow parse pieces of a file. Names and types are given, or it guesses types."""
-    header, before = names is None, 0
-    for piece in pieces:
-        try:
-            table = pa.csv.read_csv(
-                _native(piece),
-                pa.csv.ReadOptions(
-                    block_size=len(piece) + 1,
-                    use_threads=False,
-                    column_names=names or found,
-                    skip_rows=int(header),
-                ),
-                pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-                pa.csv.ConvertOptions(
-                    column_types=dict.fromkeys(names or found, pa.string()),
-                    strings_can_be_null=False,
-                    check_utf8=False,  # it would be checked twice: whoever reads it does
-                ),
-            )
-        except pa.ArrowInvalid as cause:
-            raise pa.ArrowInvalid(_ROW.sub(partial(_later, before), str(cause))) from cause
-        assert set(table.schema.types) <= {pa.string()}
-        before += table.num_rows + header
-        header = False
-        for batch in table.to_batches():
-            yield _sound(batch)
-
-
-def _native(piece: bytes) -> "pa.Buffer":
-    """Bytes in memory of Arrow's own, whose threads then never need the interpreter."""
-    buffer = pa.allocate_buffer(len(piece))
-    memoryview(buffer).cast("B")[:] = piece
-    return buffer
-
-
-def _later(before: int, row: re.Match[str]) -> str:
-    """The number of a row, counted from the start of the file."""
-    return f"Row #{before + int(row[1])}:"
 
 
 def read_parquet(
@@ -144,14 +33,14 @@ def read_parquet(
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Stream a Parquet file, at most ``rows`` records at a time, without ignored columns."""
-    with _clear_errors(path), opened(path, limits) as handle:
+    with clear_errors(path), opened(path, limits) as handle:
         file = _open_parquet(handle, path, limits)
         names, total = file.schema_arrow.names, file.metadata.num_rows
         wanted = [name for name in names if name not in ignored]
         done, texts = 0, Texts(path, limits)
         for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
             for piece in texts.pieces(batch):
-                yield _frame(_sound(piece), path, limits)
+                yield frame_of(sound(piece), path, limits)
             done += batch.num_rows
             if progress:
                 progress(done, total)
@@ -159,7 +48,7 @@ def read_parquet(
 
 def parquet_rows(path: Path, limits: Limits) -> int:
     """Number of records in a Parquet file, by its own word."""
-    with _clear_errors(path), opened(path, limits) as handle:
+    with clear_errors(path), opened(path, limits) as handle:
         return int(pa.parquet.ParquetFile(handle).metadata.num_rows)
 
 
@@ -170,7 +59,7 @@ def _open_parquet(handle: BinaryIO, path: Path, limits: Limits) -> "pa.parquet.P
     names = file.schema_arrow.names
     limits.check("columns", len(names), path)
     limits.check("rows", file.metadata.num_rows, path)
-    _check_names(names, path)
+    check_names(names, path)
     for i in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(i)
         packed = sum(group.column(j).total_compressed_size for j in range(group.num_columns))
@@ -190,15 +79,15 @@ def read_arrow(
 ) -> Iterator[pl.DataFrame]:
     """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
     readable(path, limits)
-    with _clear_errors(path):
+    with clear_errors(path):
         check_batches(path, limits)
-    with _clear_errors(path), pa.memory_map(str(path)) as handle:
+    with clear_errors(path), pa.memory_map(str(path)) as handle:
         magic = handle.read(6) == b"ARROW1"
         handle.seek(0)
         reader = pa.ipc.open_file(handle) if magic else pa.ipc.open_stream(handle)
         names = reader.schema.names
         limits.check("columns", len(names), path)
-        _check_names(names, path)
+        check_names(names, path)
         total = reader.num_record_batches if magic else None
         texts = Texts(path, limits)
         batches = map(reader.get_batch, range(total or 0)) if magic else reader
@@ -207,7 +96,7 @@ def read_arrow(
                 progress(done, total)
             kept = batch.drop_columns([n for n in names if n in ignored])
             for piece in texts.pieces(kept):
-                yield _frame(_sound(piece), path, limits)
+                yield frame_of(sound(piece), path, limits)
 
 
 def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
@@ -236,17 +125,7 @@ def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.Da
     return frame
 
 
-def _first_line(file: BinaryIO, path: Path, limits: Limits) -> str:
-    """Read the first line of text, within the limits."""
-    raw = file.readline(limits.field_bytes + 1)
-    limits.check("field_bytes", len(raw), f"{path}: first line")
-    try:
-        return raw.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as cause:
-        raise _not_utf8(path) from cause
-
-
-def _check_names(names: Sequence[str], path: Path) -> None:
+def check_names(names: Sequence[str], path: Path) -> None:
     """Refuse columns without a name, or with one that is taken."""
     for i, name in enumerate(names):
         if not name.strip():
@@ -263,13 +142,13 @@ def _check_names(names: Sequence[str], path: Path) -> None:
             )
 
 
-def _sound(batch: pa.RecordBatch) -> pa.RecordBatch:
+def sound(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch in which no offset leads astray, and text is UTF-8."""
     batch.validate(full=True)
     return batch
 
 
-def _frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
+def frame_of(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
     """Hand a sound Arrow batch to polars, once it is of types we know."""
     for field in batch.schema:
         if not is_known(field.type):
@@ -325,7 +204,7 @@ def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
 
 
 @contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Path) -> Iterator[None]:
     """Say what a parser's complaint means for the file."""
     try:
         with no_surprises(path):
@@ -341,7 +220,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
                 "Quote fields that hold the separator, or correct the record.",
             ) from cause
         if "UTF8" in str(cause):
-            raise _not_utf8(path) from cause
+            raise not_utf8(path) from cause
         raise DataError(
             str(path),
             f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
@@ -350,6 +229,6 @@ def _clear_errors(path: Path) -> Iterator[None]:
         ) from cause
 
 
-def _not_utf8(path: Path) -> DataError:
+def not_utf8(path: Path) -> DataError:
     """Error for text in another encoding."""
     return DataError(str(path), "UTF-8 text", "other bytes", "Save the file as UTF-8.")
