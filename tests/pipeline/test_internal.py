@@ -107,4 +107,7 @@ def test_by_group(tmp_path):
     made = run(config, tmp_path / "model", internal=True)
     facts = internal_facts(config, loaded(config), made.classifier)
     assert set(facts["by group after"]) == {"f", "m"}
+    for figures in facts["by group after"].values():
+        for one in figures.values():
+            assert one["low"] <= one["value"] <= one["high"]
     assert sum(facts["groups"]["sex"].values()) == len(load(data.source, schema=data.schema))

@@ -1,6 +1,6 @@
 """What only whoever holds the records may see: the training curve, counts, plain figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,9 +9,7 @@ import numpy as np
 from veracal.artifact import PrivateClassifier
 from veracal.calibration.curves import ReliabilityCurve
 from veracal.calibration.measuring import CalibrationResult, measure
-from veracal.calibration.metrics import accuracy, brier, ece
-from veracal.data import Dataset, Scores, by_group
-from veracal.data.groups import Metric
+from veracal.data import Dataset, Scores
 from veracal.pipeline.config import Config
 from veracal.pipeline.steps import Loaded
 from veracal.privacy import Step
@@ -21,7 +19,6 @@ _POINTS = 100  # of the training curve
 _ROWS = 5_000  # that the loss is computed of
 _WORK, _USUAL = 20_000_000, 100  # numbers that are drawn again, and replicates
 _FIGURES = ("accuracy", "ece", "brier", "nll")
-_BY_GROUP: Mapping[str, Metric] = {"accuracy": accuracy, "ece": ece, "brier": brier}
 
 
 class TrainingCurve:
@@ -73,6 +70,7 @@ def internal_facts(
     ----------
     None. Every number is a plain function of the records.
     """
+    chosen = config.measurement
     facts: dict[str, Any] = {
         "records": {"training": len(records.train), "test": len(records.test)},
         "classes": _counts(records.whole.classes, records.whole.y),
@@ -83,11 +81,11 @@ def internal_facts(
     }
     for when in ("before", "after") if len(records.test) else ():
         scores = classifier.scores(records.test, mapped=when == "after")
-        found = _measured(scores, config.measurement.bins)
-        facts[f"plain figures {when}"] = {n: asdict(e) for n, e in found.figures.items()}
+        found = _measured(scores, chosen.bins)
+        facts[f"plain figures {when}"] = _plain(found)
         facts[f"plain curve {when}"] = _bins(found.curve)
-        if config.measurement.group is not None:
-            facts[f"by group {when}"] = _by_group(scores, config.measurement.group)
+        if chosen.group is not None:
+            facts[f"by group {when}"] = _by_group(scores, chosen.group, chosen.bins)
     return {**facts, **({"training": list(losses)} if losses else {})}
 
 
@@ -99,14 +97,10 @@ def _counts(names: Sequence[object], codes: Any) -> dict[str, int]:
 
 def _measured(scores: Scores, bins: int) -> CalibrationResult:
     """Plain figures, with intervals unless they would take long."""
+    turns = min(_USUAL, _WORK // max(1, scores.values.size))
     # The same in every run: nothing is released, so nothing needs a secret.
     rng = np.random.default_rng(0)
-    return measure(scores, figures=_FIGURES, bins=bins, replicates=_turns(scores), rng=rng)
-
-
-def _turns(scores: Scores) -> int:
-    """How often records are drawn again: less often if they are many."""
-    return min(_USUAL, _WORK // max(1, scores.values.size))
+    return measure(scores, figures=_FIGURES, bins=bins, replicates=turns, rng=rng)
 
 
 def _bins(curve: ReliabilityCurve) -> list[dict[str, Any]]:
@@ -115,15 +109,16 @@ def _bins(curve: ReliabilityCurve) -> list[dict[str, Any]]:
     return [{"count": row.pop("n"), **row} for row in rows]
 
 
-def _by_group(scores: Scores, group: str) -> dict[str, dict[str, Any]]:
-    """Plain figures of every group."""
-    found = {
-        name: by_group(
-            metric, scores, group, replicates=_turns(scores), rng=np.random.default_rng(0)
-        )
-        for name, metric in _BY_GROUP.items()
-    }
-    names = next(iter(found.values())).names
-    return {
-        each: {name: asdict(one.values[each]) for name, one in found.items()} for each in names
-    }
+def _by_group(scores: Scores, group: str, bins: int) -> dict[str, dict[str, Any]]:
+    """Plain figures of every group that anybody is in."""
+    attribute, found = scores.groups[group], {}
+    for code, name in enumerate(attribute.names):
+        rows = scores.take(attribute.codes == code)
+        if len(rows):
+            found[name] = _plain(_measured(rows, bins))
+    return found
+
+
+def _plain(found: CalibrationResult) -> dict[str, Any]:
+    """Figures with their intervals, as what JSON can hold."""
+    return {name: asdict(one) for name, one in found.figures.items()}
