@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import stat
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -106,16 +107,49 @@ def test_the_folder_holds_no_code_and_what_the_issue_names(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
-def test_a_folder_that_is_there_is_kept_unless_asked(tmp_path):
+@pytest.mark.parametrize("before", [(), ("model.json", "report.html")])
+def test_a_folder_that_is_there_is_kept_unless_asked(before, tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
-    (folder / "precious").write_text("mine")
+    for name in before:
+        (folder / name).write_text("old")
     with pytest.raises(DataError, match="a new folder"):
         classifier().save(folder)
-    assert (folder / "precious").read_text() == "mine"
+    assert {path.name for path in folder.iterdir()} == set(before)
     classifier().save(folder, force=True)
-    assert not (folder / "precious").exists() and PrivateClassifier.load(folder).private_
+    assert not (folder / "report.html").exists() and PrivateClassifier.load(folder).private_
     assert [path.name for path in tmp_path.iterdir()] == ["a"]  # nothing is left behind
+
+
+@pytest.mark.parametrize("model", [False, True])
+def test_a_folder_with_anything_of_somebody_else_is_never_replaced(model, tmp_path):
+    folder = tmp_path / "a"
+    if model:
+        classifier().save(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / "precious").write_text("mine")
+    with pytest.raises(DataError, match="'precious' in it"):
+        classifier().save(folder, force=True)
+    assert (folder / "precious").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/.."])
+def test_a_place_without_a_name_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="name of its own"):
+        classifier().save(name, force=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_step_aside_stays_and_nothing_is_left_beside(tmp_path):
+    def busy(path, target):
+        raise OSError(16, "Device or resource busy")
+
+    (tmp_path / "a").mkdir()
+    with mock.patch("pathlib.Path.rename", busy), pytest.raises(DataError, match="busy"):
+        classifier().save(tmp_path / "a", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -123,7 +157,7 @@ def test_what_fails_half_way_leaves_everything_as_it_was(force, tmp_path, monkey
     folder = tmp_path / "a"
     if force:
         folder.mkdir()
-        (folder / "precious").write_text("mine")
+        (folder / "model.json").write_text("mine")
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -132,7 +166,7 @@ def test_what_fails_half_way_leaves_everything_as_it_was(force, tmp_path, monkey
     with pytest.raises(DataError, match="No space left"):
         classifier().save(folder, force=force)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-    assert left == (["a", "a/precious"] if force else [])
+    assert left == (["a", "a/model.json"] if force else [])
 
 
 def test_places_that_cannot_be_written_to(tmp_path):

@@ -4,18 +4,49 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from veracal.data.files import new_file
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError, LimitError
 
+# Names of the files that runs write. A folder with others in it is somebody's own.
+OURS = frozenset(
+    {
+        "model.json",
+        "model.safetensors",
+        "results.json",
+        "report.html",
+        "MODEL_CARD.md",
+        "report-internal.html",
+    }
+)
 
-def check_place(path: Path, *, force: bool) -> None:
-    """Refuse a place where a folder could not be put, before the work and not after it."""
+
+def check_place(path: Path, *, force: bool, more: Collection[str] = ()) -> None:
+    """Refuse a place where a folder could not be put, before the work and not after it.
+
+    Parameters
+    ----------
+    path : path
+    force : bool
+        Whether a folder that is there may be replaced: one of ours, or an empty one.
+    more : collection of str
+        Names of other files that are ours.
+    """
+    if path.name in ("", ".."):
+        raise DataError(str(path), "a folder with a name of its own", "none", "Name another.")
     with no_surprises(path):
         replaceable = force and path.is_dir() and not path.is_symlink()
+        there = {each.name for each in path.iterdir()} if replaceable else set()
+    if others := there - OURS - set(more):
+        raise DataError(
+            str(path),
+            "nothing but a model in a folder that is to be replaced",
+            f"{min(others)!r} in it",
+            "Move that elsewhere, or name another folder.",
+        )
     if not replaceable:
         new_file(path, "folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -37,12 +68,12 @@ def write_folder(
     path : path
     files : mapping of name to bytes
     force : bool
-        Whether it may take the place of a folder that is there. That one is removed once the
-        new one stands.
+        Whether it may take the place of a folder that is there, if nothing but files of ours
+        is in that one. It is removed once the new one stands.
     shared : bool
         Whether others may look into it.
     """
-    check_place(path, force=force)
+    check_place(path, force=force, more=files)
     try:
         made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
@@ -111,10 +142,14 @@ def _put(made: Path, path: Path, *, force: bool) -> None:
         made.rename(path)
         return
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    path.rename(aside)  # which is empty
+    try:
+        path.rename(aside)  # which is empty
+    except BaseException:
+        aside.rmdir()
+        raise
     try:
         made.rename(path)
-    except OSError:
+    except BaseException:
         aside.rename(path)
         raise
     shutil.rmtree(aside, ignore_errors=True)

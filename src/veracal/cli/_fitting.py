@@ -213,7 +213,7 @@ def running(
     from veracal.pipeline.running import ledger_place
     from veracal.privacy.costs.statement import rounded_up
 
-    book = ledger_place(place) if ledger is None else ledger
+    book = ledger_place(place, ledger)
     if is_there(place) and not force:
         raise DataError(
             str(place),

@@ -1,5 +1,6 @@
 """The whole way: load, split, announce and charge, train, score, repair, measure, report."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def run(
     ledger : path, optional
         By default beside it, with ``.ledger`` after its name.
     force : bool
-        Whether the artifact may take the place of a folder that is there.
+        Whether the artifact may take the place of one that is there.
     internal : bool
         Whether to write a second, watermarked report of the records as they are, for whoever
         holds them. It is put beside the artifact, in a folder with ``.internal`` after its
@@ -86,13 +87,13 @@ def run(
     check_place(folder, force=force)
     if internal:
         check_place(second, force=force)
+    place = ledger_place(folder, ledger)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     tell("planning", 0, None)
     curve = TrainingCurve(records.train) if internal else None
     job = Job.of(config, records, watching(tell, curve))
     tell("charging", 0, None)
-    place = ledger_place(folder) if ledger is None else Path(ledger)
     book = ledger_for(place, job.budget, job.items)
     tell("training", 0, None)
     classifier = job.trained(book)
@@ -111,9 +112,24 @@ def run(
     return Run(folder, classifier, made, book, second / INTERNAL if internal else None)
 
 
-def ledger_place(folder: str | Path) -> Path:
-    """Where the ledger of an artifact is, unless somebody says otherwise."""
-    return Path(f"{folder}.ledger")
+def ledger_place(folder: str | Path, chosen: str | Path | None = None) -> Path:
+    """Where the ledger of an artifact is: beside it, unless somebody says otherwise.
+
+    Raises
+    ------
+    DataError
+        If that is in the folder, which is replaced as a whole: what was paid would be
+        forgotten.
+    """
+    place = Path(f"{folder}.ledger") if chosen is None else Path(chosen)
+    if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(folder)):
+        raise DataError(
+            str(place),
+            f"a ledger that is not in {folder}, which is handed on and replaced as a whole",
+            "one in it",
+            "Keep it elsewhere.",
+        )
+    return place
 
 
 def internal_place(folder: str | Path) -> Path:
