@@ -73,9 +73,22 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
         compare_ways(CONFIG, WAYS, tmp_path / "all", on_progress=stop)
     before = Ledger(tmp_path / "all.ledger").entries()
     assert len(before) == 2 + 2 * 2 * 5
-    made = compare_ways(CONFIG, WAYS, tmp_path / "all", force=True)
+    made = compare_ways(CONFIG, WAYS, tmp_path / "all")
     assert made[0].ledger.entries()[: len(before)] == before
     assert len(made[0].ledger.entries()) == 3 + 3 * 2 * 5
+    with pytest.raises(DataError, match="one that exists"):  # it is finished now
+        compare_ways(CONFIG, WAYS, tmp_path / "all")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_is_somebody_elses_stays(force, tmp_path):
+    """Without force any other file is a reason to stop, with it only one in a way's folder."""
+    other = tmp_path / "all" / ("output-none" if force else "") / "thesis.txt"
+    other.parent.mkdir(parents=True)
+    other.write_text("mine")
+    with pytest.raises(DataError, match="thesis" if force else "one that exists"):
+        compare_ways(CONFIG, WAYS, tmp_path / "all", force=force)
+    assert other.read_text() == "mine" and not (tmp_path / "all.ledger").exists()
 
 
 def test_a_ledger_of_other_ways_is_refused(made, tmp_path):

@@ -128,6 +128,7 @@ def _made(
 ) -> list[Path]:
     """Train and measure in every way; the folders of the models."""
     from veracal.pipeline import compare_ways
+    from veracal.pipeline.comparing import is_begun
     from veracal.privacy.costs.statement import rounded_up
 
     whole = chosen.privacy.epsilon
@@ -135,6 +136,7 @@ def _made(
         f"Each of {len(ways)} methods has epsilon {rounded_up(whole / len(ways), 6)}; all "
         f"together {rounded_up(whole, 6)}."
     )
-    with _fitting.running(chosen, place, ledger, force=force) as (book, tell):
+    fine = force or is_begun(place, ways)
+    with _fitting.running(chosen, place, ledger, force=fine) as (book, tell):
         runs = compare_ways(chosen, ways, place, ledger=book, force=force, on_progress=tell)
     return [made.folder for made in runs]

@@ -88,12 +88,13 @@ def compare_ways(
     Everything that the comparison releases, all models and all figures, is within the config's
     epsilon and delta for whoever is in the records; the statement of every artifact says so.
     Whichever model is chosen by these figures needs no further budget. Interrupted, the same
-    call goes on, and nothing is charged twice.
+    call goes on from what is in the folder and the ledger, and nothing is charged twice.
     """
     tell = on_progress or silent
     check_ways(ways)
     folder = Path(out)
-    check_place(folder, force=force)
+    check_ways_places(folder, ways, force=force)
+    place = ledger_place(folder, ledger)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     tell("planning", 0, None)
@@ -104,11 +105,10 @@ def compare_ways(
         Job.of(each, records, watching(told)) for each, told in zip(shares, tells, strict=True)
     ]
     tell("charging", 0, None)
-    place = ledger_place(folder) if ledger is None else Path(ledger)
     items = together(item for job in jobs for item in job.items)
     book = ledger_for(place, budget, items)
     with no_surprises(folder):
-        folder.mkdir(exist_ok=force)
+        folder.mkdir(exist_ok=True)
     return tuple(
         _one(job, book, folder / way.folder, len(ways), told)
         for way, job, told in zip(ways, jobs, tells, strict=True)
@@ -120,6 +120,22 @@ def check_ways(ways: Sequence[Way]) -> None:
     if len(set(ways)) < 2 or len(set(ways)) < len(ways):
         named = ", ".join(map(str, ways)) or "none"
         raise ValueError(f"Expected two or more different methods, got {named}.")
+
+
+def check_ways_places(folder: Path, ways: Sequence[Way], *, force: bool) -> None:
+    """Refuse a folder that is somebody else's, before the work and not after it."""
+    if is_begun(folder, ways) or (force and folder.is_dir() and not folder.is_symlink()):
+        for way in ways:
+            check_place(folder / way.folder, force=True)
+    else:
+        check_place(folder, force=False)
+
+
+def is_begun(folder: Path, ways: Sequence[Way]) -> bool:
+    """Tell whether a folder holds some of the ways, not all, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return {each.name for each in folder.iterdir()} < {way.folder for way in ways}
 
 
 def share(config: Config, way: Way, ways: int, delta: float) -> Config:
