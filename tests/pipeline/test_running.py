@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from veracal.artifact import PrivateClassifier
+from veracal.artifact.folder import OURS
 from veracal.data import load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import BudgetError, DataError, LedgerError
@@ -228,6 +229,84 @@ def test_another_ledger_pays_for_no_measurement(made, tmp_path):
     with pytest.raises(DataError, match="was charged to"):
         measure_again(tmp_path / "model", ledger=made.ledger.path)
     assert len(other.ledger.entries()) == 11
+
+
+PATIENTS = SCHEMA.split("[groups")[0].replace(
+    'kind = "category"\nvalues = ["f", "m"]', 'kind = "unit"\nat_most = 2'
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # rows of one patient would be in training and in test
+        ('kind = "unit"\nat_most = 2', 'kind = "ignore"'),
+        ("upper = 100", "upper = 1000"),
+        ("classes = [0, 1]", "classes = [1, 0]"),
+    ],
+    ids=["unit", "bounds", "classes"],
+)
+def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_path):
+    path = tmp_path / "visits.toml"
+    path.write_text(PATIENTS)
+    rows = "".join(f"{20 + i % 60},p{i // 2},{int(i % 60 > 30)}\n" for i in range(400))
+    (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
+    made = run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
+    assert before in PATIENTS
+    path.write_text(PATIENTS.replace(before, after))
+    with pytest.raises(DataError, match="another schema"):
+        measure_again(tmp_path / "model")
+    assert Ledger(made.ledger.path).head == made.ledger.head
+    path.write_text(PATIENTS)
+    assert measure_again(tmp_path / "model").results.measured[-1].when == "later 1"
+
+
+def test_another_deal_of_records_than_was_trained_on_is_refused(tmp_path):
+    """With another key, people who were learnt from would be measured on, too."""
+    made = run(QUICK, tmp_path / "model")
+    path = tmp_path / "model" / "results.json"
+    path.write_text(path.read_text().replace('"seed": "veracal"', '"seed": "other"'))
+    with pytest.raises(DataError, match="other settings"):
+        measure_again(tmp_path / "model")
+    assert Ledger(made.ledger.path).head == made.ledger.head
+
+
+def test_records_that_are_elsewhere_now_are_measured_again(visits, tmp_path):
+    path = tmp_path / "visits.toml"
+    path.write_text(SCHEMA.replace('name = "visits"\n', ""))  # called after its file
+    run(visits, tmp_path / "model")
+    (tmp_path / "visits.csv").rename(tmp_path / "moved.csv")
+    again = measure_again(tmp_path / "model", source=str(tmp_path / "moved.csv"))
+    assert again.results.measured[-1].when == "later 1"
+
+
+def test_what_else_is_in_the_folder_is_not_lost_to_another_measurement(tmp_path):
+    made = run(QUICK, tmp_path / "model")
+    (tmp_path / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"'notes\.txt' in it"):
+        measure_again(tmp_path / "model")
+    assert (tmp_path / "model" / "notes.txt").read_text() == "mine"
+    assert Ledger(made.ledger.path).head == made.ledger.head
+
+
+@pytest.mark.parametrize("inside", ["model/run.ledger", "link/run.ledger", "model"])
+def test_a_ledger_is_not_kept_in_the_folder_that_is_replaced(inside, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    with pytest.raises(DataError, match="replaced as a whole"):
+        run(QUICK, tmp_path / "model", ledger=tmp_path / inside, force=True)
+    assert list((tmp_path / "model").iterdir()) == []
+
+
+def test_everything_in_an_artifact_is_declared_or_was_charged(visits, tmp_path):
+    """Of entirely other records the same answers of the ledger give the same bytes."""
+    made = run(visits, tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in made.folder.iterdir()}
+    assert set(before) == OURS - {"report-internal.html"}
+    rows = "".join(f"{99 - i % 7},{'mf'[i % 5 == 0]},{i % 2}\n" for i in range(91))
+    (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
+    run(visits, tmp_path / "model", force=True)
+    assert {path.name: path.read_bytes() for path in made.folder.iterdir()} == before
 
 
 def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):

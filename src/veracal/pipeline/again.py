@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from veracal.artifact import PrivateClassifier
+from veracal.artifact.folder import check_place
 from veracal.errors import DataError
 from veracal.pipeline.config import Config
 from veracal.pipeline.job import LATER, Job
@@ -39,34 +40,50 @@ def measure_again(
     ------
     BudgetError
         If no measurement is left.
+    DataError
+        If the ledger did not pay for this training: with another schema, key or share for
+        testing, people who were learnt from would be among those measured on.
     """
     tell = on_progress or silent
     folder = Path(folder)
     classifier = PrivateClassifier.load(folder)
+    check_place(folder, force=True)  # or it could not be written to after it was paid for
     known = results_of(folder)
     config = Config.from_entries(known.settings, where=f"{folder}: settings")
     if source is not None:
         config = replace(config, data=replace(config.data, source=source))
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    book = Ledger(ledger_place(folder) if ledger is None else Path(ledger))
-    check_history(book, known, folder)
+    if source is not None:  # called as before, wherever they are now
+        name = str(known.data.get("name"))
+        records = replace(records, whole=replace(records.whole, name=name))
+    book = Ledger(ledger_place(folder, ledger))
+    job = Job.of(config, records)
+    check_history(book, job, known, folder)
     tell("measuring again", 0, None)
     when = f"{LATER} {1 + sum(one.when.startswith(f'{LATER} ') for one in known.measured)}"
-    found = Job.of(config, records).asked(classifier, when, book)
+    found = job.asked(classifier, when, book)
     results = replace(known, measured=(*known.measured, found), ledger=ledger_facts(book))
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
     return Run(folder, classifier, results, book)
 
 
-def check_history(book: Ledger, known: Results, folder: Path) -> None:
-    """Refuse a ledger that did not pay for the artifact."""
-    hashes = {entry.hash for entry in book.entries()}
-    if known.ledger.get("head") not in hashes:
+def check_history(book: Ledger, job: Job, known: Results, folder: Path) -> None:
+    """Refuse a ledger that did not pay for the artifact, and records that it did not see."""
+    entries = book.entries()
+    if known.ledger.get("head") not in {entry.hash for entry in entries}:
         raise DataError(
             str(book.path),
             f"the ledger that {folder} was charged to",
             "another, or an older copy of it",
             "Name the right one.",
+        )
+    if job.request not in {entry.request for entry in entries}:
+        raise DataError(
+            job.records.whole.name,
+            f"records as {folder} was trained on, by the same schema and settings",
+            "another schema, or other settings",
+            "Use the schema as it was: figures of a test set that is dealt otherwise are not "
+            "covered by the guarantee.",
         )

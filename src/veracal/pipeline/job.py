@@ -71,17 +71,22 @@ class Job:
         told["data"] |= {"source": records.whole.name, "schema": written}
         return json.dumps(told, sort_keys=True, allow_nan=False).encode()
 
+    @property
+    def request(self) -> str:
+        """Id of the request to train, under which a ledger keeps the classifier."""
+        return f"{TRAINING} {hashlib.sha256(self.body).hexdigest()}"
+
     def trained(self, book: Ledger) -> PrivateClassifier:
         """The classifier that was paid for: fitted now, or as the ledger remembers it."""
-        config, body = self.config, self.body
+        config = self.config
         holder = Holder(self.records.train, book, part=TRAIN, version=config.data.version)
         kept = holder.fit_once(
             self.model,
             lambda fitted: packed(
                 PrivateClassifier.of(fitted, schema=self.records.schema, name=config.name)
             ),
-            request=f"{TRAINING} {hashlib.sha256(body).hexdigest()}",
-            body=body,
+            request=self.request,
+            body=self.body,
             purpose=TRAINING,
         )
         return unpacked(kept)
