@@ -4,7 +4,7 @@ Artifacts are attacked as strangers would: pickles in place of weights, headers 
 terabytes, files with holes, links and pipes, names that climb out, bytes flipped with and
 without new hashes, maps and schemas of other kinds. Every one is refused as an error of ours,
 quickly and without memory. Writing is stopped at every step: what was there stays, and nothing
-else.
+else. A folder with a file of somebody's is not replaced at all.
 """
 
 import json
@@ -14,6 +14,7 @@ import resource
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -120,6 +121,7 @@ MUTANTS: dict[str, Patches] = {
     "names that climb out": {f"{ARTIFACT}.manifest._checked_files": lambda files, where: files},
     "partial write": {f"{ARTIFACT}.classifier.write_folder": in_place},
     "old folder removed first": {f"{ARTIFACT}.classifier.write_folder": emptied_first},
+    "any folder replaced": {f"{ARTIFACT}.folder.check_place": lambda path, **settings: None},
 }
 SHA = manifest._sha
 
@@ -133,6 +135,7 @@ def run(subject: Patches, *, long: bool) -> str:
         tried = attacked(folder)
         flipped = flips(folder, 2_000 if long else 60)
         stopped = interrupted(folder)
+        spared(folder)
     return (
         f"{tried} attacks and {flipped} changed bytes refused, each within {SECONDS:g} s and "
         f"{BYTES >> 20} MiB, none ran code; {stopped} interrupted writes left nothing behind"
@@ -243,15 +246,26 @@ def interrupted(folder: Path) -> int:
             place = folder / f"stopped {force} {at}"
             if force:
                 place.mkdir()
-                (place / "old").write_text("precious")
+                (place / "report.html").write_text("old")
             if stops(lambda p=place, f=force: made.save(p, force=f), at):
                 count += 1
                 left = {p.name for p in place.iterdir()} if place.exists() else set()
-                whole = {"old"} if force else set()
+                whole = {"report.html"} if force else set()
                 assert left in (whole, {WEIGHTS, MODEL}), f"half an artifact: {left}"
                 hidden = [p.name for p in folder.iterdir() if p.name.startswith(".")]
                 assert not hidden, f"left behind: {hidden}"
     return count
+
+
+def spared(folder: Path) -> None:
+    """Ask for a model in the place of a folder that somebody keeps a file in."""
+    place = folder / "somebody's"
+    classifier().save(place)
+    (place / "run.ledger").write_text("precious")
+    with suppress(VeracalError):
+        classifier().save(place, force=True)
+    left = place / "run.ledger"
+    assert left.exists() and left.read_text() == "precious", "a file of somebody's is gone"
 
 
 def stops(work: Callable[[], object], at: int) -> bool:
