@@ -63,6 +63,14 @@ def test_what_is_unbounded_is_null_in_json_and_said_in_words():
     assert made.to_json()["epsilon"] is None
     json.dumps(made.to_json(), allow_nan=False)
     assert "epsilon = unbounded" in made.text()
+    assert "Nothing bounds how well anybody" in made.text()
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 60.0])
+def test_it_claims_no_more_than_its_epsilon(made, epsilon):
+    """At 60 anybody may be able to tell."""
+    text = replace(made, epsilon=epsilon).text()
+    assert "That bounds how well anybody" in text and "Nobody" not in text
 
 
 @pytest.mark.parametrize(

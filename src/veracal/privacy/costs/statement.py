@@ -110,9 +110,10 @@ class Statement:
         rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
         pure = f"epsilon = {rounded_up(self.epsilon)}"
         cost = pure if self.delta == 0 else f"{pure}, delta = {rounded_up(self.delta, 3)}"
+        bound = "That" if math.isfinite(self.epsilon) else "Nothing"
         return (
             f"This release is differentially private for one {self.unit}{rows}: {cost}. "
-            "Nobody who sees it can tell well whether it was made "
+            f"{bound} bounds how well anybody who sees it can tell whether it was made "
             f"{_NEIGHBORS[self.relation].format(unit=self.unit)} ({self.relation})."
         )
 
