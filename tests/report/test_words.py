@@ -7,10 +7,10 @@ import pytest
 
 from veracal.data import Estimate
 from veracal.errors import DataError
-from veracal.report import words
+from veracal.report import charts, tables, words
 from veracal.report.results import Measured, Results
 from veracal.report.tables import sureness
-from veracal.report.told import WIDE, estimate, gap, number
+from veracal.report.told import WIDE, estimate, gap, number, possible
 from veracal.report.writing import between, flat, visible
 
 
@@ -120,14 +120,31 @@ def test_the_surest_bin_is_judged_by_its_interval(top, verdict):
     assert first.before == "not measured"
 
 
-def test_a_lower_bin_may_be_surer_than_it_says():
+def test_a_lower_bin_may_be_right_more_often_than_it_says():
     unknown, right = told(None, None, None), told(0.95, 0.91, 0.99)
     figures = {"overall": {"curve": curve(*[unknown] * 8, right, unknown)}}
     rows = words.sureness(made(measured=(Measured("after", "", figures),)))
     assert [row.verdict for row in rows][:2] == [
         "too few records to tell",
-        "surer than it says",
+        "right more often than it says",
     ]
+
+
+@pytest.mark.parametrize(("classes", "first"), [(2, 0.4), (3, 0.3), (10, 0.0), (0, 0.0)])
+def test_bins_that_no_record_can_be_in_are_not_shown(classes, first):
+    """Of k probabilities that sum to 1 the largest is 1/k at least; exactly 1/k may occur."""
+    right = told(0.5, 0.4, 0.6)
+    figures = {"overall": {"curve": curve(*[right] * 10)}}
+    found = made(
+        measured=(Measured("after", "", figures),),
+        data={"classes": [str(i) for i in range(classes)]},
+    )
+    assert possible(found, "after")[0].low == pytest.approx(first)
+    assert possible(found, "after")[-1].high == 1.0
+    rows = tables.reliability(found).rows
+    assert rows[0][0].startswith(f"{first:.2f}") and len(rows) == round(10 * (1 - first))
+    for name in ("reliability", "histogram"):
+        assert len(charts.charts(found)[name]["data"]["values"]) == len(rows)
 
 
 def test_the_headline_claims_nothing_from_a_wide_interval():

@@ -5,7 +5,7 @@ from typing import Any
 
 from veracal.data import Estimate
 from veracal.report.results import Results
-from veracal.report.told import Bin, curve, figure, group_names, is_wide
+from veracal.report.told import Bin, figure, group_names, is_wide, possible
 from veracal.report.writing import visible
 
 Spec = dict[str, Any]
@@ -60,7 +60,7 @@ def charts(results: Results) -> dict[str, Spec]:
 def reliability(results: Results) -> Spec | None:
     """Share of right predictions against confidence, with intervals."""
     said = "Reliability diagram: share of right predictions against confidence, with intervals."
-    return diagram({when: curve(results.when(when)) for when in SIDES}, said)
+    return diagram({when: possible(results, when) for when in SIDES}, said)
 
 
 def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
@@ -123,7 +123,7 @@ def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
 def histogram(results: Results) -> Spec | None:
     """Noisy number of records in each bin of confidence."""
     said = "Histogram of confidence: records in each bin, with noise."
-    return bars({when: curve(results.when(when)) for when in SIDES}, "records, about", said)
+    return bars({when: possible(results, when) for when in SIDES}, "records, about", said)
 
 
 def bars(sides: Mapping[str, Sequence[Bin]], title: str, said: str) -> Spec | None:

@@ -10,12 +10,12 @@ from veracal.report.results import Measured, Results
 from veracal.report.told import (
     FIGURES,
     cost,
-    curve,
     figure,
     gap,
     group_names,
     mapping,
     number,
+    possible,
     single,
 )
 from veracal.report.writing import (
@@ -91,7 +91,7 @@ def reliability(results: Results) -> Table | None:
             interval(each.accuracy),
         )
         for when in _SIDES
-        for each in curve(results.when(when))
+        for each in possible(results, when)
     ]
     heads = ("confidence in", "side", "records", "mean confidence", "right", "interval")
     return Table("Bins of the reliability diagram", heads, tuple(rows)) if rows else None
@@ -170,7 +170,7 @@ def ledger(results: Results) -> Table:
         (*(_plain(item.get(name)) for name in names), *(_price(item) if priced else ()))
         for item in items
     )
-    return Table("Everything that was charged", tuple(heads), rows)
+    return Table("Everything that was planned, and how often it was used", tuple(heads), rows)
 
 
 def _price(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -98,6 +98,17 @@ def curve(measured: Measured | None) -> tuple[Bin, ...]:
     )
 
 
+def possible(results: Results, when: str) -> tuple[Bin, ...]:
+    """Bins of a released curve in which a record can be at all.
+
+    The surest of k classes has a probability of 1/k at least. What is counted below is noise,
+    and looks like records that cannot be.
+    """
+    classes = results.data.get("classes")
+    least = 1 / len(classes) if isinstance(classes, list | tuple) and classes else 0.0
+    return tuple(each for each in curve(results.when(when)) if each.high >= least - 1e-9)
+
+
 def group_names(results: Results) -> tuple[str, ...]:
     """Groups that were told apart in any measurement, in their order."""
     names: dict[str, None] = {}

@@ -141,7 +141,7 @@ def _verdict(found: Bin | None) -> str:
         return UNTOLD
     if right.high < found.low:
         return "too sure"
-    return "surer than it says" if right.low > found.high else "fits what it says"
+    return "right more often than it says" if right.low > found.high else "fits what it says"
 
 
 def headline(results: Results) -> tuple[str, ...]:
