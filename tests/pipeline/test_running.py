@@ -20,7 +20,10 @@ from veracal.pipeline.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
+from veracal.pipeline.job import Job
+from veracal.pipeline.steps import loaded
 from veracal.privacy import Ledger, Repeated, epsilon_for
+from veracal.privacy.descent.sampling import Poisson
 from veracal.report.results import Results
 
 QUICK = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
@@ -74,10 +77,39 @@ def test_run_again_it_is_the_same_and_costs_nothing(made):
     assert again.ledger.head == made.ledger.head
 
 
-def test_two_runs_have_the_same_split_and_other_noise(made, tmp_path):
-    other = run(QUICK, tmp_path / "model")
-    assert (other.classifier.weights.coef != made.classifier.weights.coef).all()
-    assert other.results.measured != made.results.measured
+def test_two_runs_have_the_same_split_and_other_batches_and_noise(tmp_path):
+    """Batches that could be foretold would void the amplification that is counted on."""
+    batch, drawn, seen = Poisson.batch, [], []
+
+    def noted(self, n, rng):
+        drawn.append(batch(self, n, rng))
+        return drawn[-1]
+
+    def begun(config, records, on_step=None):
+        seen.append(records)
+        return Job.of(config, records, on_step)
+
+    with (
+        mock.patch.object(Poisson, "batch", noted),
+        mock.patch("veracal.pipeline.running.Job", mock.Mock(of=begun)),
+    ):
+        one, other = (run(QUICK, tmp_path / name) for name in ("one", "other"))
+    for part in ("train", "test"):
+        first, second = (getattr(records, part) for records in seen)
+        np.testing.assert_array_equal(first.X, second.X)
+    half = len(drawn) // 2
+    assert half == 50 and not any(map(np.array_equal, drawn[:half], drawn[half:]))
+    assert (other.classifier.weights.coef != one.classifier.weights.coef).all()
+    assert other.results.measured != one.results.measured
+
+
+def test_another_key_deals_otherwise():
+    first, other = (
+        loaded(replace(QUICK, data=DataConfig("breast-cancer", seed=s))) for s in "ab"
+    )
+    assert len(first.train) + len(first.test) == len(other.train) + len(other.test)
+    shared = {row.tobytes() for row in first.test.X} & {row.tobytes() for row in other.test.X}
+    assert 0 < len(shared) < len(first.test) / 2
 
 
 @pytest.mark.parametrize(
