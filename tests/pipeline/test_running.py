@@ -22,6 +22,7 @@ from veracal.pipeline.config import (
 )
 from veracal.pipeline.job import Job
 from veracal.pipeline.steps import loaded
+from veracal.pipeline.telling import files_of
 from veracal.privacy import Ledger, Repeated, epsilon_for
 from veracal.privacy.descent.sampling import Poisson
 from veracal.report.results import Results
@@ -296,9 +297,19 @@ def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_p
 def test_another_deal_of_records_than_was_trained_on_is_refused(tmp_path):
     """With another key, people who were learnt from would be measured on, too."""
     made = run(QUICK, tmp_path / "model")
-    path = tmp_path / "model" / "results.json"
-    path.write_text(path.read_text().replace('"seed": "veracal"', '"seed": "other"'))
+    settings = replace(QUICK, data=replace(QUICK.data, seed="other")).to_json()
+    other = replace(made.results, settings=settings)
+    made.classifier.save(made.folder, more=files_of(other), force=True)
     with pytest.raises(DataError, match="other settings"):
+        measure_again(tmp_path / "model")
+    assert Ledger(made.ledger.path).head == made.ledger.head
+
+
+def test_results_that_were_changed_get_no_new_hash(tmp_path):
+    made = run(QUICK, tmp_path / "model")
+    path = tmp_path / "model" / "results.json"
+    path.write_text(path.read_text().replace('"private": true', '"private": 1234'))
+    with pytest.raises(DataError, match="was changed"):
         measure_again(tmp_path / "model")
     assert Ledger(made.ledger.path).head == made.ledger.head
 

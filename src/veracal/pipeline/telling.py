@@ -8,7 +8,7 @@ from typing import Any
 
 from veracal import __version__
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.folder import read_file
+from veracal.artifact.manifest import read_listed, read_manifest
 from veracal.errors import MissingExtraError
 from veracal.pipeline.job import Job, today
 from veracal.pipeline.steps import TEST, TRAIN
@@ -125,8 +125,9 @@ def files_of(made: Results) -> dict[str, bytes]:
 
 
 def results_of(folder: Path) -> Results:
-    """The results of an artifact."""
-    content = read_file(folder, RESULTS, MOST)
+    """The results of an artifact, as its hashes say that they were written."""
+    _, files = read_manifest(folder)
+    content = read_listed(folder, RESULTS, files, MOST)
     return Results.from_bytes(content, str(folder / RESULTS))
 
 
