@@ -9,7 +9,7 @@ import pytest
 
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import OURS
-from veracal.data import load
+from veracal.data import Schema, load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import BudgetError, DataError, LedgerError
 from veracal.pipeline import Config, measure_again, run
@@ -285,13 +285,22 @@ def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_p
     rows = "".join(f"{20 + i % 60},p{i // 2},{int(i % 60 > 30)}\n" for i in range(400))
     (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
     made = run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
-    assert before in PATIENTS
-    path.write_text(PATIENTS.replace(before, after))
-    with pytest.raises(DataError, match="another schema"):
-        measure_again(tmp_path / "model")
-    assert Ledger(made.ledger.path).head == made.ledger.head
-    path.write_text(PATIENTS)
+    path.write_text("nothing that anybody reads: the artifact has the schema")
     assert measure_again(tmp_path / "model").results.measured[-1].when == "later 1"
+    model, files = PrivateClassifier.load(made.folder), {}
+    for name in ("results.json", "MODEL_CARD.md", "report.html"):
+        files[name] = (made.folder / name).read_bytes()
+    kept = Schema.from_toml(PATIENTS)
+    changed = Schema.from_toml(PATIENTS.replace(before, after))
+    assert kept.to_toml() == model.manifest.schema != changed.to_toml()
+    manifest = replace(model.manifest, schema=changed.to_toml())
+    PrivateClassifier(model.weights, model.map, manifest).save(
+        made.folder, more=files, force=True
+    )
+    head = Ledger(made.ledger.path).head
+    with pytest.raises(DataError):
+        measure_again(tmp_path / "model")
+    assert Ledger(made.ledger.path).head == head
 
 
 def test_another_deal_of_records_than_was_trained_on_is_refused(tmp_path):
@@ -402,3 +411,33 @@ def test_progress_tells_every_step_of_training(tmp_path):
         "loading", "planning", "charging", "training",
         "measuring before", "measuring after", "reporting",
     ]  # fmt: skip
+
+
+def test_an_artifact_does_not_tell_where_files_are(visits, tmp_path):
+    made = run(visits, tmp_path / "model")
+    for path in made.folder.iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes(), path.name
+    assert made.results.settings["data"]["source"] == "visits.csv"
+
+
+def test_the_table_of_an_artifact_is_found_beside_it_or_named(visits, tmp_path, monkeypatch):
+    run(visits, tmp_path / "model")
+    (tmp_path / "visits.toml").unlink()  # the artifact has the schema
+    assert len(measure_again(tmp_path / "model").results.measured) == 3
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "visits.csv").rename(tmp_path / "elsewhere" / "moved.csv")
+    with pytest.raises(DataError, match="--data"):
+        measure_again(tmp_path / "model")
+    moved = str(tmp_path / "elsewhere" / "moved.csv")
+    assert len(measure_again(tmp_path / "model", source=moved).results.measured) == 4
+
+
+def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
+    config = replace(QUICK, recalibration=RecalibrationConfig("none"))
+    made = run(config, tmp_path / "model")
+    assert [one.when for one in made.results.measured] == ["after"]
+    assert made.results.measured[0].figures["micro_epsilon"] == 999_999  # of 3,000,000, thrice
+    page = (made.folder / "report.html").read_text().split("<script")[0]
+    assert "efore the repair" not in page and "<fieldset>" not in page
+    again = measure_again(tmp_path / "model")
+    assert [one.when for one in again.results.measured] == ["after", "later 1"]

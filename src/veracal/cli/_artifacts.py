@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.manifest import NAME, read_listed, read_manifest
+from veracal.artifact.manifest import NAME, read_manifest
 from veracal.calibration.maps.files import from_json
 from veracal.cli import _methods, _show
 from veracal.cli._figures import interval, number
@@ -16,11 +16,11 @@ from veracal.data.sets.builtin import SCHEMAS
 from veracal.data.sets.catalog import entry
 from veracal.errors import DataError, VeracalError
 from veracal.pipeline.steps import TEST
+from veracal.pipeline.telling import RESULTS, results_of
 from veracal.privacy import Ledger
 from veracal.privacy.costs.statement import rounded_up
-from veracal.report.results import MOST, Measured, Results
+from veracal.report.results import Measured, Results
 
-RESULTS = "results.json"
 REPORT = "report.html"
 FIGURES = ("accuracy", "ece", "brier")
 
@@ -99,9 +99,9 @@ def read_results(folder: Path) -> Results:
             "one without",
             "Name another, or measure it with 'veracal evaluate MODEL --data TABLE'.",
         )
-    where = str(folder / RESULTS)
-    results = Results.from_bytes(read_listed(folder, RESULTS, files, MOST), where)
-    facts(results, where)  # a figure that cannot be shown is told here, and not half-way
+    results = results_of(folder)
+    # A figure that cannot be shown is told here, and not half-way.
+    facts(results, str(folder / RESULTS))
     return results
 
 

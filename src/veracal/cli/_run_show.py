@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from veracal.pipeline import Run
     from veracal.pipeline.running import OnProgress
 
-_WIDE = 0.5  # an interval of the accuracy that tells nobody anything
+_WIDE = 0.2  # an interval of the accuracy in which a report finds nothing to tell
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def show(made: "Run", *, whole: bool) -> None:
     title = f"{made.folder.name}: a private classifier"
     console.print(_show.table(title, ("", ""), list(_lines(made, told))))
     sides = told["measured"]
-    console.print(_sides(sides["before"], sides["after"]))
+    console.print(_sides(sides))
     text = told["text"] if whole else "\n\n".join(told["text"].split("\n\n")[:2])
     typer.echo("\n" + _show.visible(text, keep="\n"))
     _advise(sides["after"], made.folder)
@@ -105,18 +105,22 @@ def _later(made: "Run") -> str:
     return f"which has paid for {_show.counted(left, 'more measurement')}"
 
 
-def _sides(before: Mapping[str, Any], after: Mapping[str, Any]) -> object:
-    """Figures of both sides of the map."""
-    level = next(iter(before.values())).level
-    ends = f"{level:.0%} interval"
-    heads = ("figure", "before", ends, "after", f"{ends} ")
-    rows = [
-        (name, number(one.value), interval(one), number(two.value), interval(two))
-        for name, one in before.items()
-        if (two := after.get(name)) is not None
-    ]
+def _sides(measured: Mapping[str, Mapping[str, Any]]) -> object:
+    """Figures of both sides of the map, or of the model alone where there is no map."""
+    sides = {when: measured[when] for when in ("before", "after") if when in measured}
+    after = measured["after"]
+    ends = f"{next(iter(after.values())).level:.0%} interval"
+    heads = ["figure"]
+    for i, when in enumerate(sides):  # blanks make headings different
+        heads += [when, ends + " " * i]
+    rows = []
+    for name in after:
+        found = [side[name] for side in sides.values() if name in side]
+        cells = [cell for one in found for cell in (number(one.value), interval(one))]
+        rows += [(name, *cells)] if len(found) == len(sides) else []
     note = "Released with noise, on records that nobody trained on; intervals count the noise."
-    return _show.table("before and after the map", heads, rows, right=heads[1:], note=note)
+    title = "before and after the map" if len(sides) > 1 else "figures"
+    return _show.table(title, heads, rows, right=heads[1:], note=note)
 
 
 def _advise(after: Mapping[str, Any], folder: Path) -> None:

@@ -31,7 +31,8 @@ def measure_again(
     folder : path
         An artifact that :func:`~veracal.pipeline.run` made.
     source : str, optional
-        The file of records, if it is elsewhere now.
+        The file of records. By default one of its name here, or beside the artifact, which
+        does not tell where files were.
     ledger : path, optional
         By default beside the folder, with ``.ledger`` after its name.
     on_progress : callable, optional
@@ -50,13 +51,14 @@ def measure_again(
     check_place(folder, force=True)  # or it could not be written to after it was paid for
     known = results_of(folder)
     config = Config.from_entries(known.settings, where=f"{folder}: settings")
-    if source is not None:
-        config = replace(config, data=replace(config.data, source=source))
+    schema = None
+    if config.data.schema is not None:  # a file, and not a built-in set
+        schema, place = classifier.schema, source or found_near(folder, config.data.source)
+        config = replace(config, data=replace(config.data, source=place))
     tell("loading", 0, None)
-    records = loaded(config, lambda done, total: tell("loading", done, total))
-    if source is not None:  # called as before, wherever they are now
-        name = str(known.data.get("name"))
-        records = replace(records, whole=replace(records.whole, name=name))
+    records = loaded(config, lambda done, total: tell("loading", done, total), schema)
+    name = str(known.data.get("name"))  # called as before, wherever they are now
+    records = replace(records, whole=replace(records.whole, name=name))
     book = Ledger(ledger_place(folder, ledger))
     job = Job.of(config, records)
     check_history(book, job, known, folder)
@@ -67,6 +69,19 @@ def measure_again(
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
     return Run(folder, classifier, results, book)
+
+
+def found_near(folder: Path, name: str) -> str:
+    """A table by its name: here, or beside an artifact."""
+    for place in (Path(name), folder.parent / name):
+        if place.exists():
+            return str(place)
+    raise DataError(
+        name,
+        f"the table that {folder} was made of, in this folder or beside the model",
+        "nothing of that name",
+        "Say where it is, with --data on the command line.",
+    )
 
 
 def check_history(book: Ledger, job: Job, known: Results, folder: Path) -> None:

@@ -163,7 +163,7 @@ def _one(job: Job, book: Ledger, folder: Path, ways: int, tell: OnProgress) -> R
     tell("training", 0, None)
     classifier = job.trained(book)
     measured = []
-    for when in ("before", "after"):
+    for when in job.config.sides:
         tell(f"measuring {when}", 0, None)
         measured.append(job.asked(classifier, when, book))
     covers = (*COVERS, f"the other models of this comparison of {ways}, and their figures")

@@ -142,8 +142,8 @@ class MeasurementConfig:
     Attributes
     ----------
     later : int
-        Measurements that may follow those before and after the map. All of them cost the
-        same, and together the whole epsilon.
+        Measurements that may follow those before and after the map (or the one, without a
+        map). All of them cost the same, and together the whole epsilon.
     bins : int
         Of the calibration error and of the curve.
     group : str or None
@@ -180,6 +180,11 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What is measured first: before and after the map, or once where there is none."""
+        return ("after",) if self.recalibration.method == "none" else ("before", "after")
 
     @classmethod
     def load(cls, path: str | Path, *, epsilon: float | None = None) -> "Config":

@@ -98,7 +98,7 @@ def run(
     tell("training", 0, None)
     classifier = job.trained(book)
     measured, dates = [], dates_of(folder)
-    for when in ("before", "after", *job.later(book)):
+    for when in (*config.sides, *job.later(book)):
         tell(f"measuring {when}", 0, None)
         measured.append(job.asked(classifier, when, book, dates.get(when)))
     tell("reporting", 0, None)

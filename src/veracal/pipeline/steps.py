@@ -41,8 +41,17 @@ class Loaded:
         return self.parts.test
 
 
-def loaded(config: Config, progress: Progress | None = None) -> Loaded:
+def loaded(
+    config: Config, progress: Progress | None = None, schema: Schema | None = None
+) -> Loaded:
     """Load the records and deal them to parts, by a public key.
+
+    Parameters
+    ----------
+    config : Config
+    progress : callable, optional
+    schema : Schema, optional
+        In place of the file that the config names.
 
     Raises
     ------
@@ -50,7 +59,8 @@ def loaded(config: Config, progress: Progress | None = None) -> Loaded:
         If the number of records is not declared: nothing can be planned without it.
     """
     chosen = config.data
-    schema = None if chosen.schema is None else Schema.load(chosen.schema)
+    if schema is None and chosen.schema is not None:
+        schema = Schema.load(chosen.schema)
     whole = load(chosen.source, schema=schema, progress=progress)
     if whole.size is None:
         raise DataError(
@@ -96,7 +106,7 @@ def measurement(config: Config, records: Loaded) -> MeasurementPlan:
                 "Declare it in the schema, under [groups.NAME].",
             )
         names = groups[chosen.group].names
-    each = micro(config.privacy.epsilon) // (2 + chosen.later)
+    each = micro(config.privacy.epsilon) // (len(config.sides) + chosen.later)
     return plan_measurement(
         micro_epsilon=each,
         figures=FIGURES,  # type: ignore[arg-type]
@@ -108,7 +118,7 @@ def measurement(config: Config, records: Loaded) -> MeasurementPlan:
 
 def planned(config: Config, model: Any, plan: MeasurementPlan, budget: Budget) -> list[Item]:
     """Everything that will be charged."""
-    times = 2 + config.measurement.later
+    times = len(config.sides) + config.measurement.later
     asked = plan.items(budget.relation, budget.unit, TEST)
     return together(
         [
@@ -137,7 +147,8 @@ def ledger_for(place: Path, budget: Budget, items: Sequence[Item]) -> Ledger:
     if not os.path.lexists(place):
         return open_ledger(place, budget, kind="plan", plan=items, parts=(TRAIN, TEST))
     ledger = Ledger(place)
-    if ledger.budget != budget or [item for item, _ in ledger.planned()] != list(items):
+    there = [item for item, _ in ledger.planned()]
+    if ledger.budget != budget or sorted(there, key=repr) != sorted(items, key=repr):
         raise LedgerError(
             f"{place} was opened for another run: other settings, or another budget. Name "
             "another ledger only if these are other people's records; otherwise run with the "

@@ -10,6 +10,7 @@ from veracal import __version__
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.manifest import read_listed, read_manifest
 from veracal.errors import MissingExtraError
+from veracal.pipeline.config import Config
 from veracal.pipeline.job import Job, today
 from veracal.pipeline.steps import TEST, TRAIN
 from veracal.privacy import (
@@ -64,10 +65,19 @@ def results(
         model={**config.to_json()["model"], "kind": config.model.kind},
         map=classifier.map_.to_json(),
         measured=measured,
-        settings=config.to_json(),
+        settings=published(config),
         versions=versions(),
         not_measured=NOT_MEASURED,
     )
+
+
+def published(config: Config) -> dict[str, Any]:
+    """Every choice, but not where files are: that tells of a machine, and of nothing else."""
+    told = config.to_json()
+    for name in ("source", "schema"):
+        if told["data"][name] is not None:
+            told["data"][name] = Path(told["data"][name]).name
+    return told
 
 
 def promised(book: Ledger, covers: tuple[str, ...]) -> Statement:

@@ -71,12 +71,12 @@ def sureness(results: Results) -> Table:
     """The sure end of the curve, in words; no rows where nothing can be told."""
     found = words.sureness(results)
     rows = found if any(each.told for each in found) else ()
+    caption = "How often it is right when it says it is sure"
+    if results.when("before") is None:
+        heads: tuple[str, ...] = ("it says it is sure to", "right", "verdict")
+        return Table(caption, heads, tuple((r.says, r.after, r.verdict) for r in rows))
     heads = ("it says it is sure to", "right before the repair", "right after it", "verdict")
-    return Table(
-        "How often it is right when it says it is sure",
-        heads,
-        tuple((each.says, each.before, each.after, each.verdict) for each in rows),
-    )
+    return Table(caption, heads, tuple((r.says, r.before, r.after, r.verdict) for r in rows))
 
 
 def reliability(results: Results) -> Table | None:

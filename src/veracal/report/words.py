@@ -163,7 +163,8 @@ def _surest(results: Results) -> str:
             f"{said}, nobody can tell yet how often it is right: there are too few records for "
             "so much noise."
         )
-    return f"{said}, {_is_right(last.get('after'))}. {_was_right(last.get('before'))}."
+    earlier = f" {_was_right(last.get('before'))}." if results.when("before") else ""
+    return f"{said}, {_is_right(last.get('after'))}.{earlier}"
 
 
 def _is_right(found: Bin | None) -> str:

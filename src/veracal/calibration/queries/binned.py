@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,10 +32,13 @@ class ByBin(ABC):
     inverse: float
     groups: Groups | None
 
+    what: ClassVar[str]
+
     @property
-    @abstractmethod
     def name(self) -> str:
-        """What is asked."""
+        """What is asked, and whether by bin and by group."""
+        by_bin = " by bin" if self.bins.count > 1 else ""
+        return self.what + by_bin + ("" if self.groups is None else " by group")
 
     @property
     @abstractmethod
@@ -102,7 +105,7 @@ class BinnedGap(ByBin):
     groups: Groups | None = None
     bits: int = 20
 
-    name = "gaps by bin"
+    what = "gaps"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
@@ -144,7 +147,7 @@ class CorrectWrong(ByBin):
     inverse: float = 1.0
     groups: Groups | None = None
 
-    name = "correct and wrong by bin"
+    what = "correct and wrong"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
@@ -185,7 +188,7 @@ class AbsoluteGaps(BinnedGap, NotASum):
     same holds for all answers together in the L1 norm.
     """
 
-    name = "absolute gaps"
+    what = "absolute gaps"
 
     @property
     def entries(self) -> int:
