@@ -26,6 +26,19 @@ epsilon = 8
 [model]
 epochs = {epochs}
 """
+LOSING = """\
+import signal, time, typer
+try:
+    for _ in range(TIMES):
+        signal.raise_signal(signal.SIGINT)
+except BaseException:
+    pass
+app = typer.Typer()
+@app.command()
+def fit() -> None:
+    time.sleep(5)
+    print("went on")
+"""
 
 
 @pytest.fixture
@@ -60,6 +73,20 @@ def test_control_c_while_it_trains(command, tmp_path):
     assert len(err.splitlines()) == 1 and "Traceback" not in err
     assert left(tmp_path) <= {"model.ledger", "model.ledger-wal", "model.ledger-shm"}
     assert Ledger("model.ledger").entries() == ()  # the training was not finished
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 130), (2, -signal.SIGINT)])
+def test_control_c_that_a_compiled_module_would_lose(times, code, tmp_path):
+    """While a module is imported: no error of that module's, and no going on."""
+    (tmp_path / "losing.py").write_text(LOSING.replace("TIMES", str(times)))
+    main = (
+        "import sys, veracal.cli as cli; sys.path.insert(0, '.'); "
+        "cli.COMMANDS = {'fit': 'losing'}; cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", main, "fit"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == code and "Traceback" not in done.stderr and not done.stdout
 
 
 def limited(size):

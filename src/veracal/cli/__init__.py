@@ -1,9 +1,11 @@
 """The command line: parse, call one library function, print."""
 
 import importlib
+import signal
 import sys
+import threading
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Annotated
 
 import click
@@ -89,9 +91,29 @@ def veracal(
     """
 
 
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Stop, on Ctrl-C, once no module is being imported.
+
+    Compiled modules turn an exception that meets their import into an error of their own, or
+    lose it, and the command would go on. Who presses it a second time does not wait.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            signal.signal(signal.SIGALRM, _interrupted)  # to be called again soon
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            return
+        frame = frame.f_back
+    signal.signal(signal.SIGINT, _interrupted)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line: 0 done, 1 an error we foresaw, 2 wrong usage."""
     prepare_streams()
+    ours = threading.current_thread() is threading.main_thread()
+    if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         app(prog_name="veracal")
     except VeracalError as error:
