@@ -323,3 +323,10 @@ def test_wrong_requests(visits: Path, tmp_path: Path) -> None:
         draft(tmp_path / "e.csv")
     with pytest.raises(DataError, match="nothing at that path"):
         draft(tmp_path / "gone.csv")
+
+
+def test_a_long_list_of_columns_says_that_it_goes_on(tmp_path):
+    names = [f"column_{i}" for i in range(16)]
+    (tmp_path / "w.csv").write_text(",".join(names) + "\n" + ",".join("1" * 16) + "\n")
+    with pytest.raises(DataError, match=r"'column_11', …, 'column_15', found 'y'"):
+        draft(tmp_path / "w.csv", target="y")

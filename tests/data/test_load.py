@@ -534,3 +534,14 @@ def test_an_error_while_the_parser_reads_ahead_ends_the_process_in_order(tmp_pat
     command = [sys.executable, "-c", SLOW]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"), [(3, r"only 'x0', 'x1', 'x2'\."), (10, r"'x0', .*'x7' and 2 more\.")]
+)
+def test_a_column_that_is_absent_from_many(columns, found, tmp_path):
+    names = [f"x{i}" for i in range(columns)]
+    (tmp_path / "w.csv").write_text(",".join(names) + "\n" + ",".join("1" * columns) + "\n")
+    schema = Schema({**{name: Number(0, 1) for name in names}, "y": Target(("no", "yes"))})
+    with pytest.raises(DataError, match=f"expected a column 'y', found {found}"):
+        load(tmp_path / "w.csv", schema=schema)

@@ -112,6 +112,8 @@ def _roles(
     for name in (*groups, *(word for word in (target, unit) if word is not None)):
         if name not in profiles:
             known = ", ".join(map(repr, list(profiles)[:12]))
+            if len(profiles) > 12:
+                known += f", …, {list(profiles)[-1]!r}"  # where the target often is
             raise DataError(
                 str(path), f"a column among {known}", repr(name), "Check the spelling."
             )

@@ -151,9 +151,17 @@ def check_columns(
         raise DataError(
             where,
             f"a column {absent[0]!r}",
-            f"only {', '.join(map(repr, list(names)[:8]))}"[:200],
+            f"{'' if len(names) > 8 else 'only '}{_listed(list(names), 8)}",
             "Correct the schema or the table.",
         )
+
+
+def _listed(names: list[str], most: int) -> str:
+    """The first names, shortened, and how many more there are."""
+    shown = ", ".join(
+        repr(name if len(name) <= 40 else f"{name[:40]}…") for name in names[:most]
+    )
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def join_vectors(frame: pl.DataFrame, schema: Schema, where: str) -> pl.DataFrame:
