@@ -178,3 +178,10 @@ def test_places_that_cannot_be_written_to(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(DataError, match="a new folder"):
         classifier().save(tmp_path / "link", force=True)
+
+
+def test_the_folder_somebody_is_in_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(classifier().save(tmp_path / "a"))
+    with pytest.raises(DataError, match="the one this command runs in"):
+        classifier().save("../a", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

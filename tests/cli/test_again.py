@@ -73,3 +73,14 @@ def test_what_is_not_there_costs_nothing(run, home, monkeypatch, words, said):
 def test_a_file_of_predictions_has_no_run(run):
     code, out, err = run("evaluate", "predictions.npz", "--again")
     assert code == 1 and not out and len(err.splitlines()) == 1
+
+
+def test_a_ledger_that_was_moved_can_be_named(run, tmp_path, monkeypatch):
+    write_model(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("model.ledger").rename("paid.ledger")
+    code, out, err = run("evaluate", "model", "--again")
+    assert code == 1 and not out and "with --ledger" in err and len(err.splitlines()) == 1
+    assert not Path("model.ledger").exists()
+    code, out, err = run("evaluate", "model", "--again", "--ledger", "paid.ledger")
+    assert code == 0 and "later 1" in out, err

@@ -143,6 +143,7 @@ def test_options_come_before_the_config(run, visits):
         ((*FIT, "--model", "tree"), "--model"),
         ((*FIT, "--method", "magic"), "--method"),
         ((*FIT, "--bins", "0"), "--bins"),
+        ((*FIT, "--epsilon", "0.00001"), "at least 0.0004 for 4"),
         (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "brings its"),
     ],
 )
@@ -234,3 +235,13 @@ def test_the_examples_of_the_helps_work_one_after_the_other(run):
     for command in (saved, made):
         code, out, err = run(*command)
         assert code == 0 and "Comparable" in out, err
+
+
+def test_a_unit_without_a_bound_is_told_where_to_write_one(run, visits):
+    pl.read_csv("visits.csv").with_row_index("who").write_csv("visits.csv")
+    declared = SCHEMA.replace("[columns.age]", '[columns.who]\nkind = "unit"\n\n[columns.age]')
+    Path("visits.toml").write_text(declared)
+    before = left(visits)
+    code, out, err = run(*FIT, "--out", "model")
+    assert code == 1 and not out and "at_most = … under [columns.who]" in err
+    assert len(err.splitlines()) == 1 and left(visits) == before

@@ -40,6 +40,14 @@ def check_place(path: Path, *, force: bool, more: Collection[str] = ()) -> None:
     with no_surprises(path):
         replaceable = force and path.is_dir() and not path.is_symlink()
         there = {each.name for each in path.iterdir()} if replaceable else set()
+        inside = replaceable and Path.cwd().is_relative_to(path.resolve())
+    if inside:
+        raise DataError(
+            str(path),
+            "another folder than the one this command runs in",
+            "that one",
+            "Go to the folder above, or name another.",
+        )
     if others := there - OURS - set(more):
         raise DataError(
             str(path),

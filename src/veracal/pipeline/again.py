@@ -1,5 +1,6 @@
 """A model measured once more, for one of the measurements that its run laid by."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def measure_again(
     records = loaded(config, lambda done, total: tell("loading", done, total), schema)
     name = str(known.data.get("name"))  # called as before, wherever they are now
     records = replace(records, whole=replace(records.whole, name=name))
-    book = Ledger(ledger_place(folder, ledger))
+    book = Ledger(found_ledger(ledger_place(folder, ledger), known, folder))
     job = Job.of(config, records)
     check_history(book, job, known, folder)
     tell("measuring again", 0, None)
@@ -81,6 +82,18 @@ def found_near(folder: Path, name: str) -> str:
         f"the table that {folder} was made of, in this folder or beside the model",
         "nothing of that name",
         "Say where it is, with --data on the command line.",
+    )
+
+
+def found_ledger(place: Path, known: Results, folder: Path) -> Path:
+    """The place of a ledger, or how to say where it is now."""
+    if os.path.lexists(place):
+        return place
+    raise DataError(
+        str(place),
+        f"the ledger that {folder} was charged to, by the name {known.ledger.get('name')}",
+        "nothing at that path",
+        "Say where it is, with --ledger on the command line.",
     )
 
 

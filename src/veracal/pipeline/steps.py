@@ -18,6 +18,7 @@ from veracal.privacy.costs.pure import micro
 
 TRAIN, TEST = "train", "test"
 TRAINING = "training and map"
+LEAST = 100  # millionths of epsilon, so that each question of a measurement has some
 FIGURES = ("accuracy", "ece", "brier", "curve")
 
 
@@ -88,7 +89,15 @@ def budget_of(config: Config, records: Loaded) -> Budget:
     privacy, schema = config.privacy, records.schema
     delta = 1 / (10 * records.whole.size) if privacy.delta is None else privacy.delta
     unit = Unit()
-    if schema is not None and schema.unit is not None and schema.at_most is not None:
+    if schema is not None and schema.unit is not None:
+        if schema.at_most is None:
+            raise DataError(
+                records.whole.name,
+                f"a declared number of rows that one {schema.unit} has at most",
+                "none",
+                f"Write at_most = … under [columns.{schema.unit}] in the schema: of whoever "
+                "has more rows, that many are drawn.",
+            )
         unit = Unit(schema.unit, schema.at_most)
     return Budget(privacy.epsilon, delta, privacy.relation, unit)
 
@@ -106,7 +115,13 @@ def measurement(config: Config, records: Loaded) -> MeasurementPlan:
                 "Declare it in the schema, under [groups.NAME].",
             )
         names = groups[chosen.group].names
-    each = micro(config.privacy.epsilon) // (len(config.sides) + chosen.later)
+    times = len(config.sides) + chosen.later
+    each = micro(config.privacy.epsilon) // times
+    if each < LEAST:
+        raise ValueError(
+            f"Expected epsilon of at least {LEAST * times / 1e6:g} for {times} measurements, "
+            f"got epsilon={config.privacy.epsilon:g}: spend more, or keep fewer for later."
+        )
     return plan_measurement(
         micro_epsilon=each,
         figures=FIGURES,  # type: ignore[arg-type]
