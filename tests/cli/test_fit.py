@@ -83,6 +83,7 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
 def test_the_internal_report_is_beside_the_model(run, visits):
     code, out, err = run(*FIT, "--out", "model", "--internal", "--group", "sex")
     assert code == 0, err
+    assert "by sex, after the map" in out
     page = Path("model.internal/report-internal.html")
     assert str(page) in out and "not to be published" in out
     assert "internal" in page.read_text().lower()

@@ -330,3 +330,19 @@ def test_a_long_list_of_columns_says_that_it_goes_on(tmp_path):
     (tmp_path / "w.csv").write_text(",".join(names) + "\n" + ",".join("1" * 16) + "\n")
     with pytest.raises(DataError, match=r"'column_11', …, 'column_15', found 'y'"):
         draft(tmp_path / "w.csv", target="y")
+
+
+def test_classes_that_are_written_as_marks_are_classes(tmp_path: Path) -> None:
+    """As in credit approval, where - stands for refused; ? stays a mark."""
+    path = tmp_path / "credit.csv"
+    path.write_text("age,class\n30,+\n40,-\n?,-\n50,+\n")
+    schema = accepted(draft(path, target="class").text)
+    assert schema.columns["class"] == Target(("+", "-"))
+    assert schema.missing == ("?",)
+
+
+def test_a_label_may_be_missing_where_two_classes_are_left(tmp_path: Path) -> None:
+    path = tmp_path / "credit.csv"
+    path.write_text("age,class\n30,yes\n40,no\n20,-\n50,no\n")
+    schema = accepted(draft(path, target="class").text)
+    assert schema.columns["class"].classes == ("no", "yes") and schema.missing == ("-",)

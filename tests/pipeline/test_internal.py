@@ -27,6 +27,7 @@ def made(tmp_path_factory):
 def test_it_stands_beside_the_artifact_for_its_owner_alone(made):
     assert made.internal == made.folder.with_name("model.internal") / "report-internal.html"
     assert stat.S_IMODE(made.internal.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(made.internal.stat().st_mode) == 0o600
     names = {path.name for path in made.folder.iterdir()}
     assert names == {
         "model.json", "model.safetensors", "report.html", "results.json", "MODEL_CARD.md",

@@ -87,6 +87,8 @@ def write_folder(
         try:
             for name, content in files.items():
                 _write(made / name, content)
+                if not shared:
+                    (made / name).chmod(0o600)
             made.chmod(0o755 if shared else 0o700)
             _sync(made)
             _put(made, path, force=force)

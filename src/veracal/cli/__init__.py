@@ -111,7 +111,8 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line: 0 done, 1 an error we foresaw, 2 wrong usage."""
     prepare_streams()
-    ours = threading.current_thread() is threading.main_thread()
+    # Where there are alarms, that is, not on Windows.
+    ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM")
     if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     try:

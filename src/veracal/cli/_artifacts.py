@@ -138,9 +138,10 @@ def facts(results: Results, where: str) -> dict[str, Any]:
         ) from cause
 
 
-def estimates(measured: Measured) -> dict[str, Estimate]:
-    """Figures of one measurement that could be told."""
-    overall = measured.figures["overall"]
+def estimates(measured: Measured, group: str | None = None) -> dict[str, Estimate]:
+    """Figures of one measurement that could be told, of everybody or of a group."""
+    overall = measured.figures["overall" if group is None else "groups"]
+    overall = overall if group is None else overall[group]
     found = {name: overall.get(name) for name in FIGURES}
     return {name: _estimate(one) for name, one in found.items() if one is not None}
 

@@ -186,7 +186,7 @@ def _explain(path: Path, target: str | None) -> None:
         "categories, its classes and about how many records there are, all by public "
         "knowledge, because whatever is read from the records tells about them. Draft one, "
         "put public knowledge in place of what it read, write size = … at its top, delete its "
-        "line 'draft = true', and fit again with --schema:"
+        "line 'draft = true', and run this again with --schema:"
     )
     name, toml = shlex.quote(str(path)), shlex.quote(str(beside))
     column = "COLUMN" if target is None else shlex.quote(target)

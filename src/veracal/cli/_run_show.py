@@ -68,6 +68,8 @@ def show(made: "Run", *, whole: bool) -> None:
     console.print(_show.table(title, ("", ""), list(_lines(made, told))))
     sides = told["measured"]
     console.print(_sides(sides))
+    if (groups := _by_group(made)) is not None:
+        console.print(groups)
     text = told["text"] if whole else "\n\n".join(told["text"].split("\n\n")[:2])
     typer.echo("\n" + _show.visible(text, keep="\n"))
     _advise(sides["after"], made.folder)
@@ -121,6 +123,20 @@ def _sides(measured: Mapping[str, Mapping[str, Any]]) -> object:
     note = "Released with noise, on records that nobody trained on; intervals count the noise."
     title = "before and after the map" if len(sides) > 1 else "figures"
     return _show.table(title, heads, rows, right=heads[1:], note=note)
+
+
+def _by_group(made: "Run") -> object | None:
+    """Figures of each group after the map, if groups were told apart."""
+    after = made.results.when("after")
+    names = [] if after is None else list(after.figures["groups"])
+    if after is None or not names:
+        return None
+    rows = []
+    for name in names:
+        found = _artifacts.estimates(after, name)
+        rows.append((name, *(_artifacts.shown(found.get(f)) for f in _artifacts.FIGURES)))
+    title = f"by {made.results.settings['measurement']['group']}, after the map"
+    return _show.table(title, ("group", *_artifacts.FIGURES), rows)
 
 
 def _advise(after: Mapping[str, Any], folder: Path) -> None:

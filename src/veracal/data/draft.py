@@ -1,7 +1,7 @@
 """A first proposal of a schema, which somebody must still make true."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from veracal._types import Progress
@@ -98,7 +98,23 @@ def draft(
         )
     profiles = look(path, header=header, separator=separator, limits=limits, progress=progress)
     roles = _roles(path, profiles, target, unit, tuple(dict.fromkeys(groups)))
+    profiles = _with_classes(profiles, roles.target)
     return _written(path, profiles, roles, header, separator)
+
+
+def _with_classes(profiles: dict[str, Profile], target: str) -> dict[str, Profile]:
+    """Take a mark for a class where a column to predict would have one class without it.
+
+    Classes are written as + and - more often than labels are missing as -.
+    """
+    found = profiles[target]
+    marks = found.marks - {""}
+    if len(found.values or ()) != 1 or found.is_numeric or not marks:
+        return profiles
+    others = {name: replace(each, marks=each.marks - marks) for name, each in profiles.items()}
+    values = {*(found.values or ()), *marks}
+    kept = replace(found, values=values, marks=found.marks - marks)
+    return {**others, target: kept}
 
 
 def _roles(

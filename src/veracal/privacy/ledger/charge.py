@@ -118,7 +118,7 @@ def _overspent(
     rule = opening.rule
     if isinstance(rule, Planned):
         return BudgetError(
-            f"{asked.purpose!r} is planned {total.amount} times and was used as often; no "
+            f"{asked.purpose!r} is planned {_times(total.amount)} and was used as often; no "
             "record was read. Plan more of it in another ledger, on other records."
         )
     part = f" for part {where!r}" if len(opening.parts) > 1 else ""
@@ -127,6 +127,11 @@ def _overspent(
         f"of {rule.figure(total)} is left{part}; no record was read. Ask for less (more noise, "
         "fewer steps) or open a ledger with a larger budget."
     )
+
+
+def _times(number: int) -> str:
+    """How often, in words."""
+    return "once" if number == 1 else f"{number} times"
 
 
 def _entry(
