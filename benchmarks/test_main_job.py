@@ -96,7 +96,7 @@ def test_the_command(tmp_path: Path, tables: list[str]):
         "  beside: import sklearn.linear_model, polars": processes(
             "import sklearn.linear_model, polars"
         ),
-        "of which: vega bundle for the report": processes(BUNDLE),
+        "once on a machine: vega bundle for the report": processes(BUNDLE),
     }
     lines = [f"  {name:46} {min(seconds):6.2f} s" for name, seconds in spent.items()]
     tables.append("the command as a process of its own\n" + "\n".join(lines))
