@@ -126,7 +126,10 @@ def run(subject: Loader, *, long: bool) -> str:
 
 def tried(subject: Loader, path: Path) -> str:
     """Load in a process of its own and say what came of it."""
-    context = multiprocessing.get_context("fork")
+    # From a server that has imported everything and run nothing: a child of this process might
+    # inherit a lock that a thread of Arrow's holds, and wait for it forever.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_attempt, args=(subject, path, sender))
     process.start()

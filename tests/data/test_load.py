@@ -545,3 +545,14 @@ def test_a_column_that_is_absent_from_many(columns, found, tmp_path):
     schema = Schema({**{name: Number(0, 1) for name in names}, "y": Target(("no", "yes"))})
     with pytest.raises(DataError, match=f"expected a column 'y', found {found}"):
         load(tmp_path / "w.csv", schema=schema)
+
+
+def test_many_small_groups_of_a_parquet_file_are_a_bomb_together(tmp_path: Path) -> None:
+    path, n = tmp_path / "z.parquet", 12_000_000
+    table = pa.table({"x": np.zeros(n), "y": np.zeros(n, np.int8)})
+    pyarrow.parquet.write_table(
+        table, path, compression="zstd", use_dictionary=False, row_group_size=2**20
+    )
+    schema = Schema({"x": Number(0, 1), "y": Target((0, 1))})
+    with pytest.raises(LimitError, match=r"200 times its packed size.*expansion=\d+"):
+        load(path, schema=schema)
