@@ -1,0 +1,187 @@
+r"""What m runs can tell of a disagreement, and what they cannot.
+
+The number of runs that decide for a class is binomial, with each person's own share p; people
+share the runs, so that statements about all of them at once are by the union bound.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import betaincinv, betaln, xlog1py, xlogy
+
+from veracal import _checks
+from veracal._types import Floats, Ints
+from veracal.multiplicity.measures import check_runs
+
+_ROUNDS = 60  # of bisection, each halving an interval within [0, 1]
+
+
+def paper_error(runs: int, people: int = 1, level: float = 0.95) -> float:
+    r"""Bound on the error of the estimate of Eq. 8 that the paper gives (Eq. 9, 10).
+
+    .. math:: \alpha = \frac{1}{m-1} + \frac{4m}{m-1}\,\eta\,(1+\eta), \qquad
+        \eta = \sqrt{\frac{\ln(2k/\rho)}{2m}}
+
+    With probability at least :math:`1-\rho`, the level, no disagreement of k people is farther
+    from its estimate.
+
+    Examples
+    --------
+    >>> [round(paper_error(m), 4) for m in (50, 1000, 5000)]
+    [0.9549, 0.1803, 0.0785]
+    """
+    eta = _eta(runs, people, level)
+    return 1 / (runs - 1) + 4 * runs / (runs - 1) * eta * (1 + eta)
+
+
+def simple_error(runs: int, people: int = 1, level: float = 0.95) -> float:
+    r"""The same without a factor that is not needed.
+
+    As :math:`|\hat p(1-\hat p) - p(1-p)| = |\hat p - p|\,|1 - p - \hat p| \le |\hat p - p|`,
+    the factor :math:`1+\eta` of Eq. 9 can be dropped.
+
+    Examples
+    --------
+    >>> [round(simple_error(m), 4) for m in (50, 1000, 5000)]
+    [0.8043, 0.173, 0.077]
+    """
+    eta = _eta(runs, people, level)
+    return 1 / (runs - 1) + 4 * runs / (runs - 1) * eta
+
+
+def paper_runs(error: float, people: int = 1, level: float = 0.95) -> float:
+    r"""Runs after which :func:`paper_error` is that small: Eq. 20, the exact inverse.
+
+    Examples
+    --------
+    >>> [round(paper_runs(a), 1) for a in (0.05, 0.08, 0.1)]
+    [12139.2, 4820.2, 3118.4]
+    """
+    _check_error(error)
+    t = _exponent(people, level)
+    # m a - a - 1 = 4 m eta + 4 m eta^2 with m eta^2 = t / 2 is quadratic in the root of m.
+    half = math.sqrt(2 * t)
+    root = (half + math.sqrt(half**2 + error * (1 + error + 2 * t))) / error
+    return root**2
+
+
+def binomial_interval(
+    positive: Ints, runs: int, level: float = 0.95, people: int = 1
+) -> tuple[Floats, Floats]:
+    """Exact interval of shares (Clopper and Pearson 1934), for some people at once.
+
+    Parameters
+    ----------
+    positive : array of ints
+    runs : int
+    level : float in (0, 1)
+    people : int
+        Number of shares of which all intervals are to hold together.
+    """
+    check_runs(runs, least=1)
+    tail = (1 - _level(level)) / (2 * _people(people))
+    count = np.asarray(positive, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        low = np.where(count == 0, 0.0, betaincinv(count, runs - count + 1, tail))
+        high = np.where(count == runs, 1.0, betaincinv(count + 1, runs - count, 1 - tail))
+    return low, high
+
+
+def lasting_interval(
+    positive: Ints, runs: int, level: float = 0.95, people: int = 1
+) -> tuple[Floats, Floats]:
+    r"""Intervals of shares that hold after *every* number of runs at once.
+
+    Whoever looks at intervals while runs come in, and stops when they are short enough, needs
+    these: the others hold for one number of runs that is fixed beforehand. For any p,
+
+    .. math:: M_m(p) = \frac{B(s+\tfrac12, m-s+\tfrac12)}
+        {B(\tfrac12, \tfrac12)\, p^s (1-p)^{m-s}}
+
+    is a martingale of mean 1 under p (a mixture of likelihood ratios, Robbins 1970), so by
+    Ville's inequality it ever reaches k/ρ with probability at most ρ/k. The interval is where
+    it has not.
+
+    Parameters
+    ----------
+    positive, runs, level, people
+        As of :func:`binomial_interval`.
+    """
+    check_runs(runs, least=1)
+    count = np.asarray(positive, dtype=np.float64)
+    most = math.log(_people(people) / (1 - _level(level)))
+    mixed = betaln(count + 0.5, runs - count + 0.5) - betaln(0.5, 0.5)
+
+    def outside(p: Floats) -> Floats:
+        found: Floats = mixed - xlogy(count, p) - xlog1py(runs - count, -p) - most
+        return found
+
+    share = count / runs  # where it is least
+    low = _boundary(outside, share, np.zeros_like(share))
+    high = _boundary(outside, share, np.ones_like(share))
+    return np.where(count == 0, 0.0, low), np.where(count == runs, 1.0, high)
+
+
+def disagreement_interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Interval of 4p(1-p) where p is in an interval.
+
+    Examples
+    --------
+    >>> disagreement_interval(np.array([0.25, 0.25]), np.array([0.375, 0.75]))
+    (array([0.75, 0.75]), array([0.9375, 1.    ]))
+    """
+    ends = 4 * low * (1 - low), 4 * high * (1 - high)
+    holds_half = (low <= 0.5) & (high >= 0.5)
+    return np.minimum(*ends), np.where(holds_half, 1.0, np.maximum(*ends))
+
+
+def exact_error(runs: int, people: int = 1, level: float = 0.95) -> float:
+    """Most that the exact interval reaches from the estimate, whatever the runs decide.
+
+    With probability at least the level, no disagreement of k people is farther from its
+    estimate; it is less than :func:`simple_error`.
+    """
+    check_runs(runs)
+    counts = np.arange(runs // 2 + 1)  # the other half mirrors this one
+    estimate = 4 * runs / (runs - 1) * (counts / runs) * (1 - counts / runs)
+    low, high = disagreement_interval(*binomial_interval(counts, runs, level, people))
+    return float(np.max(np.maximum(estimate - low, high - estimate)))
+
+
+def _boundary(outside: Callable[[Floats], Floats], inside: Floats, end: Floats) -> Floats:
+    """Where an interval ends between its middle and 0 or 1, on the safe side."""
+    near, far = inside, end
+    for _ in range(_ROUNDS):
+        middle = (near + far) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beyond = outside(middle) > 0
+        near, far = np.where(beyond, near, middle), np.where(beyond, middle, far)
+    return far
+
+
+def _eta(runs: int, people: int, level: float) -> float:
+    """How far a share is from its estimate at most (Hoeffding 1963)."""
+    check_runs(runs)
+    return math.sqrt(_exponent(people, level) / (2 * runs))
+
+
+def _exponent(people: int, level: float) -> float:
+    """ln(2k/rho)."""
+    return math.log(2 * _people(people) / (1 - _level(level)))
+
+
+def _people(people: int) -> int:
+    _checks.whole(people=people)
+    return int(people)
+
+
+def _level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
+    return level
+
+
+def _check_error(error: float) -> None:
+    if not error > 0:
+        raise ValueError(f"Expected error > 0, got error={error!r}.")
