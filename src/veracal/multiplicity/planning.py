@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from veracal.multiplicity.intervals import exact_error, paper_error, paper_runs
 
-_MOST = 2**24  # runs
+_MOST = 2**22  # runs
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,11 @@ def plan_audit(people: int = 1, error: float = 0.1, level: float = 0.95) -> Audi
     >>> plan.runs < plan.paper_runs / 4
     True
     """
-    # At least as many: below that the bound is larger.
     by_paper = math.ceil(paper_runs(error, people, level))
+    if by_paper > 16 * _MOST:  # exact intervals are about three times shorter
+        raise ValueError(
+            f"Expected an error that some {_MOST:,} runs can reach, got error={error!r}."
+        )
     return AuditPlan(people, error, level, _fewest(people, error, level), by_paper)
 
 
@@ -54,10 +57,6 @@ def _fewest(people: int, error: float, level: float) -> int:
     low, high = 2, 4
     while exact_error(high, people, level) > error:
         low, high = high, 2 * high
-        if high > _MOST:
-            raise ValueError(
-                f"Expected an error that at most {_MOST:,} runs can reach, got error={error!r}."
-            )
     while high - low > 1:
         middle = (low + high) // 2
         if exact_error(middle, people, level) > error:

@@ -1,0 +1,120 @@
+"""Summaries over people, and intervals that count the runs and not the people."""
+
+import numpy as np
+import pytest
+
+from veracal.errors import DataError
+from veracal.multiplicity import people
+from veracal.multiplicity.measures import disagreement, normalized
+from veracal.multiplicity.tally import Tally
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(rng, m, n=60):
+    """Decisions that hang together: a luck of the run moves everybody."""
+    luck = rng.normal(size=(m, 1))
+    return (np.linspace(-1.5, 1.5, n) + 0.8 * luck + rng.normal(size=(m, n)) > 0).astype(int)
+
+
+def tallied(decisions):
+    tally = Tally(decisions.shape[1])
+    tally.add(decisions)
+    return tally
+
+
+def test_a_distribution_is_what_it_says():
+    values = RNG.uniform(size=101)
+    found = people.Distribution.of(values)
+    assert found.mean == pytest.approx(values.mean())
+    assert found.deviation == pytest.approx(values.std(ddof=1))
+    assert (found.minimum, found.maximum) == (values.min(), values.max())
+    assert (found.median, found.p90, found.p95) == pytest.approx(
+        np.percentile(values, [50, 90, 95])
+    )
+    assert people.Distribution.of(np.array([0.3])).deviation == 0.0
+    with pytest.raises(DataError, match="nobody"):
+        people.Distribution.of(np.array([]))
+
+
+def test_intervals_of_a_mean_count_the_runs_that_people_share():
+    rng = np.random.default_rng(1)
+    truth = normalized(tallied(drawn(rng, 200_000)).counts, 200_000).mean()
+    covered, naive = 0, 0
+    for _ in range(1000):
+        tally = tallied(drawn(rng, 100))
+        found = people.mean_over_people(tally, level=0.9)
+        covered += found.low <= truth <= found.high
+        # the close wrong one, as if people had been drawn and not runs
+        values = normalized(tally.counts, 100)
+        error = 1.645 * values.std(ddof=1) / np.sqrt(len(values))
+        naive += abs(values.mean() - truth) <= error
+    assert 0.87 <= covered / 1000 <= 0.93
+    assert not 0.87 <= naive / 1000 <= 0.93  # the deviation of people is no error
+
+
+def test_a_mean_is_that_of_the_measure():
+    decisions = drawn(RNG, 100)
+    tally, some = tallied(decisions), np.arange(60) < 20
+    found = people.mean_over_people(tally, some)
+    expected = disagreement(decisions.sum(axis=0)[:20], 100).mean()
+    assert found.value == pytest.approx(expected) and found.n == 100
+    assert found.low < found.value < found.high
+
+
+def test_gaps_and_ratios_are_between_the_extreme_groups():
+    decisions = drawn(RNG, 500)
+    tally, place = tallied(decisions), np.arange(60)
+    groups = {
+        "a": place < 20,
+        "b": (place >= 20) & (place < 40),
+        "c": place >= 40,
+        "none": place < 0,
+    }
+    means = [people.mean_over_people(tally, rows).value for rows in list(groups.values())[:3]]
+    gap, ratio = (f(tally, groups) for f in (people.gap_over_groups, people.ratio_over_groups))
+    assert gap.value == pytest.approx(max(means) - min(means)) and gap.low < gap.value
+    assert ratio.value == pytest.approx(min(means) / max(means)) and 0 <= ratio.low
+    assert ratio.high <= 1
+
+
+def test_where_all_agree_nothing_differs():
+    tally = tallied(np.ones((50, 4), int))
+    groups = {"a": np.array([1, 1, 0, 0], bool), "b": np.array([0, 0, 1, 1], bool)}
+    assert people.ratio_over_groups(tally, groups).value == 1.0
+    assert people.gap_over_groups(tally, groups).value == 0.0
+    assert people.mean_over_people(tally).high == 0.0
+
+
+def test_two_runs_have_a_mean_and_no_interval():
+    found = people.mean_over_people(tallied(np.array([[0, 1], [1, 1]])))
+    assert found.value == pytest.approx(1.0) and found.low is None
+
+
+def test_who_is_to_be_reviewed_comes_first_who_is_least_certain():
+    low = np.array([0.1, 0.95, 0.5, 0.8])
+    assert people.to_review(low, 0.5).tolist() == [1, 3]
+    assert people.to_review(low, 1.0).tolist() == []
+    with pytest.raises(ValueError, match="threshold"):
+        people.to_review(low, 1.5)
+
+
+def test_abstaining_leaves_those_who_are_most_certain():
+    values = np.array([0.9, 0.1, 0.5, 0.0])
+    correct = np.array([False, True, False, True])
+    rows = people.abstention(values, correct, (0, 0.5, 0.9))
+    assert [row["accuracy"] for row in rows] == [0.5, 1.0, 1.0]
+    assert [row["disagreement"] for row in rows] == pytest.approx([0.375, 0.05, 0.0])
+    with pytest.raises(ValueError, match="shares"):
+        people.abstention(values, shares=(1.0,))
+
+
+@pytest.mark.parametrize("groups", [{}, {"a": np.ones(3, bool)}])
+def test_one_group_has_no_gap(groups):
+    with pytest.raises(DataError, match="two or more"):
+        people.gap_over_groups(tallied(np.ones((5, 3), int)), groups)
+
+
+def test_a_group_that_nobody_is_in():
+    with pytest.raises(DataError, match="nobody"):
+        people.mean_over_people(tallied(np.ones((5, 3), int)), np.zeros(3, bool))
