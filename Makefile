@@ -11,8 +11,7 @@ PYTHON := $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 endif
 
 BIN := $(VENV)/bin
-# Modules are compiled when they are first imported: most of them never are.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt
 CORE := $(VENV)/.core-installed
 ALL := $(VENV)/.all-installed
