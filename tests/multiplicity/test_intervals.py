@@ -59,28 +59,13 @@ def test_a_share_of_one_half_inside_makes_one_the_end():
 @pytest.mark.parametrize("p", [0.05, 0.5])
 def test_lasting_intervals_hold_after_every_run_at_once(p):
     """Exactly, by following every path of counts that has not left its interval."""
-    level, most = 0.8, 120
-    inside, left = {0: 1.0}, 0.0
-    for m in range(1, most + 1):
-        steps: dict[int, float] = {}
-        for s, weight in inside.items():
-            for new, share in ((s, 1 - p), (s + 1, p)):
-                steps[new] = steps.get(new, 0.0) + weight * share
-        counts = np.array(sorted(steps))
-        low, high = intervals.lasting_interval(counts, m, level)
-        inside = {}
-        for s, a, b in zip(counts.tolist(), low, high, strict=True):
-            if a <= p <= b:
-                inside[s] = steps[s]
-            else:
-                left += steps[s]
-    assert 0 < left <= 1 - level
+    assert 0 < ever_left(intervals.lasting_interval, p) <= 0.2
     # the close wrong ones, which hold at one number of runs, are left far more often
-    assert left_by_fixed(p, level, most) > 1 - level
+    assert ever_left(intervals.binomial_interval, p) > 0.2
 
 
-def left_by_fixed(p, level, most):
-    """How likely the intervals for one number of runs are left at some number."""
+def ever_left(interval, p, level=0.8, most=120):
+    """How likely intervals do not hold p after some number of runs."""
     inside, left = {0: 1.0}, 0.0
     for m in range(1, most + 1):
         steps = {}
@@ -88,13 +73,9 @@ def left_by_fixed(p, level, most):
             for new, share in ((s, 1 - p), (s + 1, p)):
                 steps[new] = steps.get(new, 0.0) + weight * share
         counts = np.array(sorted(steps))
-        low, high = intervals.binomial_interval(counts, m, level)
-        inside = {}
-        for s, a, b in zip(counts.tolist(), low, high, strict=True):
-            if a <= p <= b:
-                inside[s] = steps[s]
-            else:
-                left += steps[s]
+        ends = zip(counts.tolist(), *interval(counts, m, level), strict=True)
+        inside = {s: steps[s] for s, low, high in ends if low <= p <= high}
+        left += sum(steps.values()) - sum(inside.values())
     return left
 
 
