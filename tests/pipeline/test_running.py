@@ -441,3 +441,10 @@ def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
     assert "efore the repair" not in page and "<fieldset>" not in page
     again = measure_again(tmp_path / "model")
     assert [one.when for one in again.results.measured] == ["after", "later 1"]
+
+
+def test_another_model_in_the_folder_lends_no_dates(tmp_path):
+    with mock.patch("veracal.pipeline.job.today", return_value="2019-01-02"):
+        run(QUICK, tmp_path / "model")
+    made = run(QUICK, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
+    assert all(one.made > "2019-01-02" for one in made.results.measured)

@@ -85,13 +85,8 @@ def evaluate(
     """
     if again:
         others = (classes, group, unit, part, replicates, epsilon, ledger_part)
-        typed = any(other is not None for other in others)
-        if typed or stream or curve or version or (bins, level) != (_BINS, _LEVEL):
-            raise typer.BadParameter(
-                "leave out all but --data, --ledger, --fail-above and --json: the run said "
-                "what is measured, and laid by what it costs.",
-                param_hint="--again",
-            )
+        more = stream or curve or version or (bins, level) != (_BINS, _LEVEL)
+        _check_again(others, more=bool(more))
         limits = _limits(fail_above or (), _PRIVATE)
         from veracal.cli._again import again as measured_again
 
@@ -120,6 +115,16 @@ def evaluate(
     else:
         figures = _measure(predictions, told, bins, level, replicates, stream, json=json)
     _judge(limits, figures)
+
+
+def _check_again(others: Sequence[object], *, more: bool) -> None:
+    """Refuse options where the run has decided everything."""
+    if more or any(other is not None for other in others):
+        raise typer.BadParameter(
+            "leave out all but --data, --ledger, --fail-above and --json: the run said "
+            "what is measured, and laid by what it costs.",
+            param_hint="--again",
+        )
 
 
 def _of_model(

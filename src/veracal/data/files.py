@@ -2,13 +2,15 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError
+
+Writer = TypeVar("Writer")
 
 
 def new_file(path: Path, what: str = "file") -> Path:
@@ -26,6 +28,19 @@ def new_file(path: Path, what: str = "file") -> Path:
                 "Make it first.",
             )
     return path
+
+
+def by_suffix(path: Path, writers: Mapping[str, Writer]) -> Writer:
+    """What writes files of a suffix, or an error that names those there are."""
+    found = writers.get(path.suffix.lower())
+    if found is None:
+        raise DataError(
+            str(path),
+            f"a file that ends in {', '.join(writers)}",
+            repr(path.suffix) if path.suffix else "no suffix",
+            "Name it so; the suffix says how it is written.",
+        )
+    return found
 
 
 def check_place(path: Path, *, force: bool) -> None:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from veracal._types import Array, Floats, Ints
+from veracal.data.files import by_suffix
 from veracal.data.labels import Label
-from veracal.errors import DataError
 
 
 class PredictionWriter(Protocol):
@@ -34,15 +34,7 @@ class PredictionWriter(Protocol):
 
 def prediction_writer(path: Path) -> "Callable[[BinaryIO, Sequence[Label]], PredictionWriter]":
     """What writes files of a suffix, or an error that names those there are."""
-    found = _WRITERS.get(path.suffix.lower())
-    if found is None:
-        raise DataError(
-            str(path),
-            f"a file that ends in {', '.join(_WRITERS)}",
-            repr(path.suffix) if path.suffix else "no suffix",
-            "Name it so; the suffix says how it is written.",
-        )
-    return found
+    return by_suffix(path, _WRITERS)
 
 
 def block(

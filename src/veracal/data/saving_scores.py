@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array
-from veracal.data.files import placed
+from veracal.data.files import by_suffix, placed
 from veracal.data.saving import plain_ids
 from veracal.data.scores import Scores
 from veracal.errors import DataError
@@ -57,15 +57,7 @@ def save_scores(
 
 def writer_for(path: Path) -> Writer:
     """What writes files of a suffix, or an error that names those there are."""
-    found = _WRITERS.get(path.suffix.lower())
-    if found is None:
-        raise DataError(
-            str(path),
-            f"a file that ends in {', '.join(_WRITERS)}",
-            repr(path.suffix) if path.suffix else "no suffix",
-            "Name it so; the suffix says how it is written.",
-        )
-    return found
+    return by_suffix(path, _WRITERS)
 
 
 def check_names(scores: Scores, unit: str) -> None:

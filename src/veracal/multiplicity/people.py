@@ -90,13 +90,8 @@ def gap_over_groups(
 
     Groups that nobody is in do not count.
     """
-    inhabited = _inhabited(groups)
-
-    def gap(counts: Ints, runs: int) -> float:
-        means = [measure(counts[rows], runs).mean() for rows in inhabited]
-        return float(max(means) - min(means))
-
-    return _jackknifed(gap, tally, level)
+    means = _means(groups, measure)
+    return _jackknifed(lambda *counted: float(np.ptp(means(*counted))), tally, level)
 
 
 def ratio_over_groups(
@@ -106,11 +101,11 @@ def ratio_over_groups(
     level: float = 0.95,
 ) -> Estimate:
     """Smallest mean of a group divided by the largest; 1 where all are zero."""
-    inhabited = _inhabited(groups)
+    means = _means(groups, measure)
 
     def ratio(counts: Ints, runs: int) -> float:
-        means = [measure(counts[rows], runs).mean() for rows in inhabited]
-        return 1.0 if max(means) == 0 else float(min(means) / max(means))
+        found = means(counts, runs)
+        return 1.0 if max(found) == 0 else float(min(found) / max(found))
 
     found = _jackknifed(ratio, tally, level)
     if found.value is None or found.low is None or found.high is None:
@@ -179,6 +174,14 @@ def _inhabited(groups: Mapping[str, Array]) -> list[Array]:
             "groups", "two or more with somebody in them", str(len(found)), "Name others."
         )
     return found
+
+
+def _means(groups: Mapping[str, Array], measure: Measure) -> Callable[[Ints, int], Floats]:
+    """Means of a measure over each group that somebody is in."""
+    inhabited = _inhabited(groups)
+    return lambda counts, runs: np.array(
+        [measure(counts[rows], runs).mean() for rows in inhabited]
+    )
 
 
 def _check_people(people: Array | None) -> None:

@@ -86,9 +86,10 @@ def compare_ways(
     Guarantees
     ----------
     Everything that the comparison releases, all models and all figures, is within the config's
-    epsilon and delta for whoever is in the records; the statement of every artifact says so.
-    Whichever model is chosen by these figures needs no further budget. Interrupted, the same
-    call goes on from what is in the folder and the ledger, and nothing is charged twice.
+    epsilon and delta for whoever is in the records; results and report of each artifact say
+    so, while a ``model.json`` states the share that its own weights and map cost. Whichever
+    model is chosen by these figures needs no further budget. Interrupted, the same call goes
+    on from what is in the folder and the ledger, and nothing is charged twice.
     """
     tell = on_progress or silent
     check_ways(ways)

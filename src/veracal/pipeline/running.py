@@ -97,7 +97,7 @@ def run(
     book = ledger_for(place, job.budget, job.items)
     tell("training", 0, None)
     classifier = job.trained(book)
-    measured, dates = [], dates_of(folder)
+    measured, dates = [], dates_of(folder, book)
     for when in (*config.sides, *job.later(book)):
         tell(f"measuring {when}", 0, None)
         measured.append(job.asked(classifier, when, book, dates.get(when)))
@@ -137,12 +137,14 @@ def internal_place(folder: str | Path) -> Path:
     return Path(f"{folder}.internal")
 
 
-def dates_of(folder: Path) -> dict[str, str]:
-    """When the measurements of an artifact were made, if there is one."""
+def dates_of(folder: Path, book: Ledger) -> dict[str, str]:
+    """When the measurements of an artifact were made, if a ledger paid for the one there."""
     try:
-        return {one.when: one.made for one in results_of(folder).measured}
+        known = results_of(folder)
     except DataError:
         return {}
+    ours = known.ledger.get("head") in {entry.hash for entry in book.entries()}
+    return {one.when: one.made for one in known.measured} if ours else {}
 
 
 def watching(tell: OnProgress, curve: TrainingCurve | None = None) -> Hook:
