@@ -1,0 +1,61 @@
+"""What every way to run a training again has in common."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+from veracal._types import Floats
+from veracal.data.labels import Label
+from veracal.multiplicity.engines.streams import Streams
+
+Kind = Literal["logit", "probability"]
+
+
+class Engine(ABC):
+    """Runs of one training on the same records, each scored on the same people.
+
+    An engine has no randomness of its own: the same streams give the same scores.
+
+    Attributes
+    ----------
+    name : str
+        As tables tell it.
+    classes : tuple of str or int
+        In the order of scores.
+    people : int
+        How many are scored.
+    kind : {"logit", "probability"}
+        What scores are. Logits of two classes are those of the second one, a decision for it
+        being above the logit of the threshold; of more classes, their softmax are the
+        probabilities.
+    together : int
+        How many runs are best asked for at once.
+    """
+
+    name: str
+    classes: tuple[Label, ...]
+    people: int
+    kind: Kind
+    together: int
+
+    @abstractmethod
+    def scores(self, count: int, streams: Streams) -> Floats:
+        """Scores of some runs.
+
+        Parameters
+        ----------
+        count : int
+            How many, at most ``together``.
+        streams : Streams
+            Of these runs.
+
+        Returns
+        -------
+        array of shape (count, people) for two classes, else (count, people, k)
+        """
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What is run again, as what JSON can hold, with a hash of records and people.
+
+        Two engines with the same settings may go on with each other's audit.
+        """
