@@ -2,13 +2,14 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 
 from veracal._types import Array, Floats
 from veracal.data.labels import Label
-from veracal.multiplicity.engines.streams import Streams
+from veracal.multiplicity.engines.streams import Seed, Streams
 
 Kind = Literal["logit", "probability"]
 
@@ -55,6 +56,18 @@ class Engine(ABC):
         -------
         array of shape (count, people) for two classes, else (count, people, k)
         """
+
+    def stream(self, pending: Iterable[range], seed: Seed) -> Iterator[tuple[range, Floats]]:
+        """Scores of runs as they come in, in whatever order.
+
+        Parameters
+        ----------
+        pending : iterable of range
+            Numbers of runs, at most ``together`` of them at a time.
+        seed : Seed
+        """
+        for runs in pending:
+            yield runs, self.scores(len(runs), seed.streams(runs.start))
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
