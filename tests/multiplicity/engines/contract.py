@@ -1,0 +1,114 @@
+"""What every engine keeps, whatever it runs again."""
+
+import json
+
+import numpy as np
+from scipy import stats
+
+from veracal._types import Floats
+from veracal.multiplicity.engines import Engine
+from veracal.multiplicity.engines.streams import Seed
+
+SEED = Seed.of(5)
+LEVEL = 1e-4  # of the test that compares runs alone with runs together
+
+
+def check_engine(engine: Engine, *, other: Engine | None = None, runs: int = 3) -> None:
+    """Check form, repetition and settings of an engine.
+
+    Parameters
+    ----------
+    engine : Engine
+        Whose runs differ, as they do with any noise.
+    other : Engine, optional
+        One of other records, people or parameters: its settings must be others.
+    runs : int
+        How many to ask for at once; at least 2 where the engine takes so many.
+    """
+    count = min(runs, engine.together)
+    check_form(engine, count)
+    check_repetition(engine, count)
+    check_stream(engine, count)
+    check_settings(engine, other)
+
+
+def check_form(engine: Engine, count: int) -> None:
+    """Shape and range of scores, of one run and of some."""
+    k = len(engine.classes)
+    assert isinstance(engine.name, str) and engine.name
+    assert isinstance(engine.classes, tuple) and k >= 2
+    assert engine.people >= 1 and engine.together >= 1
+    assert engine.kind in {"logit", "probability"}
+    for asked in {1, count}:
+        found = engine.scores(asked, SEED.streams(0))
+        shape = (asked, engine.people) if k == 2 else (asked, engine.people, k)
+        assert found.shape == shape, f"scores of {asked} runs: {found.shape}, not {shape}"
+        assert found.dtype == np.float64
+        assert np.isfinite(found).all(), "a score is not finite"
+        if engine.kind == "probability":
+            assert found.min() >= 0 and found.max() <= 1
+            sums = found.sum(axis=2) if k > 2 else np.ones(1)
+            np.testing.assert_allclose(sums, 1.0, atol=1e-9)
+
+
+def check_repetition(engine: Engine, count: int) -> None:
+    """The same streams give the same bits, whatever came between; other ones other runs."""
+    first = engine.scores(count, SEED.streams(0))
+    kept = first.copy()
+    later = engine.scores(count, SEED.streams(count))
+    engine.scores(1, Seed.of(6).streams(0))
+    again = engine.scores(count, SEED.streams(0))
+    assert np.array_equal(first, kept), "a later call wrote into earlier scores"
+    assert np.array_equal(again, kept), "the same streams gave other scores"
+    elsewhere = engine.scores(count, Seed.of(6).streams(0))
+    alike = len(np.unique(np.concatenate([kept, later, elsewhere]), axis=0))
+    assert alike == 3 * count, f"{3 * count} runs, and only {alike} of them differ"
+
+
+def check_stream(engine: Engine, count: int) -> None:
+    """A stream gives each pending chunk once, with the scores it would have alone."""
+    pending = [range(0, count), range(count, count + 1), range(7 * count, 8 * count)]
+    found = {runs.start: scores for runs, scores in engine.stream(iter(pending), SEED)}
+    assert sorted(found) == sorted(runs.start for runs in pending)
+    for runs in pending:
+        alone = engine.scores(len(runs), SEED.streams(runs.start))
+        assert np.array_equal(found[runs.start], alone), "a stream gives other scores"
+
+
+def check_settings(engine: Engine, other: Engine | None) -> None:
+    """Settings survive JSON, stay as they are, and are others for another engine."""
+    told = json.dumps(engine.settings(), allow_nan=False)
+    assert json.loads(told) == engine.settings(), "settings change on their way through JSON"
+    engine.scores(1, SEED.streams(3))
+    assert json.dumps(engine.settings()) == told, "settings change with what is run"
+    if other is not None:
+        assert json.dumps(other.settings()) != told, "other data, and the same settings"
+
+
+def check_alone_and_together(engine: Engine, runs: int, *, count: int) -> None:
+    """Runs asked for one by one have the law of runs asked for together.
+
+    Two-sample Kolmogorov-Smirnov tests of the scores of some people, and of the spread of
+    each run over people.
+    """
+    count = min(count, engine.together)
+    alone = [engine.scores(1, SEED.streams(run)) for run in range(runs)]
+    starts = range(runs, 2 * runs, count)
+    some = [engine.scores(count, SEED.streams(start)) for start in starts]
+    a, b = np.concatenate(alone)[:runs], np.concatenate(some)[:runs]
+    assert same_law(a.reshape(runs, -1), b.reshape(runs, -1)) > LEVEL
+
+
+def same_law(a: Floats, b: Floats, people: int = 8) -> float:
+    """Least p-value, times the number of tests, that two samples of runs have one law.
+
+    Runs are independent and people are not, hence a test for each of some people.
+
+    Parameters
+    ----------
+    a, b : arrays of shape (runs, people)
+    """
+    chosen = np.unique(np.linspace(0, a.shape[1] - 1, people).astype(int))
+    seen = [(a[:, person], b[:, person]) for person in chosen]
+    seen.append((np.ptp(a, axis=1), np.ptp(b, axis=1)))
+    return len(seen) * min(stats.ks_2samp(*pair).pvalue for pair in seen)

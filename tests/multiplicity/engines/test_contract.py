@@ -1,0 +1,139 @@
+"""The contract of engines notices an engine that breaks it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.multiplicity.engines.contract import check_alone_and_together, check_engine
+from veracal.multiplicity.engines import Engine
+
+
+@dataclass(eq=False)
+class Toy(Engine):
+    """Logits that are nothing but noise."""
+
+    name: str = "toy"
+    classes: tuple[str, ...] = ("a", "b", "c")
+    people: int = 4
+    kind: Any = "logit"
+    together: int = 8
+    records: int = 0
+    asked: list[int] = field(default_factory=list)
+
+    def shape(self, count):
+        k = len(self.classes)
+        return (count, self.people) if k == 2 else (count, self.people, k)
+
+    def scores(self, count, streams):
+        return streams.noise.standard_normal(self.shape(count))
+
+    def settings(self):
+        return {"name": self.name, "records": self.records}
+
+
+class Transposed(Toy):
+    def scores(self, count, streams):
+        return np.moveaxis(super().scores(count, streams), 0, 1)
+
+
+class Repeated(Toy):
+    def scores(self, count, streams):
+        return np.repeat(super().scores(1, streams), count, axis=0)
+
+
+class Deaf(Toy):
+    def scores(self, count, streams):
+        return np.random.default_rng(0).standard_normal(self.shape(count))
+
+
+class OfItsOwn(Toy):
+    def scores(self, count, streams):
+        self.asked.append(count)
+        return super().scores(count, streams) + len(self.asked)
+
+
+class SameMemory(Toy):
+    memory = np.zeros((8, 4, 3))
+
+    def scores(self, count, streams):
+        self.memory[:count] = super().scores(count, streams)
+        return self.memory[:count]
+
+
+class NotFinite(Toy):
+    def scores(self, count, streams):
+        return np.where(np.arange(3) == 1, np.inf, super().scores(count, streams))
+
+
+class NotJson(Toy):
+    def settings(self):
+        return {"records": np.int64(3)}
+
+
+class Tuples(Toy):
+    def settings(self):
+        return {"classes": self.classes}
+
+
+class Counting(Toy):
+    def settings(self):
+        self.asked.append(0)
+        return {"calls": len(self.asked)}
+
+
+class Swapped(Toy):
+    def stream(self, pending, seed):
+        for runs, scores in super().stream(pending, seed):
+            yield runs, scores[::-1]
+
+
+class Forgotten(Toy):
+    def stream(self, pending, seed):
+        return iter(list(super().stream(pending, seed))[1:])
+
+
+class LouderTogether(Toy):
+    def scores(self, count, streams):
+        return super().scores(count, streams) * (1.0 if count == 1 else 1.4)
+
+
+def test_a_good_engine_passes():
+    check_engine(Toy(), other=Toy(records=1))
+    check_engine(Toy(classes=("a", "b"), together=1))
+    check_alone_and_together(Toy(), 400, count=8)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        Transposed(),
+        Repeated(),
+        Deaf(),
+        OfItsOwn(),
+        SameMemory(),
+        NotFinite(),
+        NotJson(),
+        Tuples(),
+        Counting(),
+        Swapped(),
+        Forgotten(),
+        Toy(kind="probability"),
+        Toy(classes=("a",)),
+    ],
+    ids=lambda engine: type(engine).__name__,
+)
+def test_a_broken_one_does_not(engine):
+    with pytest.raises((AssertionError, TypeError)):
+        check_engine(engine)
+
+
+def test_other_data_must_be_told_by_the_settings():
+    with pytest.raises(AssertionError, match="same settings"):
+        check_engine(Toy(), other=Toy())
+
+
+def test_runs_together_that_have_another_law_are_noticed():
+    with pytest.raises(AssertionError):
+        check_alone_and_together(LouderTogether(), 400, count=8)
