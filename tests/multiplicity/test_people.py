@@ -6,7 +6,7 @@ import pytest
 from veracal.errors import DataError
 from veracal.multiplicity import people
 from veracal.multiplicity.measures import disagreement, normalized
-from veracal.multiplicity.tally import Tally
+from veracal.multiplicity.runs import Runs
 
 RNG = np.random.default_rng(0)
 
@@ -17,10 +17,10 @@ def drawn(rng, m, n=60):
     return (np.linspace(-1.5, 1.5, n) + 0.8 * luck + rng.normal(size=(m, n)) > 0).astype(int)
 
 
-def tallied(decisions):
-    tally = Tally(decisions.shape[1])
-    tally.add(decisions)
-    return tally
+def counted(decisions):
+    runs = Runs(decisions.shape[1])
+    runs.add(decisions)
+    return runs
 
 
 def test_a_distribution_is_what_it_says():
@@ -39,14 +39,14 @@ def test_a_distribution_is_what_it_says():
 
 def test_intervals_of_a_mean_count_the_runs_that_people_share():
     rng = np.random.default_rng(1)
-    truth = normalized(tallied(drawn(rng, 200_000)).counts, 200_000).mean()
+    truth = normalized(counted(drawn(rng, 200_000)).counts, 200_000).mean()
     covered, naive = 0, 0
     for _ in range(1000):
-        tally = tallied(drawn(rng, 100))
-        found = people.mean_over_people(tally, level=0.9)
+        runs = counted(drawn(rng, 100))
+        found = people.mean_over_people(runs, level=0.9)
         covered += found.low <= truth <= found.high
         # the close wrong one, as if people had been drawn and not runs
-        values = normalized(tally.counts, 100)
+        values = normalized(runs.counts, 100)
         error = 1.645 * values.std(ddof=1) / np.sqrt(len(values))
         naive += abs(values.mean() - truth) <= error
     assert 0.87 <= covered / 1000 <= 0.93
@@ -55,8 +55,8 @@ def test_intervals_of_a_mean_count_the_runs_that_people_share():
 
 def test_a_mean_is_that_of_the_measure():
     decisions = drawn(RNG, 100)
-    tally, some = tallied(decisions), np.arange(60) < 20
-    found = people.mean_over_people(tally, some)
+    runs, some = counted(decisions), np.arange(60) < 20
+    found = people.mean_over_people(runs, some)
     expected = disagreement(decisions.sum(axis=0)[:20], 100).mean()
     assert found.value == pytest.approx(expected) and found.n == 100
     assert found.low < found.value < found.high
@@ -64,30 +64,30 @@ def test_a_mean_is_that_of_the_measure():
 
 def test_gaps_and_ratios_are_between_the_extreme_groups():
     decisions = drawn(RNG, 500)
-    tally, place = tallied(decisions), np.arange(60)
+    runs, place = counted(decisions), np.arange(60)
     groups = {
         "a": place < 20,
         "b": (place >= 20) & (place < 40),
         "c": place >= 40,
         "none": place < 0,
     }
-    means = [people.mean_over_people(tally, rows).value for rows in list(groups.values())[:3]]
-    gap, ratio = (f(tally, groups) for f in (people.gap_over_groups, people.ratio_over_groups))
+    means = [people.mean_over_people(runs, rows).value for rows in list(groups.values())[:3]]
+    gap, ratio = (f(runs, groups) for f in (people.gap_over_groups, people.ratio_over_groups))
     assert gap.value == pytest.approx(max(means) - min(means)) and gap.low < gap.value
     assert ratio.value == pytest.approx(min(means) / max(means)) and 0 <= ratio.low
     assert ratio.high <= 1
 
 
 def test_where_all_agree_nothing_differs():
-    tally = tallied(np.ones((50, 4), int))
+    runs = counted(np.ones((50, 4), int))
     groups = {"a": np.array([1, 1, 0, 0], bool), "b": np.array([0, 0, 1, 1], bool)}
-    assert people.ratio_over_groups(tally, groups).value == 1.0
-    assert people.gap_over_groups(tally, groups).value == 0.0
-    assert people.mean_over_people(tally).high == 0.0
+    assert people.ratio_over_groups(runs, groups).value == 1.0
+    assert people.gap_over_groups(runs, groups).value == 0.0
+    assert people.mean_over_people(runs).high == 0.0
 
 
 def test_two_runs_have_a_mean_and_no_interval():
-    found = people.mean_over_people(tallied(np.array([[0, 1], [1, 1]])))
+    found = people.mean_over_people(counted(np.array([[0, 1], [1, 1]])))
     assert found.value == pytest.approx(1.0) and found.low is None
 
 
@@ -112,9 +112,9 @@ def test_abstaining_leaves_those_who_are_most_certain():
 @pytest.mark.parametrize("groups", [{}, {"a": np.ones(3, bool)}])
 def test_one_group_has_no_gap(groups):
     with pytest.raises(DataError, match="two or more"):
-        people.gap_over_groups(tallied(np.ones((5, 3), int)), groups)
+        people.gap_over_groups(counted(np.ones((5, 3), int)), groups)
 
 
 def test_a_group_that_nobody_is_in():
     with pytest.raises(DataError, match="nobody"):
-        people.mean_over_people(tallied(np.ones((5, 3), int)), np.zeros(3, bool))
+        people.mean_over_people(counted(np.ones((5, 3), int)), np.zeros(3, bool))

@@ -8,7 +8,7 @@ from scipy.stats import gamma
 from veracal.errors import DataError
 from veracal.multiplicity import released
 from veracal.multiplicity.measures import disagreement
-from veracal.multiplicity.tally import Tally
+from veracal.multiplicity.runs import Runs
 from veracal.training.perturbation.noise import spherical_gamma
 from veracal.training.perturbation.rules import one_log
 from veracal.training.perturbation.solver import minimize
@@ -20,7 +20,7 @@ told, certified = released.gaussian_arbitrariness, released.objective_certificat
 def test_the_closed_form_is_what_runs_with_new_noise_show():
     w, X, sigma, m = RNG.normal(size=4), RNG.normal(size=(30, 4)), 1.3, 20_000
     runs = (w + sigma * RNG.normal(size=(m, 4))) @ X.T > 0
-    tally = Tally(30)
+    tally = Runs(30)
     tally.add(runs.astype(int))
     found = disagreement(tally.counts[:, 1], m)
     np.testing.assert_allclose(

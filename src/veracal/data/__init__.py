@@ -10,7 +10,6 @@ from veracal.data.loading import load
 from veracal.data.readers.images import ImageForm
 from veracal.data.readers.score_files import load_scores, scan_scores
 from veracal.data.readers.text import Rating, TextForm
-from veracal.data.runs import Runs
 from veracal.data.saving_scores import save_scores
 from veracal.data.scanning import Tally, scan, scan_rows, tally
 from veracal.data.schema import Grouping, Schema
@@ -32,7 +31,6 @@ __all__ = [
     "Number",
     "Rating",
     "Rows",
-    "Runs",
     "Schema",
     "Scores",
     "Split",

@@ -9,11 +9,11 @@ from veracal.multiplicity.measures import (
     pooled_pairs,
 )
 from veracal.multiplicity.planning import AuditPlan, plan_audit
-from veracal.multiplicity.tally import Tally
+from veracal.multiplicity.runs import Runs
 
 __all__ = [
     "AuditPlan",
-    "Tally",
+    "Runs",
     "class_average",
     "decision_variance",
     "disagreement",

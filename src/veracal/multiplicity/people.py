@@ -10,7 +10,7 @@ from veracal._types import Array, Floats, Ints
 from veracal.data.groups import Estimate
 from veracal.errors import DataError
 from veracal.multiplicity.measures import normalized
-from veracal.multiplicity.tally import Tally
+from veracal.multiplicity.runs import Runs
 
 Measure = Callable[[Ints, int], Floats]  # of counts (people, classes) and runs, per person
 
@@ -51,7 +51,7 @@ class Distribution:
 
 
 def mean_over_people(
-    tally: Tally,
+    runs: Runs,
     people: Array | None = None,
     measure: Measure = normalized,
     level: float = 0.95,
@@ -65,7 +65,7 @@ def mean_over_people(
 
     Parameters
     ----------
-    tally : Tally
+    runs : Runs
         With at least two blocks that hold runs.
     people : array of bool, optional
         Whom to count; by default everybody.
@@ -77,11 +77,11 @@ def mean_over_people(
     def mean(counts: Ints, runs: int) -> float:
         return float(measure(counts if people is None else counts[people], runs).mean())
 
-    return _jackknifed(mean, tally, level)
+    return _jackknifed(mean, runs, level)
 
 
 def gap_over_groups(
-    tally: Tally,
+    runs: Runs,
     groups: Mapping[str, Array],
     measure: Measure = normalized,
     level: float = 0.95,
@@ -91,11 +91,11 @@ def gap_over_groups(
     Groups that nobody is in do not count.
     """
     means = _means(groups, measure)
-    return _jackknifed(lambda *counted: float(np.ptp(means(*counted))), tally, level)
+    return _jackknifed(lambda *counted: float(np.ptp(means(*counted))), runs, level)
 
 
 def ratio_over_groups(
-    tally: Tally,
+    runs: Runs,
     groups: Mapping[str, Array],
     measure: Measure = normalized,
     level: float = 0.95,
@@ -107,7 +107,7 @@ def ratio_over_groups(
         found = means(counts, runs)
         return 1.0 if max(found) == 0 else float(min(found) / max(found))
 
-    found = _jackknifed(ratio, tally, level)
+    found = _jackknifed(ratio, runs, level)
     if found.value is None or found.low is None or found.high is None:
         return found
     low, high = max(found.low, 0.0), min(found.high, 1.0)
@@ -190,22 +190,21 @@ def _check_people(people: Array | None) -> None:
         raise DataError("people", "at least one person", "nobody", "Name another group.")
 
 
-def _jackknifed(figure: Callable[[Ints, int], float], tally: Tally, level: float) -> Estimate:
+def _jackknifed(figure: Callable[[Ints, int], float], runs: Runs, level: float) -> Estimate:
     """A figure of counts, with the interval from leaving out one block after the other."""
-    counts, runs = tally.counts, tally.runs
-    value = figure(counts, runs)
-    used = np.flatnonzero(tally.runs_by_block)
-    if len(used) < 2 or runs - int(tally.runs_by_block.max()) < 2:
-        return Estimate(value, None, None, level, runs)
+    counts, m = runs.counts, runs.runs
+    value = figure(counts, m)
+    used = np.flatnonzero(runs.runs_by_block)
+    if len(used) < 2 or m - int(runs.runs_by_block.max()) < 2:
+        return Estimate(value, None, None, level, m)
     left = np.array(
         [
-            figure(
-                counts - tally.counts_by_block[block], runs - int(tally.runs_by_block[block])
-            )
+            figure(counts - runs.counts_by_block[block], m - int(runs.runs_by_block[block]))
             for block in used
         ]
     )
     blocks = len(used)
     error = np.sqrt((blocks - 1) / blocks * np.square(left - left.mean()).sum())
     reach = float(student.ppf((1 + level) / 2, blocks - 1) * error)
-    return Estimate(value, value - reach, value + reach, level, runs)
+    # Whatever is averaged here is never negative.
+    return Estimate(value, max(value - reach, 0.0), value + reach, level, m)

@@ -1,0 +1,311 @@
+"""What many runs said of people, counted as they come in: memory does not grow with runs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.special import expit, logit, softmax
+
+from veracal import _checks
+from veracal._types import Array, Floats, Ints
+from veracal.errors import DataError
+from veracal.multiplicity.run_figures import figures_of
+from veracal.multiplicity.spreads import Spread
+
+BLOCKS = 40  # into which runs are dealt, for intervals of what they share
+_COUNTED = ("counts_by_block", "runs_by_block", "level_counts", "level_runs")
+_SCORED = ("lowest", "highest", "mean", "squares")
+_ARRAYS = (*_COUNTED, *_SCORED, "scored")
+
+
+class Runs:
+    """How often each person got each decision, and how scores and figures of runs vary.
+
+    Runs have numbers. A run is dealt to a block by its number, and decisions are counted by
+    block: leaving out one block after the other tells how far a mean over people would differ
+    with other runs, whose decisions about different people hang together. In whatever order
+    and portions runs come in, the counts are the same.
+
+    Parameters
+    ----------
+    people, classes : int
+    labels : array of ints in [0, classes), of shape (people,), optional
+        Right answers, for accuracy, AUC and F1 of each run.
+    threshold : float in (0, 1), optional
+        Of two classes, the second is decided for above it, and not at it. By default 0.5;
+        with more classes the likeliest is chosen, the first of equal ones.
+    levels : sequence of float
+        Decisions are counted once more for the runs whose accuracy reaches a level. Choosing
+        runs by their accuracy spends privacy of its own: *internal* always.
+    blocks : int
+        At least two.
+
+    Attributes
+    ----------
+    counts_by_block : array of ints of shape (blocks, people, classes)
+    runs_by_block : array of ints of shape (blocks,)
+    level_counts : array of ints of shape (levels, people, classes)
+    level_runs : array of ints of shape (levels,)
+    figures : mapping of "accuracy", "auc", "f1" to Spread
+        Empty without labels.
+    """
+
+    counts_by_block: Ints
+    runs_by_block: Ints
+    level_counts: Ints
+    level_runs: Ints
+    lowest: Floats
+    highest: Floats
+    mean: Floats
+    squares: Floats
+    scored: Ints
+
+    def __init__(
+        self,
+        people: int,
+        classes: int = 2,
+        *,
+        labels: Array | None = None,
+        threshold: float | None = None,
+        levels: Sequence[float] = (),
+        blocks: int = BLOCKS,
+    ) -> None:
+        _checks.whole(people=people)
+        _checks.whole(least=2, classes=classes, blocks=blocks)
+        self.people, self.classes, self.blocks = int(people), int(classes), int(blocks)
+        self.threshold = _checked_threshold(threshold, classes)
+        self.labels = None if labels is None else self._checked_labels(np.asarray(labels))
+        self.levels = tuple(float(level) for level in levels)
+        for level in self.levels:
+            _checks.fraction(level=level)
+        if self.levels and self.labels is None:
+            raise ValueError("Expected labels where runs are told apart by accuracy, got none.")
+        shape = (self.people, self.classes)
+        self.counts_by_block = np.zeros((self.blocks, *shape), dtype=np.int32)
+        self.runs_by_block = np.zeros(self.blocks, dtype=np.int64)
+        self.level_counts = np.zeros((len(self.levels), *shape), dtype=np.int64)
+        self.level_runs = np.zeros(len(self.levels), dtype=np.int64)
+        # Of two classes the second tells all.
+        told = (self.people, 1 if self.classes == 2 else self.classes)
+        self.lowest, self.highest = np.ones(told), np.zeros(told)
+        self.mean, self.squares = np.zeros(told), np.zeros(told)
+        self.scored = np.zeros(1, dtype=np.int64)
+        self.figures: dict[str, Spread] = {}
+
+    def __repr__(self) -> str:
+        return f"Runs({self.runs} runs on {self.people} people, {self.classes} classes)"
+
+    @property
+    def runs(self) -> int:
+        """How many runs were counted."""
+        return int(self.runs_by_block.sum())
+
+    @property
+    def counts(self) -> Ints:
+        """How many runs decided for each class, of shape (people, classes)."""
+        found: Ints = self.counts_by_block.sum(axis=0, dtype=np.int64)
+        return found
+
+    @property
+    def viable_range(self) -> Floats:
+        """Largest probability of a person minus the smallest, for each class.
+
+        It never falls as runs are added, so that it means nothing without their number; zero
+        where runs came without scores.
+        """
+        return self._of_classes(np.maximum(self.highest - self.lowest, 0.0))
+
+    @property
+    def score_deviation(self) -> Floats:
+        """Deviation of each person's probability over runs, of shape (people, classes)."""
+        return self._of_classes(np.sqrt(self.squares / max(int(self.scored[0]) - 1, 1)))
+
+    def _of_classes(self, told: Floats) -> Floats:
+        """The same for both of two classes."""
+        return np.broadcast_to(told, (self.people, self.classes))
+
+    def add(self, decisions: Array, *, first: int | None = None) -> None:
+        """Count the decisions of some runs.
+
+        Parameters
+        ----------
+        decisions : array of ints in [0, classes), of shape (runs, people)
+        first : int, optional
+            Number of the first of them; by default as many as were counted before.
+        """
+        codes = self._checked(np.asarray(decisions))
+        self._count(codes, self.runs if first is None else first)
+        if self.labels is not None and len(codes):
+            self._figure(None, codes)
+
+    def add_scores(
+        self, scores: Array, *, kind: str = "probability", first: int | None = None
+    ) -> None:
+        """Count the decisions that scores lead to, and note how they vary.
+
+        Parameters
+        ----------
+        scores : array of shape (runs, people) or (runs, people, classes)
+            Of the second of two classes, or of all.
+        kind : {"probability", "logit"}
+        first : int, optional
+            As of :meth:`add`.
+        """
+        _checks.one_of(("probability", "logit"), kind=kind)
+        found = self._checked_scores(np.asarray(scores), kind)
+        if not len(found):
+            return
+        codes = self._decided(found, kind)
+        self._count(codes, self.runs if first is None else first)
+        self._spread(_probabilities(found, kind, self.classes))
+        if self.labels is not None:
+            self._figure(found, codes)
+
+    def state(self) -> dict[str, Array]:
+        """Everything that was counted, as arrays."""
+        held = {name: getattr(self, name) for name in _ARRAYS}
+        for name, spread in self.figures.items():
+            held |= {f"{name}/{part}": array for part, array in spread.state().items()}
+        return held
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take up what another counted of the same people."""
+        for name in _ARRAYS:
+            mine = getattr(self, name)
+            if state[name].shape != mine.shape or state[name].dtype != mine.dtype:
+                raise DataError(
+                    "runs",
+                    f"{name} of shape {mine.shape}",
+                    str(state[name].shape),
+                    "Start anew.",
+                )
+        for name in _ARRAYS:
+            setattr(self, name, np.array(state[name]))
+        names = {key.partition("/")[0] for key in state if "/" in key}
+        self.figures = {
+            name: Spread.restored(
+                {part: state[f"{name}/{part}"] for part in ("numbers", "histogram")}
+            )
+            for name in sorted(names)
+        }
+
+    def _count(self, codes: Ints, first: int) -> None:
+        """Count decisions by the blocks of their runs."""
+        before, height = first % self.blocks, len(codes)
+        places = (before + np.arange(height)) % self.blocks
+        dealt = np.bincount(places, minlength=self.blocks)
+        rest = np.repeat(dealt[:, None], self.people, axis=1).astype(np.int32)
+        # Runs that decide for nothing fill up whole rounds of blocks.
+        rounds = -(-(before + height) // self.blocks)
+        said = np.zeros((rounds * self.blocks, self.people), dtype=np.uint8)
+        for code in range(1, self.classes):
+            said[before : before + height] = codes == code
+            found = said.reshape(-1, self.blocks, self.people).sum(axis=0, dtype=np.int32)
+            self.counts_by_block[:, :, code] += found
+            rest -= found
+        self.counts_by_block[:, :, 0] += rest
+        self.runs_by_block += dealt
+
+    def _spread(self, shares: Floats) -> None:
+        """Note the extremes and moments of probabilities."""
+        self.lowest = np.minimum(self.lowest, shares.min(axis=0))
+        self.highest = np.maximum(self.highest, shares.max(axis=0))
+        more, before = len(shares), int(self.scored[0])
+        mean = shares.mean(axis=0, dtype=np.float64)
+        gap = mean - self.mean
+        self.squares += np.square(shares - mean).sum(axis=0, dtype=np.float64)
+        self.squares += gap**2 * (before * more / (before + more))
+        self.mean += gap * (more / (before + more))
+        self.scored += more
+
+    def _figure(self, scores: Floats | None, codes: Ints) -> None:
+        """Note the figures of runs, and count again at each level they reach."""
+        assert self.labels is not None
+        found = figures_of(scores, codes, self.labels, self.classes)
+        for name, values in found.items():
+            self.figures.setdefault(name, Spread()).add(values)
+        for place, level in enumerate(self.levels):
+            reached = codes[found["accuracy"] >= level]
+            self.level_runs[place] += len(reached)
+            for code in range(self.classes):
+                self.level_counts[place, :, code] += (reached == code).sum(axis=0)
+
+    def _decided(self, scores: Floats, kind: str) -> Ints:
+        """Decisions that scores lead to."""
+        if self.classes > 2:
+            decided: Ints = scores.argmax(axis=2)
+            return decided
+        at = 0.5 if self.threshold is None else self.threshold
+        return (scores > (logit(at) if kind == "logit" else at)).astype(np.uint8)
+
+    def _checked(self, codes: Array) -> Ints:
+        """Decisions of all people, each for a class."""
+        if codes.ndim != 2 or codes.shape[1] != self.people or codes.dtype.kind not in "iub":
+            raise DataError(
+                "decisions",
+                f"whole numbers of shape (runs, {self.people})",
+                f"{codes.dtype} of shape {codes.shape}",
+                "Give one decision of every run for every person.",
+            )
+        if codes.size and not (codes.min() >= 0 and codes.max() < self.classes):
+            raise DataError(
+                "decisions",
+                f"numbers of classes, 0 to {self.classes - 1}",
+                f"{codes.min()} to {codes.max()}",
+                "Number the classes from 0, and say how many there are.",
+            )
+        return codes
+
+    def _checked_scores(self, scores: Array, kind: str) -> Floats:
+        """Scores of shape (runs, people), those of the second of two classes, or of all."""
+        found = scores.astype(np.float64) if scores.dtype.kind not in "f" else scores
+        if self.classes == 2 and found.ndim == 3 and found.shape[2] == 2:
+            found = found[:, :, 1] - (found[:, :, 0] if kind == "logit" else 0.0)
+        expected = (self.people,) if self.classes == 2 else (self.people, self.classes)
+        if found.shape[1:] != expected:
+            raise DataError(
+                "scores",
+                f"the shape (runs, {self.people}, {self.classes})",
+                f"{scores.shape}",
+                "Give one score for every run, person and class.",
+            )
+        fine = np.isfinite(found) if kind == "logit" else (found >= 0) & (found <= 1)
+        if not fine.all():  # NaN is neither
+            raise DataError(
+                "scores",
+                "finite logits" if kind == "logit" else "probabilities between 0 and 1",
+                "something else, or NaN",
+                "Leave out the runs that failed, and say whether scores are logits.",
+            )
+        return found
+
+    def _checked_labels(self, labels: Array) -> Ints:
+        """One right answer for each person."""
+        good = labels.shape == (self.people,) and labels.dtype.kind in "iub"
+        if not (good and labels.min() >= 0 and labels.max() < self.classes):
+            raise DataError(
+                "labels",
+                f"{self.people} numbers of classes, 0 to {self.classes - 1}",
+                f"{labels.dtype} of shape {labels.shape}",
+                "Number the classes from 0.",
+            )
+        return labels.astype(np.int64)
+
+
+def _probabilities(scores: Floats, kind: str, classes: int) -> Floats:
+    """Probabilities of shape (runs, people, classes), of two classes those of the second."""
+    if classes > 2:
+        found: Floats = softmax(scores, axis=2) if kind == "logit" else scores
+        return found
+    second: Floats = expit(scores) if kind == "logit" else scores
+    return second[:, :, None]
+
+
+def _checked_threshold(threshold: float | None, classes: int) -> float | None:
+    """A probability, for two classes alone."""
+    if threshold is None:
+        return None
+    if classes > 2:
+        raise ValueError("Expected no threshold with more than two classes.")
+    if not 0 < threshold < 1:
+        raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
+    return float(threshold)

@@ -1,0 +1,193 @@
+"""Counting as runs come in gives what all runs at once give, in memory that stays."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+
+from veracal.errors import DataError
+from veracal.multiplicity.run_figures import figures_of
+from veracal.multiplicity.runs import Runs
+from veracal.multiplicity.spreads import Spread
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("steps", [(100,), (1,) * 20, (7, 0, 50, 3, 41)])
+def test_in_whatever_portions_runs_come_in(k, steps):
+    decisions = RNG.integers(0, k, (sum(steps), 9))
+    runs, start = Runs(9, k, blocks=8), 0
+    for step in steps:
+        runs.add(decisions[start : start + step])
+        start += step
+    assert runs.runs == len(decisions)
+    expected = np.stack([(decisions == c).sum(axis=0) for c in range(k)], axis=1)
+    np.testing.assert_array_equal(runs.counts, expected)
+    for block in range(8):
+        mine = decisions[block::8]
+        assert runs.runs_by_block[block] == len(mine)
+        by_class = np.stack([(mine == c).sum(axis=0) for c in range(k)], axis=1)
+        np.testing.assert_array_equal(runs.counts_by_block[block], by_class)
+
+
+def test_a_score_at_the_threshold_does_not_pass_it():
+    runs = Runs(3)
+    runs.add_scores(np.array([[0.5, np.nextafter(0.5, 1), 0.4]]))
+    assert runs.counts[:, 1].tolist() == [0, 1, 0]
+    high = Runs(3, threshold=0.8)
+    high.add_scores(np.array([[0.5, 0.8, 0.81]]))
+    assert high.counts[:, 1].tolist() == [0, 0, 1]
+
+
+def test_the_viable_range_is_that_of_all_scores():
+    scores = RNG.uniform(size=(30, 5))
+    runs = Runs(5)
+    for some in np.array_split(scores, 4):
+        runs.add_scores(some)
+    np.testing.assert_allclose(runs.viable_range[:, 1], np.ptp(scores, axis=0))
+    assert (Runs(5).viable_range == 0).all()
+
+
+def test_of_several_classes_the_likeliest_counts_the_first_of_equal_ones():
+    runs = Runs(2, 3)
+    runs.add_scores(np.array([[[0.4, 0.4, 0.2], [0.1, 0.2, 0.7]]]))
+    assert runs.counts.tolist() == [[1, 0, 0], [0, 0, 1]]
+    with pytest.raises(ValueError, match="no threshold"):
+        Runs(2, 3, threshold=0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda t: t.add(np.zeros((2, 4), int)), "shape"),
+        (lambda t: t.add(np.zeros(3, int)), "shape"),
+        (lambda t: t.add(np.zeros((2, 3))), "whole numbers"),
+        (lambda t: t.add(np.array([[0, 1, 2]])), "0 to 1"),
+        (lambda t: t.add(np.array([[0, -1, 1]])), "0 to 1"),
+        (lambda t: t.add_scores(np.array([[0.1, np.nan, 0.2]])), "or NaN"),
+        (lambda t: t.add_scores(np.array([[0.1, 1.1, 0.2]])), "between 0 and 1"),
+        (lambda t: t.add_scores(np.zeros((1, 4))), "shape"),
+        (lambda t: t.add_scores(np.array([[0.1, np.inf, 0.2]]), kind="logit"), "finite"),
+    ],
+)
+def test_what_is_no_decision_is_refused_and_nothing_is_counted(call, said):
+    runs = Runs(3)
+    with pytest.raises(DataError, match=said):
+        call(runs)
+    assert runs.runs == 0 and (runs.counts == 0).all()
+
+
+def test_logits_lead_to_the_decisions_and_the_spread_of_their_probabilities():
+    logits = RNG.normal(0, 3, (60, 7))
+    for threshold in (None, 0.3):
+        one, other = Runs(7, threshold=threshold), Runs(7, threshold=threshold)
+        one.add_scores(logits, kind="logit")
+        other.add_scores(expit(logits))
+        np.testing.assert_array_equal(one.counts, other.counts)
+        np.testing.assert_allclose(one.viable_range, other.viable_range)
+    np.testing.assert_allclose(one.score_deviation[:, 1], expit(logits).std(axis=0, ddof=1))
+    both = np.stack([np.zeros_like(logits), logits], axis=2) + 5.0  # a column for each class
+    third = Runs(7, threshold=0.3)
+    third.add_scores(both, kind="logit")
+    np.testing.assert_array_equal(third.counts, one.counts)
+    several = RNG.normal(0, 3, (50, 4, 3))
+    many = Runs(4, 3)
+    many.add_scores(several, kind="logit")
+    shares = softmax(several, axis=2)
+    np.testing.assert_allclose(many.score_deviation, shares.std(axis=0, ddof=1))
+    np.testing.assert_allclose(many.viable_range, np.ptp(shares, axis=0))
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_runs_in_another_order_and_interrupted_count_the_same(k):
+    scores = RNG.dirichlet(np.ones(k), (97, 11))
+    labels = RNG.integers(0, k, 11)
+    whole = Runs(11, k, labels=labels, levels=(0.3, 0.5), blocks=8)
+    whole.add_scores(scores)
+    part = Runs(11, k, labels=labels, levels=(0.3, 0.5), blocks=8)
+    for first in (40, 0, 90):  # in this order, and then broken off
+        part.add_scores(scores[first : min(first + 30, 97)], first=first)
+    again = Runs(11, k, labels=labels, levels=(0.3, 0.5), blocks=8)
+    again.restore({name: array.copy() for name, array in part.state().items()})
+    again.add_scores(scores[70:90], first=70)
+    again.add_scores(scores[30:40], first=30)
+    for name, array in whole.state().items():
+        np.testing.assert_allclose(again.state()[name], array, atol=1e-12, err_msg=name)
+    with pytest.raises(DataError, match="Start anew"):
+        Runs(12, k, labels=np.zeros(12, int), levels=(0.3, 0.5), blocks=8).restore(part.state())
+
+
+def test_a_run_counts_in_the_block_of_its_number_and_no_other():
+    runs = Runs(1, blocks=5)
+    runs.add(np.array([[1], [0], [1]]), first=3)
+    assert runs.counts_by_block[:, 0, 1].tolist() == [1, 0, 0, 1, 0]
+    assert runs.counts_by_block[:, 0, 0].tolist() == [0, 0, 0, 0, 1]
+    assert runs.runs_by_block.tolist() == [1, 0, 0, 1, 1]
+
+
+def test_decisions_are_counted_again_among_the_runs_at_or_above_a_level():
+    decisions, labels = RNG.integers(0, 2, (500, 8)), RNG.integers(0, 2, 8)
+    runs = Runs(8, labels=labels, levels=(0.5, 0.75, 1.0))
+    for some in np.array_split(decisions, 7):
+        runs.add(some)
+    accuracy = (decisions == labels).mean(axis=1)
+    for place, level in enumerate((0.5, 0.75, 1.0)):
+        chosen = decisions[accuracy >= level]
+        assert runs.level_runs[place] == len(chosen)
+        np.testing.assert_array_equal(runs.level_counts[place, :, 1], chosen.sum(axis=0))
+    with pytest.raises(ValueError, match="labels"):
+        Runs(8, levels=(0.5,))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("k", [2, 3])
+def test_figures_of_runs_are_those_of_scikit_learn(k, ties):
+    scores = RNG.dirichlet(np.ones(k), (40, 60))
+    scores = scores.round(1) if ties else scores
+    labels = RNG.integers(0, k, 60)
+    decisions = scores.argmax(axis=2)
+    given = scores[:, :, 1] if k == 2 else scores
+    found = figures_of(given, decisions, labels, k)
+    average = "binary" if k == 2 else "macro"
+    for run in range(40):
+        assert found["accuracy"][run] == pytest.approx(accuracy_score(labels, decisions[run]))
+        f1 = f1_score(labels, decisions[run], average=average, zero_division=0)
+        assert found["f1"][run] == pytest.approx(f1)
+        each = [
+            roc_auc_score(labels == code, scores[run, :, code])
+            for code in ([1] if k == 2 else range(k))
+        ]
+        assert found["auc"][run] == pytest.approx(np.mean(each))
+
+
+def test_with_one_kind_of_people_there_is_no_area_and_no_division_by_nothing():
+    found = figures_of(np.ones((2, 4)), np.zeros((2, 4), int), np.zeros(4, int), 2)
+    assert set(found) == {"accuracy", "f1"} and found["f1"].tolist() == [0.0, 0.0]
+    assert "auc" not in figures_of(None, np.zeros((2, 4), int), np.array([0, 1, 0, 1]), 2)
+
+
+def test_a_spread_is_that_of_all_values_at_once():
+    values, spread = RNG.beta(5, 2, 3_000), Spread()
+    for some in np.array_split(values, 11):
+        spread.add(some)
+    spread.add(np.array([]))
+    assert spread.mean == pytest.approx(values.mean())
+    assert spread.deviation == pytest.approx(values.std(ddof=1))
+    assert spread.error == pytest.approx(values.std(ddof=1) / np.sqrt(3_000))
+    for share in (0.05, 0.5, 0.95):
+        assert spread.quantile(share) == pytest.approx(np.quantile(values, share), abs=2e-3)
+    told = spread.to_json()
+    assert (told["minimum"], told["maximum"]) == (values.min(), values.max())
+    constant = Spread()
+    constant.add(np.ones(3))
+    assert constant.quantile(0.5) == 1.0 and constant.deviation == 0.0
+
+
+def test_memory_does_not_grow_with_the_runs():
+    runs = Runs(50, labels=np.arange(50) % 2)
+    runs.add_scores(RNG.uniform(size=(10, 50)))
+    before = sum(array.nbytes for array in runs.state().values())
+    for _ in range(20):
+        runs.add_scores(RNG.uniform(size=(500, 50)))
+    assert sum(array.nbytes for array in runs.state().values()) == before
