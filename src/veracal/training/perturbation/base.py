@@ -1,22 +1,44 @@
 """What both perturbed logistic regressions share: declared norms, and one model a class."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Floats, Ints
+from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.privacy import Unit
 from veracal.privacy.budget import RELATIONS
-from veracal.training.facts import Facts, declared_classes, row_norms
+from veracal.training.facts import Facts, declared_classes, row_norms, with_labels
 from veracal.training.linear import LinearClassifier
 from veracal.training.perturbation.rows import ClippedRows, clipped, reach
 from veracal.training.perturbation.rules import divided
 
 _LEAST, _MOST = 1e-12, 1e12
 _STEEPEST = 1e9  # squared norm of a row over the penalty, beyond which float64 may not solve
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
+class Binary:
+    """The binary problems of a fit, before any noise.
+
+    Attributes
+    ----------
+    rows : array or ClippedRows of shape (n, d)
+        With the appended one, if there is an intercept.
+    signs : array of -1 and 1, of shape (models, n)
+        One model for two classes, one for each of more.
+    classes : array of shape (k,)
+    norm : float
+        To which rows were clipped.
+    """
+
+    rows: Floats | ClippedRows
+    signs: Ints
+    classes: Array
+    norm: float
 
 
 class PerturbedClassifier(LinearClassifier):
@@ -80,6 +102,23 @@ class PerturbedClassifier(LinearClassifier):
             )
         self._check_norm(norm)
 
+    def binary(self, dataset: Dataset) -> Binary:
+        """What :meth:`fit_records` solves, for whoever solves it many times over.
+
+        Nothing of it is private: it holds the records.
+        """
+        self.check_records(dataset)
+        facts = with_labels(self._public(dataset), dataset)
+        norm = facts.norm if self.norm is None else self.norm
+        assert norm is not None  # check_records has seen to it
+        return self._binary(facts, float(norm))
+
+    def _binary(self, facts: Facts, norm: float) -> Binary:
+        """Clip the rows, and take each class against the rest."""
+        rows = clipped(facts.X, norm, fit_intercept=self.fit_intercept)
+        signs = one_vs_rest(facts.codes, len(facts.classes))
+        return Binary(rows, signs, facts.classes, norm)
+
     def _epsilon_per_row(self) -> float:
         """Epsilon of one row, of which a unit has several."""
         return divided(self.epsilon, 1 if self.unit is None else self.unit.at_most)
@@ -93,8 +132,8 @@ class PerturbedClassifier(LinearClassifier):
             reasons = ("the norm of the rows was read from them; declare norm=...",)
         self.norm_ = float(norm)
         self.reach_ = reach(self.norm_, fit_intercept=self.fit_intercept)
-        rows = clipped(facts.X, self.norm_, fit_intercept=self.fit_intercept)
-        weights = self._weights(rows, one_vs_rest(facts.codes, len(facts.classes)), rng)
+        task = self._binary(facts, self.norm_)
+        weights = self._weights(task.rows, task.signs, rng)
         if self.fit_intercept:
             self.coef_, self.intercept_ = weights[:, :-1], weights[:, -1]
         else:

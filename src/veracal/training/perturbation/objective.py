@@ -123,6 +123,13 @@ class ObjectivePerturbation(PerturbedClassifier):
         R = reach(norm, fit_intercept=self.fit_intercept)
         return RULES[self.rule](epsilon, self.C, R, self.relation)
 
+    def penalties(self, used: Perturbation, d: int) -> Floats:
+        """Penalty of each of d weights, of which the last may be the intercept."""
+        penalty = np.full(d, used.lambda_total)
+        if self.fit_intercept:
+            penalty[-1] = used.intercept_penalty
+        return penalty
+
     def _check_settings(self) -> None:
         _checks.one_of(RULES, rule=self.rule)
         super()._check_settings()
@@ -147,8 +154,6 @@ class ObjectivePerturbation(PerturbedClassifier):
         self.lambda_total_, self.intercept_penalty_ = used.lambda_total, used.intercept_penalty
         self.noise_scale_, self.epsilon_prime_ = used.noise_scale, used.epsilon_prime
         self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
-        penalty = np.full(d, used.lambda_total)
-        if self.fit_intercept:
-            penalty[-1] = used.intercept_penalty
+        penalty = self.penalties(used, d)
         noise = spherical_gamma(d, used.noise_scale, rng=rng, size=k)
         return minimize(rows, signs, noise, penalty=penalty, tol=TOL * min(1.0, self.reach_))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from veracal.data.labels import Label
 from veracal.privacy import Budget, Event, Gaussian, Pure, Relation, Unit, noise_for
 from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.rows import ClippedRows
+from veracal.training.perturbation.rows import ClippedRows, reach
 from veracal.training.perturbation.rules import divided
 from veracal.training.perturbation.solver import TOL, minimize
 
@@ -52,6 +53,35 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
     """
     moved = R if relation == "add-remove" else 2 * R
     return (moved + 2 * RESIDUAL * R) * C * _UP
+
+
+@dataclass(frozen=True)
+class OutputNoise:
+    """The law of the noise on the weights of each binary model.
+
+    Attributes
+    ----------
+    sensitivity : float
+        Of the weights of one binary model, for one row.
+    noise_scale : float or None
+        Scale of the Gamma law of the length, if pure.
+    noise_std : float or None
+        Standard deviation on each weight, if Gaussian.
+    epsilon_per_class : float or None
+        Epsilon of one row in one binary model, if pure.
+    """
+
+    sensitivity: float
+    noise_scale: float | None
+    noise_std: float | None
+    epsilon_per_class: float | None
+
+    def draw(self, count: int, d: int, *, rng: np.random.Generator) -> Floats:
+        """Noise of so many binary models, of shape (count, d)."""
+        if self.noise_scale is not None:
+            return spherical_gamma(d, self.noise_scale, rng=rng, size=count)
+        assert self.noise_std is not None
+        return rng.normal(0.0, self.noise_std, (count, d))
 
 
 class OutputPerturbation(PerturbedClassifier):
@@ -169,27 +199,39 @@ class OutputPerturbation(PerturbedClassifier):
     def _penalty(self, norm: float) -> float:
         return 1 / self.C
 
+    def noise(self, norm: float, k: int = 2) -> OutputNoise:
+        """Law of the noise of each binary model, for rows of a norm and k classes."""
+        models = k if k > 2 else 1
+        moved = sensitivity(
+            self.C, reach(norm, fit_intercept=self.fit_intercept), self.relation
+        )
+        if self.delta == 0:
+            epsilon = divided(self._epsilon_per_row(), models)
+            return OutputNoise(moved, moved / epsilon * _UP, None, epsilon)
+        std = self._multiplier() * math.sqrt(models) * moved * _UP
+        return OutputNoise(moved, None, std, None)
+
+    def exact(self, rows: Floats | ClippedRows, signs: Ints, norm: float) -> Floats:
+        """Weights of each binary model without noise, which nobody may see."""
+        R = reach(norm, fit_intercept=self.fit_intercept)
+        return minimize(
+            rows,
+            signs,
+            np.zeros((len(signs), rows.shape[1])),
+            penalty=1 / self.C,
+            tol=TOL * min(1.0, R),
+            limit=RESIDUAL * R,
+        )
+
     def _weights(
         self, rows: Floats | ClippedRows, signs: Ints, rng: np.random.Generator
     ) -> Floats:
         k, d = len(signs), rows.shape[1]
-        self.lambda_total_ = 1 / self.C
-        self.sensitivity_ = sensitivity(self.C, self.reach_, self.relation)
-        self.noise_scale_ = self.noise_std_ = self.epsilon_per_class_ = None
-        exact = minimize(
-            rows,
-            signs,
-            np.zeros((k, d)),
-            penalty=self.lambda_total_,
-            tol=TOL * min(1.0, self.reach_),
-            limit=RESIDUAL * self.reach_,
-        )
-        if self.delta == 0:
-            self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
-            self.noise_scale_ = self.sensitivity_ / self.epsilon_per_class_ * _UP
-            return exact + spherical_gamma(d, self.noise_scale_, rng=rng, size=k)
-        self.noise_std_ = self._multiplier() * math.sqrt(k) * self.sensitivity_ * _UP
-        return exact + rng.normal(0.0, self.noise_std_, exact.shape)
+        law = self.noise(self.norm_, k)
+        self.lambda_total_, self.sensitivity_ = 1 / self.C, law.sensitivity
+        self.noise_scale_, self.noise_std_ = law.noise_scale, law.noise_std
+        self.epsilon_per_class_ = law.epsilon_per_class
+        return self.exact(rows, signs, self.norm_) + law.draw(k, d, rng=rng)
 
 
 @lru_cache(maxsize=256)
