@@ -1,5 +1,8 @@
 """How much of a decision is the luck of the noise."""
 
+from veracal.multiplicity.audit import audit, audit_predictions
+from veracal.multiplicity.auditing import Question, audit_engine
+from veracal.multiplicity.engines import Engine
 from veracal.multiplicity.measures import (
     class_average,
     decision_variance,
@@ -9,11 +12,18 @@ from veracal.multiplicity.measures import (
     pooled_pairs,
 )
 from veracal.multiplicity.planning import AuditPlan, plan_audit
+from veracal.multiplicity.results import Audit
 from veracal.multiplicity.runs import Runs
 
 __all__ = [
+    "Audit",
     "AuditPlan",
+    "Engine",
+    "Question",
     "Runs",
+    "audit",
+    "audit_engine",
+    "audit_predictions",
     "class_average",
     "decision_variance",
     "disagreement",

@@ -136,6 +136,47 @@ def disagreement_interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     return np.minimum(*ends), np.where(holds_half, 1.0, np.maximum(*ends))
 
 
+def normalized_interval(low: Floats, high: Floats, share: Floats) -> tuple[Floats, Floats]:
+    r"""Interval of :math:`\tfrac{K}{K-1}(1 - \sum_c p_c^2)` where each share is in an interval.
+
+    For any a, :math:`\sum p_c^2 \ge \sum (2 a_c p_c - a_c^2)`, taken at the estimate; and
+    :math:`\sum p_c^2 \le \sum h_c p_c` with the upper ends h. Both are linear in p, so that
+    their extremes over the intervals and :math:`\sum p_c = 1` are found by filling up.
+
+    Parameters
+    ----------
+    low, high, share : array of shape (people, K)
+
+    Examples
+    --------
+    >>> p = np.array([[0.5, 0.25, 0.25]])
+    >>> [end.round(4).tolist() for end in normalized_interval(p, p, p)]
+    [[0.9375], [0.9375]]
+    """
+    classes = share.shape[1]
+    if classes == 2:
+        return disagreement_interval(low[:, 1], high[:, 1])
+    most = _filled(low, high, high)
+    least = 2 * -_filled(low, high, -share) - np.square(share).sum(axis=1)
+    scale = classes / (classes - 1)
+    ends = (scale * (1 - np.minimum(most, 1.0)), scale * (1 - np.maximum(least, 1 / classes)))
+    return np.maximum(ends[0], 0.0), np.minimum(ends[1], 1.0)
+
+
+def _filled(low: Floats, high: Floats, worth: Floats) -> Floats:
+    """Largest sum of worth times share, where shares are in intervals and add up to one."""
+    order = np.argsort(-worth, axis=1)
+    ends = (np.take_along_axis(each, order, axis=1) for each in (low, high, worth))
+    least, most, value = ends
+    left = 1 - least.sum(axis=1)
+    found: Floats = (value * least).sum(axis=1)
+    for place in range(worth.shape[1]):
+        more = np.clip(most[:, place] - least[:, place], 0.0, np.maximum(left, 0.0))
+        found += value[:, place] * more
+        left = left - more
+    return found
+
+
 def exact_error(runs: int, people: int = 1, level: float = 0.95) -> float:
     """Most that the exact interval reaches from the estimate, whatever the runs decide.
 

@@ -80,6 +80,22 @@ def mean_over_people(
     return _jackknifed(mean, runs, level)
 
 
+def difference_of_means(
+    before: Runs, after: Runs, measure: Measure = normalized, level: float = 0.95
+) -> Estimate:
+    """Mean over people after something was done to runs, minus that of the same runs before."""
+    if not np.array_equal(before.runs_by_block, after.runs_by_block):
+        raise ValueError("Expected the same runs twice, got others.")
+    classes = before.classes
+
+    def difference(counts: Ints, runs: int) -> float:
+        first, second = counts[:, :classes], counts[:, classes:]
+        return float((measure(second, runs) - measure(first, runs)).mean())
+
+    both = np.concatenate([before.counts_by_block, after.counts_by_block], axis=2)
+    return _left_out(difference, both, before.runs_by_block, level)
+
+
 def gap_over_groups(
     runs: Runs,
     groups: Mapping[str, Array],
@@ -191,20 +207,23 @@ def _check_people(people: Array | None) -> None:
 
 
 def _jackknifed(figure: Callable[[Ints, int], float], runs: Runs, level: float) -> Estimate:
+    """A figure of counts that is never negative, with its interval."""
+    found = _left_out(figure, runs.counts_by_block, runs.runs_by_block, level)
+    low = None if found.low is None else max(found.low, 0.0)
+    return Estimate(found.value, low, found.high, level, found.n)
+
+
+def _left_out(
+    figure: Callable[[Ints, int], float], by_block: Ints, sizes: Ints, level: float
+) -> Estimate:
     """A figure of counts, with the interval from leaving out one block after the other."""
-    counts, m = runs.counts, runs.runs
-    value = figure(counts, m)
-    used = np.flatnonzero(runs.runs_by_block)
-    if len(used) < 2 or m - int(runs.runs_by_block.max()) < 2:
-        return Estimate(value, None, None, level, m)
-    left = np.array(
-        [
-            figure(counts - runs.counts_by_block[block], m - int(runs.runs_by_block[block]))
-            for block in used
-        ]
-    )
+    counts, runs = by_block.sum(axis=0, dtype=np.int64), int(sizes.sum())
+    value = figure(counts, runs)
+    used = np.flatnonzero(sizes)
+    if len(used) < 2 or runs - int(sizes.max()) < 2:
+        return Estimate(value, None, None, level, runs)
+    left = np.array([figure(counts - by_block[at], runs - int(sizes[at])) for at in used])
     blocks = len(used)
     error = np.sqrt((blocks - 1) / blocks * np.square(left - left.mean()).sum())
     reach = float(student.ppf((1 + level) / 2, blocks - 1) * error)
-    # Whatever is averaged here is never negative.
-    return Estimate(value, max(value - reach, 0.0), value + reach, level, m)
+    return Estimate(value, value - reach, value + reach, level, runs)

@@ -11,7 +11,7 @@ from veracal._types import Array, Floats
 from veracal.data.labels import Label
 from veracal.multiplicity.engines.streams import Seed, Streams
 
-Kind = Literal["logit", "probability"]
+Kind = Literal["logit", "probability", "decision"]
 
 
 class Engine(ABC):
@@ -27,7 +27,7 @@ class Engine(ABC):
         In the order of scores.
     people : int
         How many are scored.
-    kind : {"logit", "probability"}
+    kind : {"logit", "probability", "decision"}
         What scores are. Logits of two classes are those of the second one, a decision for it
         being above the logit of the threshold; of more classes, their softmax are the
         probabilities.

@@ -1,0 +1,301 @@
+"""Runs collected as they come in, kept on disk, and gone on with where they broke off."""
+
+import fcntl
+import json
+import os
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Floats, Progress
+from veracal.data.files import placed
+from veracal.data.limits import no_surprises
+from veracal.errors import DataError
+from veracal.multiplicity.engines.base import Engine
+from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.runs import Runs
+
+FORMAT = 1
+_SECONDS = 1.0  # of work that a process which is killed loses at most, and a run's own time
+_MORE = 1.1  # growth of the number of runs after which is asked again whether they suffice
+
+View = Callable[[Floats], tuple[Floats, str]]  # scores of all rows: what to count, which kind
+Enough = Callable[[], int]  # about how many runs it takes in all; no more than there are: done
+
+
+@dataclass(frozen=True, eq=False)
+class Sink:
+    """Where scores of runs are counted, and what is counted of them."""
+
+    runs: Runs
+    view: View
+
+
+@dataclass(eq=False)
+class _Book:
+    """Which runs were counted, and when that was last written down."""
+
+    sinks: Mapping[str, Sink]
+    about: dict[str, Any]  # what the audit is of: another's runs must not be mixed in
+    seed: Seed
+    keep: Path | None
+    done: list[range] = field(default_factory=list)
+    written: float = field(default_factory=time.monotonic)
+
+    @property
+    def runs(self) -> int:
+        return sum(map(len, self.done))
+
+    def count(self, runs: range, scores: Floats) -> None:
+        """Count some runs everywhere; if that breaks off, what was last written stays."""
+        keep, self.keep = self.keep, None
+        for sink in self.sinks.values():
+            values, kind = sink.view(scores)
+            if kind == "decision":
+                sink.runs.add(values, first=runs.start)
+            else:
+                sink.runs.add_scores(values, kind=kind, first=runs.start)
+        self.done = joined([*self.done, runs])
+        self.keep = keep
+        if self.keep is not None and time.monotonic() - self.written >= _SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write everything that was counted, whole or not at all."""
+        if self.keep is None:
+            return
+        head = {
+            "format": FORMAT,
+            "about": self.about,
+            "entropy": str(self.seed.entropy),
+            "done": [[runs.start, runs.stop] for runs in self.done],
+        }
+        arrays: dict[str, Array] = {"head": np.array(json.dumps(head))}
+        for name, sink in self.sinks.items():
+            arrays |= {f"{name}:{key}": value for key, value in sink.runs.state().items()}
+        with placed(self.keep, force=True) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        self.written = time.monotonic()
+
+    def read(self, random_state: int | None) -> None:
+        """Take up what was written, if anything was."""
+        if self.keep is None or not self.keep.exists():
+            return
+        head, arrays = _read(self.keep)
+        if head["about"] != self.about:
+            raise DataError(
+                str(self.keep),
+                "an audit of the same training, records, people and settings",
+                _difference(head["about"], self.about),
+                "Give the same settings to go on with it, or name another file to start anew.",
+            )
+        if random_state is not None and int(head["entropy"]) != random_state:
+            raise DataError(
+                str(self.keep),
+                f"an audit with random_state={random_state}",
+                "one with another",
+                "Leave it out to go on with it, or name another file to start anew.",
+            )
+        self.seed = Seed(int(head["entropy"]), self.seed.varied)
+        for name, sink in self.sinks.items():
+            own = f"{name}:"
+            sink.runs.restore(
+                {key[len(own) :]: array for key, array in arrays.items() if key.startswith(own)}
+            )
+        self.done = joined(range(*ends) for ends in head["done"])
+
+
+@dataclass(frozen=True)
+class Collected:
+    """How a collection ended.
+
+    Attributes
+    ----------
+    runs : int
+        Counted in all.
+    resumed : int
+        Of those, counted by an earlier process.
+    """
+
+    runs: int
+    resumed: int
+
+
+def collect(
+    engine: Engine,
+    sinks: Mapping[str, Sink],
+    number: int,
+    *,
+    random_state: int | None = None,
+    seed: Seed,
+    keep: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    enough: Enough | None = None,
+    on_progress: Progress | None = None,
+) -> Collected:
+    """Run a training again and again, and count what the runs say.
+
+    Parameters
+    ----------
+    engine : Engine
+    sinks : mapping of str to Sink
+    number : int
+        Of runs, at most.
+    random_state : int, optional
+        What the seed was made of, if it was given; a file to go on with must agree.
+    seed : Seed
+    keep : path, optional
+        A file in which results are kept as they arrive, about every second and at the end.
+        If it exists, its runs are not made again; each number is counted once.
+    about : mapping, optional
+        Settings beside the engine's, by which the file is known again.
+    enough : callable, optional
+        About how many runs suffice. Asked now and then; once there are so many, no more are
+        made.
+    on_progress : callable, optional
+
+    Raises
+    ------
+    DataError
+        If the file is of another audit, was not written by one, or is being written to.
+
+    Guarantees
+    ----------
+    No run is counted twice. Whatever ends the collection, what was counted is kept.
+    """
+    _checks.whole(least=2, runs=number)
+    path = None if keep is None else Path(keep)
+    told = {"engine": engine.settings(), "varied": seed.varied, **(about or {})}
+    book = _Book(sinks, json.loads(json.dumps(told)), seed, path)
+    with _alone(path):
+        book.read(random_state)
+        resumed = book.runs
+        try:
+            _go_on(engine, book, number, enough, on_progress)
+        finally:
+            if book.runs > resumed:
+                book.write()
+    return Collected(book.runs, resumed)
+
+
+def _go_on(
+    engine: Engine,
+    book: _Book,
+    number: int,
+    enough: Enough | None,
+    on_progress: Progress | None,
+) -> None:
+    """Count runs until there are enough."""
+    expected, ask_at = number, 0.0
+    pending = missing(book.done, number, engine.together)
+    with closing(engine.stream(pending, book.seed)) as arriving:  # type: ignore[type-var]
+        while True:
+            if enough is not None and book.runs >= max(2.0, ask_at):
+                expected, ask_at = min(enough(), number), _MORE * book.runs
+            if on_progress is not None:
+                on_progress(book.runs, max(expected, book.runs))
+            if book.runs >= expected:
+                return
+            runs, scores = next(arriving, (None, None))
+            if runs is None or scores is None:
+                return
+            book.count(runs, scores)
+
+
+def missing(done: list[range], number: int, together: int) -> Iterator[range]:
+    """Numbers below a number that are not done, some at a time.
+
+    Examples
+    --------
+    >>> list(missing([range(2, 5)], 9, 3))
+    [range(0, 2), range(5, 8), range(8, 9)]
+    """
+    for before, after in zip([range(0), *done], [*done, range(number, number)], strict=True):
+        stop = min(after.start, number)
+        for start in range(before.stop, stop, together):
+            yield range(start, min(start + together, stop))
+
+
+def joined(runs: Any) -> list[range]:
+    """Ranges of numbers, with those that touch made one.
+
+    Examples
+    --------
+    >>> joined([range(4, 6), range(0, 2), range(2, 4), range(8, 9)])
+    [range(0, 6), range(8, 9)]
+    """
+    found: list[range] = []
+    for one in sorted(runs, key=lambda each: each.start):
+        if found and found[-1].stop > one.start:
+            raise ValueError(f"Expected no run to be counted twice, got {one} again.")
+        if found and found[-1].stop == one.start:
+            found[-1] = range(found[-1].start, one.stop)
+        else:
+            found.append(one)
+    return found
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """What a file of an audit holds."""
+    try:
+        with no_surprises(path), np.load(path, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+        head = json.loads(str(arrays.pop("head")))
+        if head["format"] != FORMAT:
+            raise ValueError(f"format {head['format']!r}")
+        return head, arrays
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as cause:
+        raise DataError(
+            str(path), "a file that an audit keeps", str(cause)[:80], "Name another file."
+        ) from cause
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Names of settings that differ."""
+    flat, again = dict(_flat(one)), dict(_flat(other))
+    names = sorted(name for name in flat | again if flat.get(name) != again.get(name))
+    return f"another {', '.join(names[:5])}"
+
+
+def _flat(settings: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings within settings, by their names."""
+    if not isinstance(settings, Mapping):
+        yield before, settings
+        return
+    for name, value in settings.items():
+        yield from _flat(value, f"{before}.{name}" if before else str(name))
+
+
+@contextmanager
+def _alone(path: Path | None) -> Iterator[None]:
+    """Hold a file that one process at a time may hold, beside the one that is kept."""
+    if path is None:
+        yield
+        return
+    beside = path.with_name(f".{path.name}.lock")
+    try:
+        handle = os.open(beside, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as cause:
+        raise DataError(
+            str(path), "a place to write", cause.strerror or str(cause), "Name another place."
+        ) from cause
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            raise DataError(
+                str(path),
+                "one audit at a time",
+                "another",
+                "Wait for it, or name another file.",
+            ) from cause
+        yield
+    finally:
+        os.close(handle)
