@@ -1,7 +1,7 @@
 """How much of a decision is the luck of the noise."""
 
-from veracal.multiplicity.audit import audit, audit_predictions
 from veracal.multiplicity.auditing import Question, audit_engine
+from veracal.multiplicity.audits import audit, audit_predictions
 from veracal.multiplicity.engines import Engine
 from veracal.multiplicity.measures import (
     class_average,
