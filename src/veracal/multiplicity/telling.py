@@ -39,7 +39,7 @@ from veracal.multiplicity.results import (
 )
 from veracal.multiplicity.runs import Runs
 
-_PORTIONS = (1, 2, 4, 8, 16)  # of blocks, whose estimates are compared with those of the rest
+_PORTIONS = (1, 2, 4, 8)  # blocks, whose estimates are compared with those of the many others
 _FEW = 100  # runs below which little can be told of anybody
 _ABSTAINED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
