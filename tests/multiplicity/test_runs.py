@@ -6,7 +6,7 @@ from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from veracal.errors import DataError
-from veracal.multiplicity.run_figures import figures_of
+from veracal.multiplicity.run_figures import areas, figures_of
 from veracal.multiplicity.runs import Runs
 from veracal.multiplicity.spreads import Spread
 
@@ -159,6 +159,22 @@ def test_figures_of_runs_are_those_of_scikit_learn(k, ties):
             for code in ([1] if k == 2 else range(k))
         ]
         assert found["auc"][run] == pytest.approx(np.mean(each))
+
+
+def test_areas_of_scores_that_differ_in_the_last_bit_or_by_the_sign_of_zero():
+    one = np.nextafter(0.3, 1)
+    scores = np.array([[0.3, one, -0.0, 0.0], [one, 0.3, 0.0, -0.0], [-0.3, -one, -0.0, 0.0]])
+    labels = np.array([True, False, True, False])
+    expected = [roc_auc_score(labels, run) for run in scores]
+    np.testing.assert_allclose(areas(scores, labels), expected)
+    many = RNG.normal(0, 300, (50, 80))
+    marks = RNG.uniform(size=80) < 0.3
+    expected = [roc_auc_score(marks, run) for run in many]
+    np.testing.assert_allclose(areas(many, marks), expected)
+    np.testing.assert_allclose(
+        areas(many.astype(np.float32), marks),
+        [roc_auc_score(marks, run) for run in many.astype(np.float32)],
+    )
 
 
 def test_with_one_kind_of_people_there_is_no_area_and_no_division_by_nothing():

@@ -20,6 +20,8 @@ def areas(scores: Floats, labels: Ints) -> Floats:
     .. math:: \frac{1}{PN}\Bigl(\sum_{i\,:\,y_i=1} r_i - \frac{P(P+1)}{2}\Bigr)
 
     with the ranks :math:`r_i` of scores, equal scores sharing theirs (Mann and Whitney 1947).
+    The last bit of a score is given up for the label, so that sorting carries it along, five
+    times faster than sorting places; runs where that bit mattered are ranked the slow way.
 
     Parameters
     ----------
@@ -28,11 +30,13 @@ def areas(scores: Floats, labels: Ints) -> Floats:
     labels : array of bool of shape (people,)
         With people of both kinds.
     """
-    order = np.argsort(scores, axis=1)
-    ordered = np.take_along_axis(scores, order, axis=1)
-    ranks = np.arange(1.0, scores.shape[1] + 1)
-    sums = labels.astype(np.float64)[order] @ ranks
-    tied = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    marked = (scores.astype(np.float64) + 0.0).view(np.int64)  # with one zero instead of two
+    marked &= ~1
+    marked |= labels
+    marked.view(np.float64).sort(axis=1)
+    sums = (marked & 1).astype(np.float64) @ np.arange(1.0, scores.shape[1] + 1)
+    marked &= ~1
+    tied = (marked[:, 1:] == marked[:, :-1]).any(axis=1)
     if tied.any():
         sums[tied] = rankdata(scores[tied], axis=1)[:, labels].sum(axis=1)
     positive = int(labels.sum())

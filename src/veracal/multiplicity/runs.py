@@ -11,6 +11,7 @@ from veracal.errors import DataError
 from veracal.multiplicity.run_figures import figures_of
 from veracal.multiplicity.spreads import Spread
 
+_NUMBERS = 1 << 17  # that are looked at together: they stay in the processor's cache
 BLOCKS = 40  # into which runs are dealt, for intervals of what they share
 _COUNTED = ("counts_by_block", "runs_by_block", "level_counts", "level_runs")
 _SCORED = ("lowest", "highest", "mean", "squares")
@@ -152,13 +153,15 @@ class Runs:
         """
         _checks.one_of(("probability", "logit"), kind=kind)
         found = self._checked_scores(np.asarray(scores), kind)
-        if not len(found):
-            return
-        codes = self._decided(found, kind)
-        self._count(codes, self.runs if first is None else first)
-        self._spread(_probabilities(found, kind, self.classes))
-        if self.labels is not None:
-            self._figure(found, codes)
+        begin = self.runs if first is None else first
+        some = max(1, _NUMBERS // (self.people * self.classes))
+        for start in range(0, len(found), some):
+            part = found[start : start + some]
+            codes = self._decided(part, kind)
+            self._count(codes, begin + start)
+            self._spread(_probabilities(part, kind, self.classes))
+            if self.labels is not None:
+                self._figure(part, codes)
 
     def state(self) -> dict[str, Array]:
         """Everything that was counted, as arrays."""
@@ -257,7 +260,7 @@ class Runs:
 
     def _checked_scores(self, scores: Array, kind: str) -> Floats:
         """Scores of shape (runs, people), those of the second of two classes, or of all."""
-        found = scores.astype(np.float64) if scores.dtype.kind not in "f" else scores
+        found = scores.astype(np.float64, copy=False)
         if self.classes == 2 and found.ndim == 3 and found.shape[2] == 2:
             found = found[:, :, 1] - (found[:, :, 0] if kind == "logit" else 0.0)
         expected = (self.people,) if self.classes == 2 else (self.people, self.classes)
