@@ -16,7 +16,7 @@ from veracal._types import Floats, Ints
 from veracal.data import Group
 from veracal.data.groups import Estimate
 from veracal.errors import DataError
-from veracal.multiplicity import collecting, intervals, measures, people, runs, telling
+from veracal.multiplicity import collecting, intervals, means, measures, runs, telling
 from veracal.multiplicity.auditing import Question, audit_engine
 from veracal.multiplicity.engines.base import Engine, fingerprint
 from veracal.multiplicity.engines.streams import Streams
@@ -142,8 +142,8 @@ def told_of(
     held.add((places + luck + rng.normal(size=(m, len(places))) > 0).astype(int))
     rows = {name: group.codes == code for code, name in enumerate(group.names)}
     return (
-        people.mean_over_people(held, level=LEVEL),
-        people.gap_over_groups(held, rows, level=LEVEL),
+        means.mean_over_people(held, level=LEVEL),
+        means.gap_over_groups(held, rows, level=LEVEL),
     )
 
 
@@ -215,12 +215,13 @@ def normal(positive: Ints, m: int, level: float = 0.95, people: int = 1) -> Any:
     return np.maximum(p - reach, 0), np.minimum(p + reach, 1)
 
 
-def as_if_people_were_drawn(figure: Any, by_block: Ints, sizes: Ints, level: float) -> Estimate:
-    """Errors from how people differ."""
+def as_if_people_were_drawn(figures: Any, by_block: Ints, sizes: Ints) -> means.LeftOut:
+    """Leave out people, not runs."""
     counts, m = by_block.sum(axis=0), int(sizes.sum())
-    values, value = measures.normalized(counts, m), figure(counts, m)
-    reach = stats.norm.ppf((1 + level) / 2) * values.std() / np.sqrt(len(values))
-    return Estimate(value, value - reach, value + reach, level, m)
+    kept = [counts.copy() for _ in range(len(counts))]
+    for at, one in enumerate(kept):
+        one[at] = counts[(at + 1) % len(counts)]  # another's in place of one's own
+    return means.LeftOut(figures(counts, m), np.array([figures(one, m) for one in kept]), m)
 
 
 def from_the_start(done: list[range], number: int, together: int) -> Any:
@@ -259,7 +260,7 @@ MUTANTS: dict[str, Patches] = {
     "each person alone": {f"{AT}.intervals.binomial_interval": by_oneself},
     "the normal interval": {f"{AT}.intervals.binomial_interval": normal},
     "intervals of a fixed number": {f"{AT}.telling.lasting_interval": EXACT},
-    "people drawn, not runs": {f"{AT}.people._left_out": as_if_people_were_drawn},
+    "people drawn, not runs": {f"{AT}.means.left_out": as_if_people_were_drawn},
     "begun anew on what is there": {
         f"{AT}.collecting.missing": from_the_start,
         f"{AT}.collecting.joined": silently,

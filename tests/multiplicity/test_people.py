@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from veracal.errors import DataError
-from veracal.multiplicity import people
+from veracal.multiplicity import means, people
 from veracal.multiplicity.measures import disagreement, normalized
 from veracal.multiplicity.runs import Runs
 
@@ -43,7 +44,7 @@ def test_intervals_of_a_mean_count_the_runs_that_people_share():
     covered, naive = 0, 0
     for _ in range(1000):
         runs = counted(drawn(rng, 100))
-        found = people.mean_over_people(runs, level=0.9)
+        found = means.mean_over_people(runs, level=0.9)
         covered += found.low <= truth <= found.high
         # the close wrong one, as if people had been drawn and not runs
         values = normalized(runs.counts, 100)
@@ -56,7 +57,7 @@ def test_intervals_of_a_mean_count_the_runs_that_people_share():
 def test_a_mean_is_that_of_the_measure():
     decisions = drawn(RNG, 100)
     runs, some = counted(decisions), np.arange(60) < 20
-    found = people.mean_over_people(runs, some)
+    found = means.mean_over_people(runs, some)
     expected = disagreement(decisions.sum(axis=0)[:20], 100).mean()
     assert found.value == pytest.approx(expected) and found.n == 100
     assert found.low < found.value < found.high
@@ -71,23 +72,23 @@ def test_gaps_and_ratios_are_between_the_extreme_groups():
         "c": place >= 40,
         "none": place < 0,
     }
-    means = [people.mean_over_people(runs, rows).value for rows in list(groups.values())[:3]]
-    gap, ratio = (f(runs, groups) for f in (people.gap_over_groups, people.ratio_over_groups))
-    assert gap.value == pytest.approx(max(means) - min(means)) and gap.low < gap.value
-    assert ratio.value == pytest.approx(min(means) / max(means)) and 0 <= ratio.low
+    each = [means.mean_over_people(runs, rows).value for rows in list(groups.values())[:3]]
+    gap, ratio = (f(runs, groups) for f in (means.gap_over_groups, means.ratio_over_groups))
+    assert gap.value == pytest.approx(max(each) - min(each)) and gap.low < gap.value
+    assert ratio.value == pytest.approx(min(each) / max(each)) and 0 <= ratio.low
     assert ratio.high <= 1
 
 
 def test_where_all_agree_nothing_differs():
     runs = counted(np.ones((50, 4), int))
     groups = {"a": np.array([1, 1, 0, 0], bool), "b": np.array([0, 0, 1, 1], bool)}
-    assert people.ratio_over_groups(runs, groups).value == 1.0
-    assert people.gap_over_groups(runs, groups).value == 0.0
-    assert people.mean_over_people(runs).high == 0.0
+    assert means.ratio_over_groups(runs, groups).value == 1.0
+    assert means.gap_over_groups(runs, groups).value == 0.0
+    assert means.mean_over_people(runs).high == 0.0
 
 
 def test_two_runs_have_a_mean_and_no_interval():
-    found = people.mean_over_people(counted(np.array([[0, 1], [1, 1]])))
+    found = means.mean_over_people(counted(np.array([[0, 1], [1, 1]])))
     assert found.value == pytest.approx(1.0) and found.low is None
 
 
@@ -112,9 +113,39 @@ def test_abstaining_leaves_those_who_are_most_certain():
 @pytest.mark.parametrize("groups", [{}, {"a": np.ones(3, bool)}])
 def test_one_group_has_no_gap(groups):
     with pytest.raises(DataError, match="two or more"):
-        people.gap_over_groups(counted(np.ones((5, 3), int)), groups)
+        means.gap_over_groups(counted(np.ones((5, 3), int)), groups)
 
 
 def test_a_group_that_nobody_is_in():
     with pytest.raises(DataError, match="nobody"):
-        people.mean_over_people(counted(np.ones((5, 3), int)), np.zeros(3, bool))
+        means.mean_over_people(counted(np.ones((5, 3), int)), np.zeros(3, bool))
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.5])
+def test_the_gap_of_several_groups_is_within_its_interval_even_where_there_is_none(apart):
+    rng, k, each = np.random.default_rng(8), 6, 15
+    place = np.repeat(0.8 + apart * np.arange(k) / k, each)
+    share = ndtr(place / np.hypot(1, 0.8))
+    truth = (4 * share * (1 - share)).reshape(k, each).mean(axis=1)
+    groups = {str(code): np.repeat(np.arange(k), each) == code for code in range(k)}
+    gaps, ratios, naive = 0, 0, 0
+    for _ in range(300):
+        luck = 0.8 * rng.normal(size=(60, 1))
+        runs = counted((place + luck + rng.normal(size=(60, k * each)) > 0).astype(int))
+        gap = means.gap_over_groups(runs, groups, level=0.9)
+        gaps += gap.low <= np.ptp(truth) <= gap.high
+        ratio = means.ratio_over_groups(runs, groups, level=0.9)
+        ratios += ratio.low <= truth.min() / truth.max() <= ratio.high
+        # the close wrong one, the jackknife of the largest difference itself
+        found = means.left_out(
+            lambda counts, m: np.array(
+                [np.ptp([normalized(counts[rows], m).mean() for rows in groups.values()])]
+            ),
+            runs.counts_by_block,
+            runs.runs_by_block,
+        )
+        reach = found.reach(0.9)
+        naive += np.abs(found.values - np.ptp(truth)) <= reach
+    assert gaps >= 270 - 16 and ratios >= 270 - 16
+    if not apart:
+        assert naive < 254

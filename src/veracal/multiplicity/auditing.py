@@ -16,7 +16,7 @@ from veracal.errors import DataError
 from veracal.multiplicity.collecting import Collected, Sink, collect
 from veracal.multiplicity.engines.base import Engine, fingerprint
 from veracal.multiplicity.engines.streams import Seed, Varied
-from veracal.multiplicity.people import difference_of_means, mean_over_people
+from veracal.multiplicity.means import difference_of_means, mean_over_people
 from veracal.multiplicity.plane import Grid
 from veracal.multiplicity.recalibrating import Recalibrating
 from veracal.multiplicity.results import Audit, Recalibrated

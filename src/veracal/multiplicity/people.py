@@ -1,18 +1,12 @@
-"""What is told of many people at once: the distribution, groups, whom to review."""
+"""What is told of many people at once: the distribution, whom to review."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
 
 from veracal._types import Array, Floats, Ints
-from veracal.data.groups import Estimate
 from veracal.errors import DataError
-from veracal.multiplicity.measures import normalized
-from veracal.multiplicity.runs import Runs
-
-Measure = Callable[[Ints, int], Floats]  # of counts (people, classes) and runs, per person
 
 
 @dataclass(frozen=True)
@@ -48,86 +42,6 @@ class Distribution:
             p95,
             float(values.max()),
         )
-
-
-def mean_over_people(
-    runs: Runs,
-    people: Array | None = None,
-    measure: Measure = normalized,
-    level: float = 0.95,
-) -> Estimate:
-    """Mean of a measure over people, with an interval that counts the chance of the runs.
-
-    The runs are what was drawn, not the people: all people share them, so that the deviation
-    over people says nothing about the error. Blocks of runs are left out one after the other
-    (Quenouille 1949), and the interval is Student's with one degree of freedom less than there
-    are blocks.
-
-    Parameters
-    ----------
-    runs : Runs
-        With at least two blocks that hold runs.
-    people : array of bool, optional
-        Whom to count; by default everybody.
-    measure : callable
-    level : float in (0, 1)
-    """
-    _check_people(people)
-
-    def mean(counts: Ints, runs: int) -> float:
-        return float(measure(counts if people is None else counts[people], runs).mean())
-
-    return _jackknifed(mean, runs, level)
-
-
-def difference_of_means(
-    before: Runs, after: Runs, measure: Measure = normalized, level: float = 0.95
-) -> Estimate:
-    """Mean over people after something was done to runs, minus that of the same runs before."""
-    if not np.array_equal(before.runs_by_block, after.runs_by_block):
-        raise ValueError("Expected the same runs twice, got others.")
-    classes = before.classes
-
-    def difference(counts: Ints, runs: int) -> float:
-        first, second = counts[:, :classes], counts[:, classes:]
-        return float((measure(second, runs) - measure(first, runs)).mean())
-
-    both = np.concatenate([before.counts_by_block, after.counts_by_block], axis=2)
-    return _left_out(difference, both, before.runs_by_block, level)
-
-
-def gap_over_groups(
-    runs: Runs,
-    groups: Mapping[str, Array],
-    measure: Measure = normalized,
-    level: float = 0.95,
-) -> Estimate:
-    """Largest mean of a group minus the smallest, both left without the same runs.
-
-    Groups that nobody is in do not count.
-    """
-    means = _means(groups, measure)
-    return _jackknifed(lambda *counted: float(np.ptp(means(*counted))), runs, level)
-
-
-def ratio_over_groups(
-    runs: Runs,
-    groups: Mapping[str, Array],
-    measure: Measure = normalized,
-    level: float = 0.95,
-) -> Estimate:
-    """Smallest mean of a group divided by the largest; 1 where all are zero."""
-    means = _means(groups, measure)
-
-    def ratio(counts: Ints, runs: int) -> float:
-        found = means(counts, runs)
-        return 1.0 if max(found) == 0 else float(min(found) / max(found))
-
-    found = _jackknifed(ratio, runs, level)
-    if found.value is None or found.low is None or found.high is None:
-        return found
-    low, high = max(found.low, 0.0), min(found.high, 1.0)
-    return Estimate(found.value, min(low, found.value), high, level, found.n)
 
 
 def to_review(low: Floats, threshold: float) -> Ints:
@@ -180,50 +94,3 @@ def abstention(
             row["accuracy"] = float(np.asarray(correct)[kept].mean())
         rows.append(row)
     return rows
-
-
-def _inhabited(groups: Mapping[str, Array]) -> list[Array]:
-    """Groups that somebody is in, at least two."""
-    found = [rows for rows in groups.values() if np.asarray(rows).any()]
-    if len(found) < 2:
-        raise DataError(
-            "groups", "two or more with somebody in them", str(len(found)), "Name others."
-        )
-    return found
-
-
-def _means(groups: Mapping[str, Array], measure: Measure) -> Callable[[Ints, int], Floats]:
-    """Means of a measure over each group that somebody is in."""
-    inhabited = _inhabited(groups)
-    return lambda counts, runs: np.array(
-        [measure(counts[rows], runs).mean() for rows in inhabited]
-    )
-
-
-def _check_people(people: Array | None) -> None:
-    """Refuse a group that nobody is in."""
-    if people is not None and not np.asarray(people).any():
-        raise DataError("people", "at least one person", "nobody", "Name another group.")
-
-
-def _jackknifed(figure: Callable[[Ints, int], float], runs: Runs, level: float) -> Estimate:
-    """A figure of counts that is never negative, with its interval."""
-    found = _left_out(figure, runs.counts_by_block, runs.runs_by_block, level)
-    low = None if found.low is None else max(found.low, 0.0)
-    return Estimate(found.value, low, found.high, level, found.n)
-
-
-def _left_out(
-    figure: Callable[[Ints, int], float], by_block: Ints, sizes: Ints, level: float
-) -> Estimate:
-    """A figure of counts, with the interval from leaving out one block after the other."""
-    counts, runs = by_block.sum(axis=0, dtype=np.int64), int(sizes.sum())
-    value = figure(counts, runs)
-    used = np.flatnonzero(sizes)
-    if len(used) < 2 or runs - int(sizes.max()) < 2:
-        return Estimate(value, None, None, level, runs)
-    left = np.array([figure(counts - by_block[at], runs - int(sizes[at])) for at in used])
-    blocks = len(used)
-    error = np.sqrt((blocks - 1) / blocks * np.square(left - left.mean()).sum())
-    reach = float(student.ppf((1 + level) / 2, blocks - 1) * error)
-    return Estimate(value, value - reach, value + reach, level, runs)

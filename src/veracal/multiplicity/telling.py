@@ -19,15 +19,9 @@ from veracal.multiplicity.intervals import (
     normalized_interval,
     paper_error,
 )
+from veracal.multiplicity.means import gap_over_groups, mean_over_people, ratio_over_groups
 from veracal.multiplicity.measures import expected_flip, normalized, pooled_pairs
-from veracal.multiplicity.people import (
-    Distribution,
-    abstention,
-    gap_over_groups,
-    mean_over_people,
-    ratio_over_groups,
-    to_review,
-)
+from veracal.multiplicity.people import Distribution, abstention, to_review
 from veracal.multiplicity.results import (
     AtLevel,
     Audit,
