@@ -13,6 +13,7 @@ from veracal.errors import DataError
 from veracal.multiplicity.engines.base import Engine, fingerprint
 from veracal.multiplicity.engines.streams import Streams
 from veracal.training.perturbation.base import PerturbedClassifier
+from veracal.training.perturbation.many import Many
 from veracal.training.perturbation.noise import spherical_gamma
 from veracal.training.perturbation.objective import ObjectivePerturbation
 from veracal.training.perturbation.output import OutputPerturbation
@@ -114,6 +115,8 @@ class ObjectiveEngine(_Perturbed):
         super().__init__(model, train, X)
         self._used = model.perturbation(self._task.norm, len(self._task.classes))
         self._penalty = model.penalties(self._used, self._task.rows.shape[1])
+        rows, few = self._task.rows, Many.fits(self._task.rows)
+        self._many = [Many(rows, signs, self._penalty) for signs in self._task.signs if few]
 
     def scores(self, count: int, streams: Streams) -> Floats:
         """Logits of runs, each minimized with noise of its own."""
@@ -122,7 +125,9 @@ class ObjectiveEngine(_Perturbed):
         noise = spherical_gamma(d, self._used.noise_scale, rng=streams.noise, size=count * k)
         linear = noise.reshape(count, k, d)
         weights = np.empty_like(linear)
-        for c, signs in enumerate(task.signs):
+        for c, many in enumerate(self._many):
+            weights[:, c] = many.minimize(linear[:, c]).weights
+        for c, signs in enumerate(task.signs[len(self._many) :]):
             weights[:, c] = minimize(task.rows, signs, linear[:, c], penalty=self._penalty)
         return self._scores(weights)
 
