@@ -216,6 +216,10 @@ class PrivateCalibratedClassifier(
         """
         return self._arranged(self.size).event
 
+    def trainer(self) -> Any:
+        """The estimator as it is fitted: with what map and guard leave it of the budget."""
+        return self._arranged(self.size).estimator
+
     def _arranged(self, size: int | None) -> Arrangement:
         """The parts, with the settings that they are fitted with."""
         self._check_settings()

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "evaluate": "veracal.cli.evaluate",
         "recalibrate": "veracal.cli.recalibrate",
         "compare": "veracal.cli.compare",
+        "audit": "veracal.cli.audit",
         "report": "veracal.cli.report",
         "doctor": "veracal.cli.doctor",
     }

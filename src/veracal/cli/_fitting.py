@@ -115,6 +115,13 @@ def configured(data: str | None, typed: Mapping[str, Any], config: Path | None) 
         chosen = Config.load(config, epsilon=epsilon)
         if data is not None:
             chosen = replace(chosen, data=replace(chosen.data, source=data))
+    return overruled(chosen, typed)
+
+
+def overruled(chosen: "Config", typed: Mapping[str, Any]) -> "Config":
+    """The same choices, but for those that were typed."""
+    from dataclasses import replace
+
     for option, value in typed.items():
         if value is None:
             continue

@@ -1,12 +1,14 @@
 """Commands that say what something will cost."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from veracal.cli import _show
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from veracal.privacy.plans import TrainingPlan
 
 app = typer.Typer(no_args_is_help=True, help="Find the noise for a budget, before any run.")
@@ -77,6 +79,44 @@ def train(
         _show.console().print(_table(made))
 
 
+@app.command(epilog="Example:  veracal plan audit --people 369 --error 0.08")
+def audit(
+    people: Annotated[int, typer.Option(help="Of whom all estimates hold together.")] = 1,
+    error: Annotated[
+        float | None, typer.Option(help="How far any disagreement may be off: 0.1.")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(help="The reverse: the error they reach.")] = None,
+    level: Annotated[float, typer.Option(help="Probability that none is.")] = 0.95,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Plan an audit: how many runs an error takes, or what error runs reach.
+
+    Both by exact intervals, which an audit uses, and by the bound of Kulynych
+    et al. (2023). It looks at no records.
+    """
+    if error is not None and runs is not None:
+        raise typer.BadParameter("Give one of --error and --runs.")
+    if error is not None and not 0 < error < 1:
+        raise typer.BadParameter("expected a number between 0 and 1.", param_hint="--error")
+    from veracal.multiplicity import plan_audit
+    from veracal.multiplicity.planning import reached
+
+    told: dict[str, Any]
+    try:
+        if runs is None:
+            told = vars(plan_audit(people, 0.1 if error is None else error, level))
+        else:
+            found = reached(runs, people, level)
+            told = {"people": people, "level": level, "runs": runs}
+            told |= {"error": found["exact"], "paper_error": found["paper"]}
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from problem
+    if json:
+        _show.print_json(told)
+    else:
+        _show.console().print(_audit_table(told))
+
+
 def _steps(epochs: float | None, records: int, batch: float) -> int:
     """How many steps so many passes take, rounded up."""
     from math import ceil, isfinite
@@ -112,6 +152,25 @@ def _table(made: "TrainingPlan") -> object:
     attack = f"{rounded_up(100 * promise.advantage)} %"
     rows.append(("best attack's advantage", attack, "true minus false positive rate"))
     return _show.table("Training plan", ("", "", ""), rows)
+
+
+def _audit_table(told: "Mapping[str, Any]") -> object:
+    """The plan of an audit, line by line."""
+    people = _show.counted(told["people"], "person").replace("persons", "people")
+    rows = [("people", people, f"all at once, at {told['level']:.6g}")]
+    if "paper_runs" in told:
+        rows += [
+            ("error", f"± {told['error']:.6g}", "of anybody's disagreement"),
+            ("runs", f"{told['runs']:,}", "fixed beforehand, by exact intervals"),
+            ("runs", f"{told['paper_runs']:,}", "by the paper's bound"),
+        ]
+    else:
+        rows += [
+            ("runs", f"{told['runs']:,}", "fixed beforehand"),
+            ("error", f"± {told['error']:.4f}", "of anybody's disagreement, exact intervals"),
+            ("error", f"± {told['paper_error']:.4f}", "by the paper's bound"),
+        ]
+    return _show.table("Audit plan", ("", "", ""), rows)
 
 
 def _whom(at_most: int, relation: str) -> str:

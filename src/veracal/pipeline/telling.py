@@ -28,7 +28,8 @@ from veracal.report.results import MOST, Measured, Results
 
 RESULTS = "results.json"
 NOT_MEASURED = (
-    "how many decisions hang on the chance of the noise (multiplicity was not audited)",
+    "how many decisions hang on the chance of the noise (multiplicity was not audited; "
+    "'veracal audit' does that, for whoever holds the records)",
     "whether the records are right, complete, or like those the model will meet",
 )
 COVERS = ("the model and its map", "every figure marked as released")

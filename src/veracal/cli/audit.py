@@ -1,0 +1,199 @@
+"""The command that tells how much of a decision is the luck of the noise."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veracal.cli import _fitting, _show
+from veracal.cli._variadic import several
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from veracal.multiplicity import Question
+    from veracal.report.audited import Audited
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.command(
+    cls=several("--epsilon", "--accuracy-levels"),
+    epilog="Example:  veracal audit breast-cancer --model output --norm 2 --epsilon 0.5 1 2 "
+    "--runs 200\n\n"
+    "What can be published at no cost is the arbitrariness that a released model tells itself: "
+    "veracal predict MODEL DATA --arbitrariness",
+)
+def audit(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="CSV, TSV, Parquet, Arrow or npz file, or the name of a built-in set.",
+        ),
+    ] = None,
+    model: _fitting.ModelKind = None,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(metavar="E…", help="Budgets, each audited: --epsilon 0.5 1 2."),
+    ] = None,
+    runs: Annotated[
+        str, typer.Option(metavar="auto|N", help="How often to train; auto: until --error.")
+    ] = "auto",
+    error: Annotated[
+        float, typer.Option(help="With auto: how far anybody's disagreement may be off.")
+    ] = 0.1,
+    most: Annotated[int, typer.Option(help="With auto: runs at most.")] = 10_000,
+    level: Annotated[float, typer.Option(help="Of intervals.")] = 0.95,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Group of the schema to tell people apart by; repeats. Several at once: "
+            '"age & sex".'
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Of two classes, the second is decided for above it.")
+    ] = None,
+    accuracy_levels: Annotated[
+        list[float] | None,
+        typer.Option(metavar="A…", help="Disagreement among the runs that are so accurate."),
+    ] = None,
+    review_above: Annotated[
+        float, typer.Option(help="Disagreement above which a person should be reviewed.")
+    ] = 0.5,
+    varied: Annotated[
+        str, typer.Option(help="What differs: noise, 'noise and batches' or all.")
+    ] = "all",
+    plane: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--map", metavar="A B", help="Two features, for a map of disagreement."),
+    ] = None,
+    recalibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Repair every run on half of the test part: temperature, two-temperatures, "
+            "platt, beta, isotonic or binning. Does that change disagreement?"
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Folder of 'veracal fit': how many runs contradict it. Its settings count.",
+        ),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            help="npz file of anybody's runs, instead of DATA: 'decisions', 'probabilities' or "
+            "'logits' (runs × people), and 'labels', 'classes', 'deployed', 'rows', "
+            "'group:NAME'."
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="File for runs as they arrive; if it is there, go on with it."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes, where runs are made one by one.")] = 1,
+    backend: Annotated[str | None, typer.Option(help="Likewise: loky, ray or dask.")] = None,
+    random_state: Annotated[
+        int | None, typer.Option(min=0, help="For an audit that can be repeated.")
+    ] = None,
+    target: _fitting.Target = None,
+    delta: _fitting.Delta = None,
+    schema: _fitting.SchemaFile = None,
+    test: _fitting.Test = None,
+    seed: _fitting.Seed = None,
+    norm: _fitting.Norm = None,
+    config: _fitting.ConfigFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for audit.html, audit.json and people.csv; internal, too."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an audit at --out.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Refused: says what can be published instead.")
+    ] = False,
+    json: _fitting.Json = False,
+) -> None:
+    """Train again and again, and tell how far the runs disagree about people.
+
+    Records are dealt as 'veracal fit' deals them: runs are trained on the
+    training part, and the people of the test part are audited. Every run looks
+    at the records, so the result is internal. It is not released with noise
+    either: one audited person moves a mean by 1/n, but one training record can
+    move everybody's disagreement at once. No ledger is charged, as nothing
+    leaves; the promise of the audited model stays as it is.
+    """
+    from veracal.cli import _auditing
+
+    if release:
+        _auditing.refuse_release()
+    given = {"DATA": data, "--epsilon": epsilon, "--model": model, "--config": config}
+    asked = _auditing.question(
+        runs=runs,
+        error=error,
+        most=most,
+        level=level,
+        threshold=threshold,
+        groups=tuple(groups or ()),
+        accuracy_levels=tuple(accuracy_levels or ()),
+        review_above=review_above,
+        varied=varied,
+    )
+    if out is not None:
+        _auditing.check_out(out, force=force)
+    if predictions is not None:
+        others = {
+            **given,
+            "--runs": None if runs == "auto" else runs,
+            "--against": against,
+            "--map": plane,
+            "--recalibrate": recalibrate,
+            "--keep": keep,
+            "--schema": schema,
+            "--backend": backend,
+        }
+        found = _of_predictions(predictions, others, asked)
+    else:
+        typed = {
+            "--schema": None if schema is None else str(schema),
+            "--test": test,
+            "--seed": seed,
+            "--epsilon": None,
+            "--delta": delta,
+            "--model": model,
+            "--norm": norm,
+        }
+        chosen = _auditing.Chosen.of(data, typed, epsilon or (), config, against)
+        how = _auditing.carried_out(plane, recalibrate, jobs, backend, keep, random_state)
+        found = _auditing.audited(chosen, target, asked, how)
+    _told(found, out, force=force, json=json)
+
+
+def _of_predictions(path: Path, others: "Mapping[str, object]", asked: "Question") -> "Audited":
+    """Audit runs that somebody made, if nothing else is asked for."""
+    from veracal.cli import _audit_predictions
+
+    for option, value in others.items():
+        if value is not None:
+            raise typer.BadParameter(
+                "is of runs that are made here; leave it out, or leave out --predictions.",
+                param_hint=option,
+            )
+    return _audit_predictions.audited(path, asked)
+
+
+def _told(found: "Audited", out: Path | None, *, force: bool, json: bool) -> None:
+    """Write and print what was found."""
+    from veracal.cli import _audit_show, _auditing
+
+    written = None if out is None else _auditing.write(found, out, force=force)
+    if json:
+        _show.print_json(found.to_json() | {"out": None if out is None else str(out)})
+    else:
+        _audit_show.show(found)
+    if written is not None:
+        names = ", ".join(written)
+        _show.status(f"Wrote {names} to {out}, internal: treat it as the records.")

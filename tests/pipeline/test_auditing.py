@@ -1,0 +1,126 @@
+"""An audit of the training that a config describes: whom, with what budget, in which rows."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.made import SCHEMA, table, write
+from veracal.artifact import PrivateClassifier
+from veracal.calibration.fitters import PlattScaling
+from veracal.data import scan_rows
+from veracal.errors import DataError
+from veracal.multiplicity import Question, audit
+from veracal.pipeline import Config
+from veracal.pipeline.auditing import AuditRun, Deployed, audit_config, keep_place, trainer
+from veracal.pipeline.config import (
+    DataConfig,
+    ModelConfig,
+    PrivacyConfig,
+    RecalibrationConfig,
+)
+from veracal.pipeline.numbering import found_in_order, row_numbers
+from veracal.pipeline.steps import budget_of, loaded
+from veracal.pipeline.training import private_model
+from veracal.training import OutputPerturbation
+
+ASKED = Question(40)
+FIXED = AuditRun(random_state=3)
+
+
+@pytest.fixture
+def config():
+    return Config(
+        DataConfig("breast-cancer"),
+        PrivacyConfig(2.0),
+        model=ModelConfig("output", norm=2.0),
+        recalibration=RecalibrationConfig("none"),
+    )
+
+
+def test_it_is_the_audit_of_the_parts_of_a_run(config):
+    found = audit_config(config, [2.0], ASKED, FIXED)
+    records = loaded(config)
+    model = OutputPerturbation(
+        2.0, norm=2.0, classes=records.whole.classes, size=records.train.size
+    )
+    same = audit(model, records.train, records.test, runs=40, random_state=3)
+    np.testing.assert_array_equal(found.audits[0].persons.counts, same.persons.counts)
+    assert found.notes == ("The whole budget goes to training: nothing is laid by for a map.",)
+
+
+def test_where_a_map_is_planned_training_has_what_it_leaves(config):
+    """The audited training is the one that a run of the same settings would do."""
+    mapped = replace(config, recalibration=RecalibrationConfig("temperature", 0.25))
+    records = loaded(mapped)
+    model = trainer(mapped, records)
+    whole = private_model(mapped, records.train, budget_of(mapped, records))
+    trained = whole.fit_records(records.train).estimator_
+    assert type(model) is OutputPerturbation and model.epsilon == trained.epsilon < 1.6
+    assert trainer(config, records).epsilon == 2.0
+    (note,) = audit_config(mapped, [2.0], ASKED, FIXED).notes
+    assert "the budget that the map of these settings leaves" in note
+
+
+def test_maps_of_runs_are_fitted_on_others_than_the_audited(config):
+    with_maps = AuditRun(recalibrate=PlattScaling(), random_state=3)
+    some, all_ = (audit_config(config, [2.0], ASKED, how) for how in (with_maps, FIXED))
+    assert 0 < len(some.rows) < len(all_.rows) and set(some.rows) < set(all_.rows)
+    # The runs are the same: people who are audited in both have the same counts.
+    shared = np.searchsorted(all_.rows, some.rows)
+    np.testing.assert_array_equal(
+        all_.audits[0].persons.counts[shared], some.audits[0].persons.counts
+    )
+
+
+def test_the_model_in_use_decides_at_the_threshold(config):
+    records = loaded(config)
+    fitted = trainer(config, records).fit_records(records.train)
+    model = PrivateClassifier.of(fitted, schema=records.schema)
+    X = records.test.X
+    shares = model.predict_proba(X)[:, 1]
+    assert (Deployed(model).predict(X) == model.predict(X)).all()
+    for threshold in (0.1, 0.9):
+        second = Deployed(model, threshold).predict(X) == model.classes_[1]
+        np.testing.assert_array_equal(second, shares > threshold)
+
+
+def test_budgets_have_files_of_their_own():
+    assert keep_place(None, 1.0, several=True) is None
+    assert keep_place(Path("a/b.npz"), 1.0, several=False) == Path("a/b.npz")
+    names = {keep_place(Path("a/b.npz"), e, several=True) for e in (0.5, 1.0, 10.0)}
+    assert names == {Path(f"a/b-epsilon-{e}.npz") for e in ("0.5", "1", "10")}
+
+
+def test_nobody_to_audit(config):
+    few = replace(config, data=DataConfig("wine", test=1e-6))
+    with pytest.raises(DataError, match="somebody in the test part"):
+        audit_config(few, [2.0], ASKED)
+
+
+# ---------------------------------------------------------------- numbers of rows
+
+
+def test_rows_are_found_where_units_lost_some(tmp_path, monkeypatch):
+    """Of whoever has too many rows some are drawn; the others keep their numbers."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    text = SCHEMA + '\n[columns.id]\nkind = "unit"\nat_most = 2\n'
+    (tmp_path / "visits.toml").write_text(text)
+    frame = table(300)
+    ids = [f"p{number // 3}" for number in range(300)]
+    frame.with_columns(id=np.array(ids)).write_csv("visits.csv")
+    config = Config(DataConfig("visits.csv", "visits.toml"), PrivacyConfig(1.0))
+    records = loaded(config)
+    assert len(records.whole) == 200
+    rows = row_numbers(records.test, records, "visits.csv")
+    assert (np.diff(rows) > 0).all() and rows.max() <= 300
+    assert [ids[row - 1] for row in rows] == records.test.units.tolist()
+    (kept,) = [found for _, found in scan_rows("visits.csv", "visits.toml")]
+    np.testing.assert_array_equal(kept.X[rows - 1], records.test.X)
+
+
+def test_rows_that_are_not_there_are_our_mistake():
+    with pytest.raises(AssertionError):
+        found_in_order([(0, b"z")], [(0, b"a")])
