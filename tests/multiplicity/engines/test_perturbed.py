@@ -1,27 +1,40 @@
 """Engines of perturbed models have the law of one fit after another."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.special import expit
 
-from tests.multiplicity.engines.contract import (
-    LEVEL,
-    check_engine,
-    same_law,
-)
+from tests.multiplicity.engines.contract import LEVEL, check_engine, same_law
 from veracal.data import Dataset
+from veracal.errors import DataError
+from veracal.multiplicity.engines import perturbed
 from veracal.multiplicity.engines.perturbed import ObjectiveEngine, OutputEngine
-from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.streams import Seed, Streams
+from veracal.multiplicity.released import gaussian_disagreement
+from veracal.privacy import Unit
 from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
+from veracal.training.perturbation.rows import clip_rows
 
-RULES = ["one-log", "cms11", "diffprivlib-0.6.2"]
 SEED = Seed.of(0)
+MODELS = [
+    ObjectivePerturbation(1.5),
+    ObjectivePerturbation(1.5, rule="cms11"),
+    ObjectivePerturbation(1.5, rule="diffprivlib-0.6.2"),
+    ObjectivePerturbation(4.0, C=5.0, fit_intercept=False, relation="replace-one"),
+    OutputPerturbation(1.5),
+    OutputPerturbation(1.5, 1e-3, C=0.1, fit_intercept=False),
+]
 
 
 def table(k=2, n=60, d=3, seed=0):
+    """Records of which some are longer than the declared norm of the models."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     y = np.clip(np.floor(X[:, 0] + rng.normal(size=n) + k / 2), 0, k - 1).astype(int)
-    return Dataset(X, y, tuple(f"class {c}" for c in range(k)), norm=4.0, size=n)
+    return Dataset(X, y, tuple(f"class {c}" for c in range(k)), norm=9.0, size=n)
 
 
 def people(d=3, count=12):
@@ -33,44 +46,154 @@ def engine_of(model, data, X):
     return made(model, data, X)
 
 
-MODELS = [
-    *[ObjectivePerturbation(1.5, rule=rule) for rule in RULES],
-    ObjectivePerturbation(4.0, fit_intercept=False, relation="replace-one"),
-    OutputPerturbation(1.5),
-    OutputPerturbation(1.5, 1e-3, C=0.1, fit_intercept=False),
-]
+def changed(model, **parameters):
+    return type(model)(**{**model.get_params(), **parameters})
+
+
+def streams_of(rng):
+    return Streams(rng, rng, rng, "noise")
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_the_contract(model, k):
     data, X = table(k), people()
-    for other in (table(k, seed=1), table(k, n=59)):
-        check_engine(engine_of(model, data, X), other=engine_of(model, other, X))
-    check_engine(engine_of(model, data, X), other=engine_of(model, data, X[1:]))
-    louder = type(model)(**{**model.get_params(), "epsilon": 0.7})
-    check_engine(engine_of(model, data, X), other=engine_of(louder, data, X))
-
-
-def runs_of(engine, count, seed=SEED):
-    chunks = (range(at, min(at + 100, count)) for at in range(0, count, 100))
-    scores = [found for _, found in engine.stream(chunks, seed)]
-    return np.concatenate(scores).reshape(count, -1)
-
-
-def fits(model, data, X, count):
-    """One fit after another, and its own logits."""
-    found = []
-    for run in range(count):
-        fitted = type(model)(**{**model.get_params(), "random_state": run}).fit_records(data)
-        logits = fitted.logits(X)
-        found.append(logits[:, 1] if logits.shape[1] == 2 else logits.ravel())
-    return np.array(found)
+    engine = engine_of(model, data, X)
+    check_engine(engine, other=engine_of(model, table(k, seed=1), X))
+    for other in (
+        engine_of(model, data, X[1:]),
+        engine_of(changed(model, epsilon=0.7), data, X),
+        engine_of(changed(model, norm=1.0), data, X),
+        engine_of(changed(model, unit=Unit("person", 2)), replace(data, at_most=2), X),
+    ):
+        assert other.settings() != engine.settings()
+    assert engine_of(changed(model, random_state=3), data, X).settings() == engine.settings()
 
 
 @pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("norm", [9.0, 1.2])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_runs_have_the_law_of_fits(model, k):
-    data, X = table(k), people()
-    single = fits(model, data, X, 100)
-    assert same_law(runs_of(engine_of(model, data, X), 1000), single) > LEVEL
+def test_a_run_is_a_fit(model, norm, k):
+    """With the generator of a fit, a run is that fit."""
+    data, X, model = table(k), people(), changed(model, norm=norm)
+    engine = engine_of(model, data, X)
+    for run in range(3):
+        fitted = changed(model, random_state=np.random.default_rng(run)).fit_records(data)
+        found = engine.scores(1, streams_of(np.random.default_rng(run)))[0]
+        expected = fitted.logits(X)
+        np.testing.assert_allclose(found, expected[:, 1] if k == 2 else expected, rtol=1e-6)
+
+
+def test_classes_are_those_of_the_model():
+    data = replace(table(3), classes=("c", "a", "b"))
+    engine = ObjectiveEngine(ObjectivePerturbation(2.0), data, people())
+    assert engine.classes == ("a", "b", "c")
+    fitted = ObjectivePerturbation(2.0, random_state=np.random.default_rng(4))
+    expected = fitted.fit_records(data).logits(people())
+    found = engine.scores(1, streams_of(np.random.default_rng(4)))[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def batch(engine, count, seed=SEED):
+    """Scores of many runs, some at a time."""
+    chunks = (range(at, min(at + 500, count)) for at in range(0, count, 500))
+    return np.concatenate([found for _, found in engine.stream(chunks, seed)])
+
+
+def recovered(model, data, engine, X, penalty):
+    """The noise under which each run is the exact minimizer, from its scores alone."""
+    weights = np.linalg.solve(np.c_[X, np.ones(len(X))], batch(engine, 3_000).T).T
+    rows = clip_rows(data.X, 9.0, fit_intercept=True) * np.where(data.y == 1, 1, -1)[:, None]
+    return expit(-(weights @ rows.T)) @ rows - penalty * weights
+
+
+@pytest.mark.parametrize("rule", ["one-log", "diffprivlib-0.6.2"])
+def test_the_noise_of_runs_together_has_its_law(rule):
+    data, d = table(d=9), 10
+    model = ObjectivePerturbation(1.0, rule=rule)
+    X = people(9, 10)
+    engine = ObjectiveEngine(model, data, X)
+    used = model.perturbation(9.0)
+    penalty = model.penalties(used, d)
+    noise = recovered(model, data, engine, X, penalty)
+
+    def fits(vectors, scale):
+        lengths = np.linalg.norm(vectors, axis=1)
+        return stats.kstest(lengths, stats.gamma(d, scale=scale).cdf).pvalue
+
+    assert fits(noise, used.noise_scale) > LEVEL
+    assert fits(noise, 0.9 * used.noise_scale) < LEVEL
+    free = np.where(np.arange(d) < d - 1, penalty, 0.0)
+    assert fits(recovered(model, data, engine, X, free), used.noise_scale) < LEVEL
+    # A direction is uniform if one coordinate, squared, is a beta variable.
+    shares = noise[:, 0] ** 2 / np.sum(noise**2, axis=1)
+    assert stats.kstest(shares, stats.beta(0.5, (d - 1) / 2).cdf).pvalue > LEVEL
+    order = stats.spearmanr(
+        np.linalg.norm(noise[1:], axis=1), np.linalg.norm(noise[:-1], axis=1)
+    )
+    assert order.pvalue > LEVEL  # runs are searched for in another order, and put back
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("model", [MODELS[2], MODELS[4]], ids=repr)
+def test_runs_together_have_the_law_of_fits(model, k):
+    data, X = table(k, d=20), people(20)
+    engine = engine_of(model, data, X)
+    fits = [engine.scores(1, SEED.streams(run))[0] for run in range(150)]
+    alone = np.array(fits).reshape(150, -1)  # a run is a fit, see above
+    together = batch(engine, 1_500, Seed.of(1)).reshape(1_500, -1)
+    assert same_law(alone, together) > LEVEL
+    assert same_law(0.8 * alone, together) < LEVEL
+
+
+def test_output_perturbation_disagrees_as_the_closed_form_says():
+    data, X, runs = table(n=200), people(count=40), 8_000
+    model = OutputPerturbation(3.0, 1e-3, C=0.05)
+    engine = OutputEngine(model, data, X)
+    decided = np.mean(batch(engine, runs) > 0, axis=0)
+    found = 4 * runs / (runs - 1) * decided * (1 - decided)
+    task = model.binary(data)
+    exact = model.exact(task.rows, task.signs, task.norm)[0]
+    std = model.noise(9.0).noise_std
+
+    def worst(noise_std):
+        mu = gaussian_disagreement(exact, np.c_[X, np.ones(len(X))], noise_std)
+        # The variance of p(1-p) is (1-2p)^2 p(1-p)/m, and twice p^2(1-p)^2/m^2 more.
+        p = mu / 4
+        spread = 4 * np.sqrt((1 - 4 * p) * p / runs + 2 * p**2 / runs**2)
+        return np.max(np.abs(found - mu) / spread)
+
+    assert worst(std) < 4.5
+    assert worst(0.9 * std) > 4.5
+
+
+def test_rows_too_many_to_be_held_are_solved_all_the_same(monkeypatch):
+    data, X = table(3), people()
+    engine = ObjectiveEngine(MODELS[0], data, X)
+    expected = engine.scores(5, SEED.streams(0))
+    monkeypatch.setattr(perturbed.Many, "fits", staticmethod(lambda _: False))
+    slowly = ObjectiveEngine(MODELS[0], data, X)
+    np.testing.assert_allclose(slowly.scores(5, SEED.streams(0)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "X", [np.zeros((3, 2)), np.zeros(3), np.zeros((0, 3)), [[np.nan, 1.0, 2.0]]]
+)
+def test_people_who_cannot_be_scored_are_refused(X):
+    with pytest.raises(DataError, match="people"):
+        OutputEngine(MODELS[4], table(), X)
+
+
+def test_records_that_cannot_be_fitted_are_refused():
+    with pytest.raises(DataError, match="norm"):
+        ObjectiveEngine(MODELS[0], replace(table(), norm=None), people())
+    with pytest.raises(ValueError, match="epsilon"):
+        ObjectiveEngine(ObjectivePerturbation(-1.0), table(), people())
+
+
+def test_the_scores_of_runs_belong_to_the_caller():
+    X = people()
+    engine = OutputEngine(MODELS[4], table(), X)
+    expected = engine.scores(2, SEED.streams(0))
+    X[:] = 0
+    assert np.array_equal(engine.scores(2, SEED.streams(0)), expected)
