@@ -1,0 +1,169 @@
+"""Noisy gradient descent of linear models, many runs side by side."""
+
+import copy
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from threadpoolctl import ThreadpoolController
+
+from veracal import _checks
+from veracal._types import Floats
+from veracal.data import Dataset
+from veracal.multiplicity.engines.base import Engine, Kind, fingerprint
+from veracal.multiplicity.engines.perturbed import _people, _plain
+from veracal.multiplicity.engines.streams import Streams
+from veracal.training import PrivateLogisticRegression
+from veracal.training.many_batches import bytes_of_model, normals, own_batches, shared_batches
+from veracal.training.many_descents import Fits, descend, fits_of
+
+_TOGETHER = 256  # runs
+_SCORES = 1 << 23  # entries of scores that are held together
+_CACHE = 1 << 21  # bytes that the models of a part work on
+_UNTOLD = "random_state", "initial"  # of no matter here; told by the hash
+
+
+class DescentEngine(Engine):
+    """Runs of :class:`~veracal.training.PrivateLogisticRegression`, side by side.
+
+    Each run is a fit as ``fit_records`` would make it, by DP-SGD, DP-Adam or DP-SGLD, but for
+    rounding; all take their steps together, along an axis of models
+    (:mod:`veracal.training.many_descents`). Noise is never shared. When noise alone is varied,
+    all runs have the same batches; else each has its own. Linear models start at zero or at
+    ``initial``, where there is nothing to draw: to vary "all" varies noise and batches.
+
+    Parameters
+    ----------
+    model : PrivateLogisticRegression
+        Unfitted. Its ``random_state`` is not used.
+    train : Dataset
+        To train on, with a declared size unless the model or the relation gives it.
+    X : array of shape (people, d)
+        Whom to score.
+    threads : int, optional
+        How many to use; by default one for each core. Scores do not depend on it.
+
+    Raises
+    ------
+    ValueError
+        If runs cannot be taken together: with an adaptive clip, a hook, an update rule of
+        one's own, noise before the clip, rows on disk, or a part of the protection taken out.
+
+    Examples
+    --------
+    >>> from veracal.multiplicity.engines.streams import Seed
+    >>> rows = np.repeat([[-1.0, 0.5], [1.0, 0.5]], 50, axis=0)
+    >>> train = Dataset(rows, np.repeat([0, 1], 50), ("well", "ill"), size=100)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-3)
+    >>> engine = DescentEngine(model, train, rows[::50])
+    >>> engine.scores(3, Seed.of(0).streams(0)).shape
+    (3, 2)
+    """
+
+    name = "batched descent"
+    kind: Kind = "logit"
+
+    def __init__(
+        self,
+        model: PrivateLogisticRegression,
+        train: Dataset,
+        X: ArrayLike,
+        *,
+        threads: int | None = None,
+    ) -> None:
+        if not isinstance(model, PrivateLogisticRegression):
+            raise ValueError(
+                f"Expected a PrivateLogisticRegression, got {type(model).__name__}. "
+                "RetrainEngine takes any estimator."
+            )
+        self._threads = (os.cpu_count() or 1) if threads is None else threads
+        _checks.whole(threads=self._threads)
+        self._model, self._train = model, train
+        self._fits = fits_of(model, train)
+        self._rows = _people(X, train.X.shape[1])
+        self.classes = tuple(self._fits.classes.tolist())
+        self.people = len(self._rows)
+        outputs = len(self._fits.start)
+        self.together = int(np.clip(_SCORES // (outputs * self.people), 1, _TOGETHER))
+
+    def scores(self, count: int, streams: Streams) -> Floats:
+        """Logits of some runs, in float64; one too large for it is the largest number."""
+        weights, d = self.weights(count, streams).astype(np.float64), self._rows.shape[1]
+        outputs = weights.shape[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = (weights[:, :, :d].reshape(-1, d) @ self._rows.T).reshape(
+                count, outputs, self.people
+            )
+            if weights.shape[2] > d:
+                sums += weights[:, :, -1:]
+        if not np.isfinite(sums).all():
+            np.nan_to_num(sums, copy=False)
+        return sums[:, 0] if outputs == 1 else np.ascontiguousarray(np.moveaxis(sums, 1, 2))
+
+    def weights(self, count: int, streams: Streams) -> Floats:
+        """Weights of some runs, of shape (count, outputs, d), or d + 1 with an intercept.
+
+        Raises
+        ------
+        ValueError
+            If a run has left what numbers can hold.
+        """
+        own = streams.varied != "noise"
+        parts = _parts(count, _CACHE // bytes_of_model(self._fits, own=own))
+        noise = streams.noise.spawn(len(parts))
+        if own:
+            batches = streams.batches.spawn(len(parts))
+        else:
+            batches = [copy.deepcopy(streams.batches) for _ in parts]
+        # Threads of the linear algebra would wait for each other.
+        with (
+            _libraries().limit(limits=1, user_api="blas"),
+            ThreadPoolExecutor(min(self._threads, len(parts))) as pool,
+        ):
+            found = pool.map(partial(_run, self._fits, own), parts, batches, noise)
+            weights = np.concatenate(list(found))
+        if not np.isfinite(weights).all():
+            raise ValueError(
+                "Expected weights that stay finite, got some that do not. Take a lower "
+                "learning rate, or less weight decay."
+            )
+        return weights
+
+    def settings(self) -> dict[str, Any]:
+        """Parameters of the model, and hashes of records, people and start."""
+        parameters = self._model.get_params(deep=False)
+        for name in _UNTOLD:
+            del parameters[name]
+        return {
+            "engine": self.name,
+            "model": type(self._model).__name__,
+            "parameters": {name: _plain(value) for name, value in parameters.items()},
+            "expected_batch": float(self._fits.descent.expected_batch),
+            "records": fingerprint(self._fits.rows, self._fits.codes),
+            "start": fingerprint(self._fits.start),
+            "people": fingerprint(self._rows),
+        }
+
+
+@cache
+def _libraries() -> Any:
+    """Libraries with threads of their own; to find them on disk takes a while."""
+    return ThreadpoolController()
+
+
+def _run(
+    fits: Fits, own: bool, models: int, coins: np.random.Generator, noise: np.random.Generator
+) -> Floats:
+    """Weights of the models of one part."""
+    drawn = own_batches(fits, models, rng=coins) if own else shared_batches(fits, rng=coins)
+    return descend(fits, models, drawn, normals(fits, models, rng=noise))
+
+
+def _parts(count: int, most: int) -> list[int]:
+    """Models of each part: two parts or more, so that two cores have something to do."""
+    parts = min(count, max(2, math.ceil(count / max(1, most))))
+    return [len(part) for part in np.array_split(np.arange(count), parts)]

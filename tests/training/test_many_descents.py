@@ -1,0 +1,305 @@
+"""Fits side by side are the fits that would be made one by one."""
+
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
+from unittest import mock
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from veracal.data import Dataset
+from veracal.data.rows import MappedRows
+from veracal.privacy import (
+    SGD,
+    Adam,
+    Automatic,
+    Exponential,
+    Flat,
+    GlobalAdapt,
+    GlobalV1,
+    GlobalV2,
+    Langevin,
+    Momentum,
+)
+from veracal.privacy.descent.ahead import NoiseAhead
+from veracal.privacy.descent.sampling import Poisson
+from veracal.training import PrivateLogisticRegression, many_batches
+from veracal.training.many_batches import normals, own_batches, poisson_rows, shared_batches
+from veracal.training.many_descents import Batch, clipped_sums, descend, fits_of
+from veracal.training.softmax import clipped_gradient_sum
+
+N, D, STEPS, MODELS = 50, 4, 8, 3
+CLOSE = {"float32": 1e-5, "float64": 1e-10}
+CLIPS = [Flat(0.7), Automatic(0.7), GlobalV1(0.7, 2.0), GlobalV2(1.5)]
+UPDATES = [SGD(0.8), Momentum(0.3), Adam(0.1, weight_decay=0.2), Langevin(0.5, 0.002)]
+usual = {"epsilon": None, "delta": 1e-4, "steps": STEPS, "sampling_rate": 0.3}
+Regression = partial(PrivateLogisticRegression, **usual)
+
+
+def table(k=2, seed=0, dtype=np.float64, n=N):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D)).astype(dtype) * 2
+    return Dataset(X, rng.integers(k, size=n), tuple(range(k)), size=60)
+
+
+def noisy(update):
+    return None if isinstance(update, Langevin) else 1.5
+
+
+def drawn(fits, own, seed=0, models=MODELS):
+    """Batches and noise of all steps, written down."""
+    coins, noise = np.random.default_rng(seed).spawn(2)
+    batches = own_batches(fits, models, rng=coins) if own else shared_batches(fits, rng=coins)
+    return list(batches), [one.copy() for one in normals(fits, models, rng=noise)]
+
+
+def rows_of(batch, model, n=N):
+    """The rows that one model takes."""
+    if batch.members is not None:
+        return np.flatnonzero(batch.members[model])
+    if isinstance(batch.rows, slice):
+        return np.arange(n)
+    rows = batch.rows[model] if batch.rows.ndim == 2 else batch.rows
+    return rows[rows < n]
+
+
+def replayed(model, data, batches, noise, number):
+    """The weights of one real fit, that is given the batches and the noise of one model."""
+    coming, normal = iter(batches), iter(noise)
+
+    def batch(self, n, rng):
+        return rows_of(next(coming), number)
+
+    def scaled(self, mean, std, shape):
+        return std * next(normal)[number]
+
+    with (
+        mock.patch.object(Poisson, "batch", batch),
+        mock.patch.object(NoiseAhead, "normal", scaled),
+    ):
+        fitted = model.fit_records(data)
+    assert next(normal, None) is None
+    parts = [fitted.coef_, fitted.intercept_[:, None]]
+    return np.hstack(parts if model.fit_intercept else parts[:1])
+
+
+def check_replay(model, data, own=True):
+    fits = fits_of(model, data)
+    batches, noise = drawn(fits, own)
+    found = descend(fits, MODELS, batches, (one.copy() for one in noise))
+    for number in (0, MODELS - 1):
+        single = replayed(model, data, batches, noise, number)
+        assert found[number].dtype == single.dtype
+        close = CLOSE[single.dtype.name] * max(1, np.abs(single).max())
+        np.testing.assert_allclose(found[number], single, rtol=0, atol=close)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_search_for_libraries():
+    """A fit looks for them on disk, for longer than it takes here."""
+    with mock.patch("veracal.training.sums.threadpool_limits", return_value=nullcontext()):
+        yield
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("update", UPDATES, ids=repr)
+@pytest.mark.parametrize("clip", CLIPS, ids=repr)
+def test_each_model_is_a_fit_with_the_same_batches_and_noise(clip, update, k):
+    """For every rule with and without average and decay; batches shared and own by turns."""
+    for number, (dtype, average, decay) in enumerate(product(CLOSE, (0.0, 0.4), (0.0, 0.3))):
+        model = Regression(
+            clip=clip,
+            update=update,
+            noise_multiplier=noisy(update),
+            average=average,
+            weight_decay=decay,
+            dtype=dtype,
+        )
+        check_replay(model, table(k), own=number % 3 > 0)
+
+
+SETTINGS = {
+    "Nesterov's momentum": {"update": Momentum(0.3, nesterov=True)},
+    "a rate that changes": {"update": SGD(Exponential(1.0, 0.1))},
+    "a sampler of the posterior": {
+        "update": Langevin(0.01, 0.01, mode="langevin", records=N),
+        "noise_multiplier": None,
+    },
+    "all rows": {"sampling_rate": 1.0},
+    "masked rows": {"sampling_rate": 0.7},
+    "empty batches": {"sampling_rate": 0.01},
+    "no intercept": {"fit_intercept": False},
+    "somewhere to start": {"initial": (np.full((3, D), 0.2), np.arange(3.0))},
+    "replace-one": {"relation": "replace-one", "size": N},
+    "noise that changes": {"noise_multiplier": Exponential(2.0, 0.1)},
+    "classes in another order": {"classes": [2, 0, 1]},
+}
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_other_settings_are_followed_too(settings, dtype, own):
+    data = table(3)
+    check_replay(Regression(**{"noise_multiplier": 1.5, "dtype": dtype, **settings}), data, own)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("clip", [Flat(0.7), GlobalV1(0.7, 2.0)], ids=repr)
+@pytest.mark.filterwarnings("error")
+def test_rows_that_a_fit_leaves_out_are_left_out(clip, dtype):
+    data = table(3)
+    odd = np.array(data.X)
+    odd[3] *= 1e300
+    odd[4] *= 1e25
+    odd = Dataset(odd, data.y, data.classes, size=60)
+    model = Regression(noise_multiplier=1.5, clip=clip, dtype=dtype)
+    far = np.abs(check_replay(model, odd) - check_replay(model, data)).max()
+    assert far > 1e-3  # they had some weight
+    tiny = Dataset(np.array(data.X) * 1e-300, data.y, data.classes, size=60)
+    model = Regression(noise_multiplier=1.5, clip=clip, dtype=dtype, fit_intercept=False)
+    check_replay(model, tiny)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("clip", CLIPS, ids=repr)
+def test_sums_are_those_of_each_model_alone(clip, k):
+    data = table(k)
+    fits = fits_of(Regression(noise_multiplier=1.0, clip=clip), data)
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=(MODELS, *fits.start.shape))
+    rows = np.array([[4, 7, 9], [1, 2, N], [N, N, N]])
+    members = rng.random((MODELS, N)) < 0.6
+    for batch in (Batch(rows[0]), Batch(rows), Batch(slice(N), members), Batch(slice(N))):
+        found = clipped_sums(fits, weights, batch)
+        for number in range(MODELS):
+            taken = rows_of(batch, number)
+            slow = clipped_gradient_sum(weights[number], data.X[taken], data.y[taken], clip)
+            np.testing.assert_allclose(found[number], slow.total, rtol=1e-7, atol=1e-9)
+
+
+def test_no_model_sees_what_another_cannot_compute():
+    data = table(3)
+    fits = fits_of(Regression(noise_multiplier=1.0), data)
+    weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape))
+    rows = np.tile(np.arange(5), (MODELS, 1))
+    with np.errstate(all="ignore"):
+        alone = clipped_sums(fits, weights, Batch(rows))
+        weights[1] = np.nan
+        found = clipped_sums(fits, weights, Batch(rows))
+    assert np.array_equal(found[[0, 2]], alone[[0, 2]])
+    assert not found[1].any()
+
+
+def test_without_noise_shared_batches_make_all_models_the_same():
+    for own in (False, True):
+        fits = fits_of(Regression(noise_multiplier=1.0), table(3))
+        batches, noise = drawn(fits, own)
+        found = descend(fits, MODELS, batches, (0 * one for one in noise))
+        assert (np.ptp(found, axis=0).max() < 1e-12) is not own
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.7, 0.9])
+@pytest.mark.parametrize("gathered", [True, False])
+def test_everybody_enters_every_batch_by_a_coin_of_their_own(rate, gathered, monkeypatch):
+    monkeypatch.setattr(many_batches, "_MASKED_FROM", 1.0 if gathered else 0.0)
+    n, models, steps = 30, 20, 300
+    fits = fits_of(
+        Regression(noise_multiplier=1.0, sampling_rate=rate, steps=steps), table(n=n)
+    )
+    drawn = list(own_batches(fits, models, rng=np.random.default_rng(2)))
+    assert all((batch.members is None) is gathered for batch in drawn)
+    members = np.zeros((steps, models, n))
+    for batch, taken in zip(drawn, members, strict=True):
+        for number in range(models):
+            taken[number, rows_of(batch, number, n)] += 1
+    assert members.max() == 1
+
+    counts = members.sum(axis=2).ravel()  # sizes of batches are binomial
+    assert law(counts, stats.binom(n, rate)) > 1e-3 > law(counts, stats.binom(n, rate * 1.1))
+    each = members.sum(axis=(0, 1))  # nobody is taken more often
+    assert stats.chisquare(each).pvalue > 1e-3
+    pairs = np.corrcoef(members.reshape(-1, n).T) - np.eye(n)  # nor with somebody else
+    assert np.abs(pairs).max() < 5 / np.sqrt(steps * models)
+    models_pairs = np.corrcoef(members.transpose(1, 0, 2).reshape(models, -1)) - np.eye(models)
+    assert np.abs(models_pairs).max() < 5 / np.sqrt(steps * n)
+
+
+def law(counts, expected):
+    """P-value of counts against a law, rare values in one cell with their neighbors."""
+    many = 10 / len(counts)
+    values = np.arange(1, counts.max() + 2)
+    cuts = values[(expected.cdf(values - 1) > many) & (expected.sf(values - 1) > many)]
+    probabilities = np.diff(expected.cdf(cuts - 1), prepend=0.0, append=1.0)
+    seen = np.bincount(np.searchsorted(cuts, counts, side="right"), minlength=len(cuts) + 1)
+    return stats.chisquare(seen, probabilities * len(counts)).pvalue
+
+
+def test_a_batch_that_needs_more_draws_gets_them(monkeypatch):
+    """The first draw falls short for some models; what follows has the same law."""
+    n, rate = 40, 0.5
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(many_batches.math, "sqrt", lambda _: -3.0)  # one number at a time
+    rows = poisson_rows(n, rate, 2_000, rng=rng)
+    counts = (rows < n).sum(axis=1)
+    assert counts.max() == rows.shape[1] and (np.diff(rows, axis=1)[rows[:, 1:] < n] > 0).all()
+    assert law(counts, stats.binom(n, rate)) > 1e-3
+
+
+def test_nobody_is_in_a_batch_of_nobody():
+    assert poisson_rows(0, 0.3, 4, rng=np.random.default_rng(0)).shape == (4, 0)
+
+
+def test_noise_is_standard_and_nothing_in_it_is_shared():
+    fits = fits_of(Regression(noise_multiplier=1.0, steps=400), table(3))
+    rng = np.random.default_rng(3)
+    noise = np.array([one.copy() for one in normals(fits, 6, rng=rng)])
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 0.01
+    assert stats.kstest(noise.ravel(), stats.norm(scale=1.05).cdf).pvalue < 1e-3
+    flat = noise.transpose(1, 0, 2, 3).reshape(6, -1)
+    assert np.abs(np.corrcoef(flat) - np.eye(6)).max() < 5 / np.sqrt(flat.shape[1])
+    steps = noise.reshape(400, -1)
+    assert np.abs(np.corrcoef(steps) - np.eye(400)).max() < 6 / np.sqrt(steps.shape[1])
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+class Mine:
+    def start(self, weights):
+        return None
+
+    def step(self, weights, gradient, state, t):
+        return weights - gradient / np.linalg.norm(gradient), None
+
+
+REFUSED = {
+    "update rule of its own": {"update": Mine()},
+    "noise before the clip": {"update": Langevin(0.1, 0.1, pre_noise=0.1)},
+    "adaptive clip": {"clip": GlobalAdapt(1.0)},
+    "hook": {"on_step": lambda model, step: None},
+    "not_private": {"not_private": "clipping only"},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_has_no_closed_form_is_refused(what):
+    settings = {"noise_multiplier": 1.0, **REFUSED[what]}
+    if isinstance(settings.get("update"), Langevin):
+        settings["noise_multiplier"] = None
+    with pytest.raises(ValueError, match=f"{what}.*RetrainEngine"):
+        fits_of(Regression(**settings), table())
+
+
+def test_rows_on_disk_are_refused(tmp_path):
+    data = table()
+    np.save(tmp_path / "rows.npy", data.X)
+    X = MappedRows.of(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    with pytest.raises(ValueError, match="rows on disk.*RetrainEngine"):
+        fits_of(Regression(noise_multiplier=1.0), Dataset(X, data.y, data.classes, size=N))
