@@ -146,7 +146,7 @@ def descend(
     descent, first = fits.descent, fits.averaged_from
     weights = np.repeat(fits.start[None], models, axis=0)
     state, total = descent.update.start(weights), np.zeros(weights.shape)
-    taken = zip(descent.noise_multipliers(), batches, noise, strict=False)
+    taken = zip(descent.noise_multipliers(), batches, noise, strict=True)
     with np.errstate(all="ignore"):  # threads do not inherit it; what overflows is left out
         for t, (multiplier, batch, normals) in enumerate(taken):
             normals *= multiplier * descent.clip.bound
