@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import validate_data
 
 from veracal._types import Frozen
 from veracal.artifact.folder import write_folder
@@ -19,16 +20,21 @@ from veracal.artifact.manifest import (
     read_listed,
     read_manifest,
 )
+from veracal.artifact.noise import KeptNoise, no_noise
+from veracal.artifact.thresholds import decision_threshold
 from veracal.calibration.maps import Identity, Map
 from veracal.calibration.maps.files import from_json
 from veracal.calibration.predicting import MappedPredictions
 from veracal.calibration.scoring import logits_of
 from veracal.data import Dataset, Schema, Scores
+from veracal.data.rows import MappedRows
 from veracal.data.score_values import Kind
 from veracal.errors import DataError
 from veracal.training.linear import LinearClassifier
+from veracal.training.perturbation.arbitrariness import Arbitrariness
 
 WEIGHTS = "model.safetensors"
+_NONE = object()  # not there, unlike null
 
 
 class PrivateClassifier(
@@ -54,6 +60,8 @@ class PrivateClassifier(
         How a table becomes rows of X.
     private_ : bool
         Whether the guarantee promises anything.
+    noise : KeptNoise or None
+        The law of the noise on the weights, if it is known.
 
     Guarantees
     ----------
@@ -88,14 +96,15 @@ class PrivateClassifier(
                 f"Expected a linear classifier, calibrated or not, got {inner!r}. Only those "
                 "can be saved so far."
             )
-        stated = model.statement_
+        stated, noise = model.statement_, KeptNoise.of(inner, model)
+        kept = {} if noise is None else {"noise": noise.to_json()}
         manifest = Manifest(
             name=name,
             classes=tuple(np.asarray(model.classes_).tolist()),
             features=int(inner.coef_.shape[1]),
             feature_names=() if schema is None else schema.feature_names,
             schema=None if schema is None else schema.to_toml(),
-            model=LinearWeights.of(inner).to_json(),
+            model={**LinearWeights.of(inner).to_json(), **kept},
             map=map_.to_json(),
             guarantee={
                 **stated.to_json(),
@@ -137,7 +146,8 @@ class PrivateClassifier(
             f"{where}/{WEIGHTS}",
         )
         made = cls(weights, from_json(manifest.map, f"{where}/{NAME}"), manifest)
-        _ = made.schema  # an artifact with a schema that nobody can read is refused at once
+        # An artifact with a schema or noise that nobody can read is refused at once.
+        _ = made.schema, made.noise
         return made
 
     def files(self, more: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
@@ -165,6 +175,22 @@ class PrivateClassifier(
         """How a table becomes rows of X."""
         written = self.manifest.schema
         return None if written is None else Schema.from_toml(written, where="artifact: schema")
+
+    @cached_property
+    def noise(self) -> KeptNoise | None:
+        """The law of the noise on the weights, if it is known."""
+        written = self.manifest.model.get("noise", _NONE)
+        if written is _NONE:
+            return None
+        found = KeptNoise.from_json(written, self.weights, f"{self.manifest.name}: noise")
+        if not self.private_:
+            raise DataError(
+                f"{self.manifest.name}: noise",
+                "no noise in a classifier that is not private",
+                "some",
+                "Get the artifact again from whoever made it.",
+            )
+        return found
 
     @property
     def private_(self) -> bool:
@@ -202,6 +228,45 @@ class PrivateClassifier(
             dataset.units,
             dataset.name,
         )
+
+    def arbitrariness(
+        self, X: Any, *, level: float = 0.95, people: int | None = None
+    ) -> Arbitrariness:
+        """How much of each person's decision is the luck of the noise, from the model alone.
+
+        Parameters
+        ----------
+        X : array of shape (n, features)
+        level : float in (0, 1)
+            Of the intervals.
+        people : int or None
+            Of how many, named before the model was released, the intervals hold together.
+            None: of everybody at once, whoever asks and whenever.
+
+        Raises
+        ------
+        DataError
+            If the artifact keeps no law of noise (models that were trained by noisy steps, and
+            those that are not private, have none that could be used), or if its map changes
+            decisions otherwise than by a threshold between two classes.
+
+        Guarantees
+        ----------
+        Post-processing of what was released: it costs nothing, and tells nothing new of the
+        records. What the intervals promise is stated by
+        :func:`~veracal.training.perturbation.output_arbitrariness.output_arbitrariness` and
+        :func:`~veracal.training.perturbation.objective_arbitrariness.objective_certificate`.
+        The map counts as released: another run would fit another one.
+        """
+        noise = self.noise
+        if noise is None:
+            raise no_noise(self.manifest.name, self.weights, private=self.private_)
+        threshold = decision_threshold(self.map_, len(self.classes_))
+        rows = X[0 : len(X)] if isinstance(X, MappedRows) else X
+        rows = validate_data(
+            self, rows, dtype=[np.float64, np.float32], reset=False, ensure_min_samples=0
+        )
+        return noise.told(self.weights, rows, level=level, people=people, threshold=threshold)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Refuse: it was fitted by whoever saved it."""

@@ -63,8 +63,11 @@ class LinearWeights:
     def read(
         cls, content: bytes, about: Any, classes: int, features: int, where: str
     ) -> "LinearWeights":
-        """Read weights for a number of classes and of features."""
-        if set(about) != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
+        """Read weights for a number of classes and of features.
+
+        ``about`` may tell of their noise, too, which is for :class:`~.noise.KeptNoise` to read.
+        """
+        if set(about) - {"noise"} != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
             raise DataError(
                 where, f"a {cls.kind} classifier", repr(about)[:80], "Update Veracal."
             )

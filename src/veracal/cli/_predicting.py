@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,13 +18,14 @@ from veracal._types import Ints, Progress
 from veracal.artifact import PrivateClassifier
 from veracal.cli import _show
 from veracal.cli._artifacts import check_named, is_name, no_schema
+from veracal.cli._luck import Asked, Luck
 from veracal.cli._places import check_new
 from veracal.data import load, scan_rows
 from veracal.data.files import check_place, placed
 from veracal.data.saving_predictions import (
     CsvPredictions,
     JsonPredictions,
-    PredictionWriter,
+    Writer,
     prediction_writer,
 )
 
@@ -47,15 +48,19 @@ class Predicted:
         With a prediction, and without.
     first : tuple of int
         Numbers of the first rows without one, counted from 1.
+    luck : Luck or None
+        What was found of arbitrariness, if it was asked for.
     """
 
     rows: int = 0
     dropped: int = 0
     first: tuple[int, ...] = ()
+    luck: Luck | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Everything as what JSON can hold."""
-        return {"rows": self.rows, "dropped": self.dropped, "first_dropped": list(self.first)}
+        told = {"rows": self.rows, "dropped": self.dropped, "first_dropped": list(self.first)}
+        return told if self.luck is None else {**told, "arbitrariness": self.luck.to_json()}
 
     def and_block(self, start: int, height: int, kept: Ints) -> "Predicted":
         """The same after some more rows."""
@@ -64,7 +69,9 @@ class Predicted:
         if dropped and len(first) < _KEPT:
             lost = np.setdiff1d(np.arange(start, start + height), kept) + 1
             first = (*first, *lost[: _KEPT - len(first)].tolist())
-        return Predicted(self.rows + len(kept), self.dropped + dropped, first)
+        return replace(
+            self, rows=self.rows + len(kept), dropped=self.dropped + dropped, first=first
+        )
 
 
 def check_out(out: Path, model: Path, data: str, *, force: bool) -> None:
@@ -96,20 +103,29 @@ def blocks(classifier: PrivateClassifier, data: str, progress: Progress) -> Iter
 
 
 def to_file(
-    classifier: PrivateClassifier, given: Iterable[Block], out: Path, *, force: bool
+    classifier: PrivateClassifier,
+    given: Iterable[Block],
+    out: Path,
+    *,
+    force: bool,
+    asked: Asked | None = None,
 ) -> Predicted:
     """Write predictions to a file, which appears whole or not at all."""
     with placed(out, force=force) as file:
-        return _write(classifier, given, prediction_writer(out)(file, _classes(classifier)))
+        return _write(classifier, given, prediction_writer(out), file, asked)
 
 
 def to_stdout(
-    classifier: PrivateClassifier, given: Iterable[Block], *, json: bool
+    classifier: PrivateClassifier,
+    given: Iterable[Block],
+    *,
+    json: bool,
+    asked: Asked | None = None,
 ) -> Predicted:
     """Print predictions once all rows turned out to be well-formed."""
     with tempfile.SpooledTemporaryFile(max_size=_SMALL) as file:
         writer = _json_items if json else _csv
-        done = writer(classifier, given, file)  # type: ignore[arg-type]
+        done = writer(classifier, given, file, asked)  # type: ignore[arg-type]
         file.seek(0)
         text = io.TextIOWrapper(file, "utf-8", newline="")
         if sys.stdout.isatty():  # which would obey what a stranger's classes are called
@@ -121,34 +137,46 @@ def to_stdout(
     return done
 
 
-def _csv(classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO) -> Predicted:
+def _csv(
+    classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO, asked: Asked | None
+) -> Predicted:
     """Lines of a table."""
-    return _write(classifier, given, CsvPredictions(file, _classes(classifier)))
+    return _write(classifier, given, CsvPredictions, file, asked)
 
 
 def _json_items(
-    classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO
+    classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO, asked: Asked | None
 ) -> Predicted:
     """One JSON object, with the predictions first: what is counted is known at the end."""
     classes = _classes(classifier)
     file.write(f'{{"classes": {json.dumps(classes)},\n "predictions": ['.encode())
-    done = _write(classifier, given, JsonPredictions(file, classes))
+    done = _write(classifier, given, JsonPredictions, file, asked)
     file.write(f"],\n {json.dumps(done.to_json())[1:]}\n".encode())
     return done
 
 
 def _write(
-    classifier: PrivateClassifier, given: Iterable[Block], writer: PredictionWriter
+    classifier: PrivateClassifier,
+    given: Iterable[Block],
+    open_on: Writer,
+    file: BinaryIO,
+    asked: Asked | None,
 ) -> Predicted:
     """Predict and write, block by block."""
-    done = Predicted()
-    with writer:
+    luck = None if asked is None else asked.of_nobody(classifier)
+    done = Predicted(luck=luck)
+    columns = {} if luck is None or asked is None else asked.columns(luck)
+    with open_on(file, _classes(classifier), columns) as writer:
         for start, height, numbers, X in given:
             done = done.and_block(start, height, numbers)
             if len(numbers):
                 shares = classifier.predict_proba(X)
                 labels = classifier.classes_[shares.argmax(axis=1)]
-                writer.write(numbers, labels, shares)
+                more: dict[str, Any] = {}
+                if asked is not None and done.luck is not None:
+                    more = asked.of(classifier, X)
+                    done = replace(done, luck=done.luck.and_block(more))
+                writer.write(numbers, labels, shares, more)
     return done
 
 

@@ -20,6 +20,10 @@ from veracal._types import Bools, Floats
 from veracal.errors import DataError
 from veracal.training.linear import margins
 
+OVER_THE_NOISE = (
+    "Intervals hold with their probability over the noise of the release: that is no "
+    "probability given the weights that were seen."
+)
 SAME_RECORDS = (
     "It is about the same records with new noise: not about other records, other settings, or "
     "how the settings were found."

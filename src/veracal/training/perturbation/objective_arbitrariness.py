@@ -21,6 +21,7 @@ from veracal.data.checked import frozen
 from veracal.training.perturbation.arbitrariness import (
     NO_LOWER_END,
     NOT_SELECTED,
+    OVER_THE_NOISE,
     SAME_RECORDS,
     SHARED_NOISE,
     Arbitrariness,
@@ -125,7 +126,7 @@ def objective_certificate(
             else _along(2 * away - 4 * left, w.shape[1], spare / named)
         )
     high = where.high(most_disagreement(flips, max(2, len(w))))
-    caveats = (SAME_RECORDS, SHARED_NOISE, NOT_SELECTED, NO_LOWER_END)
+    caveats = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED, NO_LOWER_END)
     return Arbitrariness(np.zeros_like(high), high, None, level, whom(named), caveats)
 
 

@@ -15,6 +15,7 @@ from veracal._types import Floats
 from veracal.training.perturbation.arbitrariness import (
     ESTIMATED,
     NOT_SELECTED,
+    OVER_THE_NOISE,
     SAME_RECORDS,
     SHARED_NOISE,
     Arbitrariness,
@@ -99,7 +100,7 @@ def output_arbitrariness(
     if threshold:
         people, holds_for = None, whom(None)
     where = places(w, X, threshold)
-    caveats: tuple[str, ...] = (SAME_RECORDS, SHARED_NOISE, NOT_SELECTED)
+    caveats: tuple[str, ...] = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED)
     if len(w) > 1:
         low, high = _many(where.sums, noise, spare, people)
         return Arbitrariness(where.low(low), where.high(high), None, level, holds_for, caveats)

@@ -1,0 +1,322 @@
+"""A saved classifier knows the law of its noise, and what may be concluded from it."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from tests.artifact.made import changed, classifier, data
+from veracal.artifact import PrivateClassifier
+from veracal.artifact.linear import LinearWeights
+from veracal.artifact.noise import KeptNoise
+from veracal.calibration import PrivateCalibratedClassifier
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Beta, Binned, Platt
+from veracal.data import Dataset
+from veracal.errors import DataError
+from veracal.training import (
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateLogisticRegression,
+)
+from veracal.training.perturbation.laws import GammaNoise, GaussianNoise
+from veracal.training.perturbation.objective_arbitrariness import objective_certificate
+from veracal.training.perturbation.output_arbitrariness import (
+    gaussian_disagreement,
+    output_arbitrariness,
+)
+from veracal.training.search import PrivateSearch
+
+RNG = np.random.default_rng(0)
+MODELS = {
+    "gaussian": OutputPerturbation(4.0, 1e-5, C=0.1, norm=1.0),
+    "gamma": OutputPerturbation(4.0, C=0.1, norm=1.0),
+    "objective": ObjectivePerturbation(4.0, C=0.02, norm=1.0),
+    "no intercept": OutputPerturbation(4.0, 1e-5, C=0.1, norm=1.0, fit_intercept=False),
+}
+
+
+LINES = np.array([[3.0, -2.0, 1.0], [-2.0, 3.0, 1.0], [-1.0, -1.0, -3.0]])
+
+
+def records(classes=2, n=300):
+    """Rows in a ball, and labels that follow lines."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, 3))
+    X /= np.maximum(np.linalg.norm(X, axis=1), 1.0)[:, None]
+    y = (X @ LINES[:classes].T).argmax(axis=1)
+    return Dataset(X, y, classes=tuple(range(classes)), size=n, name="made up")
+
+
+@cache
+def fitted(name, classes=2):
+    return clone(MODELS[name]).fit_records(records(classes))
+
+
+def saved(name, folder, classes=2):
+    PrivateClassifier.of(fitted(name, classes)).save(folder)
+    return PrivateClassifier.load(folder)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_artifact_says_what_the_free_functions_say(name, classes, tmp_path):
+    model, kept = fitted(name, classes), saved(name, tmp_path / "a", classes)
+    X = np.vstack([RNG.normal(size=(40, 3)), np.zeros((1, 3))])
+    rows, w = X, model.coef_
+    if model.fit_intercept:
+        rows = np.hstack([X, np.ones((41, 1))])
+        w = np.hstack([w, model.intercept_[:, None]])
+    d = rows.shape[1]
+    if name == "objective":
+        expected = objective_certificate(
+            w,
+            rows,
+            penalty=model.lambda_total_,
+            noise_scale=model.noise_scale_,
+            residual=1e-5 * model.reach_,
+        )
+    else:
+        law = (
+            GammaNoise(model.noise_scale_, d)
+            if name == "gamma"
+            else GaussianNoise(model.noise_std_, d)
+        )
+        expected = output_arbitrariness(w, rows, law)
+    found = kept.arbitrariness(X)
+    np.testing.assert_array_equal(found.low, expected.low)
+    np.testing.assert_array_equal(found.high, expected.high)
+    assert (found.flip is None) == (expected.flip is None)
+    assert (found.level, found.holds_for) == (0.95, "everybody at once")
+    assert found.caveats == expected.caveats and len(found.caveats) >= 4
+    if model.fit_intercept:  # the noise of the intercept reaches a row of zeros
+        assert found.high[-1] > 0
+    else:
+        assert found.high[-1] == 0.0
+    named = kept.arbitrariness(X, people=1, level=0.8)
+    assert (named.high <= found.high).all() and named.level == 0.8
+
+
+def test_what_is_kept_is_public_and_all_of_it(tmp_path):
+    saved("objective", tmp_path / "a")
+    told = json.loads((tmp_path / "a" / "model.json").read_text())["model"]
+    model = fitted("objective")
+    assert told["noise"] == {
+        "mechanism": "objective",
+        "law": "gamma",
+        "scale": model.noise_scale_,
+        "dimension": 4,
+        "intercept": True,
+        "penalty": model.lambda_total_,
+        "residual": 1e-5 * model.reach_,
+    }
+    again = MODELS["objective"].perturbation(1.0)  # of settings, and of no record
+    assert (again.noise_scale, again.lambda_total) == (model.noise_scale_, model.lambda_total_)
+
+
+def test_a_calibrated_classifier_keeps_the_law_of_its_model(tmp_path):
+    whole = PrivateCalibratedClassifier(
+        ObjectivePerturbation(norm=1.0, C=0.02), epsilon=4.0, delta=1e-5, share=0.1
+    ).fit_records(records())
+    PrivateClassifier.of(whole).save(tmp_path / "a")
+    kept = PrivateClassifier.load(tmp_path / "a")
+    assert kept.noise is not None and kept.noise.scale == whole.estimator_.noise_scale_
+    alone = PrivateClassifier.of(whole.estimator_)  # which claims nothing by itself
+    assert alone.noise is None and not alone.private_
+
+
+class Quieter(OutputPerturbation):
+    """Somebody's own."""
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (OutputPerturbation(4.0, 1e-5, C=0.1), "not private"),  # the norm comes from the rows
+        (OutputPerturbation(4.0, 1e-5, norm=1.0, random_state=0), "not private"),
+        (ObjectivePerturbation(4.0, norm=1.0, rule="diffprivlib-0.6.2"), "not private"),
+        (PrivateLogisticRegression(4.0, epochs=1), "noisy steps"),
+        (Quieter(4.0, norm=1.0), "kept"),
+    ],
+    ids=repr,
+)
+def test_no_law_is_kept_where_none_may_be_used(model, said):
+    model = clone(model).set_params(classes=(0, 1), size=300)
+    kept = PrivateClassifier.of(model.fit(records().X, records().y))
+    assert kept.noise is None and "noise" not in kept.manifest.model
+    with pytest.raises(DataError, match=f"{said}.*veracal audit"):
+        kept.arbitrariness(np.zeros((1, 3)))
+
+
+def test_the_winner_of_a_search_keeps_none():
+    search = PrivateSearch(
+        ObjectivePerturbation(2.0, norm=1.0), {"C": [0.1, 1.0]}, mean=2.0, score_noise=5.0
+    )
+    found = search.fit_records(records())
+    assert PrivateClassifier.of(found.best_estimator_).noise is None
+
+
+def test_an_artifact_of_before_is_read_and_says_so(tmp_path):
+    saved("gaussian", tmp_path / "a")
+    changed(tmp_path / "a", lambda told: told["model"].pop("noise"))
+    old = PrivateClassifier.load(tmp_path / "a")
+    assert old.predict(np.zeros((1, 3))).shape == (1,)
+    with pytest.raises(DataError, match="before Veracal kept it"):
+        old.arbitrariness(np.zeros((1, 3)))
+
+
+def test_rows_are_checked_as_predictions_check_them(tmp_path):
+    kept = saved("gamma", tmp_path / "a")
+    with pytest.raises(ValueError, match="3 features"):
+        kept.arbitrariness(np.zeros((2, 4)))
+    with pytest.raises(ValueError, match="NaN"):
+        kept.arbitrariness(np.full((2, 3), np.nan))
+    with pytest.raises(ValueError, match="level"):
+        kept.arbitrariness(np.zeros((2, 3)), level=95)
+    assert len(kept.arbitrariness(np.zeros((0, 3))).high) == 0
+    X = RNG.normal(size=(300, 3))
+    whole = kept.arbitrariness(X)
+    parts = [kept.arbitrariness(part).high for part in (X[:7], X[7:])]
+    np.testing.assert_array_equal(whole.high, np.concatenate(parts))
+
+
+@pytest.mark.parametrize(
+    ("map_", "shift"), [(Platt(2.0, [0.5, -0.5]), 0.5), (Beta([1.0], [1.0], [-0.5]), 0.5)]
+)
+@pytest.mark.parametrize("name", ["gaussian", "gamma", "objective"])
+def test_a_map_that_moves_the_threshold_moves_the_plane(map_, shift, name):
+    plain = PrivateClassifier.of(fitted(name))
+    moved = PrivateClassifier(plain.weights, map_, plain.manifest)
+    X = RNG.normal(size=(50, 3))
+    found = moved.arbitrariness(X, people=2)
+    shifted = type(plain.weights)(plain.weights.coef, plain.weights.intercept - shift, True)
+    other = PrivateClassifier(shifted, plain.map_, plain.manifest).arbitrariness(X)
+    np.testing.assert_allclose(found.high, other.high, atol=1e-3)
+    np.testing.assert_allclose(found.low, other.low, atol=1e-9)
+    assert found.holds_for == "everybody at once"  # the map was fitted to these weights
+    assert any("as it was released" in caveat for caveat in found.caveats)
+
+
+def test_maps_that_decide_otherwise_are_refused_or_never_arbitrary():
+    plain = PrivateClassifier.of(fitted("gaussian"))
+    folded = PrivateClassifier(plain.weights, Binned(Bins(2), [0.0, 0.4]), plain.manifest)
+    with pytest.raises(DataError, match="a binned map"):
+        folded.arbitrariness(np.zeros((1, 3)))
+    constant = PrivateClassifier(plain.weights, Platt(0.0, [0.0, 1.0]), plain.manifest)
+    assert constant.arbitrariness(np.ones((2, 3))).high.tolist() == [0.0, 0.0]
+
+
+# ---------------------------------------------------------------- re-training
+
+
+def test_intervals_hold_over_releases_of_the_estimator_itself():
+    """Fresh noise in every fit: 100 releases, at most a tenth of which may miss anybody."""
+    dataset, level, missed = records(), 0.9, 0
+    rows = np.hstack([dataset.X, np.ones((300, 1))])
+    exact = OutputPerturbation(1e9, C=0.1, norm=1.0).fit_records(dataset)  # next to no noise
+    center = np.r_[exact.coef_[0], exact.intercept_]
+    shares = []
+    for _ in range(100):
+        model = clone(MODELS["gaussian"]).fit_records(dataset)
+        truth = gaussian_disagreement(center, rows, model.noise_std_)
+        kept, asked = KeptNoise.of(model, model), {"level": level, "people": None}
+        found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
+        missed += bool(((truth < found.low - 1e-6) | (truth > found.high + 1e-6)).any())
+        shares.append(found.told)
+    assert missed / 100 <= 0.1 + 5 * np.sqrt(0.09 / 100) and np.mean(shares) > 0.1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("classes", [2, 3])
+def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
+    dataset = records(classes, n=600)
+    kind = ObjectivePerturbation(8.0, C=0.01, norm=1.0)
+    models = [clone(kind).fit_records(dataset) for _ in range(500)]
+    decisions = np.stack([model.predict(dataset.X) for model in models])
+    shares = np.stack([(decisions == c).mean(axis=0) for c in range(classes)])
+    truth = classes / (classes - 1) * (1 - (shares**2).sum(axis=0))
+    missed, told = 0, []
+    for model in models[:300]:
+        kept, asked = KeptNoise.of(model, model), {"level": 0.95, "people": None}
+        found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
+        missed += bool((truth > found.high + 0.06).any())
+        told.append(found.told)
+    assert missed / 300 <= 0.05 and np.mean(told) > 0.2
+
+
+# ---------------------------------------------------------------- strangers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(noise=None),
+        lambda m: m.update(noise=[]),
+        lambda m: m.update(noise={}),
+        lambda m: m["noise"].pop("scale"),
+        lambda m: m["noise"].update(more=1),
+        lambda m: m["noise"].update(mechanism="dp-sgd"),
+        lambda m: m["noise"].update(mechanism=["output"]),
+        lambda m: m["noise"].update(law="laplace"),
+        lambda m: m["noise"].update(law={}),
+        lambda m: m["noise"].update(law="gaussian"),  # which no perturbed objective has
+        lambda m: m["noise"].update(scale=0),
+        lambda m: m["noise"].update(scale=-1.0),
+        lambda m: m["noise"].update(scale=1e-200),
+        lambda m: m["noise"].update(scale=1e200),
+        lambda m: m["noise"].update(scale=10**400),
+        lambda m: m["noise"].update(scale="1.0"),
+        lambda m: m["noise"].update(scale=True),
+        lambda m: m["noise"].update(scale=None),
+        lambda m: m["noise"].update(scale=[1.0]),
+        lambda m: m["noise"].update(penalty=None),
+        lambda m: m["noise"].update(penalty=-1.0),
+        lambda m: m["noise"].update(penalty=1e300),
+        lambda m: m["noise"].update(residual=None),
+        lambda m: m["noise"].update(residual=-1e-5),
+        lambda m: m["noise"].update(dimension=5),
+        lambda m: m["noise"].update(dimension=3),
+        lambda m: m["noise"].update(dimension=4.0),
+        lambda m: m["noise"].update(dimension=10**9),
+        lambda m: m["noise"].update(intercept=False),
+        lambda m: m["noise"].update(intercept=False, dimension=3),
+        lambda m: m["noise"].update(intercept=1),
+        lambda m: m["noise"].update(mechanism="output"),  # with a penalty
+        lambda m: m.update(one_vs_rest=False),
+    ],
+    ids=range(33),
+)
+def test_noise_that_is_not_ours_is_refused(change, tmp_path):
+    saved("objective", tmp_path / "a")
+    changed(tmp_path / "a", lambda told: change(told["model"]))
+    with pytest.raises(DataError, match="noise|linear"):
+        PrivateClassifier.load(tmp_path / "a")
+
+
+def test_noise_of_a_classifier_that_is_not_private_is_refused(tmp_path):
+    saved("objective", tmp_path / "a")
+    changed(tmp_path / "a", lambda told: told["guarantee"].update(private=False))
+    with pytest.raises(DataError, match="not private"):
+        PrivateClassifier.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "-0.0"])
+def test_numbers_that_are_none_are_refused(text, tmp_path):
+    saved("gamma", tmp_path / "a")
+    path = tmp_path / "a" / "model.json"
+    scale = json.dumps(json.loads(path.read_text())["model"]["noise"]["scale"])
+    path.write_text(path.read_text().replace(f'"scale": {scale}', f'"scale": {text}'))
+    with pytest.raises(DataError):
+        PrivateClassifier.load(tmp_path / "a")
+
+
+def test_the_noise_of_settings_beyond_all_numbers_is_not_kept():
+    model = clone(MODELS["gamma"]).fit_records(records())
+    model.noise_scale_ = 1e150
+    assert KeptNoise.of(model, model) is None
+
+
+def test_the_shared_artifact_of_noisy_steps_has_none():
+    assert classifier().noise is None and data() is not None
