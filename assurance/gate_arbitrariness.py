@@ -1,0 +1,312 @@
+"""What a released model tells of arbitrariness is true at its level, and told of known noise.
+
+*Levels.* The worst case of every bound is where the records say nothing: runs then decide by
+noise alone, and disagree as much as can be. An interval misses that as soon as its upper end
+is below, which may happen in no more releases than the level leaves: of a person named
+beforehand, and of one who is chosen by somebody who knows the noise; for two classes, and for
+three of which one is out of the question; after both laws of noise on weights, and after noise
+on an objective. So many releases are made by hand.
+*Estimates.* There a flip is a coin, and the estimate says so. *Law.* The law that an artifact
+keeps is that of the noise which real fits drew, recovered from their records; and nothing is
+kept of fits whose noise depends on the records, is known, or was chosen.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, ndtr
+from scipy.stats import chi, gamma, kstest
+
+from assurance.ledgers import Patches, patched
+from veracal._types import Floats
+from veracal.artifact.linear import LinearWeights
+from veracal.artifact.noise import KeptNoise
+from veracal.data import Dataset
+from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training.perturbation import objective_arbitrariness as objective
+from veracal.training.perturbation import output_arbitrariness as output
+from veracal.training.perturbation.arbitrariness import places
+from veracal.training.perturbation.laws import GammaNoise, GaussianNoise, Noise
+from veracal.training.perturbation.noise import spherical_gamma
+from veracal.training.perturbation.rows import clip_rows
+from veracal.training.search import WINNER
+
+NAME = "arbitrariness"
+LEVEL = 0.8
+CLASSES = 60  # models of one fit, each with noise of its own
+OUTPUT = "veracal.training.perturbation.output_arbitrariness"
+OBJECTIVE = "veracal.training.perturbation.objective_arbitrariness"
+KEPT = "veracal.artifact.noise.KeptNoise"
+TWO, WITHIN, TOLD = output._two, objective._within, KeptNoise.told
+OF = KeptNoise.__dict__["of"].__func__
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def one_sided(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
+    """Take the quantile of one side for a distance that has two."""
+    if people is None:
+        return TWO(sums, noise, spare, people)
+    reach = noise.quantile(spare / (2 * people))
+    low = output._spread(noise, np.abs(sums) + reach)
+    return low, output._spread(noise, np.maximum(np.abs(sums) - reach, 0.0))
+
+
+def unshared(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
+    """Give each of many people the level that one may have."""
+    return TWO(sums, noise, spare, 1)
+
+
+def flat_prior(w: Floats, where: Any, noise: Any, threshold: float, X: Any) -> Any:
+    """Take the released weights for the center of the noise."""
+    if not isinstance(noise, GaussianNoise):
+        return None
+    return ndtr(-np.abs(where.sums[:, 0]) / noise.std / np.sqrt(2))
+
+
+def only_new_noise(distances: Floats, d: int, spare: float, form: Any) -> Floats:
+    """Forget the noise of the release itself."""
+    return WITHIN(distances + objective._length(spare, d), d, spare, "closed")
+
+
+def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Floats:
+    """Let each of two models move by the whole distance between them."""
+    ordered = -np.sort(-sums, axis=1)
+    gaps = ordered[:, :1] - ordered[:, 1:]
+    found = WITHIN((gaps - 2 * left).ravel(), d, 1 - level, form)
+    return np.minimum(found.reshape(gaps.shape).sum(axis=1), 1.0)
+
+
+def asked_penalty(model: Any, whole: Any) -> Any:
+    """Keep 1 / C, where a small epsilon asked for more."""
+    found = OF(KeptNoise, model, whole)
+    return found and replace(found, penalty=found.penalty and 1 / model.C)
+
+
+def other_relation(model: Any, whole: Any) -> Any:
+    """Keep the scale of the other relation."""
+    found = OF(KeptNoise, model, whole)
+    return found and replace(found, scale=found.scale / 2)
+
+
+def of_anything(model: Any, whole: Any) -> Any:
+    """Keep the law of any fit."""
+    model.not_private_because_, held = (), model.not_private_because_
+    found = OF(KeptNoise, model, model)
+    model.not_private_because_ = held
+    return found
+
+
+def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
+    """Forget that the intercept is noisy, too."""
+    bare = replace(self, intercept=False, dimension=X.shape[1])
+    return TOLD(bare, weights, X, **asked)
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "one-sided quantile": {f"{OUTPUT}._two": one_sided},
+    "one person's interval for everybody": {f"{OUTPUT}._two": unshared},
+    "flat prior": {f"{OUTPUT}._flips": flat_prior},
+    "difference of two with the noise of one": {
+        "veracal.training.perturbation.laws.GaussianNoise.difference": lambda self: self
+    },
+    "noise of the release forgotten": {f"{OBJECTIVE}._within": only_new_noise},
+    "distance between two models not shared": {f"{OBJECTIVE}._many": whole_gaps},
+    "penalty of 1 / C": {f"{KEPT}.of": asked_penalty},
+    "scale of the other relation": {f"{KEPT}.of": other_relation},
+    "law of a fit that is not private": {f"{KEPT}.of": of_anything},
+    "intercept without noise": {f"{KEPT}.told": no_intercept},
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Make releases by hand, and fit real ones."""
+    releases = 200_000 if long else 5_000
+    with patched(subject):
+        worst = max(
+            *(missed_by_output(noise, releases) for noise in (GaussianNoise, GammaNoise)),
+            missed_by_objective(releases),
+        )
+        estimate = flips_of_coins()
+        least = min(law_kept(kind) for kind in kinds())
+        nothing_kept()
+        intercepts_count()
+    return (
+        f"misses at most {worst:.3f} of {1 - LEVEL:.1f}, coins {estimate:.2f}, "
+        f"laws at p >= {least:.2g}"
+    )
+
+
+def check(high: Floats, whom: str, classes: int) -> float:
+    """Share of releases whose upper end misses that a coin decides between two classes."""
+    truth = classes / (classes - 1) / 2
+    share = float((high < truth - 1e-9).mean())
+    # Five standard errors: no false alarm in a million runs.
+    most = 1 - LEVEL + 5 * np.sqrt(LEVEL * (1 - LEVEL) / len(high))
+    assert share <= most, f"{whom}: {share:.3f} of the releases miss, {1 - LEVEL:.1f} may"
+    return share
+
+
+def people_at(sums: Floats, far: float = 1e6) -> tuple[Floats, Floats]:
+    """Weights, and a row for each line of sums that is its weighted sums over its length."""
+    k = sums.shape[1]
+    weights = np.hstack([far * np.eye(k), np.zeros((k, 1))])
+    rest = np.sqrt(1 - ((sums / far) ** 2).sum(axis=1, keepdims=True))
+    return weights, np.hstack([sums / far, rest])
+
+
+@cache
+def drawn(kind: type, dimension: int, releases: int, models: int) -> Floats:
+    """Noise of scale 1, of shape (releases, models, dimension)."""
+    rng = np.random.default_rng(0)
+    if kind is GaussianNoise:
+        return rng.normal(size=(releases, models, dimension))
+    vectors = spherical_gamma(dimension, 1.0, rng=rng, size=releases * models)
+    return vectors.reshape(releases, models, dimension)
+
+
+def along_the_gap(b: Floats) -> Floats:
+    """Sums of three models for whoever stands where two are furthest apart; one is far off."""
+    gaps = b[:, 0] - b[:, 1]
+    sides = gaps / np.linalg.norm(gaps, axis=1, keepdims=True)
+    found: Floats = np.einsum("rkd,rd->rk", b, sides)
+    return found - [0.0, 0.0, 1e3]
+
+
+def missed_by_output(kind: type, releases: int) -> float:
+    """Misses of intervals after noise on weights that are zero without it."""
+    two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, 4, releases, 3)
+    chosen = np.linalg.norm(two, axis=1)[:, None]
+    shares = []
+    for sums, people, dimension in (
+        (two[:, :1], 1, 2),
+        (chosen, None, 2),
+        (three[:, :, 0] - [0.0, 0.0, 1e3], 1, 4),
+        (along_the_gap(three), None, 4),
+    ):
+        weights, X = people_at(sums)
+        found = output.output_arbitrariness(
+            weights, X, kind(1.0, dimension), level=LEVEL, people=people
+        )
+        assert np.isclose(places(weights, X).sums, sums, atol=1e-6).all()
+        classes = max(2, len(weights))
+        shares.append(check(found.high, f"{kind.__name__}, {found.holds_for}", classes))
+        if people and classes == 2:  # of a named person, half of what is left is for this end
+            half = (found.high < 1).mean()
+            most = (1 - LEVEL) / 2 + 5 * np.sqrt((1 - LEVEL) / 2 / releases)
+            assert half <= most, f"an upper end misses in {half:.3f} of the releases"
+    return max(shares)
+
+
+def missed_by_objective(releases: int) -> float:
+    """Misses of certificates where weights are the noise, over the penalty."""
+    penalty, scale, shares = 3.0, 0.5, []
+    two, three = drawn(GammaNoise, 2, releases, 1)[:, 0], drawn(GammaNoise, 4, releases, 3)
+    chosen = np.linalg.norm(two, axis=1)[:, None]
+    for sums, people, form in (
+        (chosen, None, "sharper"),
+        (chosen, None, "closed"),
+        (two[:, :1], 1, "sharper"),
+        (along_the_gap(three), None, "sharper"),
+    ):
+        weights, X = people_at(scale / penalty * sums)
+        found = objective.objective_certificate(
+            weights,
+            X,
+            penalty=penalty,
+            noise_scale=scale,
+            level=LEVEL,
+            people=people,
+            form=form,  # type: ignore[arg-type]
+        )
+        whom = f"objective, {found.holds_for}"
+        shares.append(check(found.high, whom, max(2, len(weights))))
+    return max(shares)
+
+
+def flips_of_coins() -> float:
+    """Mean estimate of a flip where every decision is a coin."""
+    rng = np.random.default_rng(1)
+    X, w = rng.normal(size=(500, 400)), rng.normal(size=400)
+    found = output.output_arbitrariness(w, X, GaussianNoise(1.0, 400)).flip
+    assert found is not None
+    mean = float(found.mean())
+    assert mean > 0.42, f"a flip that is a coin is estimated at {mean:.2f}"
+    return mean
+
+
+# ---------------------------------------------------------------- real fits
+
+
+def records(classes: int) -> Dataset:
+    """Rows of which some are clipped, and labels by turns."""
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(2 * classes, 3)), np.arange(2 * classes) % classes
+    return Dataset(X, y, classes=tuple(range(classes)), size=2 * classes, name="made up")
+
+
+def kinds() -> list[Any]:
+    """Mechanisms, with fresh noise and with little enough epsilon to need more penalty."""
+    given: dict[str, Any] = {"norm": 1.5, "relation": "replace-one"}
+    return [
+        OutputPerturbation(5.0, 1e-5, **given),
+        OutputPerturbation(5.0, **given),
+        ObjectivePerturbation(5.0, C=2.0, **given),
+    ]
+
+
+def law_kept(kind: Any) -> float:
+    """Whether the kept law is that of the noise which a fit drew: p-value of its lengths."""
+    dataset = records(CLASSES)
+    model = kind.fit_records(dataset)
+    kept = KeptNoise.of(model, model)
+    assert kept is not None, f"no law is kept of {model!r}"
+    rows = clip_rows(dataset.X, 1.5, fit_intercept=kept.intercept)
+    assert rows.shape[1] == kept.dimension == 4, "noise of a coordinate is not kept"
+    weights = np.hstack([model.coef_, model.intercept_[:, None]])
+    signs = np.where(np.arange(CLASSES)[:, None] == dataset.y, 1, -1)
+    if kept.mechanism == "objective":
+        assert kept.penalty is not None
+        pulls = -(expit(-signs * (weights @ rows.T)) * signs) @ rows
+        noise = -(pulls + kept.penalty * weights)
+    else:
+        quiet = OutputPerturbation(1e12, norm=1.5).fit_records(dataset)
+        noise = weights - np.hstack([quiet.coef_, quiet.intercept_[:, None]])
+    law = chi if kept.law == "gaussian" else gamma
+    lengths = np.linalg.norm(noise, axis=1) / kept.scale
+    found = float(kstest(lengths, law(kept.dimension).cdf).pvalue)
+    assert found > 1e-7, (
+        f"noise of {kept.mechanism} does not have the kept law (p = {found:.1g})"
+    )
+    return found
+
+
+def nothing_kept() -> None:
+    """Of fits whose noise nobody may compute with."""
+    dataset, public = records(2), {"classes": (0, 1), "size": 4}
+    read = OutputPerturbation(5.0, 1e-5, **public).fit(dataset.X, dataset.y)
+    seeded = OutputPerturbation(5.0, norm=1.0, random_state=0).fit_records(dataset)
+    other = ObjectivePerturbation(5.0, norm=1.0, rule="diffprivlib-0.6.2").fit_records(dataset)
+    won = ObjectivePerturbation(5.0, norm=1.0).fit_records(dataset)
+    won.not_private_because_ = (WINNER,)
+    for model in (read, seeded, other, won):
+        assert KeptNoise.of(model, model) is None, f"a law is kept of {model!r}"
+
+
+def intercepts_count() -> None:
+    """Somebody whose features are all zero is decided by the noisy intercept."""
+    for kind in kinds():
+        model = kind.set_params(C=1e-6).fit_records(records(2))  # of which noise is all
+        kept = KeptNoise.of(model, model)
+        assert kept is not None
+        found = kept.told(
+            LinearWeights.of(model), np.zeros((1, 3)), level=0.999, people=None, threshold=0.0
+        )
+        assert found.high[0] > 0, "nobody without features is arbitrary"
