@@ -72,5 +72,32 @@ class LedgerError(VeracalError):
         return " ".join(self.problems)
 
 
+class RunError(VeracalError):
+    """A run of an audit could not be trained; runs that finished before are kept.
+
+    Attributes
+    ----------
+    run : int or None
+        Its number, where it has one.
+    cause : str
+        What was raised, as its class and its message.
+    """
+
+    def __init__(self, run: int | None, cause: str) -> None:
+        super().__init__(run, cause)
+        self.run, self.cause = run, cause
+
+    def __str__(self) -> str:
+        which = "A run" if self.run is None else f"Run {self.run}"
+        return (
+            f"{which} could not be trained: {self.cause.rstrip('.')}. Runs that finished "
+            "before are kept: correct the model or the records, and audit again."
+        )
+
+
+class WorkerError(VeracalError):
+    """A worker or a cluster is not there, or no longer; runs that finished are kept."""
+
+
 class MissingExtraError(VeracalError, ImportError):
     """An optional dependency is not installed."""

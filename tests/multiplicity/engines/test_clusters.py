@@ -1,0 +1,485 @@
+"""Runs on real workers: the same scores wherever they are made, and nothing left behind."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+
+import joblib
+import numpy as np
+import psutil
+import pytest
+from joblib.externals.loky import get_reusable_executor
+from sklearn.tree import DecisionTreeClassifier
+from threadpoolctl import threadpool_info
+
+from veracal.data import Dataset
+from veracal.errors import DataError, MissingExtraError, RunError, WorkerError
+from veracal.multiplicity.engines.retraining import RetrainEngine
+from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.workers import one_core
+
+SEED = Seed.of(3)
+TREE = DecisionTreeClassifier(splitter="random", max_features=1, min_samples_leaf=5)
+RUNS = [range(n, n + 1) for n in range(12)]
+
+
+@pytest.fixture(scope="module")
+def train():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (60, 3))
+    return Dataset(X, (X[:, 0] + rng.uniform(-1, 1, 60) > 0).astype(int), ("no", "yes"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_workers_for_other_tests():
+    yield
+    get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+def collected(engine, pending=RUNS):
+    """Scores by number; each number once."""
+    found = {}
+    for runs, scores in engine.stream(iter(pending), SEED):
+        assert len(runs) == 1 and runs.start not in found
+        found[runs.start] = scores
+    return found
+
+
+def assert_same(found, expected):
+    assert sorted(found) == sorted(expected)
+    assert all(np.array_equal(found[number], expected[number]) for number in expected)
+
+
+def workers():
+    """Processes below this one, without the trackers that Python keeps for each program."""
+    children = psutil.Process().children(recursive=True)
+    named = [(child, " ".join(child.cmdline())) for child in children if child.is_running()]
+    return [child for child, command in named if command and "resource_tracker" not in command]
+
+
+def collected_here(model, train):
+    """Likewise, in this process, one after the other."""
+    return collected(RetrainEngine(model, train, train.X, jobs=1))
+
+
+def wait_for(condition, seconds=10):
+    """Whether a condition comes true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.fixture(scope="module")
+def expected(train):
+    return collected_here(TREE, train)
+
+
+# ---------------------------------------------------------------- training functions
+
+
+def noise(run):
+    return run.streams.noise.random(len(run.people))
+
+
+def late_first(run):
+    time.sleep(0.3 if run.number == 0 else 0)
+    return noise(run)
+
+
+def marked(folder, slow_from, run):
+    (folder / str(run.number)).touch()
+    time.sleep(60 if run.number >= slow_from else 0)
+    return noise(run)
+
+
+def ending(how, run):
+    if run.number == 5:
+        how()
+    return noise(run)
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crashed():
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def left():
+    os._exit(4)
+
+
+class Counted:
+    """A training function that notes each process that unpickles it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        with (self.folder / "opened").open("a") as notes:
+            notes.write(f"{os.getpid()}\n")
+
+    def __call__(self, run):
+        return noise(run)
+
+
+class TwoPartError(Exception):
+    """Cannot be unpickled: it needs two arguments, and keeps one."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def broken(run):
+    if run.number == 3:
+        raise TwoPartError("one", "two")
+    return noise(run)
+
+
+def with_nan(run):
+    return np.where(run.number == 3, np.nan, noise(run))
+
+
+class Unloadable:
+    """Cannot be unpickled: stands for a module that workers do not have."""
+
+    def __reduce__(self):
+        return __import__, ("nobody_has_this",)
+
+    def __call__(self, run):
+        return noise(run)
+
+
+# ---------------------------------------------------------------- one machine
+# Workers are slow to start. The first of these tests share theirs; others end them.
+
+
+@pytest.mark.parametrize("jobs", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_processes_have_the_scores_of_this_process(train, expected, jobs):
+    assert_same(collected(RetrainEngine(TREE, train, train.X, jobs=jobs)), expected)
+
+
+def test_the_order_of_arrival_does_not_matter(train):
+    found = collected(RetrainEngine(late_first, train, train.X, jobs=2))
+    assert list(found) != sorted(found)
+    assert_same(found, collected_here(noise, train))
+
+
+def test_lambdas_reach_workers(train):
+    shift = 0.5
+    found = collected(RetrainEngine(lambda run: noise(run) * shift, train, train.X, jobs=2))
+    assert_same(found, {n: scores / 2 for n, scores in collected_here(noise, train).items()})
+
+
+def test_records_travel_once_to_each_worker(train, tmp_path):
+    engine = RetrainEngine(Counted(tmp_path), train, train.X, jobs=2)
+    assert len(collected(engine)) == len(RUNS)
+    notes = (tmp_path / "opened").read_text().split()
+    assert 1 <= len(notes) <= 2 and len(set(notes)) == len(notes)
+
+
+def test_what_was_stopped_goes_on_with_the_runs_it_would_have_had(train, expected):
+    engine = RetrainEngine(TREE, train, train.X, jobs=2)
+    stream = engine.stream(iter(RUNS), SEED)
+    kept = {runs.start: scores for runs, scores in (next(stream) for _ in range(5))}
+    stream.close()
+    missing = [runs for runs in RUNS if runs.start not in kept]
+    assert len(missing) == 7
+    assert_same(kept | collected(engine, missing), expected)
+
+
+def test_an_early_end_leaves_no_process_and_starts_no_run(train, tmp_path):
+    engine = RetrainEngine(partial(marked, tmp_path, 4), train, train.X, jobs=2)
+    stream = engine.stream(iter(RUNS), SEED)
+    got = {next(stream)[0].start for _ in range(3)}
+    assert len(workers()) == 2
+    stream.close()
+    assert wait_for(lambda: workers() == [])
+    begun = {int(path.name) for path in tmp_path.iterdir()}
+    assert got <= {0, 1, 2, 3} and got <= begun and len(begun) <= 4 + 2
+
+
+def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train):
+    stream = RetrainEngine(partial(ending, killed), train, train.X, jobs=2).stream(RUNS, SEED)
+    got = {}
+    with pytest.raises(WorkerError, match="killed .SIGKILL.*memory.*that finished are kept"):
+        got.update((runs.start, scores) for runs, scores in stream)
+    assert 5 not in got
+    missing = [runs for runs in RUNS if runs.start not in got]
+    again = collected(RetrainEngine(noise, train, train.X, jobs=1), missing)
+    assert_same(got | again, collected_here(noise, train))
+    assert wait_for(lambda: workers() == [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [(left, "ended its process .exit code 4."), (crashed, "crashed .SIGABRT.")],
+)
+def test_a_worker_that_ends_says_how(train, how, told):
+    engine = RetrainEngine(partial(ending, how), train, train.X, jobs=2)
+    with pytest.raises(WorkerError, match=f"{told}.*Runs that finished are kept"):
+        collected(engine)
+
+
+@pytest.mark.long
+def test_errors_of_a_run_come_home_from_processes(train):
+    with pytest.raises(RunError, match="Run 3 could not .*: TwoPartError: one and two"):
+        collected(RetrainEngine(broken, train, train.X, jobs=2))
+    with pytest.raises(DataError, match="run 3: expected .* found NaN for person 0"):
+        collected(RetrainEngine(with_nan, train, train.X, jobs=2))
+
+
+PROGRAM = """
+import sys, time
+import numpy as np
+from veracal.data import Dataset
+from veracal.multiplicity.engines.retraining import RetrainEngine
+from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.workers import one_core
+
+def slow(run):
+    time.sleep(0 if run.number < 2 else 60)
+    return np.zeros(len(run.people))
+
+if __name__ == "__main__":
+    train = Dataset(np.eye(4), np.array([0, 1, 0, 1]), ("no", "yes"))
+    for runs, _ in RetrainEngine(slow, train, train.X, jobs=2).stream([range(9)], Seed.of(0)):
+        print(runs.start, flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_stopped_leaves_no_process(tmp_path, how):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    program = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with program.stdout as told:
+        assert {int(told.readline()), int(told.readline())} == {0, 1}
+        below = psutil.Process(program.pid).children(recursive=True)
+        assert len(below) >= 2
+        program.send_signal(how)
+        assert program.wait(timeout=20) != 0
+    assert psutil.wait_procs(below, timeout=20)[1] == []
+
+
+def test_nothing_pending_starts_no_process(train):
+    assert collected(RetrainEngine(TREE, train, train.X, jobs=2), []) == {}
+    assert workers() == []
+
+
+def test_what_cannot_be_sent_is_told_before_anything_starts(train):
+    lock = threading.Lock()
+
+    def locked(run):
+        return noise(run) * lock.locked()
+
+    with pytest.raises(WorkerError, match="cannot be sent to workers: .*lock.* jobs=1"):
+        collected(RetrainEngine(locked, train, train.X, jobs=2))
+    assert workers() == []
+    assert len(collected_here(locked, train)) == len(RUNS)
+
+
+def test_an_active_configuration_of_joblib_is_heeded_and_left_alone(train, expected):
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        stream = RetrainEngine(TREE, train, train.X).stream(iter(RUNS), SEED)
+        before = joblib.parallel.get_active_backend()
+        found = [next(stream)]
+        assert joblib.parallel.get_active_backend() == before
+        found += stream
+    assert_same({runs.start: scores for runs, scores in found}, expected)
+    assert workers() == []
+
+
+def test_a_run_keeps_to_one_core():
+    with one_core(1):
+        assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+        assert joblib.effective_n_jobs(4) == 1
+    assert joblib.effective_n_jobs(4) == 4
+
+
+# ---------------------------------------------------------------- Dask
+
+
+@pytest.fixture(scope="module")
+def dask():
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(
+        processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None
+    )
+    client = distributed.Client(cluster)
+    yield cluster
+    client.close()
+    cluster.close()
+
+
+def held():
+    """How much a worker holds, by the module as the worker has it."""
+    from veracal.multiplicity.engines import workers
+
+    return len(workers._HELD)
+
+
+def test_dask_has_the_scores_of_this_process_and_forgets_the_records(train, expected, dask):
+    assert_same(collected(RetrainEngine(TREE, train, train.X, backend="dask")), expected)
+    by_address = RetrainEngine(
+        TREE, train, train.X, backend="dask", address=dask.scheduler_address
+    )
+    assert_same(collected(by_address), expected)
+    with joblib.parallel_config(backend="dask"):
+        assert_same(collected(RetrainEngine(TREE, train, train.X)), expected)
+    import distributed
+
+    assert set(distributed.get_client().run(held).values()) == {0}
+
+
+def test_an_early_end_drops_what_is_pending_on_dask(train, dask, tmp_path):
+    def slow(run):
+        (tmp_path / str(run.number)).touch()
+        time.sleep(0.02 if run.number < 4 else 0.5)
+        return noise(run)
+
+    stream = RetrainEngine(slow, train, train.X, backend="dask").stream(iter(RUNS), SEED)
+    got = {next(stream)[0].start for _ in range(4)}
+    stream.close()
+    time.sleep(1.2)  # two rounds of what would be pending
+    begun = {int(path.name) for path in tmp_path.iterdir()}
+    assert got <= begun and len(begun - got) <= 2  # those that the two workers had begun
+
+
+def test_errors_of_a_run_come_home_whatever_they_are(train, dask):
+    with pytest.raises(RunError, match="Run 3 could not .*: TwoPartError: one and two") as got:
+        collected(RetrainEngine(broken, train, train.X, backend="dask"))
+    assert got.value.run == 3
+    assert any("in broken" in note for note in got.value.__notes__)  # where it was raised
+    with pytest.raises(DataError, match="run 3: expected .* found NaN for person 0"):
+        collected(RetrainEngine(with_nan, train, train.X, backend="dask"))
+
+
+def test_what_workers_cannot_load_is_told(train, dask):
+    with pytest.raises(WorkerError, match="cannot load the model: ModuleNotFound.*nobody_has"):
+        collected(RetrainEngine(Unloadable(), train, train.X, backend="dask"))
+
+
+def test_pending_runs_are_asked_for_by_this_thread_and_not_all_ahead(train, dask):
+    asked = []
+
+    def endless():
+        for number in itertools.count():
+            asked.append(threading.current_thread())
+            yield range(number, number + 1)
+
+    stream = RetrainEngine(noise, train, train.X, backend="dask").stream(endless(), SEED)
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    assert set(asked) == {threading.current_thread()} and len(asked) <= 64 * 2
+
+
+@pytest.mark.long
+def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
+    import distributed
+
+    with (
+        distributed.LocalCluster(
+            processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        place = {"backend": "dask", "address": cluster.scheduler_address}
+        found = {}
+        for runs, scores in RetrainEngine(late_first, train, train.X, **place).stream(
+            RUNS, SEED
+        ):
+            found[runs.start] = scores
+            if len(found) == 2:
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        assert_same(found, collected_here(late_first, train))
+        client.wait_for_workers(2, timeout=60)
+        with pytest.raises(WorkerError, match="Workers of Dask died.*Runs that finished are"):
+            collected(RetrainEngine(partial(ending, left), train, train.X, **place))
+
+
+# ---------------------------------------------------------------- clusters that are not there
+
+
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_cluster_that_does_not_answer_is_told_in_seconds(train, backend):
+    address = {"dask": "tcp://127.0.0.1:1", "ray": "127.0.0.1:1"}[backend]
+    engine = RetrainEngine(TREE, train, train.X, backend=backend, address=address)
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match=f"Nobody answers at {address} .*Start the cluster"):
+        collected(engine)
+    assert time.monotonic() - start < 6
+
+
+def test_ray_that_was_not_started_is_told(train):
+    with pytest.raises(WorkerError, match=r"No Ray cluster: connect .* ray.init\(\)\.$"):
+        collected(RetrainEngine(TREE, train, train.X, backend="ray"))
+
+
+def test_dask_without_a_client_is_told(train, monkeypatch):
+    import distributed
+
+    def none(timeout):
+        raise ValueError("No clients found")  # as it is before any was made
+
+    monkeypatch.setattr(distributed, "get_client", none)
+    with pytest.raises(WorkerError, match=r"No Dask cluster: connect .*Client\(\)\.$"):
+        collected(RetrainEngine(TREE, train, train.X, backend="dask"))
+
+
+@pytest.mark.parametrize(("backend", "module"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_cluster_that_is_not_installed_names_the_extra(train, monkeypatch, backend, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r'needs .* pip install "veracal\[cluster\]"'):
+        collected(RetrainEngine(TREE, train, train.X, backend=backend))
+
+
+# ---------------------------------------------------------------- Ray
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory):
+    ray = pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # Sockets have short names: pytest's folder would be too long for them.
+    with tempfile.TemporaryDirectory(prefix="r") as folder:
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            _temp_dir=folder,
+            logging_level="error",
+            log_to_driver=False,
+            object_store_memory=80 * 2**20,
+        )
+        yield ray
+        ray.shutdown()
+
+
+@pytest.mark.long
+# Ray leaves files and processes to the garbage collector.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_ray_has_the_scores_of_this_process_and_tells_a_death(train, expected, ray):
+    assert_same(collected(RetrainEngine(TREE, train, train.X, backend="ray")), expected)
+    # More jobs than cores would wait for cores forever.
+    assert_same(collected(RetrainEngine(TREE, train, train.X, backend="ray", jobs=9)), expected)
+    with pytest.raises(RunError, match="Run 3 could not be trained: TwoPartError: one and two"):
+        collected(RetrainEngine(broken, train, train.X, backend="ray"))
+    with pytest.raises(WorkerError, match="A worker of Ray died.*Runs that finished are kept"):
+        collected(RetrainEngine(partial(ending, left), train, train.X, backend="ray"))
