@@ -187,25 +187,20 @@ def test_records_travel_once_to_each_worker(train, tmp_path):
     assert 1 <= len(notes) <= 2 and len(set(notes)) == len(notes)
 
 
-def test_what_was_stopped_goes_on_with_the_runs_it_would_have_had(train, expected):
-    engine = RetrainEngine(TREE, train, train.X, jobs=2)
-    stream = engine.stream(iter(RUNS), SEED)
+def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(train, tmp_path):
+    slow = RetrainEngine(partial(marked, tmp_path, 6), train, train.X, jobs=2)
+    stream = slow.stream(iter(RUNS), SEED)
     kept = {runs.start: scores for runs, scores in (next(stream) for _ in range(5))}
-    stream.close()
-    missing = [runs for runs in RUNS if runs.start not in kept]
-    assert len(missing) == 7
-    assert_same(kept | collected(engine, missing), expected)
-
-
-def test_an_early_end_leaves_no_process_and_starts_no_run(train, tmp_path):
-    engine = RetrainEngine(partial(marked, tmp_path, 4), train, train.X, jobs=2)
-    stream = engine.stream(iter(RUNS), SEED)
-    got = {next(stream)[0].start for _ in range(3)}
     assert len(workers()) == 2
     stream.close()
     assert wait_for(lambda: workers() == [])
     begun = {int(path.name) for path in tmp_path.iterdir()}
-    assert got <= {0, 1, 2, 3} and got <= begun and len(begun) <= 4 + 2
+    assert set(kept) <= set(range(6)) and set(kept) <= begun and len(begun) <= 6 + 2
+
+    missing = [runs for runs in RUNS if runs.start not in kept]
+    assert len(missing) == 7
+    later = collected(RetrainEngine(noise, train, train.X, jobs=1), missing)
+    assert_same(kept | later, collected_here(noise, train))
 
 
 def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train):
