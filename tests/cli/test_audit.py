@@ -87,13 +87,16 @@ def test_terminal_json_and_people_agree(run):
     assert out.count(INTERNAL) == len(re.findall("─{20,}", out)) == 4  # below every table
     lines = Path("a/people.csv").read_text().splitlines()
     people = list(csv.DictReader(lines))
-    n = len(told["rows"])
+    n, page = len(told["rows"]), Path("a/audit.html").read_text()
     assert len(people) == 2 * n
     for place, each in enumerate(told["audits"]):
         persons, mine = each["persons"], people[place * n : (place + 1) * n]
         row = f"{each['epsilon']:g} +60 +{each['mean']['value']:.3f} +"
         row += f"{each['mean']['low']:.3f} to {each['mean']['high']:.3f}"
         assert re.search(row, out)
+        mean = each["mean"]
+        cell = f"{mean['value']:.3f} ({mean['low']:.3f} to {mean['high']:.3f})"
+        assert f'<td data-head="mean">{cell}</td>' in page
         assert [int(one["row"]) for one in mine] == told["rows"]
         for name in ("disagreement", "low", "high", "viable_range", "deviation"):
             assert [float(one[name]) for one in mine] == persons[name]
@@ -365,7 +368,7 @@ def test_files_are_for_their_owner(run):
     code, _, err = run(*AUDIT, "--epsilon", "1", "--out", "a")
     assert code == 0 and "treat it as the records" in err
     assert stat.S_IMODE(Path("a").stat().st_mode) == 0o700
-    assert {p.name for p in Path("a").iterdir()} == {"audit.json", "people.csv"}
+    assert {p.name for p in Path("a").iterdir()} == {"audit.html", "audit.json", "people.csv"}
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in Path("a").iterdir())
 
 

@@ -16,12 +16,13 @@ from veracal.cli import _fitting, _methods, _show
 from veracal.cli._artifacts import is_artifact, is_name, read_results
 from veracal.cli._places import check_new
 from veracal.data import Schema
-from veracal.errors import DataError, VeracalError
+from veracal.errors import DataError, MissingExtraError, VeracalError
 from veracal.multiplicity import Question
 from veracal.pipeline import Config
 from veracal.pipeline.again import found_near
 from veracal.pipeline.auditing import AuditRun, OnRuns, audit_config, keep_place
 from veracal.pipeline.config import PrivacyConfig, RecalibrationConfig
+from veracal.report.audit import render_audit
 from veracal.report.audited import Audited
 
 FILES = ("audit.html", "audit.json", "people.csv")
@@ -240,8 +241,15 @@ def check_out(out: Path, *, force: bool) -> None:
 
 
 def write(found: Audited, out: Path, *, force: bool) -> list[str]:
-    """Write JSON and people, for the owner's eyes; their names."""
+    """Write page, JSON and people, for the owner's eyes; their names.
+
+    Without the extra that draws there is no page, and the reason is told.
+    """
     files = {"audit.json": found.to_bytes(), "people.csv": found.people()}
+    try:
+        files["audit.html"] = render_audit(found).encode()
+    except MissingExtraError as error:
+        _show.status(f"Without audit.html: {error}")
     write_folder(out, files, force=force, shared=False)
     return sorted(files)
 

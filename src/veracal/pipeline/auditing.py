@@ -22,6 +22,11 @@ from veracal.report.audited import Audited
 
 OnRuns = Callable[[float, int, int | None], None]  # epsilon, runs that are done, and in all
 _MAPS = (0.5, 0.0, 0.5)  # of the test part, when maps are fitted on half of it
+KINDS = {
+    "logistic": "logistic regression by noisy gradient descent",
+    "objective": "objective perturbation",
+    "output": "output perturbation",
+}
 WHOLE = "The whole budget goes to training: nothing is laid by for a map."
 
 
@@ -135,7 +140,7 @@ def audit_config(
     return Audited(
         name=records.whole.name,
         made=today(),
-        what=f"{config.model.kind}: {type(trainers[0]).__name__}",
+        what=KINDS[config.model.kind],
         rows=row_numbers(people, records, config.data.source),
         audits=tuple(found),
         epsilons=tuple(map(float, epsilons)),

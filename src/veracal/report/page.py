@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from veracal.report import tables, words
 from veracal.report.bundle import vega
-from veracal.report.charts import charts
+from veracal.report.charts import Spec, charts
 from veracal.report.internal import figures
 from veracal.report.results import Results
 from veracal.report.told import mapping
@@ -56,17 +56,11 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
     drawn = charts(results)
     for each in inside or ():
         drawn |= each.charts
-    bundle = vega() if drawn else ""
-    css, script = _asset("report.css"), _asset("report.js")
-    page = _environment().get_template("report.html.j2")
-    return page.render(
+    return written(
+        "report.html.j2",
+        drawn,
         results=results,
-        policy=policy([bundle, script], css),
-        # Ours, not of any file: these two and the bundle are the only text that is not escaped.
-        css=Markup(css),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        bundle=Markup(bundle),  # noqa: S704
-        charts=drawn,
+        title_of=results.name,
         classes=listed(_sequence(results.data.get("classes"))),
         statement=results.guarantee.get("text"),
         head=results.ledger.get("head"),
@@ -79,6 +73,34 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         inside=inside,
         secret=inside is not None,
         **tables.all_tables(results),
+    )
+
+
+def written(template: str, drawn: Mapping[str, Spec], **told: Any) -> str:
+    """A page of ours as one file, with a policy that lets nothing else run.
+
+    Parameters
+    ----------
+    template : str
+    drawn : mapping of str to chart
+        In the grammar of Vega-Lite; without any, the page needs no script that draws.
+    **told : anything
+        What the template asks for; all of it is escaped.
+    """
+    bundle = vega() if drawn else ""
+    css, script = _asset("report.css"), _asset("report.js")
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            policy=policy([bundle, script], css),
+            # Ours, not of any file: these and the bundle are all the text that is not escaped.
+            css=Markup(css),  # noqa: S704
+            script=Markup(script),  # noqa: S704
+            bundle=Markup(bundle),  # noqa: S704
+            charts=dict(drawn),
+            **told,
+        )
     )
 
 
