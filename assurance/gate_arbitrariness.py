@@ -35,6 +35,7 @@ from veracal.training.search import WINNER
 
 NAME = "arbitrariness"
 LEVEL = 0.8
+MORE = 8  # weights of each of three models
 CLASSES = 60  # models of one fit, each with noise of its own
 OUTPUT = "veracal.training.perturbation.output_arbitrariness"
 OBJECTIVE = "veracal.training.perturbation.objective_arbitrariness"
@@ -128,11 +129,11 @@ MUTANTS: dict[str, Patches] = {
 
 def run(subject: Patches, *, long: bool) -> str:
     """Make releases by hand, and fit real ones."""
-    releases = 200_000 if long else 5_000
+    releases = 50_000 if long else 5_000
     with patched(subject):
         worst = max(
             *(missed_by_output(noise, releases) for noise in (GaussianNoise, GammaNoise)),
-            missed_by_objective(releases),
+            missed_by_objective(4 * releases),
         )
         estimate = flips_of_coins()
         least = min(law_kept(kind) for kind in kinds())
@@ -154,12 +155,13 @@ def check(high: Floats, whom: str, classes: int) -> float:
     return share
 
 
-def people_at(sums: Floats, far: float = 1e6) -> tuple[Floats, Floats]:
+def people_at(sums: Floats, dimension: int, far: float = 1e6) -> tuple[Floats, Floats]:
     """Weights, and a row for each line of sums that is its weighted sums over its length."""
-    k = sums.shape[1]
-    weights = np.hstack([far * np.eye(k), np.zeros((k, 1))])
-    rest = np.sqrt(1 - ((sums / far) ** 2).sum(axis=1, keepdims=True))
-    return weights, np.hstack([sums / far, rest])
+    n, k = sums.shape
+    X = np.zeros((n, dimension))
+    X[:, :k] = sums / far
+    X[:, k] = np.sqrt(1 - (X**2).sum(axis=1))
+    return far * np.eye(k, dimension), X
 
 
 @cache
@@ -182,16 +184,16 @@ def along_the_gap(b: Floats) -> Floats:
 
 def missed_by_output(kind: type, releases: int) -> float:
     """Misses of intervals after noise on weights that are zero without it."""
-    two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, 4, releases, 3)
+    two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, MORE, releases, 3)
     chosen = np.linalg.norm(two, axis=1)[:, None]
     shares = []
     for sums, people, dimension in (
         (two[:, :1], 1, 2),
         (chosen, None, 2),
-        (three[:, :, 0] - [0.0, 0.0, 1e3], 1, 4),
-        (along_the_gap(three), None, 4),
+        (three[:, :, 0] - [0.0, 0.0, 1e3], 1, MORE),
+        (along_the_gap(three), None, MORE),
     ):
-        weights, X = people_at(sums)
+        weights, X = people_at(sums, dimension)
         found = output.output_arbitrariness(
             weights, X, kind(1.0, dimension), level=LEVEL, people=people
         )
@@ -208,7 +210,8 @@ def missed_by_output(kind: type, releases: int) -> float:
 def missed_by_objective(releases: int) -> float:
     """Misses of certificates where weights are the noise, over the penalty."""
     penalty, scale, shares = 3.0, 0.5, []
-    two, three = drawn(GammaNoise, 2, releases, 1)[:, 0], drawn(GammaNoise, 4, releases, 3)
+    two, three = (drawn(GammaNoise, d, releases, m) for d, m in ((2, 1), (4, 3)))
+    two = two[:, 0]
     chosen = np.linalg.norm(two, axis=1)[:, None]
     for sums, people, form in (
         (chosen, None, "sharper"),
@@ -216,7 +219,7 @@ def missed_by_objective(releases: int) -> float:
         (two[:, :1], 1, "sharper"),
         (along_the_gap(three), None, "sharper"),
     ):
-        weights, X = people_at(scale / penalty * sums)
+        weights, X = people_at(scale / penalty * sums, 2 if sums.shape[1] == 1 else 4)
         found = objective.objective_certificate(
             weights,
             X,
