@@ -17,8 +17,8 @@ def distance(setting: Setting, name: str, epsilon: float) -> dict[str, float]:
     return apart(mine, PUBLISHED[name, epsilon], FEW)
 
 
-@pytest.fixture(autouse=True)
-def _there():
+@pytest.fixture
+def there():
     try:
         load("credit")
     except FetchError as missing:
@@ -36,6 +36,7 @@ def test_all_rows_were_read():
         assert (np.diff([row.auc for row in rows]) > 0).all()
 
 
+@pytest.mark.usefixtures("there")
 @pytest.mark.parametrize(
     ("name", "train", "test", "features", "norm"),
     [
@@ -52,6 +53,7 @@ def test_sizes_are_those_of_table_1(name, train, test, features, norm):
     assert longest == pytest.approx(norm, abs=1e-4)
 
 
+@pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("epsilon", [0.5, 2.5])
 @pytest.mark.parametrize("name", ["contraception", "mammography"])
 def test_the_table_comes_out_of_crossed_parts(name, epsilon):
@@ -61,6 +63,7 @@ def test_the_table_comes_out_of_crossed_parts(name, epsilon):
     assert abs(off["auc"]) < 3 and abs(off["f1"]) < 3
 
 
+@pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("name", ["contraception", "mammography"])
 def test_and_not_of_parts_held_out(name):
     off = distance(HELD_OUT, name, 2.5)
