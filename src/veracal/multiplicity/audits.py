@@ -40,8 +40,9 @@ def audit(
     recalibrate: MapFitter | None = None,
     calibration: Dataset | None = None,
     varied: Varied = "all",
-    jobs: int = 1,
+    jobs: int | None = None,
     backend: str | None = None,
+    address: str | None = None,
     keep: str | Path | None = None,
     random_state: int | None = None,
     on_progress: Progress | None = None,
@@ -87,10 +88,12 @@ def audit(
         Whom maps are fitted on.
     varied : {"noise", "noise and batches", "all"}
         What differs between runs.
-    jobs : int
-        Processes, where models are trained one by one.
-    backend : str, optional
-        Of joblib, likewise: "loky", "ray" or "dask".
+    jobs : int, optional
+        Runs at a time, where models are trained one by one; by default one for each core.
+    backend : {"loky", "ray", "dask"}, optional
+        Of joblib, likewise.
+    address : str, optional
+        Of a cluster of Ray or Dask, likewise.
     keep : path, optional
         A file where results are kept as they arrive. If it exists, the audit goes on where
         it broke off.
@@ -124,7 +127,7 @@ def audit(
     if calibration is not None and repaired is not None:
         rows.append(calibration.X)
     X = np.concatenate([np.asarray(part, dtype=people.X.dtype) for part in rows])
-    engine = engine_for(model, train, X, jobs=jobs, backend=backend)
+    engine = engine_for(model, train, X, jobs=jobs, backend=backend, address=address)
     asked = Question(
         runs,
         error,

@@ -1,0 +1,81 @@
+"""Each model gets the fastest engine that runs it as it is, and engines agree."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from veracal.data import Dataset
+from veracal.multiplicity import audit
+from veracal.multiplicity.engines import RetrainEngine, engine_for
+from veracal.multiplicity.released import gaussian_disagreement
+from veracal.privacy import GlobalAdapt
+from veracal.training import (
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateLogisticRegression,
+)
+from veracal.training.perturbation.rows import clip_rows
+
+RNG = np.random.default_rng(2)
+ROWS = clip_rows(RNG.normal(size=(260, 3)) / 3, 1.0, fit_intercept=False)
+LABELS = (ROWS @ [2.0, -1.0, 0.5] + 0.3 * RNG.normal(size=260) > 0).astype(int)
+TRAIN = Dataset(ROWS[:200], LABELS[:200], ("no", "yes"), size=200, norm=1.001)
+PEOPLE = Dataset(ROWS[200:], LABELS[200:], ("no", "yes"))
+
+
+class Own(OutputPerturbation):
+    """A subclass, which may do anything."""
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (OutputPerturbation(), "re-noise"),
+        (ObjectivePerturbation(), "batched objective perturbation"),
+        (PrivateLogisticRegression(delta=1e-3), "batched descent"),
+        (PrivateLogisticRegression(delta=1e-3, clip=GlobalAdapt(1.0)), "retrain"),
+        (Own(), "retrain"),
+        (LogisticRegression(), "retrain"),
+        (lambda run: np.zeros(60), "retrain"),
+    ],
+)
+def test_the_engine_of_a_model(model, name):
+    assert engine_for(model, TRAIN, PEOPLE.X).name == name
+
+
+def test_an_engine_is_taken_as_it_is():
+    engine = RetrainEngine(LogisticRegression(), TRAIN, PEOPLE.X, jobs=1)
+    assert engine_for(engine, TRAIN, PEOPLE.X) is engine
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OutputPerturbation(2.0, delta=1e-3, C=0.3),
+        ObjectivePerturbation(2.0, C=0.3),
+        PrivateLogisticRegression(2.0, delta=1e-3, epochs=3),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_trained_side_by_side_or_one_by_one_models_are_as_arbitrary(model):
+    fast = audit(model, TRAIN, PEOPLE, runs=2_000, level=0.999, random_state=1)
+    engine = RetrainEngine(model, TRAIN, PEOPLE.X, jobs=1)
+    slow = audit(engine, TRAIN, PEOPLE, runs=90, level=0.999, random_state=2)
+    assert slow.mean.low <= fast.mean.high and fast.mean.low <= slow.mean.high
+    assert (slow.persons.low <= fast.persons.high).all()
+    assert (fast.persons.low <= slow.persons.high).all()
+    halved = np.minimum(fast.persons.high, 1) / 2  # what half the arbitrariness would look like
+    assert (slow.persons.low > halved).any()
+    assert slow.classes == fast.classes == ("no", "yes")
+
+
+def test_noised_again_output_perturbation_is_as_arbitrary_as_the_closed_form_says():
+    model = OutputPerturbation(2.0, delta=1e-3, C=0.3)
+    found = audit(model, TRAIN, PEOPLE, runs=4_000, level=0.999, random_state=3)
+    fitted = OutputPerturbation(2.0, delta=1e-3, C=0.3, random_state=0).fit_records(TRAIN)
+    engine = engine_for(model, TRAIN, PEOPLE.X)
+    rows = np.column_stack([PEOPLE.X, np.ones(len(PEOPLE))])
+    truth = gaussian_disagreement(engine._exact[0], rows, fitted.noise_std_)
+    assert ((found.persons.low <= truth) & (truth <= found.persons.high)).all()
+    wrong = gaussian_disagreement(engine._exact[0], rows, 0.8 * fitted.noise_std_)
+    assert not ((found.persons.low <= wrong) & (wrong <= found.persons.high)).all()
