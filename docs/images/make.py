@@ -1,9 +1,10 @@
-"""Make the pictures of terminal and report that the documentation shows, of the digits.
+"""Make the pictures of terminal and reports that the documentation shows.
 
     python docs/images/make.py
 
-It needs the ``report`` extra and Playwright with a Chromium: Playwright's own, or the one that
-VERACAL_CHROMIUM names. The noise is new every time, so the pictures differ a little.
+It needs the set german-credit (``veracal data fetch german-credit``), the ``report`` extra and
+Playwright with a Chromium: Playwright's own, or the one that VERACAL_CHROMIUM names. The noise
+is new every time, so the pictures differ a little.
 """
 
 import html
@@ -18,6 +19,10 @@ from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 HERE = Path(__file__).parent
 TYPED = "veracal fit digits --epsilon 8 --out digits"
 COMMAND = [sys.executable, "-m", *TYPED.split()]
+AUDIT = (
+    "veracal audit german-credit --model objective --norm 2 --epsilon 4 16 --runs 1000 "
+    "--groups age --random-state 1 --out audit"
+)
 STYLE = "width: 100ch; white-space: pre-wrap; color: #e6e6e6; margin: 16px"
 FONT = "font: 14px/1.35 monospace"
 SCREEN = f'<body style="margin: 0; background: #1d2026"><pre style="{STYLE}; {FONT}">{{}}</pre>'
@@ -36,6 +41,10 @@ def main() -> None:
         page = opened(browser, Path(folder) / "digits" / "report.html")
         first_screen(page, HERE / "report-first-screen.png")
         reliability(page, HERE / "report-reliability.png")
+        audit = [sys.executable, "-m", *AUDIT.split()]
+        subprocess.run(audit, cwd=folder, capture_output=True, check=True)
+        page = opened(browser, Path(folder) / "audit" / "audit.html")
+        first_screen(page, HERE / "audit-first-screen.png", "#publish")
     for picture in HERE.glob("*.png"):
         size = picture.stat().st_size
         print(f"{picture.name}: {size:,} bytes")
@@ -71,9 +80,9 @@ def terminal(browser: Browser, printed: str, place: Path) -> None:
     page.screenshot(path=place, clip=clip, full_page=True)
 
 
-def first_screen(page: Page, place: Path) -> None:
+def first_screen(page: Page, place: Path, until: str = "h2") -> None:
     """Everything above the part for engineers."""
-    below = page.locator("h2").first.bounding_box()
+    below = page.locator(until).first.bounding_box()
     assert below is not None
     clip = {"x": 0, "y": 0, "width": WIDTH, "height": below["y"]}
     page.screenshot(path=place, clip=clip, full_page=True)

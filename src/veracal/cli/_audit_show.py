@@ -89,10 +89,12 @@ def by_group(found: Audited, name: str) -> "Group":
         (group, f"{people:,}", *(_cell(each.values[group], narrow) for each in told))
         for group, people in told[0].people.items()
     ]
-    if all(each.gap is not None for each in told):
-        rows.append(("largest minus smallest", "", *(_cell(e.gap, narrow) for e in told)))
-        rows.append(("smallest over largest", "", *(_cell(e.ratio, narrow) for e in told)))
-    return _table(f"mean disagreement by {name}", ("group", "people", *heads), rows, "")
+    apart = all(each.gap is not None for each in told)
+    if apart:
+        rows.append(("difference", "", *(_cell(e.gap, narrow) for e in told)))
+        rows.append(("ratio", "", *(_cell(e.ratio, narrow) for e in told)))
+    said = "Difference: largest minus smallest. Ratio: smallest over largest." if apart else ""
+    return _table(f"mean disagreement by {name}", ("group", "people", *heads), rows, said)
 
 
 def can_tell(found: Audited) -> "Group":
