@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.artifact.made import changed, classifier, data
+from tests.artifact.made import changed
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.linear import LinearWeights
 from veracal.artifact.noise import KeptNoise
@@ -316,7 +316,3 @@ def test_the_noise_of_settings_beyond_all_numbers_is_not_kept():
     model = clone(MODELS["gamma"]).fit_records(records())
     model.noise_scale_ = 1e150
     assert KeptNoise.of(model, model) is None
-
-
-def test_the_shared_artifact_of_noisy_steps_has_none():
-    assert classifier().noise is None and data() is not None

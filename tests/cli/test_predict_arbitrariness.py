@@ -6,10 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.cli.made import table, write, write_model
+from tests.cli.made import table, write
 from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, Schema, load
-from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training import (
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateLogisticRegression,
+)
 
 FLAGS = ("--arbitrariness", "--review-above", "0.3", "--abstain-above", "0.6")
 NAMES = ["disagreement_low", "disagreement_high", "flip", "review", "abstained"]
@@ -147,7 +151,11 @@ def test_a_table_without_rows_has_its_columns(run, home):
 
 
 def test_a_model_without_a_law_says_why_and_what_to_do_instead(run, home, tmp_path):
-    write_model(tmp_path, "steps")
+    write(tmp_path)
+    schema = Schema.load("visits.toml")
+    steps = PrivateLogisticRegression(8.0, 1e-5, epochs=1, sampling_rate=0.5)
+    steps.fit_records(load("visits.csv", schema=schema))
+    PrivateClassifier.of(steps, schema=schema).save("steps")
     for words in ((), ("--json",), ("--out", "p.csv")):
         code, out, err = run("predict", "steps", "visits.csv", "--arbitrariness", *words)
         assert code == 1 and not out
