@@ -129,7 +129,7 @@ SETTINGS = {
         "noise_multiplier": None,
     },
     "all rows": {"sampling_rate": 1.0},
-    "masked rows": {"sampling_rate": 0.7},
+    "masked rows": {"sampling_rate": 0.8},
     "empty batches": {"sampling_rate": 0.01},
     "no intercept": {"fit_intercept": False},
     "somewhere to start": {"initial": (np.full((3, D), 0.2), np.arange(3.0))},
@@ -208,7 +208,7 @@ def test_without_noise_shared_batches_make_all_models_the_same():
 @pytest.mark.parametrize("rate", [0.02, 0.3, 0.7, 0.9])
 @pytest.mark.parametrize("gathered", [True, False])
 def test_everybody_enters_every_batch_by_a_coin_of_their_own(rate, gathered, monkeypatch):
-    monkeypatch.setattr(many_batches, "_MASKED_FROM", 1.0 if gathered else 0.0)
+    monkeypatch.setattr(many_batches, "masked", lambda fits: not gathered)
     n, models, steps = 30, 20, 300
     fits = fits_of(
         Regression(noise_multiplier=1.0, sampling_rate=rate, steps=steps), table(n=n)
@@ -239,6 +239,13 @@ def law(counts, expected):
     probabilities = np.diff(expected.cdf(cuts - 1), prepend=0.0, append=1.0)
     seen = np.bincount(np.searchsorted(cuts, counts, side="right"), minlength=len(cuts) + 1)
     return stats.chisquare(seen, probabilities * len(counts)).pvalue
+
+
+def test_rows_are_copied_for_rare_coins_and_masked_for_frequent_ones():
+    for k, rates in {2: (0.3, 0.7), 9: (0.4, 0.85)}.items():
+        made = [Regression(noise_multiplier=1.0, sampling_rate=rate) for rate in (*rates, 1.0)]
+        found = [many_batches.masked(fits_of(one, table(k))) for one in made]
+        assert found == [False, True, False]
 
 
 def test_a_batch_that_needs_more_draws_gets_them(monkeypatch):

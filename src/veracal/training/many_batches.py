@@ -20,7 +20,9 @@ from veracal._types import Floats, Ints
 from veracal.privacy import FullBatch, Poisson
 from veracal.training.many_descents import Batch, Fits
 
-_MASKED_FROM = 0.5
+# Measured: a gathered row costs 1.2 masked ones, since batches differ in size and are filled
+# up, and its copy as much again for 12 entries; products weigh as much as the rest at 150.
+_FILLED, _COPIED, _WIDE = 1.2, 12, 150
 
 
 def shared_batches(fits: Fits, *, rng: np.random.Generator) -> Iterator[Batch]:
@@ -37,22 +39,33 @@ def own_batches(fits: Fits, models: int, *, rng: np.random.Generator) -> Iterato
     if isinstance(sampler, FullBatch):
         return shared_batches(fits, rng=rng)
     steps = range(int(fits.descent.steps))
-    if masked(sampler):
+    if masked(fits):
         shape = models, n
         return (Batch(slice(n), rng.random(shape) < sampler.rate) for _ in steps)
     return (Batch(poisson_rows(n, sampler.rate, models, rng=rng)) for _ in steps)
 
 
-def masked(sampler: Poisson | FullBatch) -> bool:
-    """Whether all rows are multiplied for all models, rather than copied for each."""
-    return isinstance(sampler, Poisson) and sampler.rate >= _MASKED_FROM
+def masked(fits: Fits) -> bool:
+    r"""Whether all rows are multiplied for all models, rather than copied for each.
+
+    A row of width e with k outputs costs about :math:`k (1 + e / 150)` where products are
+    shared, and 1.2 times that and :math:`e / 12` where it is copied first. All rows are
+    multiplied if that is cheaper than a share q of them copied: from a rate of a half on for
+    few features or many classes, and of a seventh for 200 features and two classes.
+    """
+    sampler = fits.descent.sampler
+    if not isinstance(sampler, Poisson):
+        return False
+    outputs, width = fits.start.shape
+    copied = width / (_COPIED * outputs * (1 + width / _WIDE))
+    return bool(sampler.rate * (_FILLED + copied) >= 1)
 
 
 def bytes_of_model(fits: Fits, *, own: bool) -> int:
     """About how many bytes one model works on in a step, beside what all models share."""
     outputs, width = fits.start.shape
     sampler, batch, gathered = fits.descent.sampler, float(fits.records), 0
-    if isinstance(sampler, Poisson) and not (own and masked(sampler)):
+    if isinstance(sampler, Poisson) and not (own and masked(fits)):
         batch, gathered = batch * sampler.rate, int(own)
     entries = (batch + 3 * math.sqrt(batch)) * (2 * outputs + 2 + width * gathered)
     return int(fits.rows.itemsize * (entries + 4 * outputs * width))
