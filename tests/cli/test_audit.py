@@ -18,8 +18,10 @@ import pytest
 
 from tests.cli.made import table, write, write_model
 from veracal.artifact import PrivateClassifier
+from veracal.cli import _auditing
 from veracal.cli._variadic import repeated
 from veracal.data import load, scan_rows
+from veracal.errors import DataError, MissingExtraError
 from veracal.multiplicity import audit_predictions, disagreement, normalized, plan_audit
 from veracal.pipeline import Config
 from veracal.pipeline.config import DataConfig, PrivacyConfig
@@ -159,6 +161,15 @@ def test_everything_that_can_be_asked_for(run):
     assert out.count(INTERNAL) == 5
 
 
+def test_the_model_of_fit_is_run_many_at_a_time(run):
+    """Noisy descent, which is what nobody names; workers are not needed, and that is told."""
+    words = ["audit", "breast-cancer", "--epsilon", "2", "--runs", "20", "--jobs", "2"]
+    code, out, err = run(*words, *FIXED, "--json")
+    (each,) = json.loads(out)["audits"]
+    assert code == 0 and each["about"]["model"] == "PrivateLogisticRegression"
+    assert "Without workers: by batched descent" in err
+
+
 def test_three_classes(run):
     words = ["audit", "wine", "--model", "objective", "--norm", "2", "--runs", "30"]
     (each,) = found(run, *words, "--epsilon", "9", *FIXED)["audits"]
@@ -196,6 +207,8 @@ def test_a_saved_model_brings_its_settings(run, model):
     said = PrivateClassifier.load(model).predict(whole.X[np.array(told["rows"]) - 1])
     chosen = [each["classes"].index(label) for label in said.tolist()]
     np.testing.assert_allclose(flips, 1 - counts[np.arange(len(counts)), chosen] / 40)
+    _, out, _ = run(*words, *FIXED)
+    assert f" {flips.mean():.3f} \n" in out.partition("flip")[2]
     people = list(csv.DictReader((run_out(run, words) / "people.csv").read_text().splitlines()))
     assert [float(one["flip"]) for one in people] == flips.tolist()
 
@@ -370,6 +383,27 @@ def test_files_are_for_their_owner(run):
     assert stat.S_IMODE(Path("a").stat().st_mode) == 0o700
     assert {p.name for p in Path("a").iterdir()} == {"audit.html", "audit.json", "people.csv"}
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in Path("a").iterdir())
+
+
+def test_without_the_extra_that_draws_there_is_no_page(run, monkeypatch):
+    def missing(_):
+        raise MissingExtraError("This needs vl_convert.")
+
+    monkeypatch.setattr(_auditing, "render_audit", missing)
+    code, _, err = run(*AUDIT, "--epsilon", "1", "--out", "a")
+    assert code == 0 and "Without audit.html: This needs vl_convert." in err
+    assert {p.name for p in Path("a").iterdir()} == {"audit.json", "people.csv"}
+
+
+def test_what_cannot_be_written_is_told_nevertheless(run, monkeypatch):
+    """A disk that filled up meanwhile costs no result."""
+
+    def full(*_, **__):
+        raise DataError("a", "a place to write", "a full disk", "Name another place.")
+
+    monkeypatch.setattr(_auditing, "write_folder", full)
+    code, out, err = run(*AUDIT, "--epsilon", "1", "--out", "a")
+    assert code == 1 and "a full disk" in err and INTERNAL in out
 
 
 def test_what_is_there_is_kept_unless_that_is_wanted(run, model):

@@ -171,6 +171,9 @@ def test_words_say_what_runs_left_open(found):
     assert "(epsilon 2)" in lead and "(epsilon 50)" in lead
     (alone,) = replace(found, audits=found.audits[:1], epsilons=(2.0,)).audits
     assert str(len(alone.review)) in words.headline(found)[1]
+    flips = [np.mean(each.persons.flip) for each in found.audits]
+    taken_back = [each for each in words.headline(found) if "take back" in each]
+    assert re.findall(r"(\d+) \(", taken_back[0]) == [f"{100 * flip:.0f}" for flip in flips]
     assert "may still be up to" in words.can_tell(found)[-1]
     assert any("runs can agree on a mistake" in each for each in words.cannot_tell(found))
 

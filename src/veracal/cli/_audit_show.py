@@ -7,7 +7,7 @@ import typer
 
 from veracal.cli import _show
 from veracal.data import Estimate
-from veracal.report.audited import Audited
+from veracal.report.audited import Audited, mean_flip
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -44,6 +44,8 @@ def people(found: Audited) -> "Group":
     title = f"{found.name}: how far runs disagree about {len(found.rows):,} people"
     ends = f"{first.level:.0%} interval"
     heads = (*_head(found), "runs", "mean", ends, "median", "p90", "p95", "most", "review")
+    flips = found.audits[0].persons.flip is not None
+    heads += ("flip",) if flips else ()
     rows = [
         (
             *_label(found, label),
@@ -55,6 +57,7 @@ def people(found: Audited) -> "Group":
             number(audit.distribution.p95),
             number(audit.distribution.maximum),
             f"{len(audit.review):,}",
+            *((number(mean_flip(audit)),) if flips else ()),
         )
         for label, audit in found.told
     ]
@@ -62,6 +65,7 @@ def people(found: Audited) -> "Group":
         "Disagreement is 0 where all runs decide alike, about 1 where they toss a coin. To "
         f"review: people above {first.review_above:g}, whatever the runs left open."
     )
+    said += " Flip: share of runs that contradict the model in use." if flips else ""
     return _table(title, heads, rows, said)
 
 

@@ -18,6 +18,7 @@ from veracal.cli._places import check_new
 from veracal.data import Schema
 from veracal.errors import DataError, MissingExtraError, VeracalError
 from veracal.multiplicity import Question
+from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.pipeline import Config
 from veracal.pipeline.again import found_near
 from veracal.pipeline.auditing import AuditRun, OnRuns, audit_config, keep_place
@@ -61,12 +62,12 @@ def question(*, runs: str, **asked: Any) -> Question:
 def carried_out(
     plane: tuple[str, str] | None,
     recalibrate: str | None,
-    jobs: int,
-    backend: str | None,
+    workers: tuple[int | None, str | None, str | None],
     keep: Path | None,
     random_state: int | None,
 ) -> AuditRun:
-    """How the runs are made."""
+    """How the runs are made; workers are their number, kind and address."""
+    jobs, backend, address = workers
     for option, value, known in (
         ("--recalibrate", recalibrate, _MAPS),
         ("--backend", backend, BACKENDS),
@@ -78,7 +79,7 @@ def carried_out(
     fitter = None
     if recalibrate is not None:
         fitter = _methods.open_fitter(recalibrate, form="vector", bins=_BINS)
-    return AuditRun(plane, fitter, jobs, backend, keep, random_state)
+    return AuditRun(plane, fitter, jobs, backend, address, keep, random_state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,7 @@ def audited(chosen: Chosen, target: str | None, asked: Question, how: AuditRun) 
     if chosen.schema is None:
         _fitting.check_data(chosen.config, target)
     with _guarded(how, chosen.epsilons), run_bars() as (load, tell):
-        return audit_config(
+        found = audit_config(
             chosen.config,
             chosen.epsilons,
             asked,
@@ -167,6 +168,10 @@ def audited(chosen: Chosen, target: str | None, asked: Question, how: AuditRun) 
             on_load=load,
             on_progress=tell,
         )
+    engine = found.audits[0].about["engine"]
+    if engine != RetrainEngine.name and (how.jobs, how.backend, how.address) != (None,) * 3:
+        _show.status(f"Without workers: by {engine} one process makes many runs at a time.")
+    return found
 
 
 @contextmanager

@@ -19,8 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @app.command(
     cls=several("--epsilon", "--accuracy-levels"),
-    epilog="Example:  veracal audit breast-cancer --model output --norm 2 --epsilon 0.5 1 2 "
-    "--runs 200\n\n"
+    epilog="Example:  veracal audit breast-cancer --epsilon 0.5 1 2 --runs 200\n\n"
     "What can be published at no cost is the arbitrariness that a released model tells itself: "
     "veracal predict MODEL DATA --arbitrariness",
 )
@@ -95,8 +94,11 @@ def audit(
         Path | None,
         typer.Option(help="File for runs as they arrive; if it is there, go on with it."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes, where runs are made one by one.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes, where runs are made one by one.")
+    ] = None,
     backend: Annotated[str | None, typer.Option(help="Likewise: loky, ray or dask.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a cluster of Ray or Dask.")] = None,
     random_state: Annotated[
         int | None, typer.Option(min=0, help="For an audit that can be repeated.")
     ] = None,
@@ -153,7 +155,9 @@ def audit(
             "--recalibrate": recalibrate,
             "--keep": keep,
             "--schema": schema,
+            "--jobs": jobs,
             "--backend": backend,
+            "--address": address,
         }
         found = _of_predictions(predictions, others, asked)
     else:
@@ -167,7 +171,9 @@ def audit(
             "--norm": norm,
         }
         chosen = _auditing.Chosen.of(data, typed, epsilon or (), config, against)
-        how = _auditing.carried_out(plane, recalibrate, jobs, backend, keep, random_state)
+        how = _auditing.carried_out(
+            plane, recalibrate, (jobs, backend, address), keep, random_state
+        )
         found = _auditing.audited(chosen, target, asked, how)
     _told(found, out, force=force, json=json)
 
@@ -186,14 +192,16 @@ def _of_predictions(path: Path, others: "Mapping[str, object]", asked: "Question
 
 
 def _told(found: "Audited", out: Path | None, *, force: bool, json: bool) -> None:
-    """Write and print what was found."""
+    """Write and print what was found; what could not be written is printed nevertheless."""
     from veracal.cli import _audit_show, _auditing
 
-    written = None if out is None else _auditing.write(found, out, force=force)
-    if json:
-        _show.print_json(found.to_json() | {"out": None if out is None else str(out)})
-    else:
-        _audit_show.show(found)
+    try:
+        written = None if out is None else _auditing.write(found, out, force=force)
+    finally:
+        if json:
+            _show.print_json(found.to_json() | {"out": None if out is None else str(out)})
+        else:
+            _audit_show.show(found)
     if written is not None:
         names = ", ".join(written)
         _show.status(f"Wrote {names} to {out}, internal: treat it as the records.")

@@ -40,8 +40,8 @@ class AuditRun:
         Two features, for a map.
     recalibrate : MapFitter, optional
         How every run is repaired, on half of the test part; the other half is audited.
-    jobs : int
-    backend : str, optional
+    jobs, backend, address
+        Where models are trained one by one, as of :func:`veracal.multiplicity.audit`.
     keep : path, optional
         Where runs are kept as they arrive; with several budgets, one file for each.
     random_state : int, optional
@@ -49,8 +49,9 @@ class AuditRun:
 
     plane: tuple[str, str] | None = None
     recalibrate: MapFitter | None = None
-    jobs: int = 1
+    jobs: int | None = None
     backend: str | None = None
+    address: str | None = None
     keep: Path | None = None
     random_state: int | None = None
 
@@ -132,6 +133,7 @@ def audit_config(
                 calibration=calibration,
                 jobs=chosen.jobs,
                 backend=chosen.backend,
+                address=chosen.address,
                 keep=keep_place(chosen.keep, epsilon, several=len(epsilons) > 1),
                 random_state=chosen.random_state,
                 on_progress=tell,

@@ -3,7 +3,7 @@
 from veracal.data import Estimate
 from veracal.multiplicity import Audit
 from veracal.multiplicity.results import GroupTold
-from veracal.report.audited import Audited
+from veracal.report.audited import Audited, mean_flip
 from veracal.report.writing import decimals, interval, percent, visible
 
 VARIED = {
@@ -34,8 +34,21 @@ def headline(found: Audited) -> list[str]:
         f"Of {len(found.rows):,} people who were audited, {_each(found, review)} should be "
         f"decided by somebody who looks: their disagreement is above {above:g}, whatever the "
         "runs left open.",
+        *_flips(found),
         "Disagreement is 0 for a person about whom all runs decide alike, and about 1 for one "
         "whose decision might as well be tossed by a coin.",
+    ]
+
+
+def _flips(found: Audited) -> list[str]:
+    """How often a new training contradicts the model in use, if there is one."""
+    shares = [mean_flip(audit) for audit in found.audits]
+    told = [_hundred(share) for share in shares if share is not None]
+    if not told:
+        return []
+    return [
+        "Of 100 decisions of the model in use, another training would take back "
+        f"{_each(found, told)}."
     ]
 
 

@@ -117,3 +117,9 @@ class Audited:
         for place, (row, counts, *figures) in enumerate(numbers):
             said = "yes" if place in review else "no"
             yield [row, label, audit.runs, *counts, *figures, said]
+
+
+def mean_flip(audit: Audit) -> float | None:
+    """Share of runs that contradict the model in use, mean over people; None without one."""
+    flips = audit.persons.flip
+    return None if flips is None else float(flips.mean())
