@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from veracal.data import Dataset
 from veracal.multiplicity import audit
-from veracal.multiplicity.engines import RetrainEngine, engine_for
+from veracal.multiplicity.engines import RetrainEngine, Seed, engine_for
 from veracal.multiplicity.released import gaussian_disagreement
 from veracal.privacy import GlobalAdapt
 from veracal.training import (
@@ -41,6 +41,27 @@ class Own(OutputPerturbation):
 )
 def test_the_engine_of_a_model(model, name):
     assert engine_for(model, TRAIN, PEOPLE.X).name == name
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OutputPerturbation(50.0),
+        ObjectivePerturbation(50.0),
+        PrivateLogisticRegression(50.0, 1e-3),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("names", [("no", "yes"), ("yes", "no"), ("c", "a", "b")])
+def test_scores_are_in_the_declared_order_of_classes(model, names):
+    codes = (LABELS if len(names) == 2 else 2 * LABELS + (ROWS[:, 2] > 0) * (1 - LABELS))[:200]
+    train = Dataset(ROWS[:200], codes, names, size=200, norm=1.001)
+    for engine in (engine_for(model, train, ROWS), RetrainEngine(model, train, ROWS, jobs=1)):
+        assert engine.classes == names
+        scores = np.concatenate([engine.scores(1, Seed.of(i).streams(0)) for i in range(5)])
+        mean = scores.mean(axis=0)
+        decided = (mean > 0) if len(names) == 2 else mean.argmax(axis=1)
+        assert (decided[:200] == codes).mean() > 0.75  # in another order, less than a half
 
 
 def test_an_engine_is_taken_as_it_is():

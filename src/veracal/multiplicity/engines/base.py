@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ class Engine(ABC):
     name : str
         As tables tell it.
     classes : tuple of str or int
-        In the order of scores.
+        In the order of scores, which is the declared one of the training records.
     people : int
         How many are scored.
     kind : {"logit", "probability", "decision"}
@@ -75,6 +75,27 @@ class Engine(ABC):
 
         Two engines with the same settings may go on with each other's audit.
         """
+
+
+def in_order(scores: Floats, have: Sequence[Label], want: Sequence[Label]) -> Floats:
+    """Logits of the same classes in another order.
+
+    Parameters
+    ----------
+    scores : array of shape (runs, people) for two classes, else (runs, people, k)
+    have, want : sequence of str or int
+
+    Examples
+    --------
+    >>> in_order(np.array([[0.5, -2.0]]), ("ill", "well"), ("well", "ill"))
+    array([[-0.5,  2. ]])
+    """
+    if tuple(have) == tuple(want):
+        return scores
+    if len(want) == 2:
+        return -scores
+    places = [list(have).index(label) for label in want]
+    return np.ascontiguousarray(scores[:, :, places])
 
 
 def fingerprint(*arrays: Array) -> str:

@@ -14,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 from veracal import _checks
 from veracal._types import Floats
 from veracal.data import Dataset
-from veracal.multiplicity.engines.base import Engine, Kind, fingerprint
+from veracal.multiplicity.engines.base import Engine, Kind, fingerprint, in_order
 from veracal.multiplicity.engines.perturbed import _people, _plain
 from veracal.multiplicity.engines.streams import Streams
 from veracal.training import PrivateLogisticRegression
@@ -85,7 +85,7 @@ class DescentEngine(Engine):
         self._model, self._train = model, train
         self._fits = fits_of(model, train)
         self._rows = _people(X, train.X.shape[1])
-        self.classes = tuple(self._fits.classes.tolist())
+        self.classes = train.classes
         self.people = len(self._rows)
         outputs = len(self._fits.start)
         self.together = int(np.clip(_SCORES // (outputs * self.people), 1, _TOGETHER))
@@ -102,7 +102,8 @@ class DescentEngine(Engine):
                 sums += weights[:, :, -1:]
         if not np.isfinite(sums).all():
             np.nan_to_num(sums, copy=False)
-        return sums[:, 0] if outputs == 1 else np.ascontiguousarray(np.moveaxis(sums, 1, 2))
+        found = sums[:, 0] if outputs == 1 else np.ascontiguousarray(np.moveaxis(sums, 1, 2))
+        return in_order(found, self._fits.classes.tolist(), self.classes)
 
     def weights(self, count: int, streams: Streams) -> Floats:
         """Weights of some runs, of shape (count, outputs, d), or d + 1 with an intercept.

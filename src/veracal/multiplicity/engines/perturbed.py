@@ -10,7 +10,7 @@ from scipy.special import log_expit
 from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.multiplicity.engines.base import Engine, fingerprint
+from veracal.multiplicity.engines.base import Engine, fingerprint, in_order
 from veracal.multiplicity.engines.streams import Streams
 from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.many import Many
@@ -32,7 +32,7 @@ class _Perturbed(Engine):
         self._task = model.binary(train)
         self._X = _people(X, train.X.shape[1])
         self._model = model
-        self.classes = tuple(self._task.classes.tolist())
+        self.classes = train.classes
         self.people = len(self._X)
         each = max(1, self.people * len(self._task.signs))
         self.together = max(1, min(_TOGETHER, _NUMBERS // each))
@@ -58,7 +58,8 @@ class _Perturbed(Engine):
         sums = (coef.reshape(-1, d) @ self._X.T).reshape(runs, models, self.people)
         if self._model.fit_intercept:
             sums += weights[:, :, -1:]
-        return sums[:, 0] if models == 1 else np.moveaxis(log_expit(sums), 1, 2)
+        found = sums[:, 0] if models == 1 else np.moveaxis(log_expit(sums), 1, 2)
+        return in_order(found, self._task.classes.tolist(), self.classes)
 
 
 class OutputEngine(_Perturbed):
