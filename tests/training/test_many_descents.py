@@ -25,7 +25,7 @@ from veracal.privacy import (
 )
 from veracal.privacy.descent.ahead import NoiseAhead
 from veracal.privacy.descent.sampling import Poisson
-from veracal.training import PrivateLogisticRegression, many_batches
+from veracal.training import PrivateLogisticRegression, many_batches, many_descents
 from veracal.training.many_batches import normals, own_batches, poisson_rows, shared_batches
 from veracal.training.many_descents import Batch, clipped_sums, descend, fits_of
 from veracal.training.softmax import clipped_gradient_sum
@@ -181,6 +181,24 @@ def test_sums_are_those_of_each_model_alone(clip, k):
             np.testing.assert_allclose(found[number], slow.total, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
+    """Exponentials of small ones need no largest one taken off, and give the same."""
+    data = table(3)
+    fits = fits_of(Regression(noise_multiplier=1.0, dtype=dtype), data)
+    weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape)).astype(dtype)
+    for scale in (0.01, 1.0, 2.5, 100.0):
+        found = clipped_sums(fits, scale * weights, Batch(slice(N)))
+        with monkeypatch.context() as patch:
+            patch.setattr(many_descents, "_SMALL", dict.fromkeys(CLOSE, -1.0))
+            careful = clipped_sums(fits, scale * weights, Batch(slice(N)))
+        np.testing.assert_allclose(found, careful, rtol=0, atol=20 * CLOSE[dtype])
+        for one, total in zip(weights, found, strict=True):
+            wide = scale * one.astype(np.float64)
+            slow = clipped_gradient_sum(wide, data.X, data.y, fits.descent.clip).total
+            np.testing.assert_allclose(total, (1 - fits.slack) * slow, rtol=1e-4, atol=1e-3)
+
+
 def test_no_model_sees_what_another_cannot_compute():
     data = table(3)
     fits = fits_of(Regression(noise_multiplier=1.0), data)
@@ -190,7 +208,7 @@ def test_no_model_sees_what_another_cannot_compute():
         alone = clipped_sums(fits, weights, Batch(rows))
         weights[1] = np.nan
         found = clipped_sums(fits, weights, Batch(rows))
-    assert np.array_equal(found[[0, 2]], alone[[0, 2]])
+    np.testing.assert_allclose(found[[0, 2]], alone[[0, 2]], rtol=1e-12)
     assert not found[1].any()
 
 

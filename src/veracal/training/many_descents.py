@@ -32,6 +32,7 @@ from veracal.training.sums import _NORMS, _SMOOTH, blocks_for
 
 _RULES = SGD, Momentum, Adam, Langevin  # entry by entry: an axis of models changes nothing
 _MOST_FACTOR = 1e30  # as in softmax.py
+_SMALL = {"float32": 40.0, "float64": 300.0}  # logits whose exponentials have squares
 _USUAL = 1e30  # norms below it have factors that need no second look
 
 
@@ -189,7 +190,10 @@ def clipped_sums(fits: Fits, weights: Floats, batch: Batch) -> Floats:
         residual = logits.reshape(models, outputs, len(rows))
     else:
         residual = weights @ rows.transpose(0, 2, 1)
-    scales = _to_residuals(residual, _taken(fits.codes, batch))
+    squares = np.einsum("mke,mke->mk", weights, weights).max(initial=0.0)
+    farthest = math.sqrt(squares) * float(lengths.max(initial=0.0))  # that a logit may be
+    small = farthest < _SMALL[rows.dtype.name]
+    scales = _to_residuals(residual, _taken(fits.codes, batch), small=small)
     factors = _factors(residual, lengths, scales, fits)
     if batch.members is not None:
         factors *= batch.members
@@ -207,7 +211,7 @@ def _taken(part: Any, batch: Batch) -> Any:
     return part.take(batch.rows, axis=0, mode="clip")  # "raise" would look at each number
 
 
-def _to_residuals(logits: Floats, codes: Ints) -> Floats:
+def _to_residuals(logits: Floats, codes: Ints, *, small: bool) -> Floats:
     r"""Residuals times what they are to be divided by, in place of logits.
 
     With exponentials :math:`u` and their sum s, the residual is
@@ -218,6 +222,8 @@ def _to_residuals(logits: Floats, codes: Ints) -> Floats:
     ----------
     logits : array of shape (models, outputs, b)
     codes : array of ints, of shape (b,) or (models, b)
+    small : bool
+        Whether squares of exponentials are known to stay within what numbers can hold.
 
     Returns
     -------
@@ -232,7 +238,8 @@ def _to_residuals(logits: Floats, codes: Ints) -> Floats:
         np.reciprocal(logits, out=logits)
         logits -= codes.astype(logits.dtype)[..., None, :]
         return np.ones((models, rows), logits.dtype)
-    logits -= logits.max(axis=1, keepdims=True)
+    if not small:
+        logits -= logits.max(axis=1, keepdims=True)
     np.exp(logits, out=logits)
     sums: Floats = logits.sum(axis=1)
     places = codes * rows + np.arange(rows) + outputs * rows * np.arange(models)[:, None]

@@ -124,14 +124,14 @@ def test_runs_have_the_law_of_fits(model, k):
 
 
 def test_a_tenth_less_noise_is_noticed():
-    data, model = table(d=12), Regression(noise_multiplier=3.0)
-    X = np.random.default_rng(1).normal(size=(100, 12))
+    data, model = table(d=30), Regression(noise_multiplier=3.0)
+    X = np.random.default_rng(1).normal(size=(100, 30))
 
     def sizes(noise):
         engine = DescentEngine(Regression(noise_multiplier=noise), data, X)
-        return np.log((run(engine, 1_500) ** 2).mean(axis=1))
+        return np.log((run(engine, 1_000) ** 2).mean(axis=1))
 
-    single = [scored(fitted, X) for fitted in fitted_models(model, data, 250)]
+    single = [scored(fitted, X) for fitted in fitted_models(model, data, 200)]
     single = np.log((np.array(single) ** 2).mean(axis=1))
     assert stats.ks_2samp(single, sizes(3.0)).pvalue > LEVEL
     assert stats.ks_2samp(single, sizes(2.7)).pvalue < LEVEL

@@ -115,7 +115,7 @@ class DescentEngine(Engine):
         """
         own = streams.varied != "noise"
         parts = _parts(count, _CACHE // bytes_of_model(self._fits, own=own))
-        noise = streams.noise.spawn(len(parts))
+        noise = [_quick(rng) for rng in streams.noise.spawn(len(parts))]
         if own:
             batches = streams.batches.spawn(len(parts))
         else:
@@ -154,6 +154,13 @@ class DescentEngine(Engine):
 def _libraries() -> Any:
     """Libraries with threads of their own; to find them on disk takes a while."""
     return ThreadpoolController()
+
+
+def _quick(rng: np.random.Generator) -> np.random.Generator:
+    """A generator from the same seed, which draws normals in four fifths of the time."""
+    seed = rng.bit_generator.seed_seq
+    assert isinstance(seed, np.random.SeedSequence)
+    return np.random.Generator(np.random.SFC64(seed))
 
 
 def _run(
