@@ -49,6 +49,7 @@ def test_everything_is_what_its_definition_says():
     good = decisions[accuracy >= 0.5]
     assert found.at_levels[0].runs == len(good)
     assert found.at_levels[0].mean == pytest.approx(slowly(good).mean())
+    assert found.at_levels[0].p95 == pytest.approx(np.quantile(slowly(good), 0.95))
     women, men = expected[0::2].mean(), expected[1::2].mean()
     told = found.groups["sex"]
     assert told.values["women"].value == pytest.approx(women)

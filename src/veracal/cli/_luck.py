@@ -9,6 +9,7 @@ import numpy as np
 from veracal._types import Array
 from veracal.artifact import PrivateClassifier
 from veracal.data.saving_predictions import ABSTAINED, Columns
+from veracal.training.perturbation.arbitrariness import informative
 
 LOW, HIGH, FLIP, REVIEW = "disagreement_low", "disagreement_high", "flip", "review"
 
@@ -41,7 +42,7 @@ class Luck:
 
     def and_block(self, found: Mapping[str, Array]) -> "Luck":
         """The same after some more people."""
-        told = (found[LOW] > 0) | (found[HIGH] < 1)
+        told = informative(found[LOW], found[HIGH])
         return replace(
             self,
             told=self.told + int(told.sum()),

@@ -100,13 +100,14 @@ class AtLevel:
     ----------
     accuracy : float
     runs : int
-    mean : float or None
+    mean, p95 : float or None
         Disagreement, over people; None with fewer than two such runs.
     """
 
     accuracy: float
     runs: int
     mean: float | None
+    p95: float | None
 
 
 @dataclass(frozen=True)

@@ -166,8 +166,12 @@ def at_levels(runs: Runs) -> tuple[AtLevel, ...]:
     found = []
     for place, accuracy in enumerate(runs.levels):
         m = int(runs.level_runs[place])
-        mean = float(normalized(runs.level_counts[place], m).mean()) if m > 1 else None
-        found.append(AtLevel(accuracy, m, mean))
+        if m < 2:
+            found.append(AtLevel(accuracy, m, None, None))
+            continue
+        values = normalized(runs.level_counts[place], m)
+        p95 = float(np.quantile(values, 0.95))
+        found.append(AtLevel(accuracy, m, float(values.mean()), p95))
     return tuple(found)
 
 

@@ -40,6 +40,7 @@ ESTIMATED = (
     "The estimated flip is no bound and promises nothing; do not make a disagreement of it by "
     "4q(1-q), which would be too large."
 )
+_LEAST_SAID = 0.01
 NO_LOWER_END = (
     "There is no useful lower end, and an upper end of 1 says nothing: of many models it says "
     "nothing of anybody."
@@ -74,14 +75,25 @@ class Arbitrariness:
 
     @property
     def informed(self) -> Bools:
-        """Of whom the interval says anything at all."""
-        found: Bools = (self.low > 0) | (self.high < 1)
-        return found
+        """Of whom the interval says anything: it leaves out a hundredth of [0, 1] or more."""
+        return informative(self.low, self.high)
 
     @property
     def told(self) -> float:
-        """Share of people of whom the interval says anything at all; 0 of nobody."""
+        """Share of people of whom the interval says anything; 0 of nobody."""
         return float(np.mean(self.informed)) if len(self.high) else 0.0
+
+
+def informative(low: Floats, high: Floats) -> Bools:
+    """Whether an interval of a disagreement leaves out a hundredth of [0, 1] or more.
+
+    Examples
+    --------
+    >>> informative(np.array([1e-9, 0.0, 0.3]), np.array([1.0, 0.4, 1.0]))
+    array([False,  True,  True])
+    """
+    found: Bools = high - low <= 1 - _LEAST_SAID
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about people
