@@ -12,6 +12,7 @@ from tests.report.test_page import DRAWN, LARGEST, saved, tags, texts
 from veracal.calibration.fitters import PlattScaling
 from veracal.data import Group, load, split
 from veracal.multiplicity import audit, audit_predictions
+from veracal.multiplicity.results import Plane
 from veracal.report import audit_words as words
 from veracal.report.audit import render_audit
 from veracal.report.audit_charts import audit_charts, cells, histogram
@@ -139,13 +140,17 @@ def test_everybody_is_in_the_histogram_once(found):
     assert (low, high) == (0.95, 1.0) and last == inside.sum()
 
 
-def test_the_map_has_a_cell_for_every_point(found):
-    plane = found.audits[0].plane
-    made = cells(plane)
-    assert len(made) == plane.disagreement.size == 625
-    at = made[3 * 25 + 7]
-    assert at["disagreement"] == pytest.approx(plane.disagreement[3, 7], abs=1e-4)
-    assert at["x"] < plane.xs[7] < at["x2"] and at["y"] < plane.ys[3] < at["y2"]
+def test_the_map_has_a_cell_for_every_point():
+    xs, ys = np.array([0.0, 1.0, 2.0]), np.array([10.0, 30.0])
+    values = np.arange(6.0).reshape(2, 3) / 10
+    made = cells(Plane(("a", "b"), xs, ys, values, values))
+    assert len(made) == 6
+    for cell in made:
+        i, j = xs.tolist().index(cell["across"]), ys.tolist().index(cell["up"])
+        assert cell["disagreement"] == values[j, i]
+        assert (cell["x"], cell["y"]) == (xs[i] - 0.5, ys[j] - 10)
+        # A little over the next one, so that no seam is seen.
+        assert 0.5 < cell["x2"] - xs[i] < 0.55 and 10 < cell["y2"] - ys[j] < 11
 
 
 def test_two_runs_contradict_each_other_as_often_as_it_says():
