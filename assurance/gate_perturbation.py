@@ -22,9 +22,9 @@ from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.privacy import Gaussian, Pure
 from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
-from veracal.training.perturbation.output import RESIDUAL
 from veracal.training.perturbation.rows import reach
 from veracal.training.perturbation.rules import Perturbation
+from veracal.training.perturbation.solver import RESIDUAL
 
 NAME = "perturbation"
 RELATIONS: tuple[Any, ...] = ("add-remove", "replace-one")

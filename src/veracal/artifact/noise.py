@@ -15,8 +15,8 @@ from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbat
 from veracal.training.perturbation.arbitrariness import Arbitrariness, spare_of, whom
 from veracal.training.perturbation.laws import GammaNoise, GaussianNoise
 from veracal.training.perturbation.objective_arbitrariness import objective_certificate
-from veracal.training.perturbation.output import RESIDUAL
 from veracal.training.perturbation.output_arbitrariness import output_arbitrariness
+from veracal.training.perturbation.solver import RESIDUAL
 
 MAP_AS_RELEASED = (
     "The map of calibration is taken as it was released: another run would fit another one."
@@ -42,9 +42,8 @@ class KeptNoise:
     penalty : float or None
         Of objective perturbation: the whole coefficient of the penalty.
     residual : float or None
-        Of objective perturbation: the longest gradient that the solver leaves. It verifies
-        1e-10, or what rounding allows, which is below 1e-5 of the longest row as long as
-        records times (1 + longest row times length of the weights / 4) are below 5e9.
+        Of objective perturbation: the longest gradient that a fit leaves, or it releases
+        nothing.
     """
 
     mechanism: Literal["output", "objective"]

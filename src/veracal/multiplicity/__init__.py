@@ -12,10 +12,16 @@ from veracal.multiplicity.measures import (
     pooled_pairs,
 )
 from veracal.multiplicity.planning import AuditPlan, plan_audit
+from veracal.multiplicity.released import (
+    Arbitrariness,
+    objective_certificate,
+    output_arbitrariness,
+)
 from veracal.multiplicity.results import Audit
 from veracal.multiplicity.runs import Runs
 
 __all__ = [
+    "Arbitrariness",
     "Audit",
     "AuditPlan",
     "Engine",
@@ -29,6 +35,8 @@ __all__ = [
     "disagreement",
     "expected_flip",
     "normalized",
+    "objective_certificate",
+    "output_arbitrariness",
     "plan_audit",
     "pooled_pairs",
 ]

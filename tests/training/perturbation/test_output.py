@@ -13,8 +13,8 @@ from veracal.data import Dataset
 from veracal.errors import AnswerError
 from veracal.privacy import Gaussian, Pure, Unit, delta_for, epsilon_for
 from veracal.training.perturbation import OutputPerturbation, solver
-from veracal.training.perturbation.output import RESIDUAL, noise_multiplier, sensitivity
-from veracal.training.perturbation.solver import minimize
+from veracal.training.perturbation.output import noise_multiplier, sensitivity
+from veracal.training.perturbation.solver import RESIDUAL, minimize
 
 RELATIONS = ["add-remove", "replace-one"]
 

@@ -13,7 +13,7 @@ from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.noise import spherical_gamma
 from veracal.training.perturbation.rows import ClippedRows, reach
 from veracal.training.perturbation.rules import NOT_PRIVATE, RULES, Perturbation, divided
-from veracal.training.perturbation.solver import TOL, minimize
+from veracal.training.perturbation.solver import RESIDUAL, TOL, minimize
 
 
 class ObjectivePerturbation(PerturbedClassifier):
@@ -156,4 +156,11 @@ class ObjectivePerturbation(PerturbedClassifier):
         self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
         penalty = self.penalties(used, d)
         noise = spherical_gamma(d, used.noise_scale, rng=rng, size=k)
-        return minimize(rows, signs, noise, penalty=penalty, tol=TOL * min(1.0, self.reach_))
+        return minimize(
+            rows,
+            signs,
+            noise,
+            penalty=penalty,
+            tol=TOL * min(1.0, self.reach_),
+            limit=RESIDUAL * self.reach_,
+        )

@@ -15,9 +15,8 @@ from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.noise import spherical_gamma
 from veracal.training.perturbation.rows import ClippedRows, reach
 from veracal.training.perturbation.rules import divided
-from veracal.training.perturbation.solver import TOL, minimize
+from veracal.training.perturbation.solver import RESIDUAL, TOL, minimize
 
-RESIDUAL = 1e-5  # of R: how long a gradient may be in the end, as the noise counts on
 _UP = 1 + 1e-12
 
 

@@ -14,6 +14,7 @@ from veracal.training.perturbation.curvature import Hessians, Products
 from veracal.training.perturbation.logistic import Curvature, Problem, Rows, slopes
 
 TOL = 1e-10
+RESIDUAL = 1e-5  # of R: how long a gradient may be in the end, whatever rounding does
 _DENSE = 128  # features up to which matrices of d times d are formed at once,
 _MOST_DENSE = 4096  # and up to which they are when nothing else helps
 _MODELS = 1024  # solved together at most
