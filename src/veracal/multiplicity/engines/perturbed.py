@@ -19,7 +19,7 @@ from veracal.training.perturbation.objective import ObjectivePerturbation
 from veracal.training.perturbation.output import OutputPerturbation
 from veracal.training.perturbation.solver import minimize
 
-_TOGETHER = 1024
+_TOGETHER = 2048
 _NUMBERS = 1 << 23  # scores that are held at a time
 
 

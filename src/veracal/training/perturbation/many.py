@@ -29,10 +29,10 @@ from veracal.training.perturbation.solver import minimize, problem_of
 
 TOL = 1e-8  # of the gradient, relative to the noise and the penalty's pull that it adds up
 MOST = 1 << 22  # numbers in rows of which all that is needed can be held at once
-_MODELS = 1024  # searched for together
+_MODELS = 2048  # searched for together
 _MARGINS = 1 << 22  # of them that are held
 _FEW = 16  # features up to which second derivatives are cheap
-_NEWTON_TOL, _QUASI_NEWTON_TOL = 1e-3, 5e-6
+_NEWTON_TOL, _QUASI_NEWTON_TOL = 3e-3, 5e-6
 _PASSES, _ROUNDS = 30, 3
 _SOLVES = 12  # passes of conjugate gradients,
 _ENOUGH = 0.98  # which end when so many models are solved; the others get another round
