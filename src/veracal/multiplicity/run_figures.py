@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import rankdata
 
-from veracal._types import Floats, Ints
+from veracal._types import Bools, Floats, Ints
 
 FIGURES = ("accuracy", "auc", "f1")
 
@@ -14,14 +14,16 @@ def accuracies(decisions: Ints, labels: Ints) -> Floats:
     return found
 
 
-def areas(scores: Floats, labels: Ints) -> Floats:
+def areas(scores: Floats, labels: Bools) -> Floats:
     r"""Area under the ROC curve of each run.
 
     .. math:: \frac{1}{PN}\Bigl(\sum_{i\,:\,y_i=1} r_i - \frac{P(P+1)}{2}\Bigr)
 
     with the ranks :math:`r_i` of scores, equal scores sharing theirs (Mann and Whitney 1947).
     The last bit of a score is given up for the label, so that sorting carries it along, five
-    times faster than sorting places; runs where that bit mattered are ranked the slow way.
+    times faster than sorting places. Runs with equal scores, as people who are alike have them
+    in all runs, are sorted with the other labels marked, too, and the mean of both is right;
+    where that last bit mattered, they are ranked the slow way.
 
     Parameters
     ----------
@@ -30,18 +32,31 @@ def areas(scores: Floats, labels: Ints) -> Floats:
     labels : array of bool of shape (people,)
         With people of both kinds.
     """
-    marked = (scores.astype(np.float64) + 0.0).view(np.int64)  # with one zero instead of two
-    marked &= ~1
-    marked |= labels
-    marked.view(np.float64).sort(axis=1)
-    sums = (marked & 1).astype(np.float64) @ np.arange(1.0, scores.shape[1] + 1)
-    marked &= ~1
-    tied = (marked[:, 1:] == marked[:, :-1]).any(axis=1)
-    if tied.any():
-        sums[tied] = rankdata(scores[tied], axis=1)[:, labels].sum(axis=1)
+    plain = scores.astype(np.float64) + 0.0  # with one zero instead of two
+    sums, equal = _marked_sums(plain, labels)
+    tied = np.flatnonzero(equal)
+    if len(tied):
+        others, _ = _marked_sums(plain[tied], ~labels)
+        n = len(labels)
+        sums[tied] = (sums[tied] + n * (n + 1) / 2 - others) / 2
+        exact = np.sort(plain[tied], axis=1)
+        mattered = np.count_nonzero(exact[:, 1:] == exact[:, :-1], axis=1) != equal[tied]
+        slow = tied[mattered]
+        if len(slow):
+            sums[slow] = rankdata(plain[slow], axis=1)[:, labels].sum(axis=1)
     positive = int(labels.sum())
     found: Floats = sums - positive * (positive + 1) / 2
     return found / (positive * (len(labels) - positive))
+
+
+def _marked_sums(scores: Floats, marks: Bools) -> tuple[Floats, Ints]:
+    """Sums of the places of those who are marked, and how many neighbors are equal."""
+    marked = scores.view(np.int64) & ~1
+    marked |= marks
+    marked.view(np.float64).sort(axis=1)
+    sums = (marked & 1).astype(np.float64) @ np.arange(1.0, scores.shape[1] + 1)
+    marked &= ~1
+    return sums, np.count_nonzero(marked[:, 1:] == marked[:, :-1], axis=1)
 
 
 def f1s(decisions: Ints, labels: Ints, positive: int) -> Floats:
