@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from veracal._types import Array, Floats
 from veracal.data.labels import Label
+from veracal.errors import DataError
 from veracal.multiplicity.engines.streams import Seed, Streams
 
 Kind = Literal["logit", "probability", "decision"]
@@ -75,6 +77,19 @@ class Engine(ABC):
 
         Two engines with the same settings may go on with each other's audit.
         """
+
+
+def checked_people(X: ArrayLike, d: int) -> Floats:
+    """Rows of people to score, each of d finite numbers."""
+    rows = np.array(X, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != d or not len(rows) or not np.isfinite(rows).all():
+        raise DataError(
+            "people",
+            f"finite rows of {d} numbers, one for each person",
+            f"the shape {rows.shape}" + " with NaN or infinity" * (rows.ndim == 2),
+            "Give the people as they are given to predict.",
+        )
+    return rows
 
 
 def in_order(scores: Floats, have: Sequence[Label], want: Sequence[Label]) -> Floats:

@@ -14,8 +14,14 @@ from threadpoolctl import ThreadpoolController
 from veracal import _checks
 from veracal._types import Floats
 from veracal.data import Dataset
-from veracal.multiplicity.engines.base import Engine, Kind, fingerprint, in_order
-from veracal.multiplicity.engines.perturbed import _people, _plain
+from veracal.multiplicity.engines.base import (
+    Engine,
+    Kind,
+    checked_people,
+    fingerprint,
+    in_order,
+)
+from veracal.multiplicity.engines.parameters import told
 from veracal.multiplicity.engines.streams import Streams
 from veracal.training import PrivateLogisticRegression
 from veracal.training.many_batches import bytes_of_model, normals, own_batches, shared_batches
@@ -24,7 +30,6 @@ from veracal.training.many_descents import Fits, descend, fits_of
 _TOGETHER = 256  # runs
 _SCORES = 1 << 23  # entries of scores that are held together
 _CACHE = 1 << 21  # bytes that the models of a part work on
-_UNTOLD = "random_state", "initial"  # of no matter here; told by the hash
 
 
 class DescentEngine(Engine):
@@ -84,7 +89,7 @@ class DescentEngine(Engine):
         _checks.whole(threads=self._threads)
         self._model, self._train = model, train
         self._fits = fits_of(model, train)
-        self._rows = _people(X, train.X.shape[1])
+        self._rows = checked_people(X, train.X.shape[1])
         self.classes = train.classes
         self.people = len(self._rows)
         outputs = len(self._fits.start)
@@ -136,13 +141,10 @@ class DescentEngine(Engine):
 
     def settings(self) -> dict[str, Any]:
         """Parameters of the model, and hashes of records, people and start."""
-        parameters = self._model.get_params(deep=False)
-        for name in _UNTOLD:
-            del parameters[name]
         return {
             "engine": self.name,
             "model": type(self._model).__name__,
-            "parameters": {name: _plain(value) for name, value in parameters.items()},
+            "parameters": told(self._model)["parameters"],
             "expected_batch": float(self._fits.descent.expected_batch),
             "records": fingerprint(self._fits.rows, self._fits.codes),
             "start": fingerprint(self._fits.start),

@@ -1,6 +1,5 @@
 """Runs of perturbed logistic regression: one problem, many noise vectors."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,8 @@ from scipy.special import log_expit
 
 from veracal._types import Floats
 from veracal.data import Dataset
-from veracal.errors import DataError
-from veracal.multiplicity.engines.base import Engine, fingerprint, in_order
+from veracal.multiplicity.engines.base import Engine, checked_people, fingerprint, in_order
+from veracal.multiplicity.engines.parameters import told
 from veracal.multiplicity.engines.streams import Streams
 from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.many import Many
@@ -30,7 +29,7 @@ class _Perturbed(Engine):
 
     def __init__(self, model: PerturbedClassifier, train: Dataset, X: ArrayLike) -> None:
         self._task = model.binary(train)
-        self._X = _people(X, train.X.shape[1])
+        self._X = checked_people(X, train.X.shape[1])
         self._model = model
         self.classes = train.classes
         self.people = len(self._X)
@@ -40,12 +39,10 @@ class _Perturbed(Engine):
     def settings(self) -> dict[str, Any]:
         """Parameters of the model, and hashes of records and people."""
         task, rows = self._task, self._task.rows
-        parameters = self._model.get_params(deep=False)
-        del parameters["random_state"]  # an audit has streams of its own
         return {
             "engine": self.name,
             "model": type(self._model).__name__,
-            "parameters": {name: _plain(value) for name, value in parameters.items()},
+            "parameters": told(self._model)["parameters"],
             "norm": task.norm,
             "records": fingerprint(rows[0 : rows.shape[0]], task.signs),
             "people": fingerprint(self._X),
@@ -131,24 +128,3 @@ class ObjectiveEngine(_Perturbed):
         for c, signs in enumerate(task.signs[len(self._many) :]):
             weights[:, c] = minimize(task.rows, signs, linear[:, c], penalty=self._penalty)
         return self._scores(weights)
-
-
-def _people(X: ArrayLike, d: int) -> Floats:
-    """Rows of people to score, checked."""
-    rows = np.array(X, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != d or not len(rows) or not np.isfinite(rows).all():
-        raise DataError(
-            "people",
-            f"finite rows of {d} numbers, one for each person",
-            f"the shape {rows.shape}" + " with NaN or infinity" * (rows.ndim == 2),
-            "Give the people as they are given to predict.",
-        )
-    return rows
-
-
-def _plain(value: Any) -> Any:
-    """A parameter as JSON holds it, or as it is printed."""
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError):
-        return repr(value)
