@@ -54,3 +54,14 @@ def test_rows_stand_only_at_places_that_a_trial_of_the_same_shape_allows(monkeyp
     np.testing.assert_allclose(found, rows @ weights.T + np.arange(4), atol=1e-4)
     assert tried == [((256, 30), np.float32, (256, 4), 10)]
     assert shapes == [((256, 30), np.float32, [0, 7])]
+
+
+def test_logits_of_classes_learnt_apart_keep_the_order_of_sums(rng) -> None:
+    sums = rng.normal(0, 3000, (2000, 6))
+    found = linear.apart_logits(sums)
+    np.testing.assert_array_equal(found.argmax(axis=1), sums.argmax(axis=1))
+    with np.errstate(under="ignore"):
+        plain = -np.logaddexp(0, -sums)
+    assert (plain.argmax(axis=1) != sums.argmax(axis=1)).mean() > 0.1  # where they are all 0
+    np.testing.assert_allclose(found, plain, rtol=1e-12, atol=1e-303)
+    assert (found < 0).all()

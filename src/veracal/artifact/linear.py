@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_expit
 
 from veracal._types import Floats
 from veracal.artifact.weights import Shapes, from_bytes, to_bytes
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
-from veracal.training.linear import LinearClassifier, margins
+from veracal.training.linear import LinearClassifier, apart_logits, margins
 
 _MOST_NUMBERS = 20_000_000  # weights: 200,000 features of a hundred classes
 _HEADER = 4096  # bytes, beside the numbers
@@ -49,7 +48,7 @@ class LinearWeights:
         sums = margins(rows, self.coef, self.intercept)
         if sums.shape[1] == 1:
             return np.hstack([np.zeros_like(sums), sums])
-        return log_expit(sums) if self.one_vs_rest else sums
+        return apart_logits(sums) if self.one_vs_rest else sums
 
     def to_json(self) -> dict[str, Any]:
         """What is needed beside the numbers."""

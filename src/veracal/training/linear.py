@@ -14,6 +14,7 @@ from veracal.training.estimator import PrivateEstimator
 
 _BLOCK = 256  # rows multiplied together
 _SUMS = 40  # of made-up rows, of which some would show another order of additions
+_SATURATED = 700.0  # where a logistic function is 1 to the last of its digits
 
 
 def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
@@ -31,6 +32,22 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
         result[done : done + len(sums)] = sums + intercept
         done += len(sums)
     return result
+
+
+def apart_logits(sums: Floats) -> Floats:
+    r"""Logits :math:`\ln\sigma(s)` of classes that were learnt apart from each other.
+
+    Beyond s = 700 float64 soon has no numbers left between them and 0. There
+    :math:`700\ln\sigma(700)/s` stands in, which differs by less than 1e-304 and goes on rising:
+    the largest sum has the largest logit.
+
+    Examples
+    --------
+    >>> apart_logits(np.array([0.0, 1000.0, 2000.0])).argmax()
+    2
+    """
+    found: Floats = log_expit(np.minimum(sums, _SATURATED))
+    return found * (_SATURATED / np.maximum(sums, _SATURATED))
 
 
 def _places(shape: tuple[int, int], dtype: Any) -> Ints:
@@ -68,7 +85,7 @@ class LinearClassifier(PrivateEstimator):
         sums = self._margins(X)
         if sums.shape[1] == 1:
             return np.hstack([np.zeros_like(sums), sums])
-        return log_expit(sums) if self._one_vs_rest else sums
+        return apart_logits(sums) if self._one_vs_rest else sums
 
     def predict(self, X: ArrayLike) -> Array:
         """The likeliest class of each row."""

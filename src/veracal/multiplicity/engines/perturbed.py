@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_expit
 
 from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.multiplicity.engines.base import Engine, checked_people, fingerprint, in_order
 from veracal.multiplicity.engines.parameters import told
 from veracal.multiplicity.engines.streams import Streams
+from veracal.training.linear import apart_logits
 from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.many import Many
 from veracal.training.perturbation.noise import spherical_gamma
@@ -55,7 +55,7 @@ class _Perturbed(Engine):
         sums = (coef.reshape(-1, d) @ self._X.T).reshape(runs, models, self.people)
         if self._model.fit_intercept:
             sums += weights[:, :, -1:]
-        found = sums[:, 0] if models == 1 else np.moveaxis(log_expit(sums), 1, 2)
+        found = sums[:, 0] if models == 1 else np.moveaxis(apart_logits(sums), 1, 2)
         return in_order(found, self._task.classes.tolist(), self.classes)
 
 
