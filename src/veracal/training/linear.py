@@ -43,7 +43,7 @@ def apart_logits(sums: Floats) -> Floats:
 
     Examples
     --------
-    >>> apart_logits(np.array([0.0, 1000.0, 2000.0])).argmax()
+    >>> int(apart_logits(np.array([0.0, 1000.0, 2000.0])).argmax())
     2
     """
     found: Floats = log_expit(np.minimum(sums, _SATURATED))
