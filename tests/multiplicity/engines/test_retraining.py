@@ -356,7 +356,9 @@ def test_settings_are_checked(settings, complaint):
         RetrainEngine(TREE, train, train.X, **settings)
 
 
-@pytest.mark.parametrize("model", [3, DecisionTreeClassifier, object()], ids=repr)
+@pytest.mark.parametrize(
+    "model", [3, DecisionTreeClassifier, object()], ids=["number", "class", "object"]
+)
 def test_what_cannot_be_trained_is_refused(model):
     with pytest.raises(ValueError, match="Expected a classifier with fit and get_params"):
         engine(model)
