@@ -312,7 +312,7 @@ def test_a_run_keeps_to_one_core():
 def dask():
     distributed = pytest.importorskip("distributed")
     cluster = distributed.LocalCluster(
-        processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None
+        processes=True, n_workers=2, threads_per_worker=1, dashboard_address=":0"
     )
     client = distributed.Client(cluster)
     yield cluster
@@ -389,7 +389,7 @@ def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
 
     with (
         distributed.LocalCluster(
-            processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None
+            processes=True, n_workers=2, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
