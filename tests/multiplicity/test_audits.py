@@ -1,6 +1,7 @@
 """An audit tells what its definition says, of people, groups and runs."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,6 +163,14 @@ def test_a_temperature_leaves_decisions_alone_and_other_maps_need_not():
     assert moved.mean.value == cooled.mean.value  # the same runs
     with pytest.raises(ValueError, match="together"):
         audit(MODEL, PARTS.train, PARTS.test, recalibrate=PlattScaling())
+
+
+def test_runs_repaired_by_other_answers_are_not_gone_on_with(tmp_path):
+    asked = dict(runs=60, recalibrate=PlattScaling(), keep=tmp_path / "runs.npz")
+    audit(MODEL, PARTS.train, PARTS.test, calibration=PARTS.calibration, **asked)
+    other = replace(PARTS.calibration, y=1 - PARTS.calibration.y)
+    with pytest.raises(DataError, match="another recalibrating"):
+        audit(MODEL, PARTS.train, PARTS.test, calibration=other, **asked)
 
 
 def test_a_map_of_the_plane_has_its_axes_where_they_are_named():

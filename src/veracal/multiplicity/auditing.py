@@ -207,7 +207,9 @@ def _about(
         "threshold": asked.threshold,
         "accuracy_levels": list(asked.accuracy_levels),
         "labels": None if labels is None else fingerprint(labels),
-        "recalibrating": None if recalibrating is None else recalibrating.method,
+        "recalibrating": None
+        if recalibrating is None
+        else [recalibrating.method, fingerprint(recalibrating.labels)],
     }
 
 

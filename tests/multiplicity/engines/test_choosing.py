@@ -64,6 +64,26 @@ def test_scores_are_in_the_declared_order_of_classes(model, names):
         assert (decided[:200] == codes).mean() > 0.75  # in another order, less than a half
 
 
+@pytest.mark.parametrize(
+    "model",
+    [OutputPerturbation(), ObjectivePerturbation(), PrivateLogisticRegression(delta=1e-3)],
+    ids=lambda model: type(model).__name__,
+)
+def test_another_order_of_classes_is_another_audit(model):
+    """The same records, but scores of the other class: counts must not be mixed."""
+    turned = Dataset(TRAIN.X, 1 - TRAIN.y, ("yes", "no"), size=200, norm=1.001)
+    engines = (
+        engine_for(model, TRAIN, PEOPLE.X),
+        RetrainEngine(model, TRAIN, PEOPLE.X, jobs=1),
+    )
+    others = (
+        engine_for(model, turned, PEOPLE.X),
+        RetrainEngine(model, turned, PEOPLE.X, jobs=1),
+    )
+    for engine, other in zip(engines, others, strict=True):
+        assert engine.settings() != other.settings()
+
+
 def test_an_engine_is_taken_as_it_is():
     engine = RetrainEngine(LogisticRegression(), TRAIN, PEOPLE.X, jobs=1)
     assert engine_for(engine, TRAIN, PEOPLE.X) is engine

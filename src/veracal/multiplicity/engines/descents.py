@@ -146,6 +146,7 @@ class DescentEngine(Engine):
             "model": type(self._model).__name__,
             "parameters": told(self._model)["parameters"],
             "expected_batch": float(self._fits.descent.expected_batch),
+            "classes": list(self.classes),
             "records": fingerprint(self._fits.rows, self._fits.codes),
             "start": fingerprint(self._fits.start),
             "people": fingerprint(self._rows),

@@ -44,6 +44,7 @@ class _Perturbed(Engine):
             "model": type(self._model).__name__,
             "parameters": told(self._model)["parameters"],
             "norm": task.norm,
+            "classes": list(self.classes),
             "records": fingerprint(rows[0 : rows.shape[0]], task.signs),
             "people": fingerprint(self._X),
         }
