@@ -11,7 +11,11 @@ from veracal.calibration.fitters import PlattScaling, TemperatureScaling
 from veracal.data import Dataset, Group, load, split
 from veracal.errors import DataError
 from veracal.multiplicity import Question, audit, audit_engine, audit_predictions, plan_audit
-from veracal.multiplicity.intervals import normalized_interval
+from veracal.multiplicity.intervals import (
+    disagreement_interval,
+    lasting_interval,
+    normalized_interval,
+)
 from veracal.multiplicity.plane import Grid
 from veracal.training import OutputPerturbation
 
@@ -91,6 +95,22 @@ def test_an_audit_until_everybody_is_known_well_enough():
     assert (fixed.persons.high - fixed.persons.low < width).all()
     short = audit_engine(Coins(shares), None, Question(error=0.01, most=100), random_state=1)
     assert not short.reached and any("not reached" in note for note in short.notes)
+
+
+def test_more_runs_asked_for_after_a_look_have_intervals_that_last(tmp_path):
+    shares, keep = [0.1, 0.5, 0.9], tmp_path / "runs.npz"
+    first = audit_engine(Coins(shares), None, Question(100), keep=keep, random_state=1)
+    more = audit_engine(Coins(shares), None, Question(400), keep=keep)
+    at_once = audit_engine(Coins(shares), None, Question(400), random_state=1)
+    assert (first.lasting, more.lasting, at_once.lasting) == (False, True, False)
+    assert more.runs == 400 and more.error is None and more.reached
+    assert (
+        more.persons.high - more.persons.low > at_once.persons.high - at_once.persons.low
+    ).all()
+    low, high = lasting_interval(more.persons.counts[:, 1], 400, people=3)
+    np.testing.assert_allclose(more.persons.low, disagreement_interval(low, high)[0])
+    assert any("Another number of runs" in note for note in more.notes)
+    assert not first.notes and not at_once.notes
 
 
 def test_the_same_seed_repeats_an_audit_and_none_does_not():

@@ -117,6 +117,44 @@ def test_a_file_that_no_audit_wrote_is_refused_and_stays(tmp_path, content):
     assert keep.read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    ("head", "arrays"),
+    [
+        ({"about": None}, {}),
+        ({"done": "some"}, {}),
+        ({"done": [[0, 6], [5, 10]]}, {}),
+        ({"done": [[0, 9]]}, {}),  # one run less than was counted
+        ({"entropy": "much"}, {}),
+        ({"entropy": "-3"}, {}),
+        ({}, {"people:mean": None}),
+        ({}, {"people:mean": np.zeros(3)}),
+    ],
+)
+def test_a_file_that_somebody_changed_is_refused_and_stays(tmp_path, head, arrays):
+    keep = tmp_path / "runs.npz"
+    collected(Coins(SHARES), 10, keep)
+    held = dict(np.load(keep)) | arrays
+    changed = json.loads(str(held["head"])) | head
+    changed = {name: value for name, value in changed.items() if value is not None}
+    held["head"] = np.array(json.dumps(changed))
+    np.savez(keep, **{name: array for name, array in held.items() if array is not None})
+    before = keep.read_bytes()
+    with pytest.raises(DataError):
+        collected(Coins(SHARES), 20, keep, random_state=None)
+    assert keep.read_bytes() == before
+
+
+def test_a_number_of_runs_is_fixed_only_if_it_never_changed(tmp_path):
+    keep, other = tmp_path / "runs.npz", tmp_path / "other.npz"
+    with pytest.raises(RuntimeError, match="tired"):
+        collected(Coins(SHARES, tired_after=40), 100, keep)
+    assert collected(Coins(SHARES), 100, keep)[1].fixed  # broken off, and gone on with
+    assert not collected(Coins(SHARES), 200, keep)[1].fixed
+    assert not collected(Coins(SHARES), 200, keep)[1].fixed  # nor ever again
+    assert not collected(Coins(SHARES), 200, other, enough=lambda: 50)[1].fixed
+    assert not collected(Coins(SHARES), 200, other)[1].fixed
+
+
 def test_a_pickle_in_the_file_is_not_opened(tmp_path):
     keep = tmp_path / "runs.npz"
     np.savez(keep, head=np.array([{"format": 1}], dtype=object))

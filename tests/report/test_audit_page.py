@@ -183,6 +183,16 @@ def test_words_say_what_runs_left_open(found):
     assert any("runs can agree on a mistake" in each for each in words.cannot_tell(found))
 
 
+def test_words_of_runs_that_were_asked_for_after_a_look(found):
+    (first, *_) = found.audits
+    wider = replace(first.persons, low=first.persons.low - 0.05, high=first.persons.high + 0.05)
+    told = replace(first, lasting=True, persons=wider)
+    alone = replace(found, audits=(told,), epsilons=(2.0,))
+    said = words.can_tell(alone)[0]
+    assert f"to within {wider.error:.3f}" in said
+    assert wider.error == pytest.approx(first.persons.error + 0.05)
+
+
 def test_predictions_of_anybody_have_a_page(open_page):
     told = audit_predictions([[0, 1, 1], [0, 1, 0], [0, 1, 1], [0, 1, 0]])
     alone = Audited("runs.npz", "2026-01-01", "decisions", np.arange(3), (told,), (), {})

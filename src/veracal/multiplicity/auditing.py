@@ -186,14 +186,14 @@ def _enough(runs: Runs, asked: Question) -> Any:
 
 def _asked(engine: Engine, asked: Question, done: Collected, runs: Runs) -> Asked:
     """What an audit is of, and how it ended."""
-    lasting = asked.runs == "auto"
+    auto = asked.runs == "auto"
     return Asked(
         about={"engine": engine.name, "varied": asked.varied, **engine.settings()},
         classes=engine.classes,
         resumed=done.resumed,
-        lasting=lasting,
-        error=asked.error if lasting else None,
-        reached=not lasting or worst_error(runs, asked.level) <= asked.error,
+        lasting=not done.fixed,
+        error=asked.error if auto else None,
+        reached=not auto or worst_error(runs, asked.level) <= asked.error,
         level=asked.level,
         review_above=asked.review_above,
     )

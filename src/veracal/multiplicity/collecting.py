@@ -46,6 +46,7 @@ class _Book:
     about: dict[str, Any]  # what the audit is of: another's runs must not be mixed in
     seed: Seed
     keep: Path | None
+    fixed: int | None  # how many runs, if that was said before the first and never changed
     done: list[range] = field(default_factory=list)
     written: float = field(default_factory=time.monotonic)
 
@@ -75,6 +76,7 @@ class _Book:
             "format": FORMAT,
             "about": self.about,
             "entropy": str(self.seed.entropy),
+            "fixed": self.fixed,
             "done": [[runs.start, runs.stop] for runs in self.done],
         }
         arrays: dict[str, Array] = {"head": np.array(json.dumps(head))}
@@ -88,28 +90,36 @@ class _Book:
         """Take up what was written, if anything was."""
         if self.keep is None or not self.keep.exists():
             return
-        head, arrays = _read(self.keep)
+        with _understood(self.keep):
+            self._take_up(self.keep, random_state)
+
+    def _take_up(self, path: Path, random_state: int | None) -> None:
+        """Likewise; whatever a stranger may have written there raises something."""
+        head, arrays = _read(path)
         if head["about"] != self.about:
             raise DataError(
-                str(self.keep),
+                str(path),
                 "an audit of the same training, records, people and settings",
                 _difference(head["about"], self.about),
                 "Give the same settings to go on with it, or name another file to start anew.",
             )
         if random_state is not None and int(head["entropy"]) != random_state:
             raise DataError(
-                str(self.keep),
+                str(path),
                 f"an audit with random_state={random_state}",
                 "one with another",
                 "Leave it out to go on with it, or name another file to start anew.",
             )
         self.seed = Seed(int(head["entropy"]), self.seed.varied)
+        self.done = joined(range(*ends) for ends in head["done"])
+        self.fixed = self.fixed if head.get("fixed") == self.fixed else None
         for name, sink in self.sinks.items():
             own = f"{name}:"
             sink.runs.restore(
                 {key[len(own) :]: array for key, array in arrays.items() if key.startswith(own)}
             )
-        self.done = joined(range(*ends) for ends in head["done"])
+            if sink.runs.runs != self.runs:
+                raise ValueError(f"{sink.runs.runs} runs counted of {self.runs}")
 
 
 @dataclass(frozen=True)
@@ -122,10 +132,14 @@ class Collected:
         Counted in all.
     resumed : int
         Of those, counted by an earlier process.
+    fixed : bool
+        Whether their number was said before the first of them, and never changed. If not, it
+        may depend on what they said, and only intervals that hold whenever one stops do.
     """
 
     runs: int
     resumed: int
+    fixed: bool
 
 
 def collect(
@@ -173,7 +187,8 @@ def collect(
     _checks.whole(least=2, runs=number)
     path = None if keep is None else Path(keep)
     told = {"engine": engine.settings(), "varied": seed.varied, **(about or {})}
-    book = _Book(sinks, json.loads(json.dumps(told)), seed, path)
+    fixed = number if enough is None else None
+    book = _Book(sinks, json.loads(json.dumps(told)), seed, path, fixed)
     with _alone(path):
         book.read(random_state)
         resumed = book.runs
@@ -182,7 +197,7 @@ def collect(
         finally:
             if book.runs > resumed:
                 book.write()
-    return Collected(book.runs, resumed)
+    return Collected(book.runs, resumed, book.fixed is not None)
 
 
 def _go_on(
@@ -244,13 +259,21 @@ def joined(runs: Any) -> list[range]:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What a file of an audit holds."""
+    with no_surprises(path), np.load(path, allow_pickle=False) as held:
+        arrays = {name: held[name] for name in held.files}
+    head = json.loads(str(arrays.pop("head")))
+    if head["format"] != FORMAT:
+        raise ValueError(f"format {head['format']!r}")
+    return head, arrays
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """Call whatever is raised by what a file holds an error of that file."""
     try:
-        with no_surprises(path), np.load(path, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
-        head = json.loads(str(arrays.pop("head")))
-        if head["format"] != FORMAT:
-            raise ValueError(f"format {head['format']!r}")
-        return head, arrays
+        yield
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as cause:
         raise DataError(
             str(path), "a file that an audit keeps", str(cause)[:80], "Name another file."

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from veracal._types import Floats, Ints
 from veracal.data.groups import Estimate
 from veracal.multiplicity.people import Distribution
@@ -43,6 +45,12 @@ class Persons:
 
     def __len__(self) -> int:
         return len(self.disagreement)
+
+    @property
+    def error(self) -> float:
+        """Farthest that anybody's interval reaches from the estimate."""
+        above, below = self.high - self.disagreement, self.disagreement - self.low
+        return float(np.maximum(above, below).max())
 
     def to_json(self) -> dict[str, Any]:
         """Lists with one entry for each person."""
@@ -172,10 +180,11 @@ class Audit:
     resumed : int
         Of them, taken from an earlier process.
     lasting : bool
-        Whether the audit stopped when its intervals were short enough; they are then of the
-        kind that holds after any number of runs.
+        Whether the number of runs was not fixed beforehand: the audit stopped when its
+        intervals were short enough, or went on with one that had asked for another number.
+        Intervals of people are then of the kind that holds after any number of runs.
     error : float or None
-        That was asked for.
+        That was asked for, by "auto".
     reached : bool
         Whether it was reached.
     level : float

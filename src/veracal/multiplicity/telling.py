@@ -199,6 +199,11 @@ def notes(runs: Runs, asked: Asked, groups: Mapping[str, Group]) -> tuple[str, .
         )
     if runs.runs < _FEW:
         found.append(f"{runs.runs} runs tell little of any one person; see the intervals.")
+    if asked.lasting and asked.error is None:
+        found.append(
+            "Another number of runs was asked for before, of the same file. Intervals of "
+            "people are the wider ones that hold whenever one stops."
+        )
     if not asked.reached:
         found.append(
             f"The error of {asked.error:g} was not reached with {runs.runs} runs. Allow more."

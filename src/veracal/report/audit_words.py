@@ -137,8 +137,8 @@ def can_tell(found: Audited) -> list[str]:
 def _precision(audit: Audit) -> str:
     """How well everybody's disagreement is known, without a full stop."""
     runs = f"{audit.runs:,} runs"
-    if not audit.lasting:
-        error = decimals(audit.bounds["all"])
+    if audit.error is None:
+        error = decimals(audit.persons.error if audit.lasting else audit.bounds["all"])
         return f"{runs} tell everybody's disagreement to within {error}, all at once"
     if audit.reached:
         return f"{runs} were enough to know everybody's disagreement to within {audit.error:g}"
