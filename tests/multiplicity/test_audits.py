@@ -68,6 +68,16 @@ def test_everything_is_what_its_definition_says():
     json.dumps(found.to_json(), allow_nan=False)
 
 
+def test_one_person_alone_in_a_group_has_their_own_interval():
+    decisions = (np.random.default_rng(4).random((50, 12)) < 0.3).astype(int)
+    found = audit_predictions(decisions, groups={"age": AGE})
+    told = found.groups["age"].values["oldest"]
+    theirs = (found.persons.disagreement[11], found.persons.low[11], found.persons.high[11])
+    assert (told.value, told.low, told.high) == theirs
+    nobody = found.groups["age"].values["nobody"]
+    assert (nobody.value, nobody.low, nobody.high) == (None, None, None)
+
+
 def test_intersections_are_groups():
     people = Dataset(np.zeros((12, 1)), np.zeros(12, int), (0, 1), {"sex": SEX, "age": AGE})
     engine = Coins(np.full(12, 0.5))

@@ -82,9 +82,26 @@ def test_gaps_and_ratios_are_between_the_extreme_groups():
 def test_where_all_agree_nothing_differs():
     runs = counted(np.ones((50, 4), int))
     groups = {"a": np.array([1, 1, 0, 0], bool), "b": np.array([0, 0, 1, 1], bool)}
-    assert means.ratio_over_groups(runs, groups).value == 1.0
-    assert means.gap_over_groups(runs, groups).value == 0.0
-    assert means.mean_over_people(runs).high == 0.0
+    hidden = 4 * (most := 1 - 0.025 ** (1 / 50)) * (1 - most)  # none of 50 is no proof
+    ratio, gap = (f(runs, groups) for f in (means.ratio_over_groups, means.gap_over_groups))
+    assert (ratio.value, ratio.low, ratio.high) == (1.0, 0.0, 1.0)
+    assert (gap.value, gap.low, gap.high) == (0.0, 0.0, pytest.approx(hidden))
+    found = means.mean_over_people(runs)
+    assert (found.value, found.low, found.high) == (0.0, 0.0, pytest.approx(hidden))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_intervals_of_a_mean_hold_in_both_corners(share):
+    """Where runs hardly ever disagree, and where they toss a coin, the same for everybody."""
+    rng, truth, covered, left_out_only = np.random.default_rng(6), 4 * share * (1 - share), 0, 0
+    for _ in range(500):
+        runs = counted(np.repeat(rng.random((100, 1)) < share, 4, axis=1).astype(int))
+        found = means.mean_over_people(runs)
+        covered += found.low <= truth <= found.high
+        blocks = runs.counts_by_block, runs.runs_by_block
+        plain = means.left_out(lambda c, m: np.array([normalized(c, m).mean()]), *blocks)
+        left_out_only += abs(found.value - truth) <= plain.reach(0.95)[0]
+    assert covered / 500 >= 0.95 > 0.9 > left_out_only / 500  # what is close, and wrong
 
 
 def test_two_runs_have_a_mean_and_no_interval():

@@ -6,7 +6,13 @@ people says nothing about the error of a mean. Blocks of runs are left out one a
 
 .. math:: s^2 = \frac{B-1}{B} \sum_b (\theta_{-b} - \bar\theta)^2,
 
-and intervals are Student's with B - 1 degrees of freedom.
+and intervals are Student's with B - 1 degrees of freedom. Two corners need more. Where all runs
+toss a coin about everybody, the error of a mean is of second order, and blocks may show next to
+nothing of it: the square is no less than :math:`2\theta^2/(m(m-1))`, a bound on that part of
+the variance (:math:`\lVert\Sigma\rVert_F \le \operatorname{tr}\Sigma` of a decision's
+covariance). Where all runs decide alike about everybody, s is 0 and proves nothing: the
+probability q that a run decides otherwise about *anybody* has an exact interval, and no mean is
+above 4q(1 - q).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +24,7 @@ from scipy.stats import t as student
 from veracal._types import Array, Floats, Ints
 from veracal.data.groups import Estimate
 from veracal.errors import DataError
+from veracal.multiplicity.intervals import binomial_interval, disagreement_interval
 from veracal.multiplicity.measures import normalized
 from veracal.multiplicity.runs import Runs
 
@@ -41,14 +48,17 @@ class LeftOut:
     left: Floats | None
     runs: int
 
-    def reach(self, level: float, at_once: int = 1) -> Floats | None:
-        """Half the width of intervals, of which so many hold at once."""
+    def reach(self, level: float, at_once: int = 1, least: float = 0.0) -> Floats | None:
+        """Half the width of intervals, of which so many hold at once.
+
+        ``least`` is a variance that leaving out blocks may not show.
+        """
         if self.left is None:
             return None
         blocks = len(self.left)
         squares = np.square(self.left - self.left.mean(axis=0)).sum(axis=0)
         quantile = student.ppf(1 - (1 - level) / (2 * at_once), blocks - 1)
-        found: Floats = quantile * np.sqrt((blocks - 1) / blocks * squares)
+        found: Floats = quantile * np.sqrt(np.maximum((blocks - 1) / blocks * squares, least))
         return found
 
     def compared(self, rule: Callable[[Floats, Floats], Floats]) -> "LeftOut":
@@ -79,11 +89,12 @@ def mean_over_people(
         raise DataError("people", "at least one person", "nobody", "Name another group.")
     rows = np.ones(runs.people, dtype=bool) if people is None else people
     found = left_out(_means([rows], measure), runs.counts_by_block, runs.runs_by_block)
-    value, reach = float(found.values[0]), found.reach(level)
+    value, m = float(found.values[0]), runs.runs
+    reach = found.reach(level, least=2 * value**2 / (m * (m - 1)))
     if reach is None:
-        return Estimate(value, None, None, level, runs.runs)
-    far = float(reach[0])
-    return Estimate(value, max(value - far, 0.0), value + far, level, runs.runs)
+        return Estimate(value, None, None, level, m)
+    far = float(reach[0]) if value else _hidden(m, level)
+    return Estimate(value, max(value - far, 0.0), value + far, level, m)
 
 
 def difference_of_means(
@@ -124,7 +135,10 @@ def gap_over_groups(
     if reach is None:
         return Estimate(value, None, None, level, runs.runs)
     low = max(float((found.values - reach).max()), 0.0)
-    return Estimate(value, low, float((found.values + reach).max()), level, runs.runs)
+    high = float((found.values + reach).max())
+    if _all_alike(runs, groups):
+        high = _hidden(runs.runs, level)
+    return Estimate(value, low, high, level, runs.runs)
 
 
 def ratio_over_groups(
@@ -135,13 +149,15 @@ def ratio_over_groups(
 ) -> Estimate:
     """Smallest mean of a group divided by the largest; 1 where all are zero.
 
-    The interval is made of those of all ratios of two groups, as that of a gap.
+    The interval is made of those of all ratios of two groups, as that of a gap; where all are
+    zero, nothing is known of it.
     """
     found = _of_groups(runs, groups, measure).compared(_ratio)
     value, reach = float(found.values.min()), found.reach(level, len(found.values))
     if reach is None:
         return Estimate(value, None, None, level, runs.runs)
     low = max(float((found.values - reach).min()), 0.0)
+    low = 0.0 if _all_alike(runs, groups) else low
     high = min(float((found.values + reach).min()), 1.0)
     return Estimate(value, min(low, value), max(high, value), level, runs.runs)
 
@@ -182,6 +198,18 @@ def _means(rows: list[Array], measure: Measure) -> Figures:
         return np.array([values[mine].mean() for mine in rows])
 
     return means
+
+
+def _all_alike(runs: Runs, groups: Mapping[str, Array]) -> bool:
+    """Whether all runs decide alike about everybody who is in a group."""
+    somewhere = np.any([np.asarray(rows) for rows in groups.values()], axis=0)
+    return bool((runs.counts[somewhere].max(axis=1) == runs.runs).all())
+
+
+def _hidden(runs: int, level: float) -> float:
+    """Mean disagreement that people may have about whom all runs decide alike."""
+    ends = binomial_interval(np.zeros(1, dtype=np.int64), runs, level)
+    return float(disagreement_interval(*ends)[1][0])
 
 
 def _ratio(one: Floats, other: Floats) -> Floats:

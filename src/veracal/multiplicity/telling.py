@@ -76,7 +76,7 @@ def told(
         if runs.classes == 2
         else Distribution.of(pooled_pairs(runs.counts, runs.runs)),
         persons=people,
-        groups={name: by_group(runs, group, asked.level) for name, group in groups.items()},
+        groups={n: by_group(runs, group, asked.level, people) for n, group in groups.items()},
         figures={name: spread.to_json() for name, spread in runs.figures.items()},
         errors=measured_errors(runs, asked.level),
         at_levels=at_levels(runs),
@@ -125,19 +125,27 @@ def worst_error(runs: Runs, level: float) -> float:
     return float(np.maximum(estimate - low, high - estimate).max())
 
 
-def by_group(runs: Runs, group: Group, level: float) -> GroupTold:
-    """Mean disagreement of each group, with gap and ratio of the extremes."""
+def by_group(runs: Runs, group: Group, level: float, people: Persons) -> GroupTold:
+    """Mean disagreement of each group, with gap and ratio of the extremes.
+
+    One person alone has the interval that is theirs, which is exact.
+    """
     rows = {name: group.codes == code for code, name in enumerate(group.names)}
-    people = {name: int(mine.sum()) for name, mine in rows.items()}
-    values = {
-        name: mean_over_people(runs, mine, level=level)
-        if people[name]
-        else Estimate(None, None, None, level, runs.runs)
-        for name, mine in rows.items()
-    }
-    several = sum(size > 0 for size in people.values()) > 1
+    sizes = {name: int(mine.sum()) for name, mine in rows.items()}
+
+    def mean(mine: Array, size: int) -> Estimate:
+        if size > 1:
+            return mean_over_people(runs, mine, level=level)
+        if not size:
+            return Estimate(None, None, None, level, runs.runs)
+        each = (people.disagreement, people.low, people.high)
+        value, low, high = (float(figure[mine][0]) for figure in each)
+        return Estimate(value, low, high, level, runs.runs)
+
+    values = {name: mean(mine, sizes[name]) for name, mine in rows.items()}
+    several = sum(size > 0 for size in sizes.values()) > 1
     return GroupTold(
-        people,
+        sizes,
         values,
         gap_over_groups(runs, rows, level=level) if several else None,
         ratio_over_groups(runs, rows, level=level) if several else None,
