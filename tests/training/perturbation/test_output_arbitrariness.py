@@ -232,6 +232,14 @@ def test_the_most_disagreement_is_that_of_the_evenest_rest():
 # ---------------------------------------------------------------- odd corners
 
 
+@pytest.mark.parametrize(
+    "noise", [GaussianNoise(0.7, 3), GammaNoise(0.7, 3), GammaNoise(0.3, 9)]
+)
+def test_whoever_may_be_on_the_plane_has_an_upper_end_of_one(noise):
+    near = output_arbitrariness(np.full(noise.dimension, 1e-3), np.eye(noise.dimension), noise)
+    assert (near.high == 1.0).all()  # not the last number below it
+
+
 def test_a_row_of_zeros_is_never_above_the_threshold():
     assert gaussian_disagreement([1.0, 2.0], np.zeros((1, 2)), 1.0).tolist() == [0.0]
     for noise, w in product(BOTH, ([1.0, 2.0], np.eye(3, 2))):
