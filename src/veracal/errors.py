@@ -73,7 +73,7 @@ class LedgerError(VeracalError):
 
 
 class RunError(VeracalError):
-    """A run of an audit could not be trained; runs that finished before are kept.
+    """A run of an audit could not be trained.
 
     Attributes
     ----------
@@ -90,13 +90,13 @@ class RunError(VeracalError):
     def __str__(self) -> str:
         which = "A run" if self.run is None else f"Run {self.run}"
         return (
-            f"{which} could not be trained: {self.cause.rstrip('.')}. Runs that finished "
-            "before are kept: correct the model or the records, and audit again."
+            f"{which} could not be trained: {self.cause.rstrip('.')}. With keep, runs that "
+            "finished before are kept: correct the model or the records, and audit again."
         )
 
 
 class WorkerError(VeracalError):
-    """A worker or a cluster is not there, or no longer; runs that finished are kept."""
+    """A worker or a cluster is not there, or no longer."""
 
 
 class MissingExtraError(VeracalError, ImportError):

@@ -206,7 +206,9 @@ def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(t
 def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train):
     stream = RetrainEngine(partial(ending, killed), train, train.X, jobs=2).stream(RUNS, SEED)
     got = {}
-    with pytest.raises(WorkerError, match="killed .SIGKILL.*memory.*that finished are kept"):
+    with pytest.raises(
+        WorkerError, match="killed .SIGKILL.*memory.*With keep, runs that finished are kept"
+    ):
         got.update((runs.start, scores) for runs, scores in stream)
     assert 5 not in got
     missing = [runs for runs in RUNS if runs.start not in got]
@@ -222,7 +224,7 @@ def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train):
 )
 def test_a_worker_that_ends_says_how(train, how, told):
     engine = RetrainEngine(partial(ending, how), train, train.X, jobs=2)
-    with pytest.raises(WorkerError, match=f"{told}.*Runs that finished are kept"):
+    with pytest.raises(WorkerError, match=f"{told}.*With keep, runs that finished are kept"):
         collected(engine)
 
 
@@ -403,7 +405,7 @@ def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
                 os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
         assert_same(found, collected_here(late_first, train))
         client.wait_for_workers(2, timeout=60)
-        with pytest.raises(WorkerError, match="Workers of Dask died.*Runs that finished are"):
+        with pytest.raises(WorkerError, match="Workers of Dask died.*that finished are kept"):
             collected(RetrainEngine(partial(ending, left), train, train.X, **place))
 
 
@@ -476,5 +478,7 @@ def test_ray_has_the_scores_of_this_process_and_tells_a_death(train, expected, r
     assert_same(collected(RetrainEngine(TREE, train, train.X, backend="ray", jobs=9)), expected)
     with pytest.raises(RunError, match="Run 3 could not be trained: TwoPartError: one and two"):
         collected(RetrainEngine(broken, train, train.X, backend="ray"))
-    with pytest.raises(WorkerError, match="A worker of Ray died.*Runs that finished are kept"):
+    with pytest.raises(
+        WorkerError, match="A worker of Ray died.*With keep, runs that finished are kept"
+    ):
         collected(RetrainEngine(partial(ending, left), train, train.X, backend="ray"))

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from veracal._checks import extra
 from veracal.errors import WorkerError
 
-KEPT = "Runs that finished are kept: audit again, and it goes on where it stopped."
+KEPT = "With keep, runs that finished are kept: audit again, and it goes on where it stopped."
 _HELD: dict[str, Any] = {}  # what the tasks at hand have in common
 _WATCHED: set[int] = set()
 _CONTROLLERS: dict[int, ThreadpoolController] = {}
