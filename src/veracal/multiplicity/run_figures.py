@@ -5,8 +5,6 @@ from scipy.stats import rankdata
 
 from veracal._types import Bools, Floats, Ints
 
-FIGURES = ("accuracy", "auc", "f1")
-
 
 def accuracies(decisions: Ints, labels: Ints) -> Floats:
     """Share of people that each run decides rightly, of shape (runs,)."""

@@ -55,11 +55,6 @@ class Spread:
         """Standard deviation over runs; 0 of a single one."""
         return float(np.sqrt(self.squares / (self.count - 1))) if self.count > 1 else 0.0
 
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.deviation / float(np.sqrt(max(self.count, 1)))
-
     def quantile(self, share: float) -> float:
         """Value that this share of runs is at or below, to a ten-thousandth."""
         reached = np.searchsorted(np.cumsum(self.histogram), share * self.count)

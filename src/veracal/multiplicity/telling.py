@@ -118,11 +118,7 @@ def intervals(runs: Runs, level: float, *, lasting: bool) -> tuple[Floats, Float
 
 def worst_error(runs: Runs, level: float) -> float:
     """Farthest that a lasting interval of anybody reaches from the estimate."""
-    if runs.runs < 2:
-        return float("inf")
-    low, high = intervals(runs, level, lasting=True)
-    estimate = normalized(runs.counts, runs.runs)
-    return float(np.maximum(estimate - low, high - estimate).max())
+    return persons(runs, level, lasting=True).error if runs.runs > 1 else float("inf")
 
 
 def by_group(runs: Runs, group: Group, level: float, people: Persons) -> GroupTold:

@@ -306,7 +306,9 @@ class Exits(Fails):
     [(Fails(), "ZeroDivisionError: division by zero"), (Exits(), "SystemExit: 3")],
 )
 def test_a_run_that_fails_is_named_with_its_cause(model, cause):
-    with pytest.raises(RunError, match=f"Run 4 could not be trained: {cause}. With keep") as caught:
+    with pytest.raises(
+        RunError, match=f"Run 4 could not be trained: {cause}. With keep"
+    ) as caught:
         list(engine(model).stream([range(4, 5)], SEED))
     assert caught.value.run == 4 and caught.value.__cause__ is model.raised
     with pytest.raises(RunError, match="A run could not be trained"):
