@@ -161,6 +161,8 @@ def test_several_classes_have_three_measures():
     pairs = 4 * 80 / 79 * shares * (1 - shares)
     assert found.pooled.mean == pytest.approx(pairs.mean())
     assert found.pooled.maximum == pytest.approx(pairs.max())
+    assert found.class_average.maximum == pytest.approx(pairs.mean(axis=1).max())
+    assert found.class_average.maximum <= 8 / 9 * 80 / 79
 
 
 def test_intervals_of_several_classes_hold_whatever_the_shares_are():

@@ -193,8 +193,9 @@ class Audit:
         Of disagreement over people, with the chance of the runs.
     distribution : Distribution
         Of disagreement over people.
-    pooled : Distribution or None
-        Of every person and class, as the paper tells of several classes.
+    pooled, class_average : Distribution or None
+        Of more than two classes: of every person and class, as the paper tells it, and of each
+        person's mean over classes.
     persons : Persons
     groups : mapping of str to GroupTold
     figures : mapping of str to mapping
@@ -227,6 +228,7 @@ class Audit:
     mean: Estimate
     distribution: Distribution
     pooled: Distribution | None
+    class_average: Distribution | None
     persons: Persons
     groups: Mapping[str, GroupTold]
     figures: Mapping[str, Mapping[str, float]]
@@ -274,7 +276,13 @@ class Audit:
             },
             "mean": asdict(self.mean),
             "distribution": asdict(self.distribution),
-            "pooled": None if self.pooled is None else asdict(self.pooled),
+            **{
+                name: None if found is None else asdict(found)
+                for name, found in (
+                    ("pooled", self.pooled),
+                    ("class_average", self.class_average),
+                )
+            },
             "groups": {name: asdict(group) for name, group in self.groups.items()},
             "figures": {name: dict(figure) for name, figure in self.figures.items()},
             "errors": [asdict(row) for row in self.errors],

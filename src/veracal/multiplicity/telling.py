@@ -20,7 +20,12 @@ from veracal.multiplicity.intervals import (
     paper_error,
 )
 from veracal.multiplicity.means import gap_over_groups, mean_over_people, ratio_over_groups
-from veracal.multiplicity.measures import expected_flip, normalized, pooled_pairs
+from veracal.multiplicity.measures import (
+    class_average,
+    expected_flip,
+    normalized,
+    pooled_pairs,
+)
 from veracal.multiplicity.people import Distribution, abstention, to_review
 from veracal.multiplicity.results import (
     AtLevel,
@@ -75,6 +80,9 @@ def told(
         pooled=None
         if runs.classes == 2
         else Distribution.of(pooled_pairs(runs.counts, runs.runs)),
+        class_average=None
+        if runs.classes == 2
+        else Distribution.of(class_average(runs.counts, runs.runs)),
         persons=people,
         groups={n: by_group(runs, group, asked.level, people) for n, group in groups.items()},
         figures={name: spread.to_json() for name, spread in runs.figures.items()},
@@ -207,6 +215,11 @@ def notes(runs: Runs, asked: Asked, groups: Mapping[str, Group]) -> tuple[str, .
         found.append(
             "Another number of runs was asked for before, of the same file. Intervals of "
             "people are the wider ones that hold whenever one stops."
+        )
+    if asked.lasting:
+        found.append(
+            "Intervals of means, groups and gaps are those of a number of runs that was fixed "
+            "beforehand; here, take them for approximate."
         )
     if not asked.reached:
         found.append(

@@ -36,8 +36,9 @@ def distribution(found: Audited) -> Table:
     """Everything that is told of a distribution over people, as the paper's Table 2 does."""
     kinds = {"people": [audit.distribution for audit in found.audits]}
     pooled = [audit.pooled for audit in found.audits if audit.pooled is not None]
+    means = [audit.class_average for audit in found.audits if audit.class_average is not None]
     if pooled:
-        kinds["people and classes"] = pooled
+        kinds |= {"people and classes": pooled, "means of classes": means}
     rows = tuple(
         (label, of, *(decimals(value) for value in vars(each).values()))
         for of, all_ in kinds.items()
