@@ -16,10 +16,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 _TOLD = 20  # numbers of dropped rows that fit on a line
 
 
-@app.command(
-    epilog="Examples:  veracal predict model breast-cancer --out predictions.csv\n\n"
-    "veracal predict model breast-cancer --arbitrariness --abstain-above 0.5"
-)
+@app.command(epilog="Example:  veracal predict model breast-cancer --out predictions.csv")
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of 'veracal fit'.")],
     data: Annotated[
