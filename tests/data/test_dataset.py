@@ -3,6 +3,7 @@
 import pickle
 import tempfile
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -133,6 +134,22 @@ def test_labels_match_as_they_are_written(
     values: object, classes: object, codes: object
 ) -> None:
     assert encode_labels(values, classes, "y").tolist() == codes  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),
+        unique=True,
+        min_size=2,
+    ),
+    st.randoms(),
+)
+def test_labels_of_any_length_are_found(classes: list[str], random: Random) -> None:
+    wanted = [random.randrange(len(classes)) for _ in range(10)]
+    long = [f"{name}: a name of more than fifteen bytes" for name in classes]
+    for names in (classes, long):
+        given_as = np.array([names[code] for code in wanted])
+        assert encode_labels(given_as, names, "y").tolist() == wanted
 
 
 @pytest.mark.parametrize("values", [["a", "z"], [0.5, 1], [" a"], [None], [[1]]])

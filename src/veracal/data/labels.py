@@ -77,8 +77,15 @@ def _positions(values: Array, classes: Array) -> Ints:
         known = (values >= 0) & (values < len(classes))
         return np.where(known, values.astype(np.int64, copy=False), -1)
     if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
-        values, classes = values.astype(TEXT), classes.astype(TEXT)
+        return _text_positions(values, classes)
     order = np.argsort(classes)
     place = np.searchsorted(classes[order], values)
     codes: Ints = order[np.minimum(place, len(classes) - 1)]
     return np.where(classes[codes] == values, codes, -1)
+
+
+def _text_positions(values: Array, classes: Array) -> Ints:
+    """The same for text, one by one: numpy's searchsorted errs on texts of 16 bytes and more."""
+    known = {label: at for at, label in enumerate(classes.astype(TEXT).tolist())}
+    written = values.astype(TEXT).tolist()
+    return np.fromiter((known.get(text, -1) for text in written), np.int64, len(written))
