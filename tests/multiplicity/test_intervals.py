@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from veracal.multiplicity import intervals
+from veracal.multiplicity import intervals, measures
 from veracal.multiplicity.planning import plan_audit, reached
 
 
@@ -121,3 +121,22 @@ def test_an_exact_error_is_kept_by_simulation():
 def test_what_cannot_be_meant(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_the_largest_error_of_very_many_runs_is_found_without_looking_at_all():
+    runs, people = 40_001, 30
+    counts = np.arange(runs // 2 + 1)
+    low, high = intervals.disagreement_interval(
+        *intervals.binomial_interval(counts, runs, 0.95, people)
+    )
+    estimate = measures.disagreement(counts, runs)
+    slowly = np.maximum(estimate - low, high - estimate).max()
+    assert intervals.exact_error(runs, people) == pytest.approx(slowly, rel=1e-9)
+    assert intervals.exact_error(10**9, people) < 2e-4
+
+
+def test_intervals_of_levels_beside_one_are_those_of_small_tails():
+    low, high = intervals.binomial_interval(np.array([50]), 100, 0.95, people=10**24)
+    assert 0 < low[0] < high[0] < 1
+    assert low[0] == pytest.approx(1 - high[0])
+    assert plan_audit(10**24, 0.1).runs < plan_audit(10**24, 0.1).paper_runs

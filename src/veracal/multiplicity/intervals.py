@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import betaincinv, betaln, xlog1py, xlogy
+from scipy.special import betainccinv, betaincinv, betaln, xlog1py, xlogy
 
 from veracal import _checks
 from veracal._types import Floats, Ints
 from veracal.multiplicity.measures import check_runs
 
+_COUNTS = 1 << 14  # that are looked at together
 _ROUNDS = 60  # of bisection, each halving an interval within [0, 1]
 
 
@@ -84,7 +85,7 @@ def binomial_interval(
     count = np.asarray(positive, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         low = np.where(count == 0, 0.0, betaincinv(count, runs - count + 1, tail))
-        high = np.where(count == runs, 1.0, betaincinv(count + 1, runs - count, 1 - tail))
+        high = np.where(count == runs, 1.0, betainccinv(count + 1, runs - count, tail))
     return low, high
 
 
@@ -184,10 +185,19 @@ def exact_error(runs: int, people: int = 1, level: float = 0.95) -> float:
     estimate; it is less than :func:`simple_error`.
     """
     check_runs(runs)
-    counts = np.arange(runs // 2 + 1)  # the other half mirrors this one
-    estimate = 4 * runs / (runs - 1) * (counts / runs) * (1 - counts / runs)
-    low, high = disagreement_interval(*binomial_interval(counts, runs, level, people))
-    return float(np.max(np.maximum(estimate - low, high - estimate)))
+
+    def reach(counts: Ints) -> Floats:
+        estimate = 4 * runs / (runs - 1) * (counts / runs) * (1 - counts / runs)
+        low, high = disagreement_interval(*binomial_interval(counts, runs, level, people))
+        return np.maximum(estimate - low, high - estimate)
+
+    first, last = 0, runs // 2  # the other half mirrors this one
+    # It varies smoothly: of too many counts some tell between which the largest is.
+    while last - first >= _COUNTS:
+        some = np.linspace(first, last, _COUNTS).astype(np.int64)
+        best = int(reach(some).argmax())
+        first, last = int(some[max(best - 1, 0)]), int(some[min(best + 1, _COUNTS - 1)])
+    return float(reach(np.arange(first, last + 1)).max())
 
 
 def _boundary(outside: Callable[[Floats], Floats], inside: Floats, end: Floats) -> Floats:

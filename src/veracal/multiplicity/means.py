@@ -57,7 +57,7 @@ class LeftOut:
             return None
         blocks = len(self.left)
         squares = np.square(self.left - self.left.mean(axis=0)).sum(axis=0)
-        quantile = student.ppf(1 - (1 - level) / (2 * at_once), blocks - 1)
+        quantile = student.isf((1 - level) / (2 * at_once), blocks - 1)
         found: Floats = quantile * np.sqrt(np.maximum((blocks - 1) / blocks * squares, least))
         return found
 

@@ -46,9 +46,7 @@ def plan_audit(people: int = 1, error: float = 0.1, level: float = 0.95) -> Audi
     """
     by_paper = math.ceil(paper_runs(error, people, level))
     if by_paper > 16 * _MOST:  # exact intervals are about three times shorter
-        raise ValueError(
-            f"Expected an error that some {_MOST:,} runs can reach, got error={error!r}."
-        )
+        raise _too_small(error)
     return AuditPlan(people, error, level, _fewest(people, error, level), by_paper)
 
 
@@ -57,6 +55,8 @@ def _fewest(people: int, error: float, level: float) -> int:
     low, high = 2, 4
     while exact_error(high, people, level) > error:
         low, high = high, 2 * high
+        if high > 16 * _MOST:
+            raise _too_small(error)
     while high - low > 1:
         middle = (low + high) // 2
         if exact_error(middle, people, level) > error:
@@ -72,3 +72,10 @@ def reached(runs: int, people: int = 1, level: float = 0.95) -> dict[str, float]
         "exact": exact_error(runs, people, level),
         "paper": paper_error(runs, people, level),
     }
+
+
+def _too_small(error: float) -> ValueError:
+    """What is said of an error that no number of runs within reason brings about."""
+    return ValueError(
+        f"Expected an error that some {_MOST:,} runs can reach, got error={error!r}."
+    )
