@@ -274,3 +274,57 @@ def test_bounds_stand_beside_what_was_measured():
     assert runs == [100, 200, 400, 800]
     assert all(row.mean <= row.largest <= row.exact <= row.paper for row in found.errors)
     assert found.errors[0].mean > 2 * found.errors[-1].mean  # as the root of the runs
+
+
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_nobodys_interval_reaches_farther_than_the_bound_that_is_told(k):
+    decisions = np.where(np.arange(20) < 4, 0, RNG.integers(0, k, (150, 20)))
+    found = audit_predictions(decisions, classes=range(k))
+    people = found.persons
+    reach = np.maximum(people.disagreement - people.low, people.high - people.disagreement)
+    assert reach.max() <= found.bounds["all"] + 1e-12
+    assert found.bounds["one"] < found.bounds["all"] < found.bounds["paper"]
+    assert found.bounds["blind"] == pytest.approx(people.high[0])  # all runs agree about them
+
+
+def test_classes_that_nobody_could_count_are_refused():
+    for strange in (np.full((3, 4), 10**9), np.full((3, 4), 2**63, dtype=np.uint64)):
+        with pytest.raises(DataError, match="numbers of classes, 0 to 65535"):
+            audit_predictions(strange)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_probabilities_of_all_classes_sum_to_one(k):
+    audit_predictions(np.full((3, 4, k), 1 / k, dtype=np.float16))
+    for wrong in (np.full((3, 4, k), 0.9), np.zeros((3, 4, k))):
+        with pytest.raises(DataError, match="together 1"):
+            audit_predictions(wrong)
+
+
+def test_logits_at_the_ends_of_floats_are_logits():
+    ends = np.array([[[1e308, -1e308, 0.0]], [[-1e308, 1e308, 0.0]]])
+    assert audit_predictions(ends, kind="logit").mean.value == pytest.approx(1.5)
+    with pytest.raises(DataError, match="finite"):
+        audit_predictions(ends[:, :, :2], kind="logit")  # how far apart is infinite
+
+
+@pytest.mark.parametrize("deployed", [[0, 1], [0.0] * 6, [2] * 6, ["a"] * 6])
+def test_a_deployed_model_that_is_none_is_told_before_the_first_run(deployed):
+    engine = Coins(np.linspace(0, 1, 6))
+    with pytest.raises(DataError, match="deployed"):
+        audit_engine(engine, None, Question(10), deployed=np.array(deployed))
+    assert engine.made == 0
+
+
+def test_what_would_be_passed_over_is_refused():
+    with pytest.raises(ValueError, match="threshold"):
+        audit_predictions(np.zeros((3, 4), int), threshold=0.3)
+    with pytest.raises(ValueError, match=r"\['age'\]"):
+        Question(groups="age")
+
+
+def test_a_level_beside_one_has_ends():
+    decisions = RNG.integers(0, 2, (60, 12))
+    found = audit_predictions(decisions, groups={"sex": SEX}, level=1 - 2**-53)
+    json.dumps(found.to_json(), allow_nan=False)
+    assert found.persons.high[0] <= 1 and found.mean.high < 10

@@ -155,6 +155,42 @@ def test_a_number_of_runs_is_fixed_only_if_it_never_changed(tmp_path):
     assert not collected(Coins(SHARES), 200, other)[1].fixed
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("head", lambda head: head.pop("about")),
+        ("head", lambda head: head.pop("done")),
+        ("head", lambda head: head.update(done=5)),
+        ("head", lambda head: head.update(done=[["a", "b"]])),
+        ("head", lambda head: head.update(done=[[0, 6], [4, 10]])),
+        ("head", lambda head: head.update(done=[[0, 4]])),  # six would be counted twice
+        ("head", lambda head: head.update(entropy="x")),
+        ("people:counts_by_block", None),
+        ("people:counts_by_block", np.zeros_like),
+        ("people:counts_by_block", np.negative),
+        ("people:runs_by_block", lambda held: held + 1),
+    ],
+)
+def test_a_file_whose_counts_do_not_add_up_is_refused_and_stays(tmp_path, name, change):
+    keep = tmp_path / "runs.npz"
+    collected(Coins(SHARES), 10, keep)
+    with np.load(keep) as held:
+        arrays = dict(held)
+    if change is None:
+        del arrays[name]
+    elif name == "head":
+        head = json.loads(str(arrays[name]))
+        change(head)
+        arrays[name] = np.array(json.dumps(head))
+    else:
+        arrays[name] = change(arrays[name])
+    np.savez(keep, **arrays)
+    before, engine = keep.read_bytes(), Coins(SHARES)
+    with pytest.raises(DataError, match=r"a file that an audit keeps|a decision of every run"):
+        collected(engine, 20, keep, random_state=None)
+    assert keep.read_bytes() == before and engine.made == 0
+
+
 def test_a_pickle_in_the_file_is_not_opened(tmp_path):
     keep = tmp_path / "runs.npz"
     np.savez(keep, head=np.array([{"format": 1}], dtype=object))

@@ -161,6 +161,21 @@ def test_figures_of_runs_are_those_of_scikit_learn(k, ties):
         assert found["auc"][run] == pytest.approx(np.mean(each))
 
 
+def test_areas_of_several_classes_are_of_probabilities_however_scores_come():
+    logits, labels = RNG.normal(size=(20, 50, 3)), np.arange(50) % 3
+    told = []
+    for scores, kind in (
+        (softmax(logits, axis=2), "probability"),
+        (logits, "logit"),
+        (logits + 9 * RNG.normal(size=(20, 50, 1)), "logit"),  # the same probabilities
+    ):
+        runs = Runs(50, 3, labels=labels)
+        runs.add_scores(scores, kind=kind)
+        told.append(runs.figures["auc"].mean)
+    slowly = [roc_auc_score(labels, run, multi_class="ovr") for run in softmax(logits, axis=2)]
+    assert told == pytest.approx([np.mean(slowly)] * 3)
+
+
 def test_areas_of_scores_that_differ_in_the_last_bit_or_by_the_sign_of_zero():
     one = np.nextafter(0.3, 1)
     scores = np.array([[0.3, one, -0.0, 0.0], [one, 0.3, 0.0, -0.0], [-0.3, -one, -0.0, 0.0]])

@@ -85,7 +85,7 @@ def _positions(values: Array, classes: Array) -> Ints:
 
 
 def _text_positions(values: Array, classes: Array) -> Ints:
-    """The same for text, one by one: numpy's searchsorted errs on texts of 16 bytes and more."""
+    """The same for text, one by one: numpy's searchsorted errs on texts of 16 bytes or more."""
     known = {label: at for at, label in enumerate(classes.astype(TEXT).tolist())}
     written = values.astype(TEXT).tolist()
     return np.fromiter((known.get(text, -1) for text in written), np.int64, len(written))

@@ -21,7 +21,7 @@ from veracal.multiplicity.plane import Grid
 from veracal.multiplicity.recalibrating import Recalibrating
 from veracal.multiplicity.results import Audit, Recalibrated
 from veracal.multiplicity.runs import Runs
-from veracal.multiplicity.telling import Asked, told, worst_error
+from veracal.multiplicity.telling import Asked, checked_deployed, told, worst_error
 
 MOST = 10_000  # runs of an audit that ends when its intervals are short enough
 Number = int | Literal["auto"]
@@ -73,6 +73,8 @@ class Question:
                     f"Expected {name} between 0 and 1, got {getattr(self, name)!r}."
                 )
         _checks.fraction(review_above=self.review_above)
+        if isinstance(self.groups, str):
+            raise ValueError(f"Expected a list of groups, got one word: [{self.groups!r}]?")
 
     @property
     def number(self) -> int:
@@ -124,6 +126,7 @@ def audit_engine(
     labels = None if people is None else _labels(people, engine.classes, number)
     labels = labels if labeled else None
     groups = _groups(people, asked.groups)
+    chosen = None if deployed is None else checked_deployed(deployed, number, engine.classes)
     sinks = _sinks(engine, asked, labels, number, points, recalibrating)
     done = collect(
         engine,
@@ -140,7 +143,7 @@ def audit_engine(
         sinks["people"].runs,
         _asked(engine, asked, done, sinks["people"].runs),
         groups=groups,
-        deployed=deployed,
+        deployed=chosen,
         plane=None if grid is None else grid.told(sinks["grid"].runs),
         recalibrated=None
         if recalibrating is None
@@ -158,6 +161,8 @@ def _sinks(
 ) -> dict[str, Sink]:
     """Where scores go: people's, those of the points of a plane, people's after a map."""
     k, kind = len(engine.classes), engine.kind
+    if kind == "decision" and asked.threshold is not None:
+        raise ValueError("Expected no threshold where runs are decisions: they were made.")
     made = Runs(
         number, k, labels=labels, threshold=asked.threshold, levels=asked.accuracy_levels
     )

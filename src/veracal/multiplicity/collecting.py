@@ -259,6 +259,8 @@ def joined(runs: Any) -> list[range]:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """What a file of an audit holds."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError("another kind of file")
     with no_surprises(path), np.load(path, allow_pickle=False) as held:
         arrays = {name: held[name] for name in held.files}
     head = json.loads(str(arrays.pop("head")))

@@ -204,7 +204,8 @@ class Audit:
     at_levels : tuple of AtLevel
     bounds : mapping of str to float
         "one" and "all": largest error of one person's estimate, and of any, by exact
-        intervals; "paper": by the paper's bound; "blind": what disagreement a person may have
+        intervals (of more than two classes, for what these runs decided); "paper": by the
+        paper's bound; "blind": what disagreement a person may have
         of whom all runs decide alike.
     review : array of ints
         Places of people whose disagreement is above ``review_above``, whatever runs left

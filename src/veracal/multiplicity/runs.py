@@ -12,6 +12,7 @@ from veracal.multiplicity.run_figures import figures_of
 from veracal.multiplicity.spreads import Spread
 
 _NUMBERS = 1 << 17  # that are looked at together: they stay in the processor's cache
+_ROUNDING = 1e-3  # that the sum of probabilities in half precision may be off
 BLOCKS = 40  # into which runs are dealt, for intervals of what they share
 _COUNTED = ("counts_by_block", "runs_by_block", "level_counts", "level_runs")
 _SCORED = ("lowest", "highest", "mean", "squares")
@@ -77,7 +78,7 @@ class Runs:
         self.labels = None if labels is None else self._checked_labels(np.asarray(labels))
         self.levels = tuple(float(level) for level in levels)
         for level in self.levels:
-            _checks.fraction(level=level)
+            _checks.fraction(accuracy_level=level)
         if self.levels and self.labels is None:
             raise ValueError("Expected labels where runs are told apart by accuracy, got none.")
         shape = (self.people, self.classes)
@@ -159,9 +160,12 @@ class Runs:
             part = found[start : start + some]
             codes = self._decided(part, kind)
             self._count(codes, begin + start)
-            self._spread(_probabilities(part, kind, self.classes))
+            shares = _probabilities(part, kind, self.classes)
+            self._spread(shares)
             if self.labels is not None:
-                self._figure(part, codes)
+                # A logit of several classes is one up to what all of a person's share, so
+                # that only probabilities order people; of two, logits do, without ties.
+                self._figure(part if self.classes == 2 else shares, codes)
 
     def state(self) -> dict[str, Array]:
         """Everything that was counted, as arrays."""
@@ -181,6 +185,13 @@ class Runs:
                     str(state[name].shape),
                     "Start anew.",
                 )
+        counted = state["counts_by_block"]
+        if (counted < 0).any() or (
+            counted.sum(axis=2) != state["runs_by_block"][:, None]
+        ).any():
+            raise DataError(
+                "runs", "a decision of every run for everybody", "others", "Start anew."
+            )
         for name in _ARRAYS:
             setattr(self, name, np.array(state[name]))
         names = {key.partition("/")[0] for key in state if "/" in key}
@@ -260,9 +271,9 @@ class Runs:
 
     def _checked_scores(self, scores: Array, kind: str) -> Floats:
         """Scores of shape (runs, people), those of the second of two classes, or of all."""
-        found = scores.astype(np.float64, copy=False)
+        found: Floats = scores.astype(np.float64, copy=False)
         if self.classes == 2 and found.ndim == 3 and found.shape[2] == 2:
-            found = found[:, :, 1] - (found[:, :, 0] if kind == "logit" else 0.0)
+            found = _of_second(found, kind)
         expected = (self.people,) if self.classes == 2 else (self.people, self.classes)
         if found.shape[1:] != expected:
             raise DataError(
@@ -272,10 +283,14 @@ class Runs:
                 "Give one score for every run, person and class.",
             )
         fine = np.isfinite(found) if kind == "logit" else (found >= 0) & (found <= 1)
+        if kind == "probability" and found.ndim == 3:
+            fine = fine.all(axis=2) & (np.abs(found.sum(axis=2) - 1) <= _ROUNDING)
         if not fine.all():  # NaN is neither
             raise DataError(
                 "scores",
-                "finite logits" if kind == "logit" else "probabilities between 0 and 1",
+                "finite logits"
+                if kind == "logit"
+                else "probabilities between 0 and 1, of all classes together 1",
                 "something else, or NaN",
                 "Leave out the runs that failed, and say whether scores are logits.",
             )
@@ -294,11 +309,23 @@ class Runs:
         return labels.astype(np.int64)
 
 
+def _of_second(scores: Floats, kind: str) -> Floats:
+    """Of two columns, what the second one says; NaN where they are no probabilities."""
+    if kind == "logit":
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            ahead: Floats = scores[:, :, 1] - scores[:, :, 0]
+        return ahead
+    whole = np.abs(scores.sum(axis=2) - 1) <= _ROUNDING
+    second: Floats = np.where(whole, scores[:, :, 1], np.nan)
+    return second
+
+
 def _probabilities(scores: Floats, kind: str, classes: int) -> Floats:
     """Probabilities of shape (runs, people, classes), of two classes those of the second."""
     if classes > 2:
-        found: Floats = softmax(scores, axis=2) if kind == "logit" else scores
-        return found
+        with np.errstate(over="ignore"):  # farther apart than floats reach: that share is 0
+            found: Floats = softmax(scores, axis=2) if kind == "logit" else scores
+            return found
     second: Floats = expit(scores) if kind == "logit" else scores
     return second[:, :, None]
 

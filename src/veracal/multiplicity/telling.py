@@ -1,10 +1,11 @@
 """From counts of runs to what an audit tells."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from veracal._types import Array, Floats, Ints
 from veracal.data import Group
@@ -62,7 +63,7 @@ def told(
     asked: Asked,
     *,
     groups: Mapping[str, Group],
-    deployed: Array | None,
+    deployed: Ints | None,
     plane: Plane | None,
     recalibrated: Recalibrated | None,
 ) -> Audit:
@@ -98,11 +99,10 @@ def told(
 
 
 def persons(
-    runs: Runs, level: float, *, lasting: bool, deployed: Array | None = None
+    runs: Runs, level: float, *, lasting: bool, deployed: Ints | None = None
 ) -> Persons:
     """What runs said of each person, with intervals that hold for all of them at once."""
     low, high = intervals(runs, level, lasting=lasting)
-    chosen = None if deployed is None else _checked_deployed(np.asarray(deployed), runs)
     return Persons(
         runs.counts,
         normalized(runs.counts, runs.runs),
@@ -110,18 +110,42 @@ def persons(
         high,
         runs.viable_range.max(axis=1),
         runs.score_deviation.max(axis=1),
-        None if chosen is None else expected_flip(runs.counts, runs.runs, chosen),
+        None if deployed is None else expected_flip(runs.counts, runs.runs, deployed),
     )
 
 
 def intervals(runs: Runs, level: float, *, lasting: bool) -> tuple[Floats, Floats]:
     """Intervals of everybody's disagreement that hold together."""
-    rule = lasting_interval if lasting else binomial_interval
-    counts, m = runs.counts, runs.runs
-    if runs.classes == 2:
-        return disagreement_interval(*rule(counts[:, 1], m, level, runs.people))
-    ends = rule(counts, m, level, runs.people * runs.classes)
-    return normalized_interval(*ends, counts / m)
+    return _intervals(runs.counts, runs.runs, runs.people, level, lasting=lasting)
+
+
+def _intervals(
+    counts: Ints, m: int, people: int, level: float, *, lasting: bool
+) -> tuple[Floats, Floats]:
+    """Intervals from counts of m runs, wide enough for so many people at once."""
+    rule, classes = lasting_interval if lasting else binomial_interval, counts.shape[1]
+    if classes == 2:
+        return disagreement_interval(*rule(counts[:, 1], m, level, people))
+    return normalized_interval(*rule(counts, m, level, people * classes), counts / m)
+
+
+def _errors(counts: Ints, m: int, people: int, level: float) -> tuple[float, float]:
+    r"""How far off estimates of m runs may be at most, by exact intervals and by the paper's.
+
+    Of two classes whatever the runs decide. Of K > 2, as far as an exact interval reaches for
+    these counts; and as the disagreement is :math:`K^2/(4(K-1))` times the mean of those of
+    "class or not", the paper's bound for all people and classes, so many times.
+    """
+    classes = counts.shape[1]
+    if classes == 2:
+        return exact_error(m, people, level), paper_error(m, people, level)
+    low, high = _intervals(counts, m, people, level, lasting=False)
+    estimate = normalized(counts, m)
+    scale = classes**2 / (4 * (classes - 1))
+    return (
+        float(np.maximum(estimate - low, high - estimate).max()),
+        scale * paper_error(m, people * classes, level),
+    )
 
 
 def worst_error(runs: Runs, level: float) -> float:
@@ -167,8 +191,7 @@ def measured_errors(runs: Runs, level: float) -> tuple[MeasuredError, ...]:
             continue
         counts = runs.counts_by_block[some].sum(axis=0, dtype=np.int64)
         gaps = np.abs(normalized(counts, m) - normalized(runs.counts - counts, rest))
-        exact = exact_error(m, runs.people, level)
-        paper = paper_error(m, runs.people, level)
+        exact, paper = _errors(counts, m, runs.people, level)
         rows.append(MeasuredError(m, float(gaps.mean()), float(gaps.max()), exact, paper))
     return tuple(rows)
 
@@ -189,15 +212,12 @@ def at_levels(runs: Runs) -> tuple[AtLevel, ...]:
 
 def bounds(runs: Runs, level: float, *, lasting: bool) -> dict[str, float]:
     """What so many runs can tell of a person, and what they cannot."""
-    m, none = runs.runs, np.zeros(1, dtype=np.int64)
-    rule = lasting_interval if lasting else binomial_interval
-    blind = disagreement_interval(*rule(none, m, level, runs.people))[1]
-    return {
-        "one": exact_error(m, 1, level),
-        "all": exact_error(m, runs.people, level),
-        "paper": paper_error(m, runs.people, level),
-        "blind": float(blind[0]),
-    }
+    m, agreeing = runs.runs, np.zeros((1, runs.classes), dtype=np.int64)
+    agreeing[0, 0] = m
+    _, blind = _intervals(agreeing, m, runs.people, level, lasting=lasting)
+    exact, paper = _errors(runs.counts, m, runs.people, level)
+    one, _ = _errors(runs.counts, m, 1, level)
+    return {"one": one, "all": exact, "paper": paper, "blind": float(blind[0])}
 
 
 def notes(runs: Runs, asked: Asked, groups: Mapping[str, Group]) -> tuple[str, ...]:
@@ -237,23 +257,25 @@ def notes(runs: Runs, asked: Asked, groups: Mapping[str, Group]) -> tuple[str, .
     return tuple(found)
 
 
-def _correct(runs: Runs, deployed: Array | None) -> Array | None:
+def _correct(runs: Runs, deployed: Ints | None) -> Array | None:
     """Whether the deployed decision, or else that of most runs, is right."""
     if runs.labels is None:
         return None
-    decided = runs.counts.argmax(axis=1) if deployed is None else np.asarray(deployed)
+    decided = runs.counts.argmax(axis=1) if deployed is None else deployed
     correct: Array = decided == runs.labels
     return correct
 
 
-def _checked_deployed(deployed: Array, runs: Runs) -> Ints:
+def checked_deployed(deployed: ArrayLike, people: int, classes: Sequence[Label]) -> Ints:
     """One decision of the deployed model for each person."""
-    whole = deployed.shape == (runs.people,) and deployed.dtype.kind in "iu"
-    if not (whole and deployed.min() >= 0 and deployed.max() < runs.classes):
+    given, most = np.asarray(deployed), len(classes) - 1
+    whole = given.shape == (people,) and given.dtype.kind in "biu"
+    if not (whole and given.min() >= 0 and given.max() <= most):
         raise DataError(
             "deployed",
-            f"{runs.people} numbers of classes, 0 to {runs.classes - 1}",
-            f"{deployed.dtype} of shape {deployed.shape}",
+            f"{people} numbers of classes, 0 to {most}",
+            f"{given.dtype} of shape {given.shape}" + ", others among them" * whole,
             "Give one decision for each person, classes numbered as in training.",
         )
-    return deployed
+    codes: Ints = given.astype(np.int64)
+    return codes

@@ -86,7 +86,7 @@ def checked_people(X: ArrayLike, d: int) -> Floats:
         raise DataError(
             "people",
             f"finite rows of {d} numbers, one for each person",
-            f"the shape {rows.shape}" + " with NaN or infinity" * (rows.ndim == 2),
+            f"the shape {rows.shape}" + " with NaN or infinity" * (not np.isfinite(rows).all()),
             "Give the people as they are given to predict.",
         )
     return rows

@@ -12,6 +12,7 @@ from veracal.multiplicity.engines.base import Engine, Kind, fingerprint
 from veracal.multiplicity.engines.streams import Seed, Streams
 
 _NUMBERS = 1 << 22  # that are looked at together
+_CLASSES = 1 << 16  # counts have a column for each, whether or not it occurs
 
 
 class StoredEngine(Engine):
@@ -89,7 +90,9 @@ def _check(values: Array, kind: str) -> None:
     if not (numbers and shaped and values.size):
         raise DataError(
             "predictions",
-            "numbers of shape (runs, people), or (runs, people, classes) of scores",
+            "whole numbers of shape (runs, people), of an integer type"
+            if kind == "decision"
+            else "numbers of shape (runs, people) or (runs, people, classes)",
             f"{values.dtype} of shape {values.shape}",
             "Store one row for each run and one column for each person.",
         )
@@ -103,4 +106,14 @@ def _number_of_classes(values: Array, kind: str) -> int:
     """Classes that the shape or the decisions ask for."""
     if values.ndim == 3:
         return max(2, int(values.shape[2]))
-    return max(2, int(values.max()) + 1) if kind == "decision" else 2
+    if kind != "decision":
+        return 2
+    found = max(2, int(values.max()) + 1)
+    if found > _CLASSES:
+        raise DataError(
+            "predictions",
+            f"numbers of classes, 0 to {_CLASSES - 1} at most",
+            f"{found - 1}",
+            "Number the classes from 0, without gaps.",
+        )
+    return found
