@@ -319,6 +319,15 @@ def test_predictions_that_are_none(run, arrays, message):
     assert code == 1 and message in err and not out and len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--accuracy-levels", "0.5"), ("--threshold", "0.3")]
+)
+def test_what_predictions_cannot_be_asked_is_wrong_usage(run, option, value):
+    np.savez("runs.npz", decisions=D)
+    code, out, err = run("audit", "--predictions", "runs.npz", option, value)
+    assert code == 2 and "Expected" in err and "Traceback" not in err and not out
+
+
 def test_constant_predictions_and_lonely_groups_are_stated(run):
     np.savez(
         "runs.npz",
@@ -349,6 +358,9 @@ def test_constant_predictions_and_lonely_groups_are_stated(run):
         (["audit", "digits", "--predictions", "a.npz"], 2, "DATA"),
         (["audit", "--predictions", "a.npz", "--epsilon", "1"], 2, "--epsilon"),
         (["audit", "--predictions", "a.npz", "--runs", "9"], 2, "--runs"),
+        (["audit", "--predictions", "a.npz", "--norm", "9"], 2, "--norm"),
+        (["audit", "--predictions", "a.npz", "--random-state", "9"], 2, "--random-state"),
+        ([*AUDIT[:-1], "²", "--epsilon", "1"], 2, "--runs"),
         ([*AUDIT, "--epsilon", "1", "--groups", "age"], 1, "attributes of the people"),
         ([*AUDIT, "--epsilon", "1", "--map", "mean area", "nix"], 1, "'nix'"),
         ([*AUDIT, "--epsilon", "1", "--map", "mean area", "mean area"], 2, "two different"),

@@ -50,7 +50,7 @@ def question(*, runs: str, **asked: Any) -> Question:
     """What is asked, or which option cannot be meant."""
     number: Any = runs.strip().replace(",", "")
     if number != "auto":
-        if not number.lstrip("-").isdigit():
+        if not number.removeprefix("-").isdecimal():
             raise typer.BadParameter(
                 f"expected auto, or a number of runs, got {runs!r}.", param_hint="--runs"
             )
@@ -187,6 +187,8 @@ def _guarded(how: AuditRun, epsilons: Sequence[float]) -> Iterator[None]:
             "from there, and counts none twice."
             if kept
             else "Nothing was kept; with --keep FILE an audit goes on where it broke off."
+            if how.keep is None
+            else "No run was kept yet: the same command begins anew."
         )
         _show.status(f"Stopped; nothing half-written is left. {said}")
         raise typer.Exit(1) from None

@@ -7,6 +7,7 @@ import typer
 
 from veracal.cli import _fitting, _show
 from veracal.cli._variadic import several
+from veracal.errors import VeracalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,6 +159,12 @@ def audit(
             "--jobs": jobs,
             "--backend": backend,
             "--address": address,
+            "--random-state": random_state,
+            "--target": target,
+            "--delta": delta,
+            "--test": test,
+            "--seed": seed,
+            "--norm": norm,
         }
         found = _of_predictions(predictions, others, asked)
     else:
@@ -188,7 +195,12 @@ def _of_predictions(path: Path, others: "Mapping[str, object]", asked: "Question
                 "is of runs that are made here; leave it out, or leave out --predictions.",
                 param_hint=option,
             )
-    return _audit_predictions.audited(path, asked)
+    try:
+        return _audit_predictions.audited(path, asked)
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _told(found: "Audited", out: Path | None, *, force: bool, json: bool) -> None:

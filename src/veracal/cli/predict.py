@@ -77,7 +77,8 @@ def predict(
         _check_shares(level, review_above, abstain_above)
         asked = _luck.Asked(level, review_above, abstain_above)
     elif (review_above, abstain_above) != (None, None):
-        raise typer.BadParameter("It needs --arbitrariness.", param_hint="--review-above")
+        needy = "--abstain-above" if review_above is None else "--review-above"
+        raise typer.BadParameter("It needs --arbitrariness.", param_hint=needy)
 
     if out is not None:
         _predicting.check_out(out, model, data, force=force)
