@@ -68,7 +68,9 @@ demo: $(CORE)
 	$(say) 'What was charged, and that nothing of it was changed'
 	@$(BIN)/veracal ledger show $(DEMO)/model.ledger
 	@$(BIN)/veracal ledger verify $(DEMO)/model.ledger
-	$(say) 'The report: $(DEMO)/model/report.html'
+	$(say) 'How much of each decision is the luck of the noise: 200 models, told to whoever holds the records'
+	@$(BIN)/veracal audit breast-cancer --epsilon 1 4 --runs 200 --out $(DEMO)/audit
+	$(say) 'The report: $(DEMO)/model/report.html; the audit: $(DEMO)/audit/audit.html'
 
 # One thread per worker: two workers on two cores are faster alone than crowded.
 test: $(ALL)

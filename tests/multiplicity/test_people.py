@@ -104,6 +104,13 @@ def test_intervals_of_a_mean_hold_in_both_corners(share):
     assert covered / 500 >= 0.95 > 0.9 > left_out_only / 500  # what is close, and wrong
 
 
+def test_a_group_about_which_all_runs_agree_may_still_be_arbitrary():
+    decisions = np.column_stack([np.ones((50, 2), int), drawn(RNG, 50, 2)])
+    groups = {"a": np.arange(4) < 2, "b": np.arange(4) >= 2}
+    found = means.ratio_over_groups(counted(decisions), groups)
+    assert found.value == found.low == 0.0 and 0.05 < found.high <= 1.0
+
+
 def test_two_runs_have_a_mean_and_no_interval():
     found = means.mean_over_people(counted(np.array([[0, 1], [1, 1]])))
     assert found.value == pytest.approx(1.0) and found.low is None

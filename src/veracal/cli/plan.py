@@ -81,7 +81,9 @@ def train(
 
 @app.command(epilog="Example:  veracal plan audit --people 369 --error 0.08")
 def audit(
-    people: Annotated[int, typer.Option(help="Of whom all estimates hold together.")] = 1,
+    people: Annotated[
+        int, typer.Option(help="Of whom all estimates hold together; of two classes.")
+    ] = 1,
     error: Annotated[
         float | None, typer.Option(help="How far any disagreement may be off: 0.1.")
     ] = None,

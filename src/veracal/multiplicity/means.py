@@ -150,16 +150,19 @@ def ratio_over_groups(
     """Smallest mean of a group divided by the largest; 1 where all are zero.
 
     The interval is made of those of all ratios of two groups, as that of a gap; where all are
-    zero, nothing is known of it.
+    zero, nothing is known of it, and where one is, it may be what so many runs do not show.
     """
-    found = _of_groups(runs, groups, measure).compared(_ratio)
+    each = _of_groups(runs, groups, measure)
+    found = each.compared(_ratio)
     value, reach = float(found.values.min()), found.reach(level, len(found.values))
     if reach is None:
         return Estimate(value, None, None, level, runs.runs)
     low = max(float((found.values - reach).min()), 0.0)
     low = 0.0 if _all_alike(runs, groups) else low
-    high = min(float((found.values + reach).min()), 1.0)
-    return Estimate(value, min(low, value), max(high, value), level, runs.runs)
+    high = float((found.values + reach).min())
+    if not value:  # a group about which all runs agree, which may still be arbitrary
+        high = max(high, _hidden(runs.runs, level) / float(each.values.max()))
+    return Estimate(value, min(low, value), min(max(high, value), 1.0), level, runs.runs)
 
 
 def left_out(figures: Figures, by_block: Ints, sizes: Ints) -> LeftOut:
