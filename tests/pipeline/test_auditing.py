@@ -80,9 +80,14 @@ def test_the_model_in_use_decides_at_the_threshold(config):
     model = PrivateClassifier.of(fitted, schema=records.schema)
     X = records.test.X
     shares = model.predict_proba(X)[:, 1]
-    assert (Deployed(model).predict(X) == model.predict(X)).all()
+    names = tuple(model.classes_.tolist())
+    for classes in (names, names[::-1]):  # declared in either order
+        assert (Deployed(model, classes).predict(X) == model.predict(X)).all()
+        found = Deployed(model, classes, 0.3).predict(X) == classes[1]
+        place = names.index(classes[1])
+        np.testing.assert_array_equal(found, model.predict_proba(X)[:, place] > 0.3)
     for threshold in (0.1, 0.9):
-        second = Deployed(model, threshold).predict(X) == model.classes_[1]
+        second = Deployed(model, names, threshold).predict(X) == model.classes_[1]
         np.testing.assert_array_equal(second, shares > threshold)
 
 

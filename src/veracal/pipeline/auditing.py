@@ -5,11 +5,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from veracal._types import Array
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.fitters import MapFitter
 from veracal.data import Dataset, Schema, split
+from veracal.data.labels import Label
 from veracal.errors import DataError
 from veracal.multiplicity import Audit, Question, audit
 from veracal.pipeline.config import Config
@@ -63,19 +66,23 @@ class Deployed:
     Attributes
     ----------
     classifier : PrivateClassifier
+    classes : tuple of str or int
+        As they are declared, which need not be the order of the classifier.
     threshold : float or None
     """
 
     classifier: PrivateClassifier
+    classes: tuple[Label, ...]
     threshold: float | None = None
 
     def predict(self, X: Array) -> Array:
-        """Decisions: the likeliest class, or the second of two above the threshold."""
+        """Decisions: the likeliest class, or the second declared one above the threshold."""
         found: Array = self.classifier.predict(X)
         if self.threshold is None:
             return found
-        second = self.classifier.predict_proba(X)[:, 1] > self.threshold
-        decided: Array = self.classifier.classes_[second.astype(int)]
+        place = self.classifier.classes_.tolist().index(self.classes[1])
+        second = self.classifier.predict_proba(X)[:, place] > self.threshold
+        decided: Array = np.array(self.classes)[second.astype(int)]
         return decided
 
 
@@ -127,7 +134,9 @@ def audit_config(
                 records.train,
                 people,
                 **asdict(question),
-                deployed=None if against is None else Deployed(against, question.threshold),
+                deployed=None
+                if against is None
+                else Deployed(against, records.train.classes, question.threshold),
                 plane=chosen.plane,
                 recalibrate=chosen.recalibrate,
                 calibration=calibration,
