@@ -27,6 +27,7 @@ from veracal.report.results import Measured, Results
 NAME = "report"
 LARGEST = 2_000_000
 PAGE = "veracal.report.page"
+PARTS = ("report.html.j2", "parts.html.j2")  # a template, and what it is made of
 FEW = 12  # names on one page
 HARMLESS = [f"n{i}" for i in range(FEW)]
 EPSILON, DELTA = 1.00001, 0.00017544  # to the nearest, both would be printed too low
@@ -47,10 +48,11 @@ def changed(*changes: tuple[str, str]) -> Callable[[], jinja2.Environment]:
 
 def _changed(changes: tuple[tuple[str, str], ...]) -> jinja2.Environment:
     made = TEMPLATES()
-    source = made.loader.get_source(made, "report.html.j2")[0]
+    sources = {name: made.loader.get_source(made, name)[0] for name in PARTS}
     for old, new in changes:
-        source = swapped(source, old, new)
-    made.loader = jinja2.DictLoader({"report.html.j2": source})
+        place = next((name for name in PARTS if old in sources[name]), PARTS[0])
+        sources[place] = swapped(sources[place], old, new)
+    made.loader = jinja2.DictLoader(sources)
     return made
 
 
@@ -118,7 +120,7 @@ MUTANTS: dict[str, Patches] = {
     "charts as plain JSON": {ENVIRONMENT: raw_json},
     "an attribute without quotes": {
         ENVIRONMENT: changed(
-            ('data-title="{{ results.name }}: {{ title }}"', "data-title={{ results.name }}")
+            ('data-title="{{ title_of }}: {{ title }}"', "data-title={{ title_of }}")
         )
     },
     "characters that mislead": {f"{PAGE}.visible": lambda text, keep="": text},
