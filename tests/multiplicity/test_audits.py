@@ -136,6 +136,15 @@ def test_the_same_seed_repeats_an_audit_and_none_does_not():
     assert fresh[0] != fresh[1]
 
 
+def test_the_threshold_that_nobody_named_is_a_half(tmp_path):
+    keep = tmp_path / "runs.npz"
+    audit_engine(Coins([0.3, 0.6]), None, Question(20), keep=keep)
+    again = audit_engine(Coins([0.3, 0.6]), None, Question(20, threshold=0.5), keep=keep)
+    assert again.resumed == 20
+    with pytest.raises(DataError, match="another threshold"):
+        audit_engine(Coins([0.3, 0.6]), None, Question(20, threshold=0.4), keep=keep)
+
+
 def test_constant_decisions_are_no_proof_and_that_is_told():
     found = audit_predictions(np.zeros((40, 5), int))
     assert found.mean.value == 0.0 and len(found.review) == 0

@@ -209,7 +209,7 @@ def _about(
 ) -> dict[str, Any]:
     """Settings without which counts of another process mean something else."""
     return {
-        "threshold": asked.threshold,
+        "threshold": 0.5 if asked.threshold is None else asked.threshold,
         "accuracy_levels": list(asked.accuracy_levels),
         "labels": None if labels is None else fingerprint(labels),
         "recalibrating": None
