@@ -359,6 +359,8 @@ def test_constant_predictions_and_lonely_groups_are_stated(run):
         (["audit", "--predictions", "a.npz", "--epsilon", "1"], 2, "--epsilon"),
         (["audit", "--predictions", "a.npz", "--runs", "9"], 2, "--runs"),
         (["audit", "--predictions", "a.npz", "--norm", "9"], 2, "--norm"),
+        (["audit", "--predictions", "a.npz", "--varied", "noise"], 2, "--varied"),
+        (["audit", "--predictions", "a.npz", "--most", "9"], 2, "--most"),
         (["audit", "--predictions", "a.npz", "--random-state", "9"], 2, "--random-state"),
         ([*AUDIT[:-1], "²", "--epsilon", "1"], 2, "--runs"),
         ([*AUDIT, "--epsilon", "1", "--groups", "age"], 1, "attributes of the people"),

@@ -4,18 +4,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click.core import ParameterSource
 
 from veracal.cli import _fitting, _show
 from veracal.cli._variadic import several
 from veracal.errors import VeracalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from veracal.multiplicity import Question
     from veracal.report.audited import Audited
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+# What can be asked of runs that somebody else made.
+_OF_PREDICTIONS = {
+    "predictions", "level", "groups", "threshold", "accuracy_levels", "review_above",
+    "out", "force", "release", "json",
+}  # fmt: skip
 
 
 @app.command(
@@ -25,6 +30,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
     "veracal predict MODEL DATA --arbitrariness",
 )
 def audit(
+    context: typer.Context,
     data: Annotated[
         str | None,
         typer.Argument(
@@ -133,7 +139,6 @@ def audit(
 
     if release:
         _auditing.refuse_release()
-    given = {"DATA": data, "--epsilon": epsilon, "--model": model, "--config": config}
     asked = _auditing.question(
         runs=runs,
         error=error,
@@ -148,25 +153,7 @@ def audit(
     if out is not None:
         _auditing.check_out(out, force=force)
     if predictions is not None:
-        others = {
-            **given,
-            "--runs": None if runs == "auto" else runs,
-            "--against": against,
-            "--map": plane,
-            "--recalibrate": recalibrate,
-            "--keep": keep,
-            "--schema": schema,
-            "--jobs": jobs,
-            "--backend": backend,
-            "--address": address,
-            "--random-state": random_state,
-            "--target": target,
-            "--delta": delta,
-            "--test": test,
-            "--seed": seed,
-            "--norm": norm,
-        }
-        found = _of_predictions(predictions, others, asked)
+        found = _of_predictions(context, predictions, asked)
     else:
         typed = {
             "--schema": None if schema is None else str(schema),
@@ -185,15 +172,17 @@ def audit(
     _told(found, out, force=force, json=json)
 
 
-def _of_predictions(path: Path, others: "Mapping[str, object]", asked: "Question") -> "Audited":
-    """Audit runs that somebody made, if nothing else is asked for."""
+def _of_predictions(context: typer.Context, path: Path, asked: "Question") -> "Audited":
+    """Audit runs that somebody made, if nothing is asked that only runs made here can tell."""
     from veracal.cli import _audit_predictions
 
-    for option, value in others.items():
-        if value is not None:
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in _OF_PREDICTIONS:
             raise typer.BadParameter(
                 "is of runs that are made here; leave it out, or leave out --predictions.",
-                param_hint=option,
+                param_hint=name.upper() if name == "data" else parameter.opts[0],
             )
     try:
         return _audit_predictions.audited(path, asked)
