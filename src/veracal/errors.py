@@ -55,6 +55,26 @@ class AnswerError(VeracalError):
     """An answer was paid for and could not be computed; asking again does not help."""
 
 
+class SilentError(VeracalError):
+    """A source did not answer, or of several sources too few did.
+
+    Parameters
+    ----------
+    problem : str
+        Full sentences, which tell nothing about records.
+    silences : tuple of (str or None)
+        Of several sources, in their order, why each of them was silent; None for one that
+        answered.
+    """
+
+    def __init__(self, problem: str, silences: "tuple[str | None, ...]" = ()) -> None:
+        super().__init__(problem, silences)
+        self.problem, self.silences = problem, silences
+
+    def __str__(self) -> str:
+        return self.problem
+
+
 class LedgerError(VeracalError):
     """A ledger is damaged, or cannot be used where it is.
 

@@ -10,9 +10,10 @@ import pytest
 from veracal.data import Scores
 from veracal.privacy.answers.holder import Holder
 from veracal.privacy.answers.noise import add_discrete_laplace
+from veracal.privacy.answers.pools import Pool
 from veracal.privacy.answers.queries import laplace_event
 from veracal.privacy.answers.score_queries import Brier, Correct, Count
-from veracal.privacy.answers.sources import Pool, Public, Release
+from veracal.privacy.answers.sources import Public, Release
 from veracal.privacy.answers.sums import BinnedSum
 from veracal.privacy.budget import Budget
 from veracal.privacy.ledger.book import open_ledger

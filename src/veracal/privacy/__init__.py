@@ -2,6 +2,7 @@
 
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.holder import Holder
+from veracal.privacy.answers.pools import Pool, PooledRelease
 from veracal.privacy.answers.queries import NotASum, Query, gaussian_event, laplace_event
 from veracal.privacy.answers.score_queries import (
     Brier,
@@ -9,7 +10,7 @@ from veracal.privacy.answers.score_queries import (
     Count,
     NegativeLogLikelihood,
 )
-from veracal.privacy.answers.sources import GaussianSource, Pool, Public, Release, Source
+from veracal.privacy.answers.sources import GaussianSource, Public, Release, Source
 from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 from veracal.privacy.budget import Budget, Relation, Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
@@ -108,6 +109,7 @@ __all__ = [
     "Poisson",
     "PoissonGaussian",
     "Pool",
+    "PooledRelease",
     "Public",
     "Pure",
     "Query",

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from veracal.data import Scores
-from veracal.errors import BudgetError, ConflictError
+from veracal.errors import BudgetError, ConflictError, SilentError
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.holder import Holder
+from veracal.privacy.answers.pools import Pool
 from veracal.privacy.answers.score_queries import Brier, Correct, Count
-from veracal.privacy.answers.sources import Pool, Public, Release, Source
+from veracal.privacy.answers.sources import Public, Release, Source
 from veracal.privacy.answers.sums import BinnedSum
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Parallel
@@ -99,7 +100,7 @@ def test_a_pool_refuses_answers_to_something_else(scores):
         def answer(self, query, *, micro_epsilon, request=None):
             return Release("x", (1, 2), Grid(3), 0.0, 0, None, private=False)
 
-    with pytest.raises(ValueError, match="entries"):
+    with pytest.raises(SilentError, match="another question"):
         Pool([Public(scores), Liar()]).answer(Count(), micro_epsilon=1)
 
 

@@ -1,11 +1,13 @@
 """What questions cost together, and what their answers promise together."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from veracal import _checks
 from veracal.calibration.paid import Paid
+from veracal.errors import BudgetError, SilentError
 from veracal.privacy import (
     Composed,
     Event,
@@ -13,18 +15,28 @@ from veracal.privacy import (
     Item,
     Parallel,
     Pool,
+    PooledRelease,
     Query,
     Relation,
     Release,
+    Repeated,
     Source,
     Statement,
     Unit,
     laplace_event,
+    pure_epsilon,
     statement,
 )
+from veracal.privacy.answers.pools import Path, check_enough
 from veracal.privacy.costs.pure import micro
 
 _ONCE = "all sources together, if nobody has records at two; whoever has pays at each"
+_OFTEN = (
+    "all {n} sources together, if nobody has records at more than {times} of them; whoever has "
+    "pays at each"
+)
+_MOVING = "a record replaced inside its source; one that moves to another source costs at both"
+_TOO_POOR = "it cannot pay for everything that will be asked"
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,9 @@ def afford(
 ) -> None:
     """Refuse questions that a source cannot pay for to the last, before the first is charged.
 
+    Of a pool that needs only some of its sources enough must be able to; an
+    :class:`~veracal.calibration.private.inquiry.Inquiry` then leaves out the others.
+
     What was charged before, under this id if there is one, counts as paid: it may be this very
     fit, which broke off. Between this and the charges others may spend what is left; the
     charges decide.
@@ -110,13 +125,48 @@ def afford(
     request : str, optional
         Id of the whole.
     """
-    for one in source.sources if isinstance(source, Pool) else (source,):
-        if isinstance(one, Pool):
-            afford(one, items, request)
-        elif isinstance(one, Holder):
-            budget = one.ledger.budget
-            costs = items(budget.relation, budget.unit, one.part)
-            one.require(one.unpaid(costs, request=request))
+    unaffordable(source, items, request)
+
+
+def unaffordable(
+    source: Any,
+    items: Callable[[Relation, Unit, str | None], Iterable[Item]],
+    request: str | None = None,
+) -> dict[Path, str]:
+    """Which sources of a pool cannot pay for everything, and may be left out.
+
+    Raises
+    ------
+    BudgetError
+        If one cannot that may not be left out.
+    SilentError
+        If too few of a pool can.
+    """
+    if isinstance(source, Holder):
+        budget = source.ledger.budget
+        costs = items(budget.relation, budget.unit, source.part)
+        source.require(source.unpaid(costs, request=request))
+    return _poor(source, items, request) if isinstance(source, Pool) else {}
+
+
+def _poor(
+    pool: Pool,
+    items: Callable[[Relation, Unit, str | None], Iterable[Item]],
+    request: str | None,
+) -> dict[Path, str]:
+    """The same of a pool."""
+    found, why = dict[Path, str](), list[str | None]()
+    for i, one in enumerate(pool.sources):
+        why.append(None)
+        try:
+            inside = unaffordable(one, items, request)
+            found |= {(i, *path): reason for path, reason in inside.items()}
+        except (BudgetError, SilentError):
+            if pool.least is None:
+                raise
+            found[i,] = why[i] = _TOO_POOR
+    check_enough(why, pool.least)
+    return found
 
 
 def named(request: str | None, what: object) -> str | None:
@@ -138,19 +188,73 @@ def planned(
 
 
 def stated(
-    releases: Sequence[Release], unit: Unit, *, covers: str, delta: float = 0.0
+    releases: Sequence[Release],
+    unit: Unit,
+    *,
+    covers: str,
+    delta: float = 0.0,
+    at_sources: int = 1,
 ) -> Statement | None:
-    """What all answers promise together; None where nothing protects them.
+    r"""What all answers promise together; None where nothing protects them.
 
-    The answers of a pool are composed for each of its sources, and the worst of them counts.
+    The answers of a pool are composed for each of its sources, with everything it was asked
+    for, and the worst of them counts.
+
+    Parameters
+    ----------
+    releases : sequence of Release
+    unit : Unit
+    covers : str
+        What the answers are about, in words.
+    delta : float
+    at_sources : int
+        At how many sources of a pool one unit has records, at most. It pays at each of them.
+
+    Guarantees
+    ----------
+    With m sources for a unit and pure costs, the m largest are added, and no m sources cost
+    more. With a delta, one event is composed m times that holds every mechanism as often as any
+    source was asked for it: it costs no less than any source, so m times no less than any m.
     """
+    _checks.whole(at_sources=at_sources)
     if not all(release.private for release in releases):
         return None
-    columns = zip(*(_parts(release) for release in releases), strict=True)
-    every = tuple(composed(column) for column in columns)
-    event = every[0] if len(every) == 1 else Parallel(every)
-    told = (covers,) if len(every) == 1 else (covers, _ONCE)
+    columns = _columns(releases)
+    times = min(int(at_sources), len(columns))
+    event = _worst(columns) if times == 1 else _of(columns, times, delta, unit)
+    told = [covers]
+    if len(columns) > 1:
+        told.append(_ONCE if times == 1 else _OFTEN.format(times=times, n=len(columns)))
+        told += [_MOVING] if event.relation == "replace-one" else []
     return statement(event, delta, unit, covers=told)
+
+
+def _columns(releases: Sequence[Release]) -> list[Event]:
+    """What each source was asked for, all of it composed."""
+    columns = dict[Path, list[Event]]()
+    for release in releases:
+        for path, event in _parts(release).items():
+            columns.setdefault(path, []).append(event)
+    return [composed(events) for events in columns.values()]
+
+
+def _worst(columns: Sequence[Event]) -> Event:
+    """What the worst source costs; many are alike, and counted once."""
+    every = tuple(dict.fromkeys(columns))
+    return every[0] if len(every) == 1 else Parallel(every)
+
+
+def _of(columns: Sequence[Event], times: int, delta: float, unit: Unit) -> Event:
+    """What is paid at several sources, at most."""
+    costs = {event: pure_epsilon(event, unit) for event in set(columns)}
+    known = {event: cost for event, cost in costs.items() if cost is not None}
+    if delta == 0 and len(known) == len(costs):
+        ordered = sorted(columns, key=lambda event: known[event], reverse=True)
+        return Composed(tuple(ordered[:times]))
+    most = Counter[Event]()
+    for event in costs:
+        most |= Counter(event.events if isinstance(event, Composed) else (event,))
+    return Composed(tuple(Repeated(event, n * times) for event, n in most.items()))
 
 
 def unit_of(source: Any) -> Unit:
@@ -165,9 +269,11 @@ def unit_of(source: Any) -> Unit:
     return Unit()
 
 
-def _parts(release: Release) -> tuple[Event, ...]:
-    """What each source of a pool charged, or the one source."""
-    if isinstance(release.event, Parallel):
-        return release.event.events
+def _parts(release: Release) -> Mapping[Path, Event]:
+    """What each source of a pool was asked for, or the one source."""
+    if isinstance(release, PooledRelease):
+        return release.asked
     assert release.event is not None
-    return (release.event,)
+    if isinstance(release.event, Parallel):
+        return {(i,): event for i, event in enumerate(release.event.events)}
+    return {(): release.event}

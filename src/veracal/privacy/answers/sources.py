@@ -4,8 +4,6 @@ Whatever recalibrates or measures privately is written against :class:`Source` a
 whether the records lie here, lie elsewhere or are spread over many places.
 """
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +13,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.noise import discrete_gaussian_reach, discrete_laplace_reach
-from veracal.privacy.answers.queries import NotASum, Query, Records
+from veracal.privacy.answers.queries import Query, Records
 from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, Parallel
 
@@ -198,95 +196,3 @@ class Public:
         """The answer without noise."""
         units = tuple(int(k) for k in query.evaluate(self.records))
         return Release(query.name, units, query.grid, 0.0, 0, None, private=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    r"""Several sources that answer as one, by the sum of their answers.
-
-    Each source adds its own noise and charges its own ledger the full ``micro_epsilon``.
-
-    Parameters
-    ----------
-    sources : iterable of Source
-
-    Guarantees
-    ----------
-    If no unit has records at two sources, each unit pays ``micro_epsilon`` once. One with
-    records at several pays at each of them. Replacing a record means replacing it inside its
-    source; moving one from source to source costs both. A source that refuses ends the
-    answer; what others were charged stays charged, and asking again repeats their answers.
-    """
-
-    sources: Iterable[Source]
-
-    def __post_init__(self) -> None:
-        sources = tuple(self.sources)
-        if not sources or len({id(source) for source in sources}) < len(sources):
-            raise ValueError(f"Expected different sources, at least one, got {sources!r}.")
-        object.__setattr__(self, "sources", sources)
-
-    def answer(
-        self, query: Query, *, micro_epsilon: int, request: str | None = None
-    ) -> Release:
-        """Ask every source, and add."""
-        _check_sum(query)
-        answers = [
-            source.answer(query, micro_epsilon=micro_epsilon, request=_numbered(request, i))
-            for i, source in enumerate(self.sources)
-        ]
-        return _added(query, answers, max(a.micro_epsilon or 0 for a in answers))
-
-    def answer_gaussian(
-        self, query: Query, *, noise_multiplier: float, request: str | None = None
-    ) -> Release:
-        """Ask every source for Gaussian noise, and add."""
-        _check_sum(query)
-        able = [source for source in self.sources if isinstance(source, GaussianSource)]
-        if len(able) < len(list(self.sources)):
-            raise ValueError(
-                "Expected sources that all answer with Gaussian noise, got one that does not. "
-                "Ask for Laplace noise, or leave it out."
-            )
-        answers = [
-            source.answer_gaussian(
-                query, noise_multiplier=noise_multiplier, request=_numbered(request, i)
-            )
-            for i, source in enumerate(able)
-        ]
-        private = any(a.private for a in answers)
-        return _added(query, answers, None if private else 0)
-
-
-def _numbered(request: str | None, i: int) -> str | None:
-    """Id of the request to one source of several."""
-    return None if request is None else f"{request}/{i}"
-
-
-def _check_sum(query: Query) -> None:
-    """Refuse a question whose answers do not add up, before anybody is charged."""
-    if isinstance(query, NotASum):
-        raise ValueError(
-            f"Expected a sum over records, got {query.name!r}: answers of several sources to "
-            "it do not add up. Ask each source by itself, or ask for sums."
-        )
-
-
-def _added(query: Query, answers: Sequence[Release], micro_epsilon: int | None) -> Release:
-    """The sum of several answers, with what each of them cost."""
-    for found in answers:
-        if (found.grid, len(found.units)) != (query.grid, query.entries):
-            raise ValueError(
-                f"Expected {query.entries} entries on {query.grid} from every source, got "
-                f"{len(found.units)} on {found.grid}."
-            )
-    events = tuple(a.event for a in answers if a.event is not None)
-    return Release(
-        query.name,
-        tuple(sum(entry) for entry in zip(*(a.units for a in answers), strict=True)),
-        query.grid,
-        math.hypot(*(a.noise_std for a in answers)),
-        micro_epsilon,
-        Parallel(events) if events else None,
-        private=all(a.private for a in answers),
-    )

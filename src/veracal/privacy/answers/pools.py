@@ -1,0 +1,375 @@
+"""Several sources that answer as one, though some may be silent."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from veracal import _checks
+from veracal._types import Frozen
+from veracal.errors import AnswerError, BudgetError, LedgerError, SilentError
+from veracal.privacy.answers.judging import Wanted, judge
+from veracal.privacy.answers.queries import NotASum, Query
+from veracal.privacy.answers.sources import GaussianSource, Release, Source
+from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, Parallel
+
+Path = tuple[int, ...]  # to a source: its number in the pool, then in the pool inside, ...
+
+
+class _NoReleaseError(Exception):
+    """Something else came than an answer."""
+
+
+_SILENT: tuple[tuple[type[Exception], str], ...] = (
+    (BudgetError, "its budget does not allow the answer"),
+    (AnswerError, "it could not compute the answer"),
+    (SilentError, "it did not answer"),
+    (LedgerError, "its ledger cannot be used"),
+    (TimeoutError, "it did not answer in time"),
+    (OSError, "it could not be reached"),
+    (_NoReleaseError, "its answer is nonsense: it is no release"),
+)
+_NAMED = 5  # silent sources that an error tells one by one
+
+
+@dataclass(frozen=True)
+class PooledRelease(Release):
+    """The sum of the answers of several sources.
+
+    The fields of :class:`Release` are about those that answered: their sum, its noise.
+
+    Attributes
+    ----------
+    parts : tuple of (Release or None)
+        Their answers, in the order of the sources; None for one that was silent.
+    silences : tuple of (str or None)
+        Why each of them was silent; None for one that answered.
+    asked : mapping of path to Event
+        What each single source was asked for, and so may have charged whether or not it
+        answered. A path is the number of a source, followed by a number inside of it if that
+        is a pool. Who was not asked, or holds public records, is not in it.
+    """
+
+    parts: tuple[Release | None, ...] = field(default=(), repr=False)
+    silences: tuple[str | None, ...] = field(default=(), repr=False)
+    asked: Mapping[Path, Event] = field(default_factory=Frozen, repr=False)
+
+    def without(self, silent: Mapping[Path, str]) -> "PooledRelease":
+        """The same answer, added over fewer sources; what was asked of whom stays.
+
+        Guarantees
+        ----------
+        It is made of the parts alone, which were released: it costs nothing.
+        """
+        if not silent:
+            return self
+        within = _within(silent)
+        kept = [
+            None if part is None or (i,) in silent else _less(part, within.get(i, {}))
+            for i, part in enumerate(self.parts)
+        ]
+        why = tuple(silent.get((i,), reason) for i, reason in enumerate(self.silences))
+        if not any(part is not None for part in kept):
+            raise SilentError("Expected somebody to have answered, got nobody.", why)
+        return _sum(self, kept, why, self.asked)
+
+    def silent(self) -> dict[Path, str]:
+        """Who was silent and why, in pools inside of the pool, too."""
+        found = dict[Path, str]()
+        found |= {(i,): why for i, why in enumerate(self.silences) if why is not None}
+        for i, part in enumerate(self.parts):
+            if isinstance(part, PooledRelease):
+                found |= {(i, *path): why for path, why in part.silent().items()}
+        return found
+
+
+@runtime_checkable
+class Several(Source, Protocol):
+    """A source that is several, and tells what each of them answered."""
+
+    def round(
+        self,
+        wanted: Wanted,
+        *,
+        request: str | None = None,
+        silent: Mapping[Path, str] | None = None,
+    ) -> PooledRelease:
+        """Ask all but those that were silent before."""
+
+    def paths(self) -> list[Path]:
+        """Where each single source is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    r"""Several sources that answer as one, by the sum of their answers.
+
+    Each source adds its own noise and charges its own ledger the full ``micro_epsilon``.
+
+    Parameters
+    ----------
+    sources : iterable of Source
+        A pool may be one of them.
+    least : int, optional
+        How many must answer. The others may be *silent*: refuse for want of budget, fail, be
+        out of reach, or answer nonsense, which is left out, too. Without it all must answer,
+        and the first that does not ends the question.
+    most_records : int, optional
+        *Declared*: no source has more records. An answer farther out than so many records and
+        noise can bring it is nonsense. Without it only numbers that nobody can have are.
+
+    Guarantees
+    ----------
+    If no unit has records at two sources, each unit pays ``micro_epsilon`` once. One with
+    records at several pays at each of them. Replacing a record means replacing it inside its
+    source; moving one from source to source costs both. What a source was charged stays
+    charged, whether or not its answer is used, and asking again repeats its answer.
+
+    Whom to leave out is decided by released answers and public numbers alone
+    (:mod:`veracal.privacy.answers.judging`), so it costs nothing. An honest source is left out
+    with a probability below :math:`2^{-40}` for each answer.
+    """
+
+    sources: Iterable[Source]
+    least: int | None = None
+    most_records: int | None = None
+
+    def __post_init__(self) -> None:
+        sources = tuple(self.sources)
+        if not sources or len({id(source) for source in sources}) < len(sources):
+            raise ValueError(f"Expected different sources, at least one, got {sources!r}.")
+        object.__setattr__(self, "sources", sources)
+        if self.least is not None and self.least not in range(1, len(sources) + 1):
+            raise ValueError(
+                f"Expected least to be a number of sources from 1 to {len(sources)}, got "
+                f"least={self.least!r}."
+            )
+        if self.most_records is not None:
+            _checks.whole(most_records=self.most_records, least=0)
+
+    def answer(
+        self, query: Query, *, micro_epsilon: int, request: str | None = None
+    ) -> PooledRelease:
+        """Ask every source, and add."""
+        _checks.whole(micro_epsilon=micro_epsilon)
+        return self.round(Wanted(query, micro_epsilon=int(micro_epsilon)), request=request)
+
+    def answer_gaussian(
+        self, query: Query, *, noise_multiplier: float, request: str | None = None
+    ) -> PooledRelease:
+        """Ask every source for Gaussian noise, and add."""
+        _checks.positive(noise_multiplier=noise_multiplier)
+        return self.round(Wanted(query, noise_multiplier=noise_multiplier), request=request)
+
+    def round(
+        self,
+        wanted: Wanted,
+        *,
+        request: str | None = None,
+        silent: Mapping[Path, str] | None = None,
+    ) -> PooledRelease:
+        """Ask all sources but those that were silent before.
+
+        Parameters
+        ----------
+        wanted : Wanted
+        request : str, optional
+        silent : mapping of path to reason, optional
+            Who is not asked, and why; a path is the number of a source, followed by a number
+            inside of it if that is a pool.
+
+        Raises
+        ------
+        SilentError
+            If fewer than ``least`` answered.
+        """
+        self._check(wanted)
+        silent = silent or {}
+        within = _within(silent)
+        given: list[Release | Exception | str] = [
+            silent[i,]
+            if (i,) in silent
+            else self._one(wanted, source, _numbered(request, i), within.get(i, {}))
+            for i, source in enumerate(self.sources)
+        ]
+        return self._told(wanted, given, within)
+
+    def paths(self) -> list[Path]:
+        """Where each single source is."""
+        return [
+            (i, *path)
+            for i, source in enumerate(self.sources)
+            for path in (source.paths() if isinstance(source, Several) else [()])
+        ]
+
+    def _check(self, wanted: Wanted) -> None:
+        """Refuse what cannot be asked of several sources, before anybody is charged."""
+        check_sum(wanted.query)
+        gaussian = wanted.noise_multiplier is not None
+        if gaussian and not all(isinstance(one, GaussianSource) for one in self.sources):
+            raise ValueError(
+                "Expected sources that all answer with Gaussian noise, got one that does not. "
+                "Ask for Laplace noise, or leave it out."
+            )
+
+    def _one(
+        self,
+        wanted: Wanted,
+        source: Source,
+        request: str | None,
+        silent: Mapping[Path, str],
+    ) -> Release | Exception:
+        """The answer of one source, or with which error it was silent."""
+        try:
+            if isinstance(source, Several):
+                return source.round(wanted, request=request, silent=silent)
+            found: object = wanted.of(source, request)
+            return found if isinstance(found, Release) else _NoReleaseError()
+        except tuple(kind for kind, _ in _SILENT) as error:
+            if self.least is None:
+                raise
+            return error
+
+    def _told(
+        self,
+        wanted: Wanted,
+        given: Sequence[Release | Exception | str],
+        within: Mapping[int, Mapping[Path, str]],
+    ) -> PooledRelease:
+        """Leave out what is nonsense, see whether enough is left, and add."""
+        sources = tuple(self.sources)
+        parts = [one if isinstance(one, Release) else None for one in given]
+        why = [None if isinstance(one, Release) else _reason(one) for one in given]
+        answers = {
+            i: part
+            for i, part in enumerate(parts)
+            if part is not None and not isinstance(sources[i], Several)
+        }
+        for i, fault in judge(wanted, answers, sources, self.most_records).items():
+            parts[i], why[i] = None, f"its answer is nonsense: {fault}"
+        errors = [one for one in given if isinstance(one, Exception)]
+        check_enough(why, self.least, errors[0] if errors else None)
+        asked = dict[Path, Event]()
+        usual = _costliest(parts)
+        for i, (one, source) in enumerate(zip(given, sources, strict=True)):
+            if not isinstance(one, str):
+                asked |= _charged(wanted, source, parts[i], usual, i, within.get(i, {}))
+        return _sum(wanted, parts, tuple(why), Frozen(asked))
+
+
+def check_sum(query: Query) -> None:
+    """Refuse a question whose answers do not add up, before anybody is charged."""
+    if isinstance(query, NotASum):
+        raise ValueError(
+            f"Expected a sum over records, got {query.name!r}: answers of several sources to "
+            "it do not add up. Ask each source by itself, or ask for sums."
+        )
+
+
+def check_enough(
+    silences: Sequence[str | None], least: int | None, cause: Exception | None = None
+) -> None:
+    """Raise unless enough sources answered: ``least`` of them, or all."""
+    needed = len(silences) if least is None else least
+    silent = [(i, why) for i, why in enumerate(silences) if why is not None]
+    left = len(silences) - len(silent)
+    if left >= needed:
+        return
+    names = "; ".join(f"source {i}: {why}" for i, why in silent[:_NAMED])
+    more = "" if len(silent) <= _NAMED else f"; and {len(silent) - _NAMED} more"
+    raise SilentError(
+        f"Expected answers of at least {needed} of {len(silences)} sources, got {left} "
+        f"({names}{more}). What was charged stays charged. Ask again once they answer, or let "
+        "fewer do.",
+        tuple(silences),
+    ) from cause
+
+
+def _reason(one: Exception | str) -> str:
+    """Why a source was silent, in words that are the same for every record."""
+    if isinstance(one, str):
+        return one
+    return next(words for kind, words in _SILENT if isinstance(one, kind))
+
+
+def _numbered(request: str | None, i: int) -> str | None:
+    """Id of the request to one source of several."""
+    return None if request is None else f"{request}/{i}"
+
+
+def _within(silent: Mapping[Path, str]) -> dict[int, dict[Path, str]]:
+    """Who is silent inside of each source."""
+    found = dict[int, dict[Path, str]]()
+    for path, why in silent.items():
+        if len(path) > 1:
+            found.setdefault(path[0], {})[path[1:]] = why
+    return found
+
+
+def _costliest(parts: Iterable[Release | None]) -> Event | None:
+    """The event with the least noise among those that were answered, which costs most."""
+    events = {
+        event
+        for part in parts
+        if part is not None
+        for event in (part.asked.values() if isinstance(part, PooledRelease) else [part.event])
+    }
+    noises = [one for one in events if isinstance(one, DiscreteLaplace | DiscreteGaussian)]
+    return min(noises, key=lambda one: one.noise, default=None)
+
+
+def _charged(
+    wanted: Wanted,
+    source: Source,
+    part: Release | None,
+    usual: Event | None,
+    i: int,
+    silent: Mapping[Path, str],
+) -> dict[Path, Event]:
+    """What a source was asked for: as its answer says, or as others were."""
+    if isinstance(part, PooledRelease):
+        return {(i, *path): event for path, event in part.asked.items()}
+    if part is not None:
+        return {} if part.event is None else {(i,): part.event}
+    if isinstance(source, Pool):
+        within = _within(silent)
+        found = dict[Path, Event]()
+        for j, one in enumerate(source.sources):
+            if (j,) not in silent:
+                found |= _charged(wanted, one, None, usual, j, within.get(j, {}))
+        return {(i, *path): event for path, event in found.items()}
+    if isinstance(source, Several):
+        return {} if usual is None else {(i, *path): usual for path in source.paths()}
+    event = wanted.event_of(source) or usual
+    return {} if event is None else {(i,): event}
+
+
+def _less(part: Release, silent: Mapping[Path, str]) -> Release:
+    """An answer without some of those inside of it."""
+    return part.without(silent) if isinstance(part, PooledRelease) else part
+
+
+def _sum(
+    wanted: Wanted | PooledRelease,
+    parts: Sequence[Release | None],
+    silences: tuple[str | None, ...],
+    asked: Mapping[Path, Event],
+) -> PooledRelease:
+    """The sum of several answers, with what each of them cost."""
+    answers = [part for part in parts if part is not None]
+    events = tuple(a.event for a in answers if a.event is not None)
+    name = wanted.query if isinstance(wanted, PooledRelease) else wanted.query.name
+    costs = [a.micro_epsilon for a in answers]
+    pure = all(cost is not None for cost in costs)
+    return PooledRelease(
+        name,
+        tuple(sum(entry) for entry in zip(*(a.units for a in answers), strict=True)),
+        answers[0].grid,
+        math.hypot(*(a.noise_std for a in answers)),
+        max(cost or 0 for cost in costs) if pure else None,
+        Parallel(events) if events else None,
+        private=all(a.private for a in answers),
+        parts=tuple(parts),
+        silences=silences,
+        asked=asked,
+    )
