@@ -6,25 +6,31 @@ import pytest
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivateBinning
-from veracal.calibration.private.binning import accuracies_of
-from veracal.privacy import Public, micro_epsilon
+from veracal.calibration.private.binning import accuracies_of, shares_of
+from veracal.data import Scores
+from veracal.errors import BudgetError
+from veracal.privacy import Budget, Public, micro_epsilon
+
+FORMS = "correct-wrong", "correct-total"
 
 
-def test_exact_counts_give_the_accuracy_of_each_bin(rng):
+@pytest.mark.parametrize("form", FORMS)
+def test_exact_counts_give_the_accuracy_of_each_bin(form, rng):
     scores = miscalibrated(4_000, 3.0, rng)
-    found = PrivateBinning(epsilon=1.0, bins=10).fit(Public(scores))
+    found = PrivateBinning(epsilon=1.0, bins=10, form=form).fit(Public(scores))
     bins = np.clip(np.ceil(scores.confidence * 10) - 1, 0, 9)
     for b in range(10):
         right = scores.correct[bins == b]
         expected = right.mean() if len(right) else (b + 0.5) / 10
         assert found.map_.accuracies[b] == pytest.approx(expected)
     assert found.fallbacks_ == 5  # of two classes no confidence is below one half
-    assert not found.private_
+    assert not found.private_ and found.statement_ is None
 
 
-def test_every_kind_of_source_repairs(source_of, rng):
+@pytest.mark.parametrize("form", FORMS)
+def test_every_kind_of_source_repairs(source_of, form, rng):
     scores = miscalibrated(4_000, 3.0, rng)
-    found = PrivateBinning(epsilon=1.0).fit(source_of(scores))
+    found = PrivateBinning(epsilon=1.0, form=form).fit(source_of(scores))
     before, after = (
         abs(s.confidence.mean() - s.correct.mean()) for s in (scores, found.transform(scores))
     )
@@ -54,3 +60,80 @@ def test_no_noise_makes_a_number_that_is_none(rng):
             values = found.map_.accuracies
             assert ((values >= 0) & (values <= 1)).all()
             assert 0 <= found.fallbacks_ <= 15
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_the_form_of_the_paper_costs_the_same_and_has_twice_the_noise(holder, rng, relation):
+    scores = miscalibrated(300, 2.0, rng)
+    found = {}
+    for form in FORMS:
+        source = holder(scores, Budget(0.5, relation=relation))
+        found[form] = PrivateBinning(epsilon=0.5, form=form).fit(source)
+        assert source.ledger.spent().epsilon == 0.5
+        assert micro_epsilon(found[form].event(relation)) == 500_000
+        with pytest.raises(BudgetError):
+            PrivateBinning(epsilon=0.5, form=form, bins=3).fit(source)
+    theirs, ours = (found[form].event(relation) for form in reversed(FORMS))
+    moved = {"add-remove": 2, "replace-one": 4}[relation]
+    assert theirs.sensitivity == moved == 2 * ours.sensitivity
+    assert theirs.noise == 2 * ours.noise == moved / 0.5
+
+
+def test_totals_that_are_not_above_their_noise_fall_back():
+    correct = np.array([[3.0, -2.0, 8.0], [5.0, 5.0, 5.0]])
+    total = np.array([[10.0, 10.0, 0.0], [-4.0, 6.0, 5.0]])
+    accuracies, known = shares_of(correct, total, 5.0, Bins(3))
+    assert known.tolist() == [[True, True, False], [False, True, False]]
+    expected = [[0.3, 0.0, 5 / 6], [1 / 6, 5 / 6, 5 / 6]]
+    np.testing.assert_allclose(accuracies, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_intervals_of_accuracies_cover_noise_and_sampling(form, rng):
+    """Of a bin whose accuracy is known; without the sampling they would not."""
+    logit = np.log(np.array([0.6, 0.9]) / np.array([0.4, 0.1]))
+    hits, narrow, total = 0, 0, 0
+    for _ in range(60):
+        which = rng.integers(2, size=400)
+        logits = np.stack([logit[which], np.zeros(400)], axis=1)
+        right = rng.random(400) < np.array([0.5, 0.8])[which]
+        scores = Scores.from_logits(logits, np.where(right, 0, 1))
+        found = PrivateBinning(epsilon=4.0, bins=4, form=form, level=0.9).fit(
+            Quick(scores, rng)
+        )
+        assert len(found.accuracies_) == 4
+        for b, truth in ((2, 0.5), (3, 0.8)):
+            estimate = found.accuracies_[b]
+            assert estimate.value == found.map_.accuracies[b]
+            assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+            hits += estimate.low <= truth <= estimate.high
+            # A close mistake: an interval for the noise alone.
+            reach = 1.65 * found.releases_[0].noise_std / estimate.n
+            narrow += abs(estimate.value - truth) <= reach
+            total += 1
+    assert hits >= 0.9 * total
+    assert narrow < 0.6 * total
+
+
+def test_bins_of_which_nothing_is_known_have_the_widest_interval(rng):
+    found = PrivateBinning(epsilon=1.0, bins=4).fit(Quick(miscalibrated(2_000, 1.0, rng), rng))
+    unknown = [e for e in found.accuracies_ if e.value is None]
+    assert len(unknown) == found.fallbacks_ >= 1
+    assert all((e.low, e.high) == (0.0, 1.0) for e in unknown)
+
+
+def test_it_gets_the_same_answer_again_for_nothing(holder, rng):
+    source = holder(miscalibrated(300, 2.0, rng), Budget(0.5))
+    first, again = (
+        PrivateBinning(epsilon=0.5, form="correct-total").fit(source) for _ in range(2)
+    )
+    assert first.releases_ == again.releases_
+    assert source.ledger.spent().epsilon == 0.5
+
+
+@pytest.mark.parametrize("settings", [{"form": "total"}, {"level": 1.0}, {"bins": 0}], ids=str)
+def test_nonsense_is_refused_before_anything_is_charged(holder, rng, settings):
+    source = holder(miscalibrated(50, 1.0, rng))
+    with pytest.raises(ValueError, match="Expected"):
+        PrivateBinning(epsilon=0.1, **settings).fit(source)
+    assert source.ledger.spent().epsilon == 0

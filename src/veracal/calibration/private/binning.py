@@ -1,38 +1,54 @@
 """Private histogram binning."""
 
-from typing import Self
+from dataclasses import replace
+from typing import Literal, Self
 
 import numpy as np
 
+from veracal import _checks
 from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned
 from veracal.calibration.private.asking import Ask, price
 from veracal.calibration.private.base import PrivateFitter
+from veracal.calibration.private.estimates import share_estimate
+from veracal.calibration.private.noises import Noisy, noisy_numbers
 from veracal.calibration.queries import CorrectWrong
-from veracal.privacy import Source
+from veracal.calibration.queries.correct_total import CorrectTotal
+from veracal.data import Estimate
+from veracal.privacy import Release, Source
 
+Form = Literal["correct-wrong", "correct-total"]
+FORMS = "correct-wrong", "correct-total"
 COVERS = "the accuracies of all bins, and the counts they were made of"
 
 
 class PrivateBinning(PrivateFitter):
-    r"""Histogram binning of the top label from noisy counts of right and wrong predictions.
+    r"""Histogram binning of the top label from noisy counts of predictions.
 
-    Luo et al. 2020 (https://arxiv.org/abs/2008.09643) ask for right predictions and all; right
-    and *wrong* ones have half the sensitivity, since a record is in one of them. The accuracy
-    of a bin is :math:`C / (C + W)`, clipped to [0, 1]. Where the noisy :math:`C + W` is not
-    above the standard deviation of its noise, nothing is known of the bin, and it gets its
-    center: a confidence that stays about as it was.
+    Luo et al. 2020 (https://arxiv.org/abs/2008.09643) ask for right predictions C and for all
+    of them N, the form ``"correct-total"``. Right and *wrong* ones W have half the
+    sensitivity, since a record is in one of them: ``"correct-wrong"``. The accuracy of a bin is
+    :math:`C / N` or :math:`C / (C + W)`, clipped to [0, 1]; the paper is silent on what to do
+    where N is zero or negative. Here a bin whose noisy number of records is not above the
+    standard deviation of its own noise is one of which nothing is known. It gets its center: a
+    confidence that stays as it was up to half the width of a bin.
 
     Parameters
     ----------
     epsilon, micro_epsilon : float or int
         What one unit of the records pays; one of the two.
     bins : int
+    form : {"correct-wrong", "correct-total"}
+    level : float
+        Of the intervals.
 
     Attributes
     ----------
     map_ : Binned
+    accuracies_ : list of Estimate
+        The accuracy of each bin with an interval for the noise and for which records there
+        were, each at the level. Where nothing is known the value is None.
     fallbacks_ : int
         Bins of which nothing is known.
     releases_, private_, statement_
@@ -40,8 +56,8 @@ class PrivateBinning(PrivateFitter):
 
     Guarantees
     ----------
-    One question, whose sensitivity is 1 under add-remove and 2 under replace-one. Its cost is
-    :meth:`event`, known before a record is read.
+    One question, whose sensitivity is 1 under add-remove and 2 under replace-one; in the form
+    of the paper 2 and 4. Its cost is :meth:`event`, known before a record is read.
     """
 
     def __init__(
@@ -50,10 +66,14 @@ class PrivateBinning(PrivateFitter):
         epsilon: float | None = None,
         micro_epsilon: int | None = None,
         bins: int = 15,
+        form: Form = "correct-wrong",
+        level: float = 0.95,
     ) -> None:
         self.epsilon = epsilon
         self.micro_epsilon = micro_epsilon
         self.bins = bins
+        self.form = form
+        self.level = level
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Ask a source for counts.
@@ -66,32 +86,81 @@ class PrivateBinning(PrivateFitter):
         """
         (ask,) = self._asks()
         release = ask.of(source, request)
-        bins = Bins(self.bins)
-        accuracies, known = accuracies_of(
-            release.values[0::2], release.values[1::2], release.noise_std, bins
-        )
+        bins, std = Bins(self.bins), release.noise_std
+        first, second = release.values[0::2], release.values[1::2]
+        if self.form == "correct-total":
+            accuracies, known = shares_of(first, second, std, bins)
+        else:
+            accuracies, known = accuracies_of(first, second, std, bins)
         self.fallbacks_ = int((~known).sum())
+        self.accuracies_ = [
+            _estimate(correct, wrong, float(share) if is_known else None, self.level)
+            for (correct, wrong), share, is_known in zip(
+                self._sides(release), accuracies, known, strict=True
+            )
+        ]
         return self._keep(Binned(bins, accuracies), [release], source, covers=COVERS)
 
     def _asks(self) -> list[Ask]:
         """The one question."""
-        return [Ask(CorrectWrong(Bins(self.bins)), price(self.epsilon, self.micro_epsilon))]
+        _checks.one_of(FORMS, form=self.form)
+        if not 0 < self.level < 1:
+            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+        query = CorrectTotal if self.form == "correct-total" else CorrectWrong
+        return [Ask(query(Bins(self.bins)), price(self.epsilon, self.micro_epsilon))]
+
+    def _sides(self, release: Release) -> list[tuple[Noisy, Noisy]]:
+        """Right and wrong predictions of each bin, whichever of the forms was asked for."""
+        numbers = noisy_numbers(release)
+        pairs = list(zip(numbers[0::2], numbers[1::2], strict=True))
+        if self.form == "correct-wrong":
+            return pairs
+        return [(correct, _difference(total, correct)) for correct, total in pairs]
 
 
 def accuracies_of(
     correct: Floats, wrong: Floats, noise_std: float, bins: Bins
 ) -> tuple[Floats, Bools]:
-    """Accuracy of each bin, and of which bins anything is known.
+    """Accuracy of each bin from right and wrong ones, and of which bins anything is known.
 
     Parameters
     ----------
-    correct, wrong : arrays of shape (bins,)
+    correct, wrong : arrays of shape (..., bins)
         With noise; they may be negative.
     noise_std : float
         Of the noise on each of them.
     bins : Bins
     """
-    total = correct + wrong
-    known = total > np.sqrt(2) * noise_std
+    return shares_of(correct, correct + wrong, float(np.sqrt(2)) * noise_std, bins)
+
+
+def shares_of(
+    correct: Floats, total: Floats, total_std: float, bins: Bins
+) -> tuple[Floats, Bools]:
+    """The same from right ones and all of them.
+
+    Parameters
+    ----------
+    correct, total : arrays of shape (..., bins)
+        With noise; they may be negative.
+    total_std : float
+        Of the noise on each total: what is not above it tells nothing.
+    bins : Bins
+    """
+    known = total > total_std
     shares = np.clip(correct / np.where(known, total, 1.0), 0.0, 1.0)
     return np.where(known, shares, bins.centers), known
+
+
+def _estimate(correct: Noisy, wrong: Noisy, value: float | None, level: float) -> Estimate:
+    """The accuracy of a bin as the map has it, with the interval around it."""
+    found = share_estimate(correct, wrong, level)
+    if value is None or found.low is None or found.high is None:
+        return replace(found, value=None, low=0.0, high=1.0)
+    return replace(found, value=value, low=min(found.low, value), high=max(found.high, value))
+
+
+def _difference(one: Noisy, other: Noisy) -> Noisy:
+    """A difference of noisy numbers, with the noise of both: all noise is symmetric."""
+    std = float(np.hypot(one.std, other.std))
+    return Noisy(one.value - other.value, std, one.noises + other.noises, one.step)

@@ -15,18 +15,19 @@ is taken by a value. So many simulated searches run at once, by the code that as
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal import _checks
-from veracal._types import Bools, Floats
+from veracal._types import Bools, Floats, Ints
 
 RATIO = (math.sqrt(5) - 1) / 2
 
 Objective = Callable[[Floats], ArrayLike]
+Asking = Callable[[Floats], Sequence[ArrayLike]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,23 +126,49 @@ def golden_section(
     >>> len(found.points), round(float(found.bracket.high - found.bracket.low), 4)
     (6, 0.2254)
     """
+    seen: list[ArrayLike] = []
+
+    def ask(point: Floats) -> list[ArrayLike]:
+        seen.append(objective(point))
+        return seen
+
+    return narrowed(ask, low, high, reductions)
+
+
+def narrowed(ask: Asking, low: ArrayLike, high: ArrayLike, reductions: int = 5) -> Narrowed:
+    """The same where a new value may change the ones before it.
+
+    So it is if a source falls silent: values are then made anew, without it, for the points
+    that are still compared. Cuts that were made stay.
+
+    Parameters
+    ----------
+    ask : callable
+        From a new point to the values of all points so far, in the order they were asked.
+    low, high, reductions
+        As of :func:`golden_section`.
+    """
     total, bracket = evaluations(reductions), Bracket(*_ends(low, high))
-    lower, upper = bracket.points()
-    asked = [lower, upper]
-    seen = [np.asarray(objective(point), dtype=np.float64) for point in asked]
-    at_lower, at_upper = seen
+    asked = list(bracket.points())
+    for point in asked:
+        values = ask(point)
+    lower, upper = (np.full(bracket.low.shape, i) for i in (0, 1))  # their places in asked
     while True:
-        rises = at_lower < at_upper
+        seen = np.stack([np.asarray(value, dtype=np.float64) for value in values])
+        rises = _at(seen, lower) < _at(seen, upper)
         bracket = bracket.narrowed(rises)
         if len(asked) == total:
-            return Narrowed(bracket, np.stack(asked), np.stack(seen))
-        fresh = np.where(rises, *bracket.points())  # of the new bracket, never of the old one
-        value = np.asarray(objective(fresh), dtype=np.float64)
-        kept, at_kept = np.where(rises, lower, upper), np.where(rises, at_lower, at_upper)
-        lower, upper = np.where(rises, fresh, kept), np.where(rises, kept, fresh)
-        at_lower, at_upper = np.where(rises, value, at_kept), np.where(rises, at_kept, value)
-        asked.append(fresh)
-        seen.append(value)
+            return Narrowed(bracket, np.stack(asked), seen)
+        # The new point is of the new bracket, never of the old one.
+        asked.append(np.where(rises, *bracket.points()))
+        values, fresh = ask(asked[-1]), len(asked) - 1
+        lower, upper = np.where(rises, fresh, upper), np.where(rises, lower, fresh)
+
+
+def _at(seen: Floats, place: Ints) -> Floats:
+    """What was seen at a place, which may be another one in each search."""
+    result: Floats = np.take_along_axis(seen, place[None], axis=0)[0]
+    return result
 
 
 def _ends(low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
