@@ -1,0 +1,1 @@
+"""Recalibration under shift, on real pictures: the benchmark of paper 003."""
