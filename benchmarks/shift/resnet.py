@@ -7,6 +7,7 @@ with zeros, half of them on either side ("option A"), so that it has no weights.
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -58,7 +59,7 @@ class ResNet(nn.Module):
         before = (_WIDTHS[0], *_WIDTHS)
         for stage, width in enumerate(_WIDTHS):
             widths = (before[stage], *[width] * blocks)
-            parts = [Block(*pair) for pair in zip(widths, widths[1:], strict=False)]
+            parts = [Block(*pair) for pair in pairwise(widths)]
             self.add_module(f"layer{stage + 1}", nn.Sequential(*parts))
         self.linear = nn.Linear(_WIDTHS[-1], CLASSES)
 

@@ -1,9 +1,8 @@
 """Blur along a line, each picture in a direction of its own.
 
 It is what ImageMagick calls motion blur, which the published pictures were made with: weights
-:math:`w_i \\propto e^{-i^2 / 2\\sigma^2}` for i = 0, ..., 2r of the pixels at the whole-numbered
-places nearest to :math:`i (\\cos\\theta, \\sin\\theta)`, to one side only; beyond the edge lies
-the nearest pixel of the picture.
+proportional to exp(-i² / 2σ²) for i = 0, ..., 2r, of the pixels at the whole places nearest to
+i (cos θ, sin θ), to one side only; beyond the edge lies the nearest pixel of the picture.
 """
 
 import numpy as np
