@@ -271,36 +271,24 @@ def test_contrast_shrinks_deviations_channel_by_channel(pictures):
 
 
 def test_plasma_is_the_diamond_square_walk_on_a_torus():
-    """On four by four pixels, every height from the four around it, one by one."""
-    found = plasma(1, 4, 2.0, np.random.default_rng(3))[0]
-    first, second = (
-        stream.uniform(-1, 1, (1, 3, 2**level, 2**level))[0]
-        for level, stream in enumerate(np.random.default_rng(3).spawn(2))
-    )
-    heights = np.zeros((4, 4))
-    for step, spread, noise in ((4, 100.0, first), (2, 50.0, second)):
-        half = step // 2
-        for row in range(0, 4, step):
-            for column in range(0, 4, step):
-                around = (
-                    [(row + a) % 4 for a in (0, step)],
-                    [(column + b) % 4 for b in (0, step)],
-                )
-                middle = np.mean([heights[a, b] for a in around[0] for b in around[1]])
-                wobble = spread**2 * noise[0, row // step, column // step]
-                heights[row + half, column + half] = middle + wobble
-        for kind, (below, right) in ((1, (0, half)), (2, (half, 0))):
-            for row in range(0, 4, step):
-                for column in range(0, 4, step):
-                    a, b = row + below, column + right
-                    near = [
-                        heights[(a + half) % 4, b],
-                        heights[(a - half) % 4, b],
-                        heights[a, (b + half) % 4],
-                        heights[a, (b - half) % 4],
-                    ]
-                    wobble = spread**2 * noise[kind, row // step, column // step]
-                    heights[a, b] = np.mean(near) + wobble
+    """On eight by eight pixels, every height from the four around it, one by one."""
+    found, side = plasma(1, 8, 2.0, np.random.default_rng(3))[0], 8
+    heights = np.zeros((side, side))
+
+    def mean(row, column, *ways):
+        near = [heights[(row + a) % side, (column + b) % side] for a, b in ways]
+        return np.mean(near)
+
+    for level, stream in enumerate(np.random.default_rng(3).spawn(3)):
+        half = side // 2 ** (level + 1)
+        noise = (100 / 2**level) ** 2 * stream.uniform(-1, 1, (1, 3, 2**level, 2**level))[0]
+        slant = [(a, b) for a in (-half, half) for b in (-half, half)]
+        straight = [(-half, 0), (half, 0), (0, -half), (0, half)]
+        kinds = [((half, half), slant), ((0, half), straight), ((half, 0), straight)]
+        for wobble, (start, ways) in zip(noise, kinds, strict=True):
+            for (i, j), move in np.ndenumerate(wobble):
+                at = start[0] + 2 * half * i, start[1] + 2 * half * j
+                heights[at] = mean(*at, *ways) + move
     expected = (heights - heights.min()) / np.ptp(heights)
     assert found == pytest.approx(expected, abs=1e-5)
 

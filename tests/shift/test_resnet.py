@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn import functional
 
 from benchmarks.shift import weights as kept_weights
 from benchmarks.shift.resnet import (
@@ -73,6 +74,38 @@ def test_pictures_are_normalized_channel_by_channel(pictures):
     found = normalized(pictures)
     assert found.shape == (5, 3, 32, 32) and found.dtype == torch.float32
     assert found.numpy() == pytest.approx(slow.transpose(0, 3, 1, 2), abs=1e-5)
+
+
+def written_out(state, depth, x):
+    """He et al. 2016, section 4.2, layer by layer from named weights."""
+
+    def layer(x, conv, norm, stride=1):
+        x = functional.conv2d(x, state[f"{conv}.weight"], stride=stride, padding=1)
+        mean, var = state[f"{norm}.running_mean"], state[f"{norm}.running_var"]
+        scale = state[f"{norm}.weight"] / (var + 1e-5).sqrt()
+        shape = (1, -1, 1, 1)
+        return (x - mean.view(shape)) * scale.view(shape) + state[f"{norm}.bias"].view(shape)
+
+    x = layer(x, "conv1", "bn1").clamp(min=0)
+    for stage in (1, 2, 3):
+        for block in range((depth - 2) // 6):
+            name, halved = f"layer{stage}.{block}", stage > 1 and block == 0
+            y = layer(x, f"{name}.conv1", f"{name}.bn1", 2 if halved else 1).clamp(min=0)
+            y = layer(y, f"{name}.conv2", f"{name}.bn2")
+            if halved:
+                none = torch.zeros(len(x), x.shape[1] // 2, *y.shape[2:])
+                x = torch.cat([none, x[:, :, ::2, ::2], none], dim=1)
+            x = (x + y).clamp(min=0)
+    return x.mean(dim=(2, 3)) @ state["linear.weight"].T + state["linear.bias"]
+
+
+@pytest.mark.parametrize("depth", [20, 32])
+def test_a_network_is_what_is_written_out(pictures, depth):
+    built = trained(depth)
+    with torch.no_grad():
+        found = built(normalized(pictures)).numpy()
+        slow = written_out(built.state_dict(), depth, normalized(pictures)).numpy()
+    assert found == pytest.approx(slow, rel=1e-3, abs=1e-3)
 
 
 def test_folding_keeps_the_answers(pictures):
