@@ -1,11 +1,27 @@
 """Prices, shares and statements of several questions."""
 
+import itertools
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.calibration.private.asking import Ask, composed, price, split, stated, unit_of
 from veracal.calibration.queries import Gap
-from veracal.privacy import Budget, Count, Pool, Public, Unit, micro_epsilon
+from veracal.privacy import (
+    Budget,
+    Composed,
+    Count,
+    Pool,
+    Public,
+    Unit,
+    epsilon_for,
+    gaussian_event,
+    micro_epsilon,
+)
+
+SCORES = miscalibrated(20, 1.0, np.random.default_rng(0))
 
 
 def test_a_price_is_given_in_one_way():
@@ -66,3 +82,57 @@ def test_a_statement_is_about_everything_asked(holder, rng):
     assert made.epsilon == pytest.approx(0.3, abs=1e-12)  # of each source, not of both
     assert any("at two" in words for words in made.covers)
     assert stated([ask.of(Public(scores)) for ask in asks], Unit(), covers="this") is None
+
+
+def asked_of(paths, ask):
+    """An answer of a pool in which these sources were asked."""
+    made = Pool([Public(SCORES), Public(SCORES)]).answer(ask.query, micro_epsilon=1)
+    return replace(made, private=True, asked={path: ask.event("add-remove") for path in paths})
+
+
+def test_whoever_has_records_at_several_sources_pays_at_each():
+    asks = [Ask(Gap(), 200_000), Ask(Count(), 100_000), Ask(Gap(inverse=0.5), 50_000)]
+    # Of three sources one was asked everything, one twice, one once: 0.35, 0.3, 0.2.
+    rows = [[(0,), (1,), (2,)], [(0,), (1,)], [(0,)]]
+    releases = [asked_of(row, ask) for row, ask in zip(rows, asks, strict=True)]
+    for times, epsilon in ((1, 0.35), (2, 0.65), (3, 0.85), (9, 0.85)):
+        made = stated(releases, Unit(), covers="this", at_sources=times)
+        assert made.epsilon == pytest.approx(epsilon, abs=1e-9)
+        assert any(f"more than {times} of" in words for words in made.covers) == (
+            times in (2, 3)
+        )
+    with pytest.raises(ValueError, match="at_sources"):
+        stated(releases, Unit(), covers="this", at_sources=0)
+
+
+def test_with_a_delta_no_sources_cost_more_than_is_stated():
+    delta, multiplier = 1e-6, 6.0
+    first, second = (gaussian_event(q, multiplier, "add-remove") for q in (Gap(), Count()))
+    columns = [(first, first), (first, second), (second,)]
+    made = Pool([Public(SCORES)]).answer(Count(), micro_epsilon=1)
+    releases = [
+        replace(
+            made,
+            private=True,
+            asked={(i,): column[k] for i, column in enumerate(columns) if len(column) > k},
+        )
+        for k in (0, 1)
+    ]
+    told = stated(releases, Unit(), covers="this", delta=delta, at_sources=2).epsilon
+    for one, other in itertools.combinations(columns, 2):
+        assert epsilon_for(Composed((*one, *other)), delta) <= told + 1e-9
+
+
+def test_moving_between_sources_is_said_to_cost_both(holder, rng):
+    budget = Budget(1.0, relation="replace-one")
+    pool = Pool([holder(SCORES, budget), holder(SCORES, budget)])
+    made = stated([Ask(Gap(), 1_000).of(pool)], unit_of(pool), covers="this")
+    assert any("moves to another source" in words for words in made.covers)
+
+
+def test_ten_thousand_sources_are_stated_as_quickly_as_the_kinds_of_them():
+    event = Ask(Gap(), 1_000).event("add-remove")
+    release = asked_of([(i,) for i in range(10_000)], Ask(Gap(), 1_000))
+    made = stated([release] * 3, Unit(), covers="this")
+    assert made.epsilon == pytest.approx(0.003, abs=1e-9)
+    assert set(release.asked.values()) == {event}

@@ -7,6 +7,7 @@ from typing import Any
 
 from veracal import _checks
 from veracal.calibration.paid import Paid
+from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError
 from veracal.privacy import (
     Composed,
@@ -264,7 +265,7 @@ def unit_of(source: Any) -> Unit:
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
         return max(units, key=lambda unit: unit.at_most)
-    if isinstance(source, Paid) and source.unit is not None:
+    if isinstance(source, Paid | Simulated) and source.unit is not None:
         return source.unit
     return Unit()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from veracal.calibration.private.asking import Ask, named, unaffordable
 from veracal.privacy import Item, Query, Relation, Release, Source, Unit
 from veracal.privacy.answers.judging import Wanted
-from veracal.privacy.answers.pools import Path, PooledRelease, Several
+from veracal.privacy.answers.pools import Path, PooledRelease, is_several
 
 
 class Inquiry:
@@ -80,7 +80,7 @@ class Inquiry:
         """Ask whoever is in the cohort."""
         request = named(self.request, what)
         release: Release
-        if isinstance(self.source, Several):
+        if is_several(self.source):
             release = self.source.round(wanted, request=request, silent=self._silent)
             self._silent |= release.silent()
         else:
@@ -121,4 +121,4 @@ class Inquiry:
 
     def _paths(self) -> list[Path]:
         """Where each single source is."""
-        return self.source.paths() if isinstance(self.source, Several) else [()]
+        return self.source.paths() if is_several(self.source) else [()]

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from veracal.calibration.private.asking import afford, named, stated, unit_of
+from veracal.calibration.private.asking import stated, unit_of
 from veracal.calibration.private.figures import PrivateFigures, figures_of
+from veracal.calibration.private.inquiry import Inquiry
 from veracal.calibration.private.noises import Noisy, noisy_numbers
 from veracal.calibration.private.planning import (
     QUESTIONS,
@@ -13,7 +14,8 @@ from veracal.calibration.private.planning import (
     MeasurementPlan,
     plan_measurement,
 )
-from veracal.privacy import Pool, Release, Source, Statement, Unit
+from veracal.privacy import Release, Source, Statement, Unit
+from veracal.privacy.answers.pools import is_several
 
 COVERS = "all figures of the measurement, and the answers they were made of"
 
@@ -113,7 +115,7 @@ def measure_private(
         bins=bins,
         group=group,
         group_names=group_names,
-        by_bins=isinstance(source, Pool),
+        by_bins=is_several(source),
     )
     return measure_planned(source, plan, level=level, request=request)
 
@@ -122,11 +124,14 @@ def measure_planned(
     source: Source, plan: MeasurementPlan, *, level: float = 0.95, request: str | None = None
 ) -> PrivateMeasurement:
     """Ask the questions of a plan; see :func:`measure_private`."""
-    afford(source, plan.items, request)
+    inquiry = Inquiry(source, request)
+    inquiry.afford(plan.items)
     group = None if plan.groups is None else plan.groups.name
     # Of groups first: if the records have none such, that is told before anything is charged.
     order = sorted(plan.asks, key=lambda name: not name.endswith(f" by {group}"))
-    given = {name: plan.asks[name].of(source, named(request, name)) for name in order}
+    for name in order:
+        inquiry.ask(plan.asks[name], name)
+    given = dict(zip(order, inquiry.answers, strict=True))  # all of them of the same sources
     releases = {name: given[name] for name in plan.asks}
     names = () if plan.groups is None else plan.groups.names
     told = {

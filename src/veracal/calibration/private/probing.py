@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from veracal import _checks
 from veracal.calibration.maps.temperature import LEAST_INVERSE, MOST_INVERSE
-from veracal.calibration.private.asking import Ask, named
+from veracal.calibration.private.asking import Ask
+from veracal.calibration.private.inquiry import Inquiry
 from veracal.calibration.private.search import Probe, Setting, posterior
 from veracal.calibration.queries import Gap
-from veracal.privacy import Release, Source
+from veracal.privacy import Release
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,37 +37,53 @@ class Probed:
         return max(round(sum(self.releases[0].values)), 0)
 
 
-def probed(
-    source: Source,
-    asks: Sequence[Ask],
-    inverses: tuple[float, float],
-    request: str | None = None,
-) -> Probed:
+def probed(inquiry: Inquiry, asks: Sequence[Ask], inverses: tuple[float, float]) -> Probed:
     """Ask for counts, then for gaps, the first of them where nothing changes.
 
     Parameters
     ----------
-    source : Source
+    inquiry : Inquiry
+        Of which nothing was asked yet.
     asks : sequence of Ask
         The counts, then gaps, whose inverse temperatures are filled in.
     inverses : pair of float
         Public range.
-    request : str, optional
-        Id of the whole; every question gets one of its own from it.
     """
     low, high = inverses
-    counts = asks[0].of(source, named(request, "counts"))
-    correct, wrong = counts.values
-    setting = Setting.of(correct, wrong, counts.noise_std, inverses)
-    releases, probes, inverse = [counts], list[Probe](), min(max(1.0, low), high)
+    inquiry.ask(asks[0], "counts")
+    places, found = list[float](), None
     for i, ask in enumerate(asks[1:]):
         assert isinstance(ask.query, Gap)
-        here = Ask(Gap(inverse, ask.query.classes), ask.micro_epsilon)
-        release = here.of(source, named(request, f"gap {i}"))
-        releases.append(release)
-        probes.append(Probe(inverse, release.value, release.noise_std))
-        inverse = min(max(posterior(probes, setting).inverse(), low), high)
-    return Probed(inverse, setting, tuple(probes), tuple(releases))
+        places.append(min(max(1.0, low), high) if found is None else found.inverse)
+        inquiry.ask(Ask(Gap(places[-1], ask.query.classes), ask.micro_epsilon), f"gap {i}")
+        found = probed_at(inquiry.answers, places, inverses)
+    assert found is not None
+    return found
+
+
+def probed_at(
+    answers: Sequence[Release], places: Sequence[float], inverses: tuple[float, float]
+) -> Probed:
+    """Where answers lead, all of them of the same sources.
+
+    Parameters
+    ----------
+    answers : sequence of Release
+        The counts, then a gap for each place; what follows is left alone.
+    places : sequence of float
+        Inverse temperatures of the gaps.
+    inverses : pair of float
+        Public range.
+    """
+    low, high = inverses
+    counts, *gaps = answers[: 1 + len(places)]
+    correct, wrong = counts.values
+    setting = Setting.of(correct, wrong, counts.noise_std, inverses)
+    probes = tuple(
+        Probe(place, gap.value, gap.noise_std) for place, gap in zip(places, gaps, strict=True)
+    )
+    inverse = min(max(posterior(probes, setting).inverse(), low), high)
+    return Probed(inverse, setting, probes, (counts, *gaps))
 
 
 def check_range(inverses: tuple[float, float]) -> tuple[float, float]:

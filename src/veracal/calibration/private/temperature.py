@@ -12,6 +12,7 @@ from veracal.calibration.maps import Temperature
 from veracal.calibration.private.asking import Ask, afford, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.descent import DescentPlan, descend
+from veracal.calibration.private.inquiry import Inquiry
 from veracal.calibration.private.probing import check_range, probed
 from veracal.calibration.private.search import Posterior, posterior
 from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
@@ -147,12 +148,13 @@ class PrivateTemperature(PrivateFitter):
             Id of the fit, for a source that was asked before and should answer anew. Without
             one every question is its own id.
         """
-        afford(source, self.items, request)
         return (self._descend if self._descends() else self._search)(source, request)
 
     def _search(self, source: Source, request: str | None) -> Self:
         """Close in on where confidence and accuracy meet."""
-        found = probed(source, self._asks(), check_range(self.inverses), request)
+        inquiry = Inquiry(source, request)
+        inquiry.afford(self.items)
+        found = probed(inquiry, self._asks(), check_range(self.inverses))
         wide = posterior(found.probes, found.setting, sampled=True)
         self.temperature_ = self._estimate(found.inverse, wide, found.n)
         return self._keep(Temperature(found.inverse), found.releases, source, covers=COVERS)
@@ -165,6 +167,7 @@ class PrivateTemperature(PrivateFitter):
 
     def _descend(self, source: Source, request: str | None) -> Self:
         """Follow noisy slopes."""
+        afford(source, self.items, request)
         plan = self._plan()
         made = descend(
             plan,

@@ -1,6 +1,7 @@
 """Two private temperatures."""
 
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -11,13 +12,14 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.maps.temperature import MOST_INVERSE
 from veracal.calibration.maps.two_temperatures import STEEPEST
-from veracal.calibration.private.asking import Ask, afford, named, price, split
+from veracal.calibration.private.asking import Ask, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.bending import Bend, Seen, as_slopes, bend
-from veracal.calibration.private.probing import Probed, check_range, probed
+from veracal.calibration.private.inquiry import Inquiry
+from veracal.calibration.private.probing import Probed, check_range, probed, probed_at
 from veracal.calibration.queries import CorrectWrong, Gap, SureGaps, SureSlopes
 from veracal.data import Estimate
-from veracal.privacy import Query, Source
+from veracal.privacy import Query, Release, Source
 
 # The counts, two gaps, slopes, then both gaps twice. No two shares of one question are equal:
 # asked again at the same temperature it would be the same question, with the same noise.
@@ -103,28 +105,25 @@ class PrivateTwoTemperatures(PrivateFitter):
         request : str, optional
             As of :meth:`PrivateTemperature.fit`.
         """
-        asks = self._asks()
-        afford(source, self.items, request)
-        first = probed(source, asks[:3], check_range(self.inverses), request)
-        at = first.inverse
+        asks, inverses = self._asks(), check_range(self.inverses)
+        inquiry = Inquiry(source, request)
+        inquiry.afford(self.items)
+        first = probed(inquiry, asks[:3], inverses)
+        places, at = [probe.inverse for probe in first.probes], first.inverse
         moves: Floats = np.zeros(2)
-        slopes = Ask(SureSlopes(mapped(at, moves)), asks[3].micro_epsilon).of(
-            source, named(request, "slopes")
-        )
-        releases, seen = [*first.releases, slopes], sums_seen(first)
-        steep = as_slopes(slopes.values)
+        inquiry.ask(Ask(SureSlopes(mapped(at, moves)), asks[3].micro_epsilon), "slopes")
+        maps = list[TwoTemperatures]()
         for i, ask in enumerate(asks[4:]):
-            here = mapped(at, moves)
-            answer = Ask(SureGaps(here), ask.micro_epsilon).of(
-                source, named(request, f"gaps {i}")
-            )
-            releases.append(answer)
-            place = np.log([here.unsure / at, here.sure / at])
-            seen.append(Seen(place, np.array(answer.values), answer.noise_std))
-            found = bend(steep, seen, first.setting)
+            maps.append(mapped(at, moves))
+            inquiry.ask(Ask(SureGaps(maps[-1]), ask.micro_epsilon), f"gaps {i}")
+            answers = inquiry.answers  # all of them of the same sources
+            first = probed_at(answers, places, inverses)
+            slopes, *gaps = answers[1 + len(places) :]
+            seen = [*sums_seen(first, at), *gaps_seen(gaps, maps, at)]
+            found = bend(as_slopes(slopes.values), seen, first.setting)
             moves = found.moves
         self.unsure_, self.sure_ = self._estimates(mapped(at, moves), found, first.n)
-        return self._keep(mapped(at, moves), releases, source, covers=COVERS)
+        return self._keep(mapped(at, moves), inquiry.answers, source, covers=COVERS)
 
     def _estimates(self, map_: TwoTemperatures, found: Bend, n: int) -> list[Estimate]:
         """Temperatures with intervals."""
@@ -154,13 +153,19 @@ def mapped(at: float, moves: Floats) -> TwoTemperatures:
     return TwoTemperatures(unsure, sure, at)
 
 
-def sums_seen(first: Probed) -> list[Seen]:
+def sums_seen(first: Probed, at: float) -> list[Seen]:
     """What the search for one temperature says of both: the sum of their gaps."""
     return [
-        Seen(
-            np.full(2, math.log(probe.inverse / first.inverse)),
-            np.array([probe.gap]),
-            probe.std,
-        )
+        Seen(np.full(2, math.log(probe.inverse / at)), np.array([probe.gap]), probe.std)
         for probe in first.probes
+    ]
+
+
+def gaps_seen(
+    gaps: Sequence[Release], maps: Sequence[TwoTemperatures], at: float
+) -> list[Seen]:
+    """What gaps at two temperatures say, by how far from one temperature they were asked."""
+    return [
+        Seen(np.log([here.unsure / at, here.sure / at]), np.array(gap.values), gap.noise_std)
+        for gap, here in zip(gaps, maps, strict=True)
     ]

@@ -8,9 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from veracal import _checks
-from veracal.privacy.answers.grid import MOST_TOTAL
+from veracal.privacy.answers.grid import MOST_TOTAL, Grid
 from veracal.privacy.answers.holder import Holder
 from veracal.privacy.answers.noise import (
     discrete_gaussian_std,
@@ -23,6 +24,14 @@ from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event
 
 _RARE = 40 * math.log(2)  # an honest answer is farther out with probability below 2^-40
+
+
+@dataclass(frozen=True)
+class Protected:
+    """Stands for a source of which only is known whom it protects."""
+
+    relation: Relation
+    unit: Unit
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,11 @@ class Wanted:
         if self.noise_multiplier is not None:
             _checks.positive(noise_multiplier=self.noise_multiplier)
 
+    @cached_property
+    def form(self) -> tuple[str, Grid, int]:
+        """Name, grid and entries of the query, which some of them make anew when asked."""
+        return self.query.name, self.query.grid, self.query.entries
+
     def of(self, source: Source, request: str | None = None) -> Release:
         """Ask it."""
         if self.micro_epsilon is not None:
@@ -69,11 +83,13 @@ class Wanted:
         assert self.noise_multiplier is not None
         return gaussian_event(self.query, self.noise_multiplier, relation, unit)
 
-    def event_of(self, source: Source) -> Event | None:
+    def event_of(self, source: object) -> Event | None:
         """What a source charges for it, if it says whom it protects."""
-        if not isinstance(source, Holder):
-            return None
-        return self.event(source.ledger.budget.relation, source.ledger.budget.unit)
+        if isinstance(source, Holder):
+            return self.event(source.ledger.budget.relation, source.ledger.budget.unit)
+        if isinstance(source, Protected):
+            return self.event(source.relation, source.unit)
+        return None
 
     def asks_for(self, event: Event) -> bool:
         """Whether this is the noise that is wanted, for units of however many rows."""
@@ -93,7 +109,7 @@ class Wanted:
 def judge(
     wanted: Wanted,
     answers: Mapping[int, Release],
-    sources: Sequence[Source],
+    sources: Sequence[object],
     most_records: int | None,
 ) -> dict[int, str]:
     r"""Which answers cannot be answers to this question, and why not.
@@ -137,20 +153,20 @@ def judge(
 
 def _form(wanted: Wanted, answer: Release) -> str | None:
     """What is wrong with the form of an answer."""
-    query = wanted.query
-    if answer.query != query.name:
+    name, grid, entries = wanted.form
+    if answer.query != name:
         return "it is to another question"
-    if answer.grid != query.grid:
+    if answer.grid != grid:
         return "it is on another grid"
-    if type(answer.units) is not tuple or len(answer.units) != query.entries:
-        return f"it does not have {query.entries} entries"
+    if type(answer.units) is not tuple or len(answer.units) != entries:
+        return f"it does not have {entries} entries"
     if not all(type(unit) is int for unit in answer.units):
         return "it has entries that are not whole units"
     return None
 
 
 def _noise(
-    wanted: Wanted, answer: Release, source: Source, limits: dict[Event | None, int | None]
+    wanted: Wanted, answer: Release, source: object, limits: dict[Event | None, int | None]
 ) -> str | None:
     """What is wrong with the noise that an answer says it has; limits are kept."""
     event = answer.event
@@ -164,7 +180,7 @@ def _noise(
         limits[event] = _reach(event, wanted) if wanted.asks_for(event) else None
     if limits[event] is None or answer.micro_epsilon != wanted.micro_epsilon:
         return "it has another noise than was asked for"
-    std = _std(event) * answer.grid.step
+    std = noise_std(event) * answer.grid.step
     if not (isinstance(answer.noise_std, float) and math.isclose(answer.noise_std, std)):
         return "it has another noise than was asked for"
     return None
@@ -181,7 +197,7 @@ def _reach(event: DiscreteLaplace | DiscreteGaussian, wanted: Wanted) -> int:
     return math.ceil(event.noise * math.sqrt(2 * rare))
 
 
-def _std(event: DiscreteLaplace | DiscreteGaussian) -> float:
+def noise_std(event: DiscreteLaplace | DiscreteGaussian) -> float:
     """Standard deviation of the noise, in units."""
     if isinstance(event, DiscreteLaplace):
         return discrete_laplace_std(event.noise)

@@ -1,9 +1,10 @@
 """Several sources that answer as one, though some may be silent."""
 
 import math
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from veracal import _checks
 from veracal._types import Frozen
@@ -14,10 +15,14 @@ from veracal.privacy.answers.sources import GaussianSource, Release, Source
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event, Parallel
 
 Path = tuple[int, ...]  # to a source: its number in the pool, then in the pool inside, ...
+NONSENSE = "its answer is nonsense"
 
 
-class _NoReleaseError(Exception):
-    """Something else came than an answer."""
+@dataclass(frozen=True)
+class NotAsked:
+    """Stands for the answer of a source that was silent before, with the reason."""
+
+    why: str
 
 
 _SILENT: tuple[tuple[type[Exception], str], ...] = (
@@ -27,8 +32,8 @@ _SILENT: tuple[tuple[type[Exception], str], ...] = (
     (LedgerError, "its ledger cannot be used"),
     (TimeoutError, "it did not answer in time"),
     (OSError, "it could not be reached"),
-    (_NoReleaseError, "its answer is nonsense: it is no release"),
 )
+_KINDS: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
 _NAMED = 5  # silent sources that an error tells one by one
 
 
@@ -100,6 +105,14 @@ class Several(Source, Protocol):
         """Where each single source is."""
 
 
+def is_several(source: object) -> TypeGuard[Several]:
+    """Whether a source is several; looked up once for each class, since that takes long."""
+    kind = type(source)
+    if kind not in _KINDS:
+        _KINDS[kind] = issubclass(kind, Several)
+    return _KINDS[kind]
+
+
 @dataclass(frozen=True, eq=False)
 class Pool:
     r"""Several sources that answer as one, by the sum of their answers.
@@ -139,7 +152,8 @@ class Pool:
         if not sources or len({id(source) for source in sources}) < len(sources):
             raise ValueError(f"Expected different sources, at least one, got {sources!r}.")
         object.__setattr__(self, "sources", sources)
-        if self.least is not None and self.least not in range(1, len(sources) + 1):
+        counts = range(1, len(sources) + 1)
+        if self.least is not None and (self.least is True or self.least not in counts):
             raise ValueError(
                 f"Expected least to be a number of sources from 1 to {len(sources)}, got "
                 f"least={self.least!r}."
@@ -186,20 +200,27 @@ class Pool:
         self._check(wanted)
         silent = silent or {}
         within = _within(silent)
-        given: list[Release | Exception | str] = [
-            silent[i,]
+        given = [
+            NotAsked(silent[i,])
             if (i,) in silent
             else self._one(wanted, source, _numbered(request, i), within.get(i, {}))
             for i, source in enumerate(self.sources)
         ]
-        return self._told(wanted, given, within)
+        return told(
+            wanted,
+            given,
+            tuple(self.sources),
+            least=self.least,
+            most_records=self.most_records,
+            silent=silent,
+        )
 
     def paths(self) -> list[Path]:
         """Where each single source is."""
         return [
             (i, *path)
             for i, source in enumerate(self.sources)
-            for path in (source.paths() if isinstance(source, Several) else [()])
+            for path in (source.paths() if is_several(source) else [()])
         ]
 
     def _check(self, wanted: Wanted) -> None:
@@ -218,43 +239,55 @@ class Pool:
         source: Source,
         request: str | None,
         silent: Mapping[Path, str],
-    ) -> Release | Exception:
-        """The answer of one source, or with which error it was silent."""
+    ) -> object:
+        """What one source sends, or with which error it was silent."""
         try:
-            if isinstance(source, Several):
+            if is_several(source):
                 return source.round(wanted, request=request, silent=silent)
-            found: object = wanted.of(source, request)
-            return found if isinstance(found, Release) else _NoReleaseError()
+            return wanted.of(source, request)
         except tuple(kind for kind, _ in _SILENT) as error:
             if self.least is None:
                 raise
             return error
 
-    def _told(
-        self,
-        wanted: Wanted,
-        given: Sequence[Release | Exception | str],
-        within: Mapping[int, Mapping[Path, str]],
-    ) -> PooledRelease:
-        """Leave out what is nonsense, see whether enough is left, and add."""
-        sources = tuple(self.sources)
-        parts = [one if isinstance(one, Release) else None for one in given]
-        why = [None if isinstance(one, Release) else _reason(one) for one in given]
-        answers = {
-            i: part
-            for i, part in enumerate(parts)
-            if part is not None and not isinstance(sources[i], Several)
-        }
-        for i, fault in judge(wanted, answers, sources, self.most_records).items():
-            parts[i], why[i] = None, f"its answer is nonsense: {fault}"
-        errors = [one for one in given if isinstance(one, Exception)]
-        check_enough(why, self.least, errors[0] if errors else None)
-        asked = dict[Path, Event]()
-        usual = _costliest(parts)
-        for i, (one, source) in enumerate(zip(given, sources, strict=True)):
-            if not isinstance(one, str):
-                asked |= _charged(wanted, source, parts[i], usual, i, within.get(i, {}))
-        return _sum(wanted, parts, tuple(why), Frozen(asked))
+
+def told(
+    wanted: Wanted,
+    given: Sequence[object],
+    sources: Sequence[object],
+    *,
+    least: int | None,
+    most_records: int | None,
+    silent: Mapping[Path, str],
+) -> PooledRelease:
+    """Leave out what is nonsense, see whether enough is left, and add.
+
+    Parameters
+    ----------
+    wanted : Wanted
+    given : sequence of object
+        What each source sent, the error it failed with, or that it was not asked.
+    sources : sequence of Source or Protected
+    least, most_records
+        As of :class:`Pool`.
+    silent : mapping of path to str
+        Who was not asked.
+    """
+    parts = [one if isinstance(one, Release) else None for one in given]
+    why = [None if isinstance(one, Release) else _reason(one) for one in given]
+    single = {  # whoever is no pool cannot pass for one, which has judged its own
+        i: part
+        for i, part in enumerate(parts)
+        if part is not None and not is_several(sources[i])
+    }
+    for i, fault in judge(wanted, single, sources, most_records).items():
+        parts[i], why[i] = None, f"{NONSENSE}: {fault}"
+    check_enough(why, least, next((one for one in given if isinstance(one, Exception)), None))
+    asked, usual, within = dict[Path, Event](), _costliest(parts), _within(silent)
+    for i, (one, source) in enumerate(zip(given, sources, strict=True)):
+        if not isinstance(one, NotAsked):
+            asked |= _charged(wanted, source, parts[i], usual, i, within.get(i, {}))
+    return _sum(wanted, parts, tuple(why), Frozen(asked))
 
 
 def check_sum(query: Query) -> None:
@@ -285,11 +318,12 @@ def check_enough(
     ) from cause
 
 
-def _reason(one: Exception | str) -> str:
+def _reason(one: object) -> str:
     """Why a source was silent, in words that are the same for every record."""
-    if isinstance(one, str):
-        return one
-    return next(words for kind, words in _SILENT if isinstance(one, kind))
+    if isinstance(one, NotAsked):
+        return one.why
+    known = (words for kind, words in _SILENT if isinstance(one, kind))
+    return next(known, f"{NONSENSE}: it is no release")
 
 
 def _numbered(request: str | None, i: int) -> str | None:
@@ -320,7 +354,7 @@ def _costliest(parts: Iterable[Release | None]) -> Event | None:
 
 def _charged(
     wanted: Wanted,
-    source: Source,
+    source: object,
     part: Release | None,
     usual: Event | None,
     i: int,
@@ -338,7 +372,7 @@ def _charged(
             if (j,) not in silent:
                 found |= _charged(wanted, one, None, usual, j, within.get(j, {}))
         return {(i, *path): event for path, event in found.items()}
-    if isinstance(source, Several):
+    if is_several(source):
         return {} if usual is None else {(i, *path): usual for path in source.paths()}
     event = wanted.event_of(source) or usual
     return {} if event is None else {(i,): event}

@@ -1,0 +1,237 @@
+"""Questions to sources of which some fall silent, differ in size or lie."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.calibration.private.conftest import miscalibrated
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Temperature
+from veracal.calibration.private import (
+    PrivateTemperature,
+    PrivateTwoTemperatures,
+    measure_private,
+    never_worse,
+)
+from veracal.calibration.private.asking import Ask, afford, stated, unit_of
+from veracal.calibration.private.inquiry import Inquiry
+from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
+from veracal.calibration.simulated import Simulated
+from veracal.errors import BudgetError, SilentError, VeracalError
+from veracal.privacy import Budget, Count, Item, Pool, Public, Release
+
+QUERIES = [
+    CorrectWrong(Bins(1)),
+    Gap(),
+    Gap(inverse=0.5),
+    BinnedGap(Bins(5)),
+    BrierGain(Temperature(0.5)),
+]
+ASKS = [Ask(query, 100_000) for query in QUERIES]
+
+
+def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
+    """Sources of scores that are twice too confident."""
+    rng = np.random.default_rng(seed)
+    scores = miscalibrated(n, 2.0, rng, classes=3)
+    place = rng.integers(sources, size=n) if sizes is None else np.repeat(np.arange(5), sizes)
+    usual = {"micro_epsilon": 10_000_000, "least": 1, "most_records": n}
+    settings = {**usual, "rng": np.random.default_rng(seed), **settings}
+    return Simulated(scores, place, sources=sources, **settings)
+
+
+def asked(source, asks=ASKS):
+    """Everything asked of a source."""
+    inquiry = Inquiry(source)
+    for i, ask in enumerate(asks):
+        inquiry.ask(ask, str(i))
+    return inquiry
+
+
+def silent_sets(m):
+    return [s for k in range(m + 1) for s in itertools.combinations(range(m), k)]
+
+
+def check_every_silent_set(m):
+    """Whoever falls silent whenever: finite answers of the others, or a refusal."""
+    whole = asked(simulated(sources=m)).answers
+    for silent in silent_sets(m):
+        last = {i: j % (len(ASKS) + 1) for j, i in enumerate(silent)}  # answers given before
+        out = {i for i, given in last.items() if given < len(ASKS)}
+        left = [i for i in range(m) if i not in out]
+        source = simulated(sources=m, silent=last)
+        if not left:
+            with pytest.raises(SilentError):
+                asked(source)
+            continue
+        inquiry = asked(source)
+        assert (inquiry.present, inquiry.asked) == (len(left), m)
+        assert set(inquiry.silences) == {(i,) for i in out}
+        for answer, all_of_it in zip(inquiry.answers, whole, strict=True):
+            parts = [all_of_it.parts[i] for i in left]
+            # The same draws: as of a pool that never had the others.
+            sums = tuple(sum(entry) for entry in zip(*(p.units for p in parts), strict=True))
+            assert answer.units == sums
+            assert answer.noise_std == pytest.approx(math.hypot(*(p.noise_std for p in parts)))
+            assert np.isfinite(answer.values).all()
+
+
+def test_every_set_of_silent_sources():
+    check_every_silent_set(5)
+
+
+@pytest.mark.long
+def test_every_set_of_eight_silent_sources():
+    check_every_silent_set(8)
+
+
+@pytest.mark.parametrize(
+    "number", [1e308, -1e308, math.nan, "41", int(1e308), -(2**80)], ids=str
+)
+@pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "unbounded"])
+def test_lies_leave_finite_answers(number, bounded):
+    def lie(release):
+        return replace(release, units=(number,) * len(release.units))
+
+    settings = {} if bounded else {"most_records": None}
+    inquiry = asked(simulated(lying={1: lie, 3: lie}, **settings))
+    honest = asked(simulated(silent=[1, 3]))
+    assert inquiry.present == 3
+    for answer, right in zip(inquiry.answers, honest.answers, strict=True):
+        assert answer.units == right.units
+    with pytest.raises(SilentError, match="at least 4 of 5"):
+        asked(simulated(lying={1: lie, 3: lie}, least=4))
+
+
+def test_who_lies_later_is_out_of_the_earlier_answers_too():
+    def lie(release):
+        return replace(release, units=(2**70,)) if release.query == "gap" else release
+
+    inquiry = asked(simulated(lying={0: lie}))
+    assert inquiry.answers[0].units == asked(simulated(silent=[0])).answers[0].units
+    assert inquiry.releases[0].units == asked(simulated()).answers[0].units
+
+
+def test_sources_of_unequal_size():
+    source = simulated(10_030, sizes=[0, 10_000, 1, 9, 20])
+    inquiry = asked(source)
+    assert inquiry.present == 5
+    n = sum(inquiry.answers[0].values)
+    assert n == pytest.approx(10_030, abs=2_000)
+    # What is declared is about the largest; without room for it that one is left out.
+    inquiry = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], most_records=20))
+    assert inquiry.present == 4 and (1,) in inquiry.silences
+
+
+class Counting:
+    """A source that counts how often it is asked, and falls silent on the way."""
+
+    def __init__(self, source, gives):
+        self.source, self.gives, self.asked = source, gives, 0
+
+    def answer(self, query, *, micro_epsilon, request=None):
+        self.asked += 1
+        if self.asked > self.gives:
+            raise TimeoutError
+        return self.source.answer(query, micro_epsilon=micro_epsilon, request=request)
+
+
+@pytest.mark.parametrize("gives", [0, 2, 5])
+def test_who_was_silent_once_is_never_asked_again_nor_charged(holder, rng, gives):
+    holders = [holder(miscalibrated(20, 1.0, rng)) for _ in range(3)]
+    late = Counting(holders[0], gives)
+    inquiry = asked(Pool([late, *holders[1:]], least=2))
+    assert late.asked == min(gives + 1, len(ASKS))
+    assert holders[0].ledger.spent().epsilon == pytest.approx(0.1 * min(gives, 5))
+    told = stated(inquiry.answers, unit_of(inquiry.source), covers="x")
+    assert told.epsilon == pytest.approx(0.5, abs=1e-12)
+    charged = [release.asked for release in inquiry.releases]
+    # It counts with everything it was asked for: the question that it let pass included.
+    assert sum((0,) in paths for paths in charged) == min(gives + 1, len(ASKS))
+
+
+def test_a_statement_counts_the_worst_source_whether_or_not_it_answered(holder, rng):
+    poor, rich = (holder(miscalibrated(20, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
+    inquiry = Inquiry(Pool([poor, rich], least=1))
+    inquiry.ask(Ask(Gap(), 100_000), "a")
+    inquiry.ask(Ask(Gap(inverse=0.5), 300_000), "b")
+    only = [replace(r, asked={(0,): r.asked[0,]}) for r in inquiry.releases]
+    assert stated(only, unit_of(poor), covers="x").epsilon == pytest.approx(0.4, abs=1e-12)
+
+
+def test_sources_that_cannot_pay_for_all_are_left_out_uncharged(holder, rng):
+    budgets = (0.2, 1.0, 0.5, 0.3)
+    holders = [holder(miscalibrated(30, 2.0, rng), Budget(b)) for b in budgets]
+    fitter = PrivateTemperature(epsilon=0.5)
+    fitter.fit(Pool(holders, least=2))
+    assert [h.ledger.spent().epsilon > 0 for h in holders] == [False, True, True, False]
+    assert set(fitter.releases_[0].asked) == {(1,), (2,)}
+    assert fitter.statement_.epsilon <= 0.5
+    for least, error in ((3, SilentError), (None, BudgetError)):
+        with pytest.raises(error):
+            PrivateTemperature(epsilon=0.4).fit(Pool(holders, least=least), request="more")
+    assert holders[0].ledger.spent().epsilon == 0
+
+
+def test_affording_in_pools_of_pools(holder, rng):
+    poor, rich = (holder(miscalibrated(9, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
+
+    def items(relation, unit, part):
+        return [Item("count", Ask(Count(), 500_000).event(relation, unit), 1, part)]
+
+    inquiry = Inquiry(Pool([Pool([poor, rich], least=1), Public(miscalibrated(9, 1.0, rng))]))
+    inquiry.afford(items)
+    assert set(inquiry.silences) == {(0, 0)}
+    assert (inquiry.present, inquiry.asked) == (2, 3)
+    with pytest.raises(BudgetError):
+        afford(Pool([Pool([poor]), rich]), items)
+
+
+def test_one_source_is_asked_as_it_is(holder, rng):
+    one = holder(miscalibrated(20, 1.0, rng))
+    inquiry = Inquiry(one, "fit")
+    first = inquiry.ask(ASKS[0], "counts")
+    assert inquiry.answers == inquiry.releases == (first,)
+    assert (inquiry.present, inquiry.asked, inquiry.silences) == (1, 1, {})
+    again = one.answer(QUERIES[0], micro_epsilon=100_000, request="fit: counts")
+    assert again == first
+    assert type(first) is Release
+
+
+@pytest.mark.parametrize("fitter", [PrivateTemperature, PrivateTwoTemperatures])
+def test_fits_are_of_the_sources_that_answered_everything(fitter):
+    """As of a pool that never had the others: with the same draws, the same questions."""
+    made = fitter(epsilon=4.0).fit(simulated(4_000, silent={1: 3, 3: 2}))
+    assert all(len(r.parts) - r.parts.count(None) == 3 for r in made.releases_)
+    assert np.isfinite(
+        made.map_.transform(miscalibrated(9, 1.0, np.random.default_rng(0))).values
+    ).all()
+
+
+def test_a_search_with_dropouts_ends_where_one_without_them_does():
+    asks = PrivateTemperature(epsilon=8.0)
+    late = asks.fit(simulated(4_000, silent={1: 3, 3: 3})).temperature_
+    # Fell silent at the last question: the questions before it were asked with all of them,
+    # the answers are of those that stayed.
+    never = PrivateTemperature(epsilon=8.0).fit(simulated(4_000, silent=[1, 3])).temperature_
+    assert late.value == pytest.approx(never.value, rel=0.15)
+    assert late.n == never.n
+
+
+def test_measuring_over_silent_sources():
+    source = simulated(3_000, silent={0: 1, 2: 0})
+    made = measure_private(source, epsilon=4.0)
+    assert all(r.silences[0] and r.silences[2] for r in made.releases.values())
+    exact = measure_private(simulated(3_000, silent=[0, 2]), epsilon=4.0)
+    assert made.overall == exact.overall
+    assert made.plan.by_bins
+
+
+def test_the_guard_over_silent_sources():
+    made = never_worse(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
+    assert made.kept and made.release.parts[0] is None
+    with pytest.raises(VeracalError):
+        never_worse(Temperature(0.5), simulated(silent=range(5)), epsilon=1.0)

@@ -1,0 +1,312 @@
+"""Pools: who is silent, what is nonsense, how many must answer, who is charged."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from veracal.data import Scores
+from veracal.errors import (
+    AnswerError,
+    BudgetError,
+    ConflictError,
+    DataError,
+    LedgerError,
+    SilentError,
+)
+from veracal.privacy.answers.by_source import sums_by_source
+from veracal.privacy.answers.grid import Grid
+from veracal.privacy.answers.holder import Holder
+from veracal.privacy.answers.judging import Wanted
+from veracal.privacy.answers.noise import add_discrete_laplace, discrete_laplace_std
+from veracal.privacy.answers.pools import Pool, PooledRelease, Several
+from veracal.privacy.answers.queries import gaussian_event, laplace_event
+from veracal.privacy.answers.score_queries import Brier, Correct, Count
+from veracal.privacy.answers.sources import Public, Release
+from veracal.privacy.answers.sums import BinnedSum, DenseSum
+from veracal.privacy.budget import Budget, Unit
+from veracal.privacy.events import DiscreteLaplace, Parallel
+from veracal.privacy.ledger.book import open_ledger
+
+RNG = np.random.default_rng(0)
+SCORES = Scores.from_logits(RNG.normal(size=(30, 4)), RNG.integers(4, size=30))
+BINS = BinnedSum("b", lambda s: np.ones(len(s)), lambda s: s.predictions, 4, 0, 1, bits=0)
+PRICE = 500_000
+
+
+class Honest:
+    """A source of thirty records with the noise that was asked for."""
+
+    def __init__(self, unit=None, relation="add-remove"):
+        self.asked, self.unit, self.relation = 0, unit, relation
+
+    def answer(self, query, *, micro_epsilon, request=None):
+        self.asked += 1
+        event = laplace_event(query, micro_epsilon, self.relation, self.unit)
+        units = add_discrete_laplace(query.evaluate(SCORES), event.noise)
+        std = discrete_laplace_std(event.noise) * query.grid.step
+        return Release(
+            query.name,
+            tuple(units.tolist()),
+            query.grid,
+            std,
+            micro_epsilon,
+            event,
+            private=True,
+        )
+
+
+class Odd(Honest):
+    """One that raises, or makes something else of its answer."""
+
+    def __init__(self, does):
+        super().__init__()
+        self.does = does
+
+    def answer(self, query, *, micro_epsilon, request=None):
+        release = super().answer(query, micro_epsilon=micro_epsilon, request=request)
+        if isinstance(self.does, BaseException):
+            raise self.does
+        return self.does(release)
+
+
+def units(*given):
+    """A lie about the units, as many as are wanted."""
+    return lambda release: replace(
+        release, units=tuple(itertools.islice(itertools.cycle(given), len(release.units)))
+    )
+
+
+SILENCES = {
+    "budget": BudgetError("x"),
+    "failed": AnswerError("x"),
+    "ledger": LedgerError("x"),
+    "silent": SilentError("x"),
+    "out of reach": OSError("x"),
+    "late": TimeoutError("x"),
+    "refused": ConnectionRefusedError("x"),
+}
+LIES = {
+    "None": lambda r: None,
+    "text": lambda r: "41",
+    "a number": lambda r: 41.0,
+    "too many": lambda r: replace(r, units=(*r.units, 0)),
+    "too few": lambda r: replace(r, units=()),
+    "a list": lambda r: replace(r, units=list(r.units)),
+    "1e308": units(int(1e308)),
+    "-1e308": units(-int(1e308)),
+    "floats": units(3.0),
+    "1e308 as a float": units(1e308),
+    "NaN": units(math.nan),
+    "infinity": units(math.inf),
+    "bools": units(True),
+    "strings": units("3"),
+    "numpy's": units(np.int64(3)),
+    "2^64": units(2**64),
+    "another grid": lambda r: replace(r, grid=Grid(33)),
+    "another question": lambda r: replace(r, query="other"),
+    "less noise": lambda r: replace(r, event=replace(r.event, noise=r.event.noise / 2)),
+    "a little less": lambda r: replace(r, event=replace(r.event, noise=r.event.noise * 0.99)),
+    "more sensitive": lambda r: replace(r, event=replace(r.event, sensitivity=7)),
+    "no noise": lambda r: replace(r, event=None),
+    "not private": lambda r: replace(r, event=None, noise_std=0.0, private=False),
+    "another price": lambda r: replace(r, micro_epsilon=1),
+    "std NaN": lambda r: replace(r, noise_std=math.nan),
+    "std 0": lambda r: replace(r, noise_std=0.0),
+    "Gaussian": lambda r: replace(r, event=gaussian_event(Count(), 1.0, "add-remove")),
+    "another relation": lambda r: replace(r, event=replace(r.event, relation="replace-one")),
+    "several": lambda r: PooledRelease(
+        r.query, units(2**70)(r).units, r.grid, 0.1, PRICE, Parallel((r.event,)), private=True
+    ),
+}
+
+
+@pytest.mark.parametrize("query", [Count(), Brier(), BINS], ids=lambda q: q.name)
+@pytest.mark.parametrize("what", [*SILENCES, *LIES])
+def test_who_is_silent_or_answers_nonsense_is_left_out(query, what):
+    does = {**SILENCES, **LIES}[what]
+    pool = Pool([Honest(), Odd(does), Honest()], least=2, most_records=30)
+    found = pool.answer(query, micro_epsilon=PRICE)
+    kept = [part for part in found.parts if part is not None]
+    assert [part is None for part in found.parts] == [False, True, False]
+    assert [why is None for why in found.silences] == [True, False, True]
+    assert ("nonsense" in found.silences[1]) == (what in LIES)
+    assert found.units == tuple(
+        sum(entry) for entry in zip(*(k.units for k in kept), strict=True)
+    )
+    assert found.event == Parallel(tuple(k.event for k in kept))
+    assert found.noise_std == pytest.approx(math.sqrt(2) * kept[0].noise_std)
+    assert found.private
+    assert np.isfinite(found.values).all()
+    # It may have charged all the same, and counts in what was asked.
+    assert found.asked == {(i,): kept[0].event for i in range(3)}
+    with pytest.raises(SilentError, match="at least 3 of 3 sources, got 2"):
+        Pool([Honest(), Odd(does), Honest()], least=3).answer(query, micro_epsilon=PRICE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), ConflictError("x"), DataError("a", "b", "c", "d"), KeyboardInterrupt()],
+    ids=lambda e: type(e).__name__,
+)
+def test_mistakes_and_interrupts_are_not_silence(error):
+    with pytest.raises(type(error)):
+        Pool([Honest(), Odd(error)], least=1).answer(Count(), micro_epsilon=PRICE)
+
+
+def test_without_a_least_the_first_refusal_ends_the_question():
+    last = Honest()
+    with pytest.raises(BudgetError):
+        Pool([Odd(BudgetError("x")), last]).answer(Count(), micro_epsilon=PRICE)
+    assert last.asked == 0
+    with pytest.raises(SilentError, match="nonsense"):
+        Pool([Odd(LIES["NaN"]), last]).answer(Count(), micro_epsilon=PRICE)
+
+
+def test_too_few_are_told_by_number_and_reason():
+    pool = Pool([Odd(TimeoutError("patient 7")) for _ in range(9)] + [Honest()], least=2)
+    with pytest.raises(SilentError) as told:
+        pool.answer(Count(), micro_epsilon=PRICE)
+    assert told.value.silences == ("it did not answer in time",) * 9 + (None,)
+    assert "source 4" in str(told.value) and "4 more" in str(told.value)
+    assert "patient" not in str(told.value)  # what a source wrote may be about anybody
+
+
+@pytest.mark.parametrize("most", [None, 0, 30, 10**6])
+def test_the_limit_is_what_records_and_noise_allow(most):
+    """Written out slowly: within it counts, one unit beyond it does not."""
+    query = Brier()
+    event = laplace_event(query, PRICE, "add-remove")
+    reach = math.ceil(event.noise * math.log(2 * 2**40))
+    limit = (2**62 if most is None else most * query.sensitivity("add-remove")) + reach
+    for sign in (1, -1):
+        for at, kept in ((limit, True), (limit + 1, False)):
+            pool = Pool([Honest(), Odd(units(sign * at))], least=1, most_records=most)
+            if most == 0:
+                pool = Pool([Odd(units(0)), Odd(units(sign * at))], least=1, most_records=0)
+            found = pool.answer(query, micro_epsilon=PRICE)
+            assert (found.parts[1] is not None) == kept
+
+
+def test_honest_noise_reaches_the_limit_with_the_probability_that_is_said():
+    # P(|k| > r) = 2 t^(r+1) / (1 + t) at most, in each of the entries.
+    for noise, entries in ((0.01, 1), (1.0, 1), (2.0**21, 15), (300.0, 4_000)):
+        rare = math.log(2.0**40) + math.log(2 * entries)
+        reach = math.ceil(noise * rare)
+        tail = math.log(2) - (reach + 1) / noise - math.log1p(math.exp(-1 / noise))
+        assert tail + math.log(entries) < -40 * math.log(2)
+
+
+def test_units_of_several_rows_are_no_nonsense():
+    patient = Unit("patient", 3)
+    found = Pool([Honest(patient), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
+    assert found.silences == (None, None)
+    assert [part.event.noise for part in found.parts] == [6.0, 2.0]
+
+
+def test_the_relation_of_most_counts():
+    odd = Honest(relation="replace-one")
+    found = Pool([odd, Honest(), Honest()], least=1).answer(Brier(), micro_epsilon=PRICE)
+    assert "relation" in found.silences[0]
+    assert found.event.relation == "add-remove"
+
+
+def test_questions_that_are_no_sums_are_refused_before_anybody_is_asked():
+    from veracal.calibration.queries import AbsoluteGaps
+
+    source = Honest()
+    pool = Pool([source, Honest()], least=1)
+    with pytest.raises(ValueError, match="add up"):
+        pool.answer(AbsoluteGaps(), micro_epsilon=PRICE)
+    with pytest.raises(ValueError, match="Gaussian"):
+        pool.answer_gaussian(Count(), noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="micro_epsilon"):
+        pool.answer(Count(), micro_epsilon=0)
+    assert source.asked == 0
+
+
+@pytest.mark.parametrize("least", [0, -1, 3, 1.5, True, "1"])
+def test_least_is_a_number_of_sources(least):
+    with pytest.raises(ValueError, match="least"):
+        Pool([Honest(), Honest()], least=least)
+
+
+def test_a_pool_of_pools(tmp_path):
+    poor = Holder(SCORES, open_ledger(tmp_path / "a", Budget(0.1)))
+    rich = Holder(SCORES, open_ledger(tmp_path / "b", Budget(1.0)))
+    inner = Pool([poor, rich, Odd(LIES["1e308"])], least=1, most_records=30)
+    lost = Pool([Odd(OSError("x")), Honest()], least=2)
+    pool = Pool([Honest(), inner, lost], least=2)
+    assert isinstance(pool, Several) and not isinstance(rich, Several)
+    assert pool.paths() == [(0,), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    found = pool.answer(Count(), micro_epsilon=PRICE, request="r")
+    event = laplace_event(Count(), PRICE, "add-remove")
+    assert set(found.silent()) == {(1, 0), (1, 2), (2,)}
+    assert found.asked == dict.fromkeys(pool.paths(), event)
+    assert found.units[0] == found.parts[0].units[0] + found.parts[1].parts[1].units[0]
+    assert rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == found.parts[1].parts[1]
+    # Asked once more without those, the others are not asked again.
+    again = pool.round(Wanted(Correct(), PRICE), request="s", silent=found.silent())
+    assert set(again.asked) == {(0,), (1, 1)}
+    assert found.without({(0,): "x"}).units == found.parts[1].units
+    with pytest.raises(SilentError, match="nobody"):
+        found.without({(0,): "x", (1,): "x"})
+
+
+def test_public_sources_answer_without_noise():
+    found = Pool([Public(SCORES), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
+    assert found.silences == (None, None)
+    assert not found.private
+    assert set(found.asked) == {(1,)}
+    far = Pool([Public(SCORES), Honest()], least=1, most_records=10)
+    assert far.answer(Count(), micro_epsilon=PRICE).silences[0] is not None
+
+
+def test_gaussian_noise_is_judged_as_well(tmp_path):
+    ledgers = [open_ledger(tmp_path / f"{i}", Budget(1.0, 1e-6), kind="open") for i in (0, 1)]
+
+    class Halved:
+        def __init__(self, holder):
+            self.holder = holder
+
+        def answer(self, query, *, micro_epsilon, request=None):
+            raise NotImplementedError
+
+        def answer_gaussian(self, query, *, noise_multiplier, request=None):
+            made = self.holder.answer_gaussian(
+                query, noise_multiplier=noise_multiplier / 2, request=request
+            )
+            return replace(made, query=query.name)
+
+    one, other = (Holder(SCORES, ledger) for ledger in ledgers)
+    found = Pool([one, Halved(other)], least=1).answer_gaussian(BINS, noise_multiplier=20.0)
+    assert "noise" in found.silences[1] and found.micro_epsilon is None
+    assert found.asked[1,] == gaussian_event(BINS, 20.0, "add-remove")
+
+
+DENSE = DenseSum("d", lambda s: s.values[:, :2] / 7, 2, 1.0, power=2)
+
+
+@pytest.mark.parametrize(
+    "query", [Count(), Correct(), Brier(), BINS, DENSE], ids=lambda q: q.name
+)
+@pytest.mark.parametrize("n", [0, 1, 2_500])
+def test_all_sources_at_once_are_each_by_itself(query, n):
+    rng = np.random.default_rng(n)
+    scores = Scores.from_logits(rng.normal(size=(n, 4)), rng.integers(4, size=n))
+    place = rng.integers(5, size=n)
+    together = sums_by_source(query, scores, place, 6)  # one of them has no record
+    for i in range(6):
+        alone = query.evaluate(scores.take(np.flatnonzero(place == i)))
+        assert together[i].tolist() == alone.tolist()
+
+
+def test_judging_needs_one_kind_of_noise():
+    for wrong in ({}, {"micro_epsilon": 1, "noise_multiplier": 1.0}):
+        with pytest.raises(ValueError, match="one of"):
+            Wanted(Count(), **wrong)
+    assert Wanted(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 1))
+    assert not Wanted(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 2))
+    assert not Wanted(Count(), PRICE).asks_for(DiscreteLaplace(3.0, 1))
