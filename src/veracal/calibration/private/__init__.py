@@ -2,6 +2,7 @@
 
 from veracal.calibration.private.binning import PrivateBinning
 from veracal.calibration.private.figures import PrivateCurve, PrivateFigures
+from veracal.calibration.private.golden import GoldenTemperature
 from veracal.calibration.private.guard import Guarded, guard_event, never_worse
 from veracal.calibration.private.measuring import (
     PrivateMeasurement,
@@ -14,6 +15,7 @@ from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
 
 __all__ = [
+    "GoldenTemperature",
     "Guarded",
     "MeasurementPlan",
     "PrivateBinning",

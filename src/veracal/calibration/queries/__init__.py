@@ -6,6 +6,7 @@ from veracal.calibration.queries.binned import (
     BrierByGroup,
     CorrectWrong,
 )
+from veracal.calibration.queries.correct_total import CorrectTotal
 from veracal.calibration.queries.gradients import PlattGradient
 from veracal.calibration.queries.records import Groups
 from veracal.calibration.queries.scalars import (
@@ -21,6 +22,7 @@ __all__ = [
     "BinnedGap",
     "BrierByGroup",
     "BrierGain",
+    "CorrectTotal",
     "CorrectWrong",
     "Gap",
     "Groups",
