@@ -22,6 +22,7 @@ from veracal.calibration.queries import (
     SureSlopes,
     TemperatureGradient,
 )
+from veracal.calibration.queries.mapped import OfMapped, of_mapped
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
 from veracal.data import Group, Scores
 from veracal.errors import DataError
@@ -74,6 +75,8 @@ def of_four(n, rng):
         SureGaps(TwoTemperatures(1.0, 1.0), bits=3),
         SureSlopes(TwoTemperatures(3.0, 1.0)),
         SureSlopes(TwoTemperatures(1.0, 1.0), most=0.01),
+        of_mapped(BinnedGap(Bins(3)), Temperature(0.3)),
+        of_mapped(CorrectWrong(Bins(1)), Binned(Bins(3), [0.1, 0.5, 0.9])),
     ],
     ids=repr,
 )
@@ -378,3 +381,28 @@ def test_records_without_labels_are_refused():
     for query in (Gap(), AbsoluteGaps(), CorrectWrong(), BrierGain(Identity())):
         with pytest.raises(DataError, match="labels"):
             Public(unlabeled).answer(query, micro_epsilon=1)
+
+
+def test_a_question_about_mapped_scores_is_that_question_about_them(rng):
+    scores = adversarial_scores(50, rng)
+    for map_ in (Temperature(0.3), Binned(Bins(3), [0.1, 0.5, 0.9])):
+        for query in (BinnedGap(Bins(4)), CorrectWrong(Bins(1)), AbsoluteGaps(Bins(4))):
+            asked = of_mapped(query, map_)
+            assert np.array_equal(
+                asked.evaluate(scores), query.evaluate(map_.transform(scores))
+            )
+            assert asked.settings != of_mapped(query, Temperature(0.4)).settings
+            assert asked.settings.items() > query.settings.items()
+            for relation in ("add-remove", "replace-one"):
+                assert asked.sensitivity(relation) == query.sensitivity(relation)
+                assert asked.sensitivity_l2(relation) == query.sensitivity_l2(relation)
+
+
+def test_what_does_not_add_up_does_not_when_mapped(rng):
+    asked = of_mapped(AbsoluteGaps(Bins(3)), Temperature(0.3))
+    check_statistic(asked, trials=20)
+    source = Public(adversarial_scores(9, rng))
+    with pytest.raises(ValueError, match="do not add up"):
+        Pool([source, Public(adversarial_scores(9, rng))]).answer(asked, micro_epsilon=9)
+    with pytest.raises(ValueError, match="of_mapped"):
+        OfMapped(AbsoluteGaps(), Temperature(0.3))

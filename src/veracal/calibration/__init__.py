@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         never_worse,
         plan_measurement,
     )
+    from veracal.calibration.recalibrating import recalibrate
+    from veracal.calibration.recalibration import Recalibration
 
 __all__ = [
     "Beta",
@@ -78,6 +80,7 @@ __all__ = [
     "PrivatePlatt",
     "PrivateTemperature",
     "PrivateTwoTemperatures",
+    "Recalibration",
     "RecalibrationPlan",
     "ReliabilityBin",
     "ReliabilityCurve",
@@ -95,6 +98,7 @@ __all__ = [
     "never_worse",
     "plan_measurement",
     "plan_recalibration",
+    "recalibrate",
     "save_map",
     "stream_totals",
 ]
@@ -119,6 +123,7 @@ _LATE: Mapping[str, str] = MappingProxyType(
         "PrivatePlatt": "private",
         "PrivateTemperature": "private",
         "PrivateTwoTemperatures": "private",
+        "Recalibration": "recalibration",
         "RecalibrationPlan": "planning",
         "TemperatureScaling": "fitters",
         "TwoTemperatureScaling": "fitters",
@@ -126,6 +131,7 @@ _LATE: Mapping[str, str] = MappingProxyType(
         "never_worse": "private",
         "plan_measurement": "private",
         "plan_recalibration": "planning",
+        "recalibrate": "recalibrating",
     }
 )
 

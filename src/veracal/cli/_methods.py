@@ -1,20 +1,13 @@
 """Fitters by the names they have on the command line, and their maps in words."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import typer
 
-from veracal.calibration.fitters import (
-    BetaCalibration,
-    HistogramBinning,
-    IsotonicCalibration,
-    MapFitter,
-    PlattScaling,
-    TemperatureScaling,
-    TwoTemperatureScaling,
-)
+from veracal.calibration.fitters import MapFitter
 from veracal.calibration.maps import (
     Binned,
     Identity,
@@ -23,21 +16,17 @@ from veracal.calibration.maps import (
     Temperature,
     TwoTemperatures,
 )
-from veracal.calibration.planning import is_enough_for_two
-from veracal.calibration.private import (
-    PrivateBinning,
-    PrivatePlatt,
-    PrivateTemperature,
-    PrivateTwoTemperatures,
-)
+from veracal.calibration.methods import AUTO, METHODS, NONE, PRIVATE, Settings, auto
+from veracal.calibration.private.base import PrivateFitter
+from veracal.calibration.private.platt import FORMS
+from veracal.calibration.recalibration_steps import temperatures_of
 from veracal.data import Estimate, Scores
-from veracal.privacy import Budget
+from veracal.privacy import Budget, Public
+from veracal.privacy.costs.pure import MICRO
 
-PrivateMethod = PrivateTemperature | PrivateTwoTemperatures | PrivatePlatt | PrivateBinning
-_BOTH = ("auto", "temperature", "two-temperatures", "platt", "binning")
-_PRIVATE = (*_BOTH, "descent")
-_OPEN = (*_BOTH, "isotonic", "beta")
-_FORMS = ("scalar", "vector", "matrix")
+_PRIVATE = tuple(name for name in PRIVATE if name != NONE)
+# What needs a delta is not fitted without privacy, unless it has a form of its own for that.
+_OPEN = (AUTO, *(m.name for m in METHODS.values() if m.openly is not None or not m.needs))
 _SHOWN = 8  # numbers of a map that are printed
 
 
@@ -48,17 +37,24 @@ def check_method(method: str, form: str, *, private: bool) -> None:
         raise typer.BadParameter(
             f"expected one of {', '.join(known)}, got {method!r}.", param_hint="--method"
         )
-    if form not in _FORMS:
+    if form not in FORMS:
         raise typer.BadParameter(
-            f"expected one of {', '.join(_FORMS)}, got {form!r}.", param_hint="--form"
+            f"expected one of {', '.join(FORMS)}, got {form!r}.", param_hint="--form"
         )
+
+
+def is_gaussian(method: str) -> bool:
+    """Whether a method adds Gaussian noise, and so needs a delta."""
+    return method != AUTO and "delta" in METHODS[method].needs
+
+
+def sized() -> list[str]:
+    """Names of the methods that make use of a declared number of records."""
+    return [AUTO, *(method.name for method in METHODS.values() if method.sized)]
 
 
 def chosen(method: str, size: int | None, budget: Budget) -> str:
     """The method that 'auto' stands for, by what is declared; others as they are.
-
-    Without a size nothing is known of the number of records, which is private: one
-    temperature does well for any.
 
     Parameters
     ----------
@@ -68,57 +64,41 @@ def chosen(method: str, size: int | None, budget: Budget) -> str:
     budget : Budget
         What the map may cost, and whom that protects.
     """
-    if method != "auto":
+    if method != AUTO:
         return method
-    two = is_enough_for_two(size or 0, budget.epsilon, budget.relation, budget.unit)
-    return "two-temperatures" if two else "temperature"
+    told = Settings(round(budget.epsilon * MICRO), size=size)
+    return auto(told, budget.relation, budget.unit)
 
 
-def private_fitter(
-    method: str,
-    scores: Scores,
-    *,
-    micro_epsilon: int,
-    delta: float | None,
-    size: int | None,
-    form: str,
-    bins: int,
-) -> PrivateMethod:
+def private_fitter(method: str, scores: Scores, settings: Settings) -> PrivateFitter:
     """A fitter that asks a ledger first."""
-    if method == "binning":
-        return PrivateBinning(micro_epsilon=micro_epsilon, bins=bins)
-    told: dict[str, Any] = {"micro_epsilon": micro_epsilon, "classes": scores.n_classes}
-    if method == "temperature":
-        return PrivateTemperature("search", **told)
-    if method == "two-temperatures":
-        return PrivateTwoTemperatures(**told)
-    told |= {"delta": delta, "size": size}
-    if method == "descent":
-        return PrivateTemperature("descent", **told)
-    return PrivatePlatt(form, reads=scores.kind, **told)  # type: ignore[arg-type]
+    return METHODS[method].fitter(settings_for(scores, settings))
 
 
-def temperatures(fitter: PrivateMethod) -> dict[str, Estimate]:
+def settings_for(scores: Scores, settings: Settings) -> Settings:
+    """Settings with what is public about scores: their classes, and what they are."""
+    return replace(settings, classes=scores.n_classes, reads=scores.kind)
+
+
+def temperatures(fitter: PrivateFitter) -> dict[str, Estimate]:
     """Temperatures that were fitted, with intervals; none of other maps."""
-    names = {"temperature": "temperature_", "unsure": "unsure_", "sure": "sure_"}
-    return {name: getattr(fitter, at) for name, at in names.items() if hasattr(fitter, at)}
+    return temperatures_of(fitter)
 
 
 def open_fitter(method: str, *, form: str, bins: int) -> MapFitter:
     """A fitter that is not private."""
-    match method:
-        case "two-temperatures":
-            return TwoTemperatureScaling()
-        case "platt":
-            return PlattScaling(form)  # type: ignore[arg-type]
-        case "binning":
-            return HistogramBinning(bins)
-        case "isotonic":
-            return IsotonicCalibration()
-        case "beta":
-            return BetaCalibration()
-        case _:
-            return TemperatureScaling()
+    made = METHODS[method].openly
+    assert made is not None
+    return made(Settings(MICRO, form=form, bins=bins))  # type: ignore[arg-type]
+
+
+def open_map(method: str, scores: Scores, settings: Settings) -> Map:
+    """A map that is not private: fitted to scores as they are, or by exact answers."""
+    if METHODS[method].openly is not None and settings.temperatures is None:
+        return open_fitter(method, form=settings.form, bins=settings.bins).fit(scores).map_
+    fitter: Any = private_fitter(method, scores, settings)
+    found: Map = fitter.fit(Public(scores)).map_
+    return found
 
 
 def words(map_: Map) -> str:

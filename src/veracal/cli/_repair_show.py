@@ -36,7 +36,7 @@ def facts(made: Repair) -> dict[str, Any]:
             "before": made.released.before.to_json(),
             "after": made.released.after.to_json(),
         },
-        "internal": None if made.internal is None else _internal(made.internal),
+        "internal": None if made.internal is None else internal_facts(made.internal),
         "ledger": made.account,
     }
 
@@ -50,7 +50,7 @@ def _guard(made: Repair) -> dict[str, Any] | None:
     return {name: getattr(found, name) for name in names}
 
 
-def _internal(sides: Sides) -> dict[str, Any]:
+def internal_facts(sides: Sides) -> dict[str, Any]:
     """Internal figures, under a note that they are."""
     assert sides.curves is not None
     return {
@@ -75,22 +75,25 @@ def show(made: Repair, name: str, ledger: str) -> None:
             figures_of(made.released.after.overall),
         )
         note = f"Released with noise, on {FITTED_ON}."
-        console.print(_sides_table("before and after", *sides, note=note))
+        console.print(sides_table("before and after", *sides, note=note))
         released = made.released.before.overall.curve, made.released.after.overall.curve
         _draw(curve for curve in released if curve is not None)
     if made.internal is not None:
-        note = (
-            f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which flatters a map with many numbers."
-        )
-        found = made.internal
-        console.print(_sides_table("before and after", found.before, found.after, note=note))
-        _draw(found.curves or ())
+        show_internal(made.internal)
     if made.released is None and made.internal is None:
         _show.status(
             "No figures before and after: --measure EPSILON releases private ones, for so much "
             "more (with --curve, drawings, too), and --internal shows plain ones. The map is "
             "the same."
         )
+
+
+def show_internal(found: Sides) -> None:
+    """Print figures of the records as they are."""
+    note = f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which flatters a map with many numbers."
+    table = sides_table("before and after", found.before, found.after, note=note)
+    _show.console().print(table)
+    _draw(found.curves or ())
 
 
 def _draw(curves: Iterable[Any]) -> None:
@@ -126,7 +129,7 @@ def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
     yield "ledger", f"{ledger}: epsilon {paid} spent, {left} left"
 
 
-def _sides_table(
+def sides_table(
     title: str, before: Mapping[str, Estimate], after: Mapping[str, Estimate], *, note: str
 ) -> object:
     """Figures side by side."""

@@ -10,6 +10,7 @@ import numpy as np
 from veracal.calibration.curves import ReliabilityCurve
 from veracal.calibration.maps import Identity, Map
 from veracal.calibration.measuring import measure
+from veracal.calibration.methods import Settings
 from veracal.calibration.private import (
     Guarded,
     PrivateMeasurement,
@@ -18,6 +19,7 @@ from veracal.calibration.private import (
     never_worse,
     plan_measurement,
 )
+from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.planning import Figure
 from veracal.calibration.queries import BrierGain
 from veracal.cli import _methods, _paying, _places, _show
@@ -115,17 +117,18 @@ class Repair:
 
 
 def repaired_openly(
-    scores: Scores, method: str, form: str, bins: int, replicates: int | None
+    scores: Scores, method: str, settings: Settings, replicates: int | None
 ) -> Repair:
     """Fit a map that is not private."""
     with _show.progress_bar("Fitting the map"):
-        found = _methods.open_fitter(method, form=form, bins=bins).fit(scores).map_
-        return Repair(found, method, internal=internal_sides(scores, found, bins, replicates))
+        found = _methods.open_map(method, scores, settings)
+        sides = internal_sides(scores, found, settings.bins, replicates)
+        return Repair(found, method, internal=sides)
 
 
 def repaired(
     scores: Scores,
-    fitter: _methods.PrivateMethod,
+    fitter: PrivateFitter,
     method: str,
     place: Path,
     spending: Spending,
@@ -184,7 +187,7 @@ def repaired(
 
 
 def _items(
-    fitter: _methods.PrivateMethod,
+    fitter: PrivateFitter,
     spending: Spending,
     budget: Budget,
     part: str | None,

@@ -9,6 +9,7 @@ import typer
 from veracal.cli import _paying, _places, _predictions, _show
 
 if TYPE_CHECKING:
+    from veracal.calibration.methods import Settings
     from veracal.cli._out import Files
     from veracal.cli._repairing import Repair, Spending
     from veracal.data import Scores
@@ -26,6 +27,21 @@ class Fit:
     size: int | None
     internal: bool
     replicates: int | None
+    temperatures: tuple[float, float] | None = None
+
+    def settings(self, spending: "Spending | None") -> "Settings":
+        """What a fitter is told."""
+        from veracal.calibration.methods import Settings
+        from veracal.privacy.costs.pure import MICRO
+
+        return Settings(
+            MICRO if spending is None else spending.fit,
+            delta=None if spending is None else spending.delta or None,
+            temperatures=self.temperatures,
+            size=self.size,
+            bins=self.bins,
+            form=self.form,  # type: ignore[arg-type]
+        )
 
 
 @dataclass(frozen=True)
@@ -48,9 +64,10 @@ def recalibrate(
     method: Annotated[
         str,
         typer.Option(
-            help="temperature, two-temperatures (for unsure and sure predictions), auto (two "
-            "if --size and --epsilon are enough for them), descent (a temperature by noisy "
-            "gradients), platt, binning; with --not-private also isotonic, beta."
+            help="auto (by --size, --epsilon and the number of sources), temperature, "
+            "two-temperatures (for unsure and sure predictions), acc-t, nll-t, ece-t (golden "
+            "section), binning, binning-paper, descent (a temperature by noisy gradients), "
+            "platt; with --not-private also isotonic, beta."
         ),
     ] = "auto",
     form: Annotated[str, typer.Option(help="Of platt: scalar, vector or matrix.")] = "vector",
@@ -58,8 +75,13 @@ def recalibrate(
     delta: Annotated[
         float | None, typer.Option(help="Failure probability, for descent and platt.")
     ] = None,
+    temperatures: Annotated[
+        str | None,
+        typer.Option(metavar="LOW,HIGH", help="Range of temperatures to search."),
+    ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Declared records, for auto, descent and platt.")
+        int | None,
+        typer.Option(min=1, help="Declared records in all, for auto, descent, platt, acc-t …"),
     ] = None,
     guard: Annotated[
         float | None,
@@ -91,6 +113,23 @@ def recalibrate(
     ledger: _paying.LedgerFile = None,
     ledger_part: _paying.LedgerPart = None,
     version: _paying.Version = "",
+    sources_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN[=A,B,…]",
+            help="Column that says which institution a record belongs to, and their names "
+            "(which are public; by default those in the file). Each answers for itself and "
+            "pays from a ledger of its own in the folder --ledger.",
+        ),
+    ] = None,
+    least: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --sources-by: how many must answer; by default all."),
+    ] = None,
+    at_sources: Annotated[
+        int,
+        typer.Option(min=1, help="With --sources-by: where one person may have records."),
+    ] = 1,
     out: Annotated[
         Path | None,
         typer.Option(help="Write the recalibrated predictions: .npz, .parquet or .csv."),
@@ -109,19 +148,31 @@ def recalibrate(
     PREDICTIONS is as for 'veracal evaluate'. The map is made of noisy answers,
     each charged to a ledger before it is given, and may be published. Asked for
     again, the same map comes from the ledger at no cost. Mapped predictions are
-    still those of people: keep them like the records.
+    still those of people: keep them like the records. With --sources-by several
+    institutions answer, each with its own noise from its own ledger.
     """
     from veracal.cli._out import Files
 
     told = _predictions.settings(classes, group, unit, part)
-    fit = Fit(method, form, bins, size, internal, replicates)
+    searched = _range(temperatures)
+    fit = Fit(method, form, bins, size, internal, replicates, searched)
     payer = Payer(_paying.ledger_place(predictions, ledger), ledger_part, version)
+    _check_sources(sources_by, least, at_sources, ledger_part, not_private, curve)
     spending = None
     if not_private:
         _check_open(epsilon, delta, size, guard, measure, ledger, ledger_part, version)
     else:
         spending = _spending(epsilon, delta, guard, measure, curve=curve)
     _check_fit(fit, spending)
+    if sources_by is not None:
+        assert spending is not None
+        from veracal.cli._federating import Federation, federated
+
+        place = Path(f"{predictions}.ledgers") if ledger is None else ledger
+        files = Files(predictions, place, out, map_out, unit or "unit", force)
+        whom = Federation(sources_by, least, at_sources, version)
+        federated(files, told, fit, spending, whom, whole=statement, json=json)
+        return
     files = Files(predictions, payer.place, out, map_out, unit or "unit", force)
     files.check()
     scores = _predictions.load(predictions, told)
@@ -129,6 +180,43 @@ def recalibrate(
     made = _repair(scores, fit, payer, spending)
     files.write(made.map, scores)
     _tell(made, files, whole=statement, json=json)
+
+
+def _range(text: str | None) -> tuple[float, float] | None:
+    """A range of temperatures, as it was typed."""
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low, high = 0.0, 0.0
+    if not 0 < low < high < float("inf"):
+        raise typer.BadParameter(
+            f"expected two temperatures, as in 0.5,6, got {text!r}.",
+            param_hint="--temperatures",
+        )
+    return low, high
+
+
+def _check_sources(
+    sources_by: str | None,
+    least: int | None,
+    at_sources: int,
+    ledger_part: str | None,
+    not_private: bool,
+    curve: bool,
+) -> None:
+    """Refuse what is for several sources where there is one, and the other way round."""
+    if sources_by is None:
+        if least is not None or at_sources != 1:
+            hint = "--least" if least is not None else "--at-sources"
+            raise typer.BadParameter("needs --sources-by, which says whose.", param_hint=hint)
+    elif ledger_part is not None or not_private or curve:
+        raise typer.BadParameter(
+            "leave out --ledger-part, --not-private and --curve: each institution answers for "
+            "itself, with noise.",
+            param_hint="--sources-by",
+        )
 
 
 def _check_open(*private: object) -> None:
@@ -183,20 +271,25 @@ def _spending(
 
 def _check_fit(fit: Fit, spending: "Spending | None") -> None:
     """Refuse methods there are not; ask for what Gaussian noise needs, and for no more."""
-    from veracal.cli._methods import check_method
+    from veracal.calibration.methods import AUTO, METHODS
+    from veracal.cli._methods import check_method, is_gaussian, sized
 
     check_method(fit.method, fit.form, private=spending is not None)
+    if fit.temperatures and fit.method != AUTO and not METHODS[fit.method].searches:
+        raise typer.BadParameter(
+            f"{fit.method} looks for no temperature.", param_hint="--temperatures"
+        )
     if spending is None:
         return
-    gaussian = fit.method in ("descent", "platt")
+    gaussian = is_gaussian(fit.method)
     if gaussian and not (spending.delta and fit.size):
         raise typer.BadParameter(
             f"{fit.method} also needs --delta and --size, the declared number of records.",
             param_hint="--method",
         )
-    if not gaussian and (spending.delta or (fit.size is not None and fit.method != "auto")):
+    if not gaussian and (spending.delta or (fit.size and fit.method not in sized())):
         raise typer.BadParameter(
-            f"{fit.method} needs no --delta, and --size is for auto, descent and platt.",
+            f"{fit.method} needs no --delta, and --size is for {', '.join(sized())}.",
             param_hint="--method",
         )
 
@@ -211,20 +304,12 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
 
     if spending is None:
         method = chosen(fit.method, len(scores), Budget(1.0))  # as if for an epsilon of 1
-        return repaired_openly(scores, method, fit.form, fit.bins, fit.replicates)
+        return repaired_openly(scores, method, fit.settings(None), fit.replicates)
     there = _places.is_there(payer.place)
     protects = Ledger(payer.place).budget if there else Budget(1.0)
     method = chosen(fit.method, fit.size, replace(protects, epsilon=spending.fit / MICRO))
     try:
-        fitter = private_fitter(
-            method,
-            scores,
-            micro_epsilon=spending.fit,
-            delta=spending.delta or None,
-            size=fit.size,
-            form=fit.form,
-            bins=fit.bins,
-        )
+        fitter = private_fitter(method, scores, fit.settings(spending))
         return repaired(
             scores,
             fitter,

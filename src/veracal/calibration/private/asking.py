@@ -7,6 +7,7 @@ from typing import Any
 
 from veracal import _checks
 from veracal.calibration.paid import Paid
+from veracal.calibration.private.same_sources import SameSources
 from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError
 from veracal.privacy import (
@@ -262,6 +263,8 @@ def unit_of(source: Any) -> Unit:
     """Whom a source protects, as far as it says so: by its ledger, or those of a pool."""
     if isinstance(source, Holder):
         return source.ledger.budget.unit
+    if isinstance(source, SameSources):
+        return unit_of(source.source)
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
         return max(units, key=lambda unit: unit.at_most)

@@ -1,0 +1,146 @@
+r"""How one budget is divided over the map, the guard and the figures before and after.
+
+The guard gets a tenth. Figures get something only where they can be told through the noise, by
+a rule that reads nothing but public facts (:func:`measuring_share`).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from veracal import _checks
+from veracal.calibration.recalibration_sources import Asked
+from veracal.privacy.costs.pure import MICRO
+from veracal.privacy.costs.statement import rounded_up
+
+Share = float | Literal["auto"] | None
+GUARD = 0.1
+MOST = 0.25  # of the budget, for figures that nobody insisted on
+WORTH = 0.02  # noise in a calibration error, above which nobody would look at it
+FINE = 0.005  # and below which more is of no use
+LAST = 1 / 3  # of what figures get, for each calibration error: the least of all plans
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one unit of the records pays for what, in millionths of epsilon.
+
+    Attributes
+    ----------
+    map, guard, measure : int
+        The last two may be 0: not asked for.
+    """
+
+    map: int
+    guard: int = 0
+    measure: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.map + self.guard + self.measure
+
+    def text(self) -> str:
+        """The split, for people."""
+        parts = {"the map": self.map, "the guard": self.guard, "figures": self.measure}
+        told = [
+            f"{rounded_up(micro / MICRO, 6)} for {what}"
+            for what, micro in parts.items()
+            if micro
+        ]
+        return ", ".join(told)
+
+
+def spending(
+    micro_epsilon: int,
+    guard: float | None,
+    measure: Share,
+    *,
+    asked: Asked,
+    size: int | None,
+    bins: int,
+) -> Spending:
+    """Divide a total: shares rounded down, and the rest for the map.
+
+    Parameters
+    ----------
+    micro_epsilon : int
+        The total.
+    guard : float or None
+        Share of it; None is none.
+    measure : float, "auto" or None
+    asked : Asked
+        What is public about the sources.
+    size : int or None
+        Declared number of records of all sources together.
+    bins : int
+
+    Examples
+    --------
+    >>> from veracal.privacy import Unit
+    >>> one = Asked(1, "add-remove", Unit(), sums_only=False, exact=False)
+    >>> spending(1_000_000, 0.1, "auto", asked=one, size=2_000, bins=15)
+    Spending(map=650000, guard=100000, measure=250000)
+    >>> spending(1_000_000, 0.1, "auto", asked=one, size=500, bins=15)
+    Spending(map=900000, guard=100000, measure=0)
+    """
+    if measure == "auto":
+        figures = measuring_share(micro_epsilon / MICRO, asked, size, bins)
+    else:
+        figures = _share("measure", measure)
+    guarding = _share("guard", guard)
+    if guarding + figures >= 1:
+        raise ValueError(
+            "Expected guard and measure to leave a share of the budget for the map, got "
+            f"guard={guard!r}, measure={measure!r}."
+        )
+    parts = [_part(micro_epsilon, share) for share in (guarding, figures)]
+    return Spending(micro_epsilon - sum(parts), *parts)
+
+
+def measuring_share(epsilon: float, asked: Asked, size: int | None, bins: int) -> float:
+    r"""Share of a budget that figures before and after get by themselves.
+
+    A calibration error of n records is told with a mean absolute noise of at most
+    :math:`r / (\varepsilon_q n)`, for a question that costs :math:`\varepsilon_q`, where r is
+
+    * :math:`\Delta` for one source, which is asked for the one number;
+    * :math:`B \Delta \sqrt{4 m / \pi}` for m sources, which are asked for the sums of B bins:
+      each source adds Laplace noise, and a sum of m of them is in the mean at most
+      :math:`\sqrt{2/\pi}` of its standard deviation :math:`\Delta \sqrt{2m} / \varepsilon_q`
+      away from zero; :math:`B \Delta` if there is but one.
+
+    A third of what figures get pays for each of the two calibration errors, or more. If a
+    quarter of the budget does not bring the noise down to 0.02, nobody learns from the figures
+    whether the map helped, and the map gets all of it. If less than a quarter brings it down
+    to 0.005, less is taken. Without a declared size nothing is known of n, which is private:
+    nothing is measured. Exact answers cost nothing, so there is always room for them.
+    """
+    if asked.exact:
+        return MOST
+    if size is None:
+        return 0.0
+    _checks.whole(size=size)
+    row = (2 if asked.relation == "replace-one" else 1) * asked.unit.at_most
+    numbers = 1.0
+    if asked.sums_only:
+        numbers = bins * (math.sqrt(4 * asked.sources / math.pi) if asked.sources > 1 else 1.0)
+    needed = row * numbers / (LAST * epsilon * size)  # divided by the noise that is allowed
+    return min(needed / FINE, MOST) if needed / WORTH <= MOST else 0.0
+
+
+def _share(name: str, value: object) -> float:
+    """A share of the budget; None is none of it."""
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
+        auto = " or 'auto'" if name == "measure" else ""
+        raise ValueError(
+            f"Expected {name} to be a share between 0 and 1, None{auto}, got {name}={value!r}."
+        )
+    return float(value)
+
+
+def _part(micro_epsilon: int, share: float) -> int:
+    """A share in whole millionths; one at least, where there is a share."""
+    return max(math.floor(micro_epsilon * share), 1) if share else 0

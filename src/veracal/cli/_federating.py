@@ -1,0 +1,216 @@
+"""A map fitted by several institutions whose predictions lie in one file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import typer
+
+from veracal.calibration.maps import Identity
+from veracal.calibration.private.asking import afford
+from veracal.calibration.recalibration import Recalibration
+from veracal.calibration.recalibration_budget import Spending as Division
+from veracal.calibration.recalibration_sources import Asked
+from veracal.calibration.recalibration_steps import Steps, carried_out, plan_steps
+from veracal.cli import _methods, _paying, _predictions, _show
+from veracal.cli._figures import plain
+from veracal.cli._out import Files
+from veracal.cli._released import figures_of
+from veracal.cli._repair_show import internal_facts, show_internal, sides_table
+from veracal.cli._repairing import FITTED_ON, Sides, Spending, internal_sides
+from veracal.data import Scores, load_scores
+from veracal.errors import BudgetError, DataError, VeracalError
+from veracal.privacy import Budget, Holder, Ledger, Pool, Unit
+from veracal.privacy.costs.statement import rounded_down, rounded_up
+
+if TYPE_CHECKING:
+    from veracal.cli.recalibrate import Fit
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Whose records are whose, and how many must answer, as it was typed."""
+
+    column: str
+    least: int | None
+    at_sources: int
+    version: str
+
+
+def federated(
+    files: Files,
+    told: Mapping[str, Any],
+    fit: "Fit",
+    spending: Spending,
+    whom: Federation,
+    *,
+    whole: bool,
+    json: bool,
+) -> None:
+    """Let every institution of a file answer for itself; write and print what comes of it."""
+    files.check()
+    column, names = _institutions(files.predictions, told, whom.column)
+    groups = {**told["groups"], column: names}
+    scores = _predictions.load(files.predictions, {**told, "groups": groups})
+    files.check_scores(scores)
+    try:
+        steps = _steps(scores, fit, spending, files.ledger, len(names))
+        holders = _holders(scores, column, names, files.ledger, steps, whom.version)
+        pool = Pool(holders, least=whom.least)
+        if whom.least is None:
+            _check_all(dict(zip(names, holders, strict=True)), steps)
+        with _show.progress_bar("Fitting the map"):
+            found = carried_out(pool, steps, at_sources=whom.at_sources)
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    files.write(found.map, scores)
+    inside = (
+        internal_sides(scores, found.map, fit.bins, fit.replicates) if fit.internal else None
+    )
+    if json:
+        _show.print_json(_facts(files, found, names, holders, inside))
+        return
+    _print(files.predictions.name, found, names, holders, inside)
+    typer.echo("\n" + _paying.promise(found.statement, whole=whole))
+
+
+def _institutions(
+    predictions: Path, told: Mapping[str, Any], text: str
+) -> tuple[str, tuple[str, ...]]:
+    """The column, and who there is: as declared, or as the file says."""
+    column, sign, _ = text.partition("=")
+    if sign:
+        column, values = _predictions.pair(text, "--sources-by", "hospital=north,south")
+        return column, tuple(_predictions.listed(values, "--sources-by"))
+    alone = {**told, "groups": {}, "unit": column}
+    units = load_scores(predictions, **alone).units
+    names = tuple(sorted({str(unit) for unit in units})) if units is not None else ()
+    if not names:
+        raise DataError(
+            str(predictions), "one institution or more", "none", "Pass some predictions."
+        )
+    _show.status(
+        f"{len(names)} institutions in column {column!r}; that they take part is public."
+    )
+    return column, names
+
+
+def _steps(scores: Scores, fit: "Fit", spending: Spending, folder: Path, sources: int) -> Steps:
+    """Everything that will be asked, planned before any ledger is opened."""
+    there = sorted(folder.glob("*.ledger")) if folder.is_dir() else []
+    budget = Ledger(there[0]).budget if there else Budget(1.0)
+    about = Asked(sources, budget.relation, budget.unit, sums_only=True, exact=False)
+    settings = _methods.settings_for(scores, fit.settings(spending))
+    division = Division(spending.fit, spending.guard, spending.measure)
+    return plan_steps(fit.method, replace(settings, sources=sources), division, about)
+
+
+def _holders(
+    scores: Scores,
+    column: str,
+    names: tuple[str, ...],
+    folder: Path,
+    steps: Steps,
+    version: str,
+) -> list[Holder]:
+    """Each institution's records behind its own ledger, which is opened if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    codes = scores.groups[column].codes
+    return [
+        _paying.paying(
+            folder / f"{quote(name, safe=' ')}.ledger",
+            scores.take(np.flatnonzero(codes == i)).renamed(f"{scores.name}, {name}"),
+            steps.items("add-remove", Unit()),
+            epsilon=steps.spending.total / 1e6,
+            delta=steps.delta,
+            version=version,
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+def _check_all(holders: Mapping[str, Holder], steps: Steps) -> None:
+    """Refuse what one of them cannot pay for, and name it, before anybody is charged."""
+    for name, holder in holders.items():
+        try:
+            afford(holder, steps.items)
+        except BudgetError as error:
+            raise BudgetError(
+                f"{name}: {error} Or say with --least how many are enough."
+            ) from error
+
+
+def _facts(
+    files: Files,
+    found: Recalibration,
+    names: tuple[str, ...],
+    holders: list[Holder],
+    inside: Sides | None,
+) -> dict[str, Any]:
+    """Everything as what JSON can hold."""
+    written = found.to_json()
+    written["temperatures"] = {name: plain(one) for name, one in found.temperatures.items()}
+    return {
+        "file": str(files.predictions),
+        **written,
+        "figures_on": FITTED_ON,
+        "internal": None if inside is None else internal_facts(inside),
+        "institutions": [
+            {"name": name, "silent": why, "ledger": _paying.left(holder.ledger, None)}
+            for name, why, holder in zip(names, found.silences, holders, strict=True)
+        ],
+        **files.written(),
+    }
+
+
+def _print(
+    name: str,
+    found: Recalibration,
+    names: tuple[str, ...],
+    holders: list[Holder],
+    inside: Sides | None,
+) -> None:
+    """Print the map, who answered, and figures of both sides."""
+    console = _show.console()
+    console.print(_show.table(f"{name}: the map", ("", ""), list(_lines(found))))
+    rows = [
+        (who, _show.visible(why or "answered everything"), *_account(holder))
+        for who, why, holder in zip(names, found.silences, holders, strict=True)
+    ]
+    heads = ("institution", "", "spent", "left")
+    console.print(_show.table("who was asked", heads, rows, right=heads[2:]))
+    if found.before is not None and found.after is not None:
+        sides = figures_of(found.before), figures_of(found.after)
+        note = f"Released with noise, on {FITTED_ON}."
+        console.print(sides_table("before and after", *sides, note=note))
+    if inside is not None:
+        show_internal(inside)
+
+
+def _lines(found: Recalibration) -> Iterator[tuple[str, str]]:
+    """What there is to say of a map."""
+    yield "method", found.method
+    yield "map", _methods.words(found.map)
+    for name, one in found.temperatures.items():
+        ends = f"{one.level:.0%} interval {one.low:.4g} to {one.high:.4g}"
+        yield f"{name} found", f"{one.value:.5g}, {ends}"
+        yield "", f"the interval counts {found.counted}"
+    if found.guarded is not None:
+        yield "guard", found.guarded.text()
+    yield "budget", f"at each institution {found.spending.text()}"
+    if found.map == Identity() and found.before is not None:
+        yield "figures", "the same before and after: nothing is mapped"
+
+
+def _account(holder: Holder) -> tuple[str, str]:
+    """What a ledger has paid, and what is left."""
+    account = _paying.left(holder.ledger, None)
+    return (
+        rounded_up(account["spent"]["epsilon"], 6),
+        rounded_down(account["left"]["epsilon"], 6),
+    )

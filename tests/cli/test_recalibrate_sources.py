@@ -1,0 +1,106 @@
+"""`veracal recalibrate --sources-by`: the institutions of one file answer for themselves."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from veracal.calibration import metrics
+from veracal.calibration.maps import load_map
+from veracal.calibration.methods import METHODS
+from veracal.data import load_scores
+from veracal.privacy import Budget, Ledger, open_ledger
+
+N = 900
+NAMES = ("north", "south", "west/1")
+WORDS = ["recalibrate", "p.csv", "--sources-by", "hospital"]
+
+
+@pytest.fixture(autouse=True)
+def table():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(N, 3)) * 2
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    columns = {f"logits_{i}": 3 * logits[:, i] for i in range(3)}
+    hospital = np.array(NAMES)[rng.permutation(N) % 3]
+    pl.DataFrame({**columns, "labels": labels, "hospital": hospital}).write_csv("p.csv")
+
+
+def test_each_institution_pays_from_its_own_ledger(run, tmp_path):
+    words = [*WORDS, "--epsilon", "8", "--guard", "2", "--measure", "20", "--json"]
+    code, out, err = run(*words, "--map-out", "m.json", "--out", "c.npz")
+    found = json.loads(out)
+    assert code == 0 and "3 institutions in column 'hospital'" in err
+    ledgers = sorted(path.name for path in (tmp_path / "p.csv.ledgers").glob("*.ledger"))
+    assert ledgers == ["north.ledger", "south.ledger", "west%2F1.ledger"]
+    assert [one["name"] for one in found["institutions"]] == list(NAMES)
+    for name, one in zip(ledgers, found["institutions"], strict=True):
+        paid = Ledger(tmp_path / "p.csv.ledgers" / name).spent().epsilon
+        assert one["silent"] is None and one["ledger"]["spent"]["epsilon"] == paid
+        assert paid == pytest.approx(found["statement"]["epsilon"], abs=1e-6) and paid <= 30
+    assert found["private"] and found["guard"]["kept"]
+    assert found["map"] == load_map("m.json").to_json()
+    assert found["before"]["ece"]["value"] > found["after"]["ece"]["value"]
+    assert found["before"]["count"]["value"] == pytest.approx(N, abs=60)
+    mapped, before = load_scores("c.npz"), load_scores("p.csv")
+    assert metrics.ece(mapped) < metrics.ece(before) / 2
+    again = json.loads(run(*words, "--force", "--map-out", "m.json", "--out", "c.npz")[1])
+    assert again == found  # from the ledgers, for nothing
+
+
+def test_whoever_is_silent_is_named(run):
+    open_ledger("south.ledger", Budget(0.1))
+    words = [*WORDS, "--epsilon", "5", "--ledger", ".", "--temperatures", "0.5,6"]
+    code, out, err = run(*words)
+    assert code == 1 and not out and err.splitlines()[-1].startswith("error: south: ")
+    assert "--least" in err and "no record was read" in err
+    assert Ledger("north.ledger").spent().epsilon == 0
+    code, out, err = run(*words, "--least", "2")
+    assert code == 0 and "it cannot pay for everything" in out and "answered everything" in out
+    assert Ledger("south.ledger").spent().epsilon == 0
+    assert Ledger("north.ledger").spent().epsilon == pytest.approx(5, abs=1e-5)
+
+
+def test_people_at_two_institutions_pay_twice(run):
+    words = [*WORDS, "--epsilon", "1", "--method", "binning", "--statement"]
+    once, twice = run(*words)[1], run(*words, "--at-sources", "2")[1]
+    assert "epsilon = 1." in once and "nobody has records at two" in once
+    assert "epsilon = 2." in twice and "nobody has records at two" not in twice
+
+
+def test_declared_institutions_are_all_there_is(run):
+    declared = ["recalibrate", "p.csv", "--sources-by", "hospital=north,south"]
+    code, out, err = run(*declared, "--epsilon", "1")
+    assert code == 1 and not out and "west" in err
+    code, out, err = run("recalibrate", "p.csv", "--sources-by", "clinic", "--epsilon", "1")
+    assert code == 1 and not out and "clinic" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--least", "2"], "--least"),
+        (["--at-sources", "2"], "--at-sources"),
+        (["--sources-by", "hospital", "--curve", "--measure", "1"], "--sources-by"),
+        (["--sources-by", "hospital", "--ledger-part", "a"], "--sources-by"),
+        (["--sources-by", "hospital", "--least", "4"], "least"),
+        (["--temperatures", "3,1"], "--temperatures"),
+        (["--temperatures", "3"], "--temperatures"),
+        (["--temperatures", "1,3", "--method", "binning"], "--temperatures"),
+        (["--method", "magic"], "two-temperatures"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(run, words, said):
+    code, out, err = run("recalibrate", "p.csv", "--epsilon", "1", *words)
+    assert code == 2 and not out and said in err
+
+
+def test_the_help_names_every_method(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run("recalibrate", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert code == 0 and "--sources-by" in words and "--at-sources" in words
+    for name in METHODS:
+        assert name in words
