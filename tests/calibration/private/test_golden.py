@@ -10,6 +10,7 @@ from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.paid import Paid
 from veracal.calibration.private import golden
 from veracal.calibration.private.golden import OBJECTIVES, GoldenTemperature
+from veracal.calibration.private.golden_intervals import Told
 from veracal.calibration.private.golden_section import golden_section, narrowed
 from veracal.calibration.queries import Gap
 from veracal.data import Scores
@@ -266,6 +267,17 @@ def test_who_fell_silent_is_charged_and_told(holder, rng):
     assert [one.ledger.spent().epsilon for one in holders] == pytest.approx([0.2] + [0.6] * 5)
     assert found.private_ and found.statement_.epsilon == pytest.approx(0.6)
     assert len(found.releases_) == 6
+    given = [release.parts[0] is not None for release in found.releases_]
+    assert given == [True, True, False, False, False, False]  # what was released stays listed
+
+
+def test_rows_of_one_unit_are_not_so_many_chances():
+    """Rows of one person may all be alike, so a sample of them says less."""
+    told = [Told(np.array([[gap]]), (), 1.0) for gap in (-80.0, 80.0)]
+    fitter = GoldenTemperature(epsilon=1.0, size=500)
+    points = np.array([2.0, 4.0])
+    assert fitter._ends(points, told, rows=1) == (2.0, 4.0)
+    assert fitter._ends(points, told, rows=3) == (0.5, 6.0)
 
 
 def test_the_interval_says_what_it_counts(rng):
