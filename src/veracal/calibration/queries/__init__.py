@@ -7,7 +7,9 @@ from veracal.calibration.queries.binned import (
     CorrectWrong,
 )
 from veracal.calibration.queries.correct_total import CorrectTotal
+from veracal.calibration.queries.equations import PlattCurvature, PlattEquations
 from veracal.calibration.queries.gradients import PlattGradient
+from veracal.calibration.queries.parameters import ParameterGrid
 from veracal.calibration.queries.records import Groups
 from veracal.calibration.queries.scalars import (
     BrierGain,
@@ -27,6 +29,9 @@ __all__ = [
     "Gap",
     "Groups",
     "LossAt",
+    "ParameterGrid",
+    "PlattCurvature",
+    "PlattEquations",
     "PlattGradient",
     "SureGaps",
     "SureSlopes",

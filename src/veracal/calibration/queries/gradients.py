@@ -11,7 +11,7 @@ from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.calibration.maps import Platt
 from veracal.calibration.maps.base import digest
-from veracal.calibration.maps.platt import readable_logits
+from veracal.calibration.maps.platt import Form, readable_logits
 from veracal.calibration.queries.records import labeled
 from veracal.calibration.queries.vectors import VectorSum
 from veracal.privacy.answers.queries import Setting
@@ -88,16 +88,28 @@ def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
     -------
     array of shape (n, weights + k)
     """
+    residual = residuals(map_, z, labels)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return products(map_.form, residual, z)
+
+
+def products(form: Form, residual: Floats, z: Floats) -> Floats:
+    """Residuals times logits or functions of them, as the weights lie; then residuals."""
+    if form == "scalar":
+        weights = (residual * z).sum(axis=1, keepdims=True)
+    elif form == "vector":
+        weights = residual * z
+    else:
+        weights = (residual[:, :, None] * z[:, None, :]).reshape(len(z), z.shape[1] ** 2)
+    result: Floats = np.concatenate([weights, residual], axis=1)
+    return result
+
+
+def residuals(map_: Platt, z: Floats, labels: Ints) -> Floats:
+    r"""What is left of the labels, :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
     weights = np.asarray(map_.weights)
     logits = z @ weights.T if map_.form == "matrix" else z * weights
     with np.errstate(over="ignore", invalid="ignore"):
-        residual = softmax(logits + map_.bias, axis=1)
-        residual[np.arange(len(labels)), labels] -= 1
-        if map_.form == "scalar":
-            slopes = (residual * z).sum(axis=1, keepdims=True)
-        elif map_.form == "vector":
-            slopes = residual * z
-        else:
-            slopes = (residual[:, :, None] * z[:, None, :]).reshape(len(z), z.shape[1] ** 2)
-    result: Floats = np.concatenate([slopes, residual], axis=1)
+        result: Floats = softmax(logits + map_.bias, axis=1)
+    result[np.arange(len(labels)), labels] -= 1
     return result
