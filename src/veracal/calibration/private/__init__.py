@@ -11,6 +11,7 @@ from veracal.calibration.private.measuring import (
 )
 from veracal.calibration.private.planning import MeasurementPlan, plan_measurement
 from veracal.calibration.private.platt import PrivatePlatt
+from veracal.calibration.private.platt_planning import PlattPlan, plan_platt
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
 
@@ -18,6 +19,7 @@ __all__ = [
     "GoldenTemperature",
     "Guarded",
     "MeasurementPlan",
+    "PlattPlan",
     "PrivateBinning",
     "PrivateCurve",
     "PrivateFigures",
@@ -30,4 +32,5 @@ __all__ = [
     "measure_private",
     "never_worse",
     "plan_measurement",
+    "plan_platt",
 ]

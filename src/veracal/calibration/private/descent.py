@@ -126,22 +126,28 @@ def descend(
     request : str, optional
         Id of the whole; every step gets one of its own from it.
     """
-    if not isinstance(source, GaussianSource):
-        raise ValueError(
-            f"Expected a source that answers with Gaussian noise, got {source!r}. Use the "
-            "method 'search', which needs none."
-        )
+    able = check_gaussian(source)
     parameters = np.array(start, dtype=np.float64)
     multiplier = plan.noise_multiplier(ask(parameters, 0), unit_of(source))
     releases, variance = [], 0.0
     for step, rate in enumerate(plan.rates):
-        release = source.answer_gaussian(
+        release = able.answer_gaussian(
             ask(parameters, step), noise_multiplier=multiplier, request=named(request, step)
         )
         parameters = parameters - rate * release.values / plan.size
         variance += (rate * release.noise_std / plan.size) ** 2
         releases.append(release)
     return Descended(parameters, float(np.sqrt(variance)), tuple(releases))
+
+
+def check_gaussian(source: Source) -> GaussianSource:
+    """Refuse a source without Gaussian noise before anything is charged."""
+    if not isinstance(source, GaussianSource):
+        raise ValueError(
+            f"Expected a source that answers with Gaussian noise, got {source!r}. Use the "
+            "method 'search', which needs none."
+        )
+    return source
 
 
 @cache

@@ -4,9 +4,9 @@ If :math:`P(y = c \mid z) = \mathrm{softmax}(Wz + b)_c`, then for *every* functi
 logits the residuals :math:`r = \mathrm{softmax}(Wz + b) - e_y` have
 :math:`E[r \, f(z)^\top] = 0`. With f = z these are the equations of maximum likelihood, and one
 record may add anything to them. With a bounded f they have the same solution, a record adds a
-bounded amount *without* a residual ever being clipped, and so the few records that are sure and
-wrong, which tell most, are not shortened: clipped gradients lose exactly these, and lead to maps
-that are too sure.
+bounded amount *without* a residual ever being clipped, and so the few records that are sure
+and wrong, which tell most, are not shortened: clipped gradients lose exactly these, and lead to
+maps that are too sure.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import softmax
 
 from veracal import _checks
-from veracal._types import Array, Floats, Frozen
+from veracal._types import Array, Frozen
 from veracal.calibration.maps import Platt
 from veracal.calibration.maps.base import check_width
 from veracal.calibration.maps.platt import Form, readable_logits
@@ -26,7 +26,9 @@ from veracal.calibration.queries.gradients import products, residuals
 from veracal.calibration.queries.parameters import ParameterGrid
 from veracal.calibration.queries.records import check_inverse, labeled
 from veracal.calibration.queries.vectors import VectorSum
+from veracal.data.score_values import Kind
 from veracal.privacy.answers.queries import Setting
+from veracal.privacy.answers.sums import BinnedSum
 
 LEVEL = 8.0  # log-odds beyond which the level of an unsure class is clipped
 
@@ -162,8 +164,27 @@ class PlattCurvature(VectorSum):
         return np.stack([unsure.sum(axis=1), (unsure * level).sum(axis=1)], axis=1)
 
 
+def platt_counts(classes: int, reads: Kind | None = None) -> BinnedSum:
+    """Numbers of right and of wrong predictions, of scores that a map is for.
+
+    As :class:`CorrectWrong` without bins, but scores of other classes or of another kind are
+    refused: asked first, it keeps a fit that must fail from being charged at all.
+    """
+    fits = Platt(1.0, np.zeros(classes), reads)
+
+    def wrong(records: Any) -> Array:
+        scores = labeled(records)
+        fits.check(scores)
+        return ~np.asarray(scores.correct)
+
+    def ones(records: Any) -> Array:
+        return np.ones(len(records))
+
+    told: dict[str, Setting] = {"classes": int(classes), "reads": reads or ""}
+    return BinnedSum("right and wrong", ones, wrong, 2, 0, 1, bits=0, settings=told)
+
+
 def equation_bound(form: Form, classes: int) -> float:
     """Longest that one record's part of the equations can be, in the L2 norm."""
     squares = {"scalar": 6.0, "vector": 4.0, "matrix": 2.0 * (1 + classes)}
     return math.sqrt(squares[form])
-

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from veracal import _checks
-from veracal._types import Array, Floats
+from veracal._types import Floats
 from veracal.calibration.maps import Platt
 from veracal.calibration.maps.platt import Form
 from veracal.data.score_values import Kind
@@ -64,11 +65,11 @@ class ParameterGrid:
         """Distance of two neighbors on the grid."""
         return math.ldexp(1.0, -self.bits)
 
-    def nearest(self, weights: Array, bias: Array, reads: Kind | None = None) -> Platt:
+    def nearest(self, weights: ArrayLike, bias: ArrayLike, reads: Kind | None = None) -> Platt:
         """The map on the grid that is nearest in every parameter."""
         return Platt(self._rounded(weights, self.most_weight), self.rounded(bias), reads)
 
-    def rounded(self, bias: Array) -> Floats:
+    def rounded(self, bias: ArrayLike) -> Floats:
         """Biases on the grid."""
         return self._rounded(bias, self.most_bias)
 
@@ -100,7 +101,7 @@ class ParameterGrid:
         self.units(found)  # refuses what is out of bounds
         return found
 
-    def _rounded(self, values: Array, most: int) -> Floats:
+    def _rounded(self, values: ArrayLike, most: int) -> Floats:
         """Numbers on the grid, the nearest within the bound."""
         inside = np.clip(np.asarray(values, dtype=np.float64), -most, most)
         result: Floats = np.rint(inside / self.step) * self.step + 0.0  # and no minus zero
