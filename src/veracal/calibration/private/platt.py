@@ -10,7 +10,7 @@ from scipy import stats
 from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.maps import Platt
-from veracal.calibration.maps.platt import Form
+from veracal.calibration.maps.platt import Form as Form
 from veracal.calibration.private.asking import afford, price, unit_of
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.descent import DescentPlan, check_gaussian, descend
@@ -23,6 +23,7 @@ from veracal.data import Estimate
 from veracal.privacy import Event, Item, Relation, Release, Source, Unit
 from veracal.privacy.costs.pure import MICRO
 
+FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 Method = Literal["equations", "descent"]
 _LARGEST = 1e6  # of a parameter of a descent, whatever the noise did
 _MOST_CLASSES = 200  # of a matrix, whose gradients take the square of them for each record
