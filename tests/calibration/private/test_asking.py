@@ -108,7 +108,7 @@ def test_whoever_has_records_at_several_sources_pays_at_each():
 def test_with_a_delta_no_sources_cost_more_than_is_stated():
     delta, multiplier = 1e-6, 6.0
     first, second = (gaussian_event(q, multiplier, "add-remove") for q in (Gap(), Count()))
-    columns = [(first, first), (first, second), (second,)]
+    columns = [(first, first, first), (first, first, second), (second,)]
     made = Pool([Public(SCORES)]).answer(Count(), micro_epsilon=1)
     releases = [
         replace(
@@ -116,7 +116,7 @@ def test_with_a_delta_no_sources_cost_more_than_is_stated():
             private=True,
             asked={(i,): column[k] for i, column in enumerate(columns) if len(column) > k},
         )
-        for k in (0, 1)
+        for k in (0, 1, 2)
     ]
     told = stated(releases, Unit(), covers="this", delta=delta, at_sources=2).epsilon
     for one, other in itertools.combinations(columns, 2):
