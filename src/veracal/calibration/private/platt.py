@@ -40,7 +40,8 @@ class PrivatePlatt(PrivateFitter):
     :mod:`veracal.calibration.private.platt_solving`). All maps that are asked about lie on an
     enrolled grid of integers. It is for class-dependent miscalibration and many records:
     :func:`plan_platt` says beforehand whether one temperature is expected to do better. With
-    too much noise the map stays near that temperature.
+    too much noise the map stays near the temperature of the start, which has a tenth of the
+    budget and is worse than one that :class:`PrivateTemperature` finds with all of it.
 
     ``"descent"`` is noisy full-batch descent on the log likelihood, from W = 1 and b = 0, as
     Zhang et al. 2022 (https://arxiv.org/abs/2210.08248) describe for one temperature; for
