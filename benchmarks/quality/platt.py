@@ -8,7 +8,7 @@ difference of negative binomials; a sum of discrete Gaussians is rounded here, w
 private and differs from it in nothing that can be seen). What records there are therefore does
 not vary with n: figures are about noise.
 
-Settings of the method were chosen on both tasks without shift and with label shift 0, with noise
+Settings of the method were chosen on both tasks without shift and with label shift 0, noise
 seeds below 100; the table uses seeds from 100 on, and shifts 100 and 101 beside no shift.
 
     python -m benchmarks.quality.platt [trials]
