@@ -10,6 +10,7 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps.base import Identity, Map
 from veracal.calibration.maps.beta import Beta
 from veracal.calibration.maps.binned import Binned
+from veracal.calibration.maps.doubt import Doubt
 from veracal.calibration.maps.isotonic import Isotonic
 from veracal.calibration.maps.platt import Platt
 from veracal.calibration.maps.temperature import Temperature
@@ -23,7 +24,7 @@ _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 M
 
 KINDS: dict[str, type[Map]] = {
     record.kind: record
-    for record in (Identity, Temperature, TwoTemperatures, Platt, Binned, Isotonic, Beta)
+    for record in (Identity, Temperature, TwoTemperatures, Doubt, Platt, Binned, Isotonic, Beta)
 }
 
 
