@@ -47,9 +47,7 @@ def one_source(sources: Sources) -> Floats:
 
 def acc_t(sources: Sources, within: Range = RANGE) -> Floats:
     """Acc-T: the absolute sum of gaps."""
-    return error(
-        sources, _golden(lambda t: np.abs(sources.gap(t, _each())), sources, within)
-    )
+    return error(sources, _golden(lambda t: np.abs(sources.gap(t, _each())), sources, within))
 
 
 def nll_t(sources: Sources, within: Range = RANGE, sensitivity: float = CLAMP) -> Floats:
@@ -102,9 +100,7 @@ def interpolation(sources: Sources) -> Floats:
     return error(sources, np.exp(found))
 
 
-def pooled(
-    sources: Sources, *, doubt: bool = True, shares: tuple[int, ...] = SHARES
-) -> Floats:
+def pooled(sources: Sources, *, doubt: bool = True, shares: tuple[int, ...] = SHARES) -> Floats:
     """Ours: counts and two gaps, the second where the answers point; then doubt."""
     temperature, share = pooled_fit(sources, shares)
     return doubted_error(sources, temperature, share) if doubt else error(sources, temperature)

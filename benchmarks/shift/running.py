@@ -112,9 +112,7 @@ def _errors(
     return found
 
 
-def _computed(
-    missing: list[Setting], count: int, jobs: int, seed: str
-) -> Iterator[Result]:
+def _computed(missing: list[Setting], count: int, jobs: int, seed: str) -> Iterator[Result]:
     """Results as they come; logits are made before, in this process."""
     for setting in missing:
         if kept(setting) is None:

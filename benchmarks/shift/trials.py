@@ -111,9 +111,7 @@ class Sources:
             return np.zeros(shape)
         wide = (slice(None), *(None for _ in entries))
         success = -np.expm1(-share * EPSILONS)[wide]
-        one, other = (
-            self.rng.negative_binomial(SOURCES[wide], success, shape) for _ in "ab"
-        )
+        one, other = (self.rng.negative_binomial(SOURCES[wide], success, shape) for _ in "ab")
         return one - other
 
 
@@ -155,26 +153,21 @@ def doubted_error(sources: Sources, temperature: Floats, doubt: Floats) -> Float
     """The same after a temperature and, at the largest one, doubt."""
     found = error(sources, temperature)
     for i in np.flatnonzero((doubt > 0).any(axis=0)):
-        found[:, i] = np.where(doubt[:, i] > 0, _hot_error(sources, doubt[:, i], i), found[:, i])
+        found[:, i] = np.where(
+            doubt[:, i] > 0, _hot_error(sources, doubt[:, i], i), found[:, i]
+        )
     return found
 
 
 def _hot_error(sources: Sources, doubt: Floats, point: int) -> Floats:
     """Error of doubt at the largest temperature: of all pictures, without the sources'."""
-    table = sources.tables
-    rows = np.arange(len(doubt))[:, None] * BINS
-
-    def gaps(picked: Ints | slice, width: int) -> Floats:
-        """Sums by bin for every trial, of some pictures."""
-        sure = table.hottest[picked]
-        mapped = (1 - doubt)[:, None] * sure + (doubt / CLASSES)[:, None]
-        cells = rows + places(mapped, Bins(BINS))
-        weights = np.broadcast_to(table.correct[picked], mapped.shape) - mapped
-        counted = np.bincount(cells.ravel(), weights.ravel(), len(doubt) * BINS)
-        return counted.reshape(len(doubt), BINS)
-
-    used = table.order[:, : RECORDS[point]]
-    return np.abs(_of_all(table, doubt) - gaps(used, used.shape[1])).sum(axis=1) / REST[point]
+    table, used = sources.tables, sources.tables.order[:, : RECORDS[point]]
+    mapped = (1 - doubt)[:, None] * table.hottest[used] + (doubt / CLASSES)[:, None]
+    cells = np.arange(len(doubt))[:, None] * BINS + places(mapped, Bins(BINS))
+    gaps = table.correct[used] - mapped
+    taken = np.bincount(cells.ravel(), gaps.ravel(), len(doubt) * BINS).reshape(-1, BINS)
+    result: Floats = np.abs(_of_all(table, doubt) - taken).sum(axis=1) / REST[point]
+    return result
 
 
 def _of_all(table: Tables, doubt: Floats) -> Floats:

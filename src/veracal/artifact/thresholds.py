@@ -13,6 +13,7 @@ from veracal.calibration.maps import Map
 from veracal.calibration.maps.base import Identity
 from veracal.calibration.maps.beta import Beta
 from veracal.calibration.maps.binned import Binned
+from veracal.calibration.maps.doubt import Doubt
 from veracal.calibration.maps.isotonic import Isotonic
 from veracal.calibration.maps.platt import Platt
 from veracal.calibration.maps.temperature import Temperature
@@ -45,8 +46,8 @@ def decision_threshold(map_: Map, classes: int) -> float:
 
     Notes
     -----
-    *Temperature* and *two temperatures* change no prediction, by their guarantee. *Top-label*
-    maps keep it if every confidence of 1 / K or more becomes one above 1 / K. Of two classes,
+    *Temperature*, *two temperatures* and *doubt* change no prediction, by their guarantee.
+    *Top-label* maps keep it if every confidence of 1 / K or more becomes one above 1 / K. Of two classes,
     a *Platt* map compares :math:`az + b` with 0; *beta* maps and *one-vs-rest* curves do not
     fall, so that there is one place where they cross one half, which is found to the last bit.
 
@@ -55,7 +56,8 @@ def decision_threshold(map_: Map, classes: int) -> float:
     >>> decision_threshold(Platt(2.0, [0.0, 1.0]), 2)
     -0.5
     """
-    if isinstance(map_, Identity | Temperature | TwoTemperatures) or _keeps_top(map_, classes):
+    keeps = Identity | Temperature | TwoTemperatures | Doubt
+    if isinstance(map_, keeps) or _keeps_top(map_, classes):
         return 0.0
     if isinstance(map_, Platt):
         if classes == 2:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from veracal.calibration.maps import Identity, Map, Temperature, TwoTemperatures
+from veracal.calibration.maps import Doubt, Identity, Map, Temperature, TwoTemperatures
 from veracal.calibration.private import PrivateFigures
 from veracal.data import Estimate
 from veracal.privacy.costs.pure import MICRO
@@ -48,6 +48,11 @@ def map_words(map_: Map) -> str:
             return "No map: the scores stay as they are."
         case Temperature():
             return f"Logits are divided by {map_.value:.5g}."
+        case Doubt():
+            return (
+                f"Logits are divided by {map_.value:.5g}, and {map_.doubt:.1%} of every "
+                "probability is shared out equally."
+            )
         case TwoTemperatures():
             ends = f"{1 / map_.unsure:.5g} (unsure) and {1 / map_.sure:.5g} (sure)"
             return f"Logits are divided by a number between {ends}."

@@ -10,6 +10,7 @@ import typer
 from veracal.calibration.fitters import MapFitter
 from veracal.calibration.maps import (
     Binned,
+    Doubt,
     Identity,
     Map,
     Platt,
@@ -108,6 +109,8 @@ def words(map_: Map) -> str:
             return "none: scores stay as they are"
         case Temperature():
             return f"temperature {map_.value:.5g} (logits are divided by it)"
+        case Doubt():
+            return f"temperature {map_.value:.5g}, and doubt {map_.doubt:.3g}"
         case TwoTemperatures():
             ends = f"{1 / map_.unsure:.5g} for the unsure, {1 / map_.sure:.5g} for the sure"
             return f"temperatures {ends} (logits are divided by one between them)"

@@ -12,6 +12,7 @@ from veracal.calibration.private.measuring import (
 from veracal.calibration.private.planning import MeasurementPlan, plan_measurement
 from veracal.calibration.private.platt import PrivatePlatt
 from veracal.calibration.private.platt_planning import PlattPlan, plan_platt
+from veracal.calibration.private.pooled import PooledTemperature
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
 
@@ -20,6 +21,7 @@ __all__ = [
     "Guarded",
     "MeasurementPlan",
     "PlattPlan",
+    "PooledTemperature",
     "PrivateBinning",
     "PrivateCurve",
     "PrivateFigures",

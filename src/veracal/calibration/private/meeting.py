@@ -35,7 +35,9 @@ _MISFIT = 0.1  # of the curve, as a share of how far from the root a gap is
 _EXACT = 1e-9  # variance of a gap's share that even an exact answer is given
 _POINTS = 33
 _TAIL = 1e-3  # of the posterior that a closer look may leave out, on either side
-_FINE = 5  # points that the middle half of the posterior has to cover, or a closer look is taken
+_FINE = (
+    5  # points that the middle half of the posterior has to cover, or a closer look is taken
+)
 _LOOKS = 5
 
 
@@ -66,7 +68,8 @@ class Counted:
     def n(self) -> Floats:
         """Number of records; where noise leaves none, as many as it might have hidden."""
         floor = np.maximum(self.sources, self.std / math.sqrt(2))
-        return np.maximum(self.correct + self.wrong, np.maximum(floor, 1.0))
+        result: Floats = np.maximum(self.correct + self.wrong, np.maximum(floor, 1.0))
+        return result
 
     @property
     def error(self) -> Floats:
@@ -244,7 +247,8 @@ def _gaps(place: Floats, points: Floats) -> Floats:
 
 def _slopes() -> Floats:
     """Slope of the mean confidence at the root, for each accuracy and steepness."""
-    return (_ACCURACIES * (1 - _ACCURACIES))[:, None] * _STEEPNESS
+    result: Floats = (_ACCURACIES * (1 - _ACCURACIES))[:, None] * _STEEPNESS
+    return result
 
 
 def _between(low: Floats, high: Floats) -> Floats:
