@@ -13,8 +13,8 @@ from veracal.calibration import Recalibration, metrics, recalibrate
 from veracal.calibration.fitters import IsotonicCalibration, PlattScaling
 from veracal.calibration.maps import Identity, Temperature, from_json
 from veracal.calibration.methods import METHODS, OPEN, PRIVATE
-from veracal.calibration.private import PrivateTemperature
-from veracal.calibration.recalibration_budget import measuring_share
+from veracal.calibration.private import Guarded, Inferred, PrivateTemperature
+from veracal.calibration.recalibration_budget import guarding_share, measuring_share
 from veracal.calibration.recalibration_sources import Asked
 from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError
@@ -55,6 +55,40 @@ def idle(tmp_path_factory, scores):
 def spent(holders):
     """What each ledger has paid."""
     return [holder.ledger.spent().epsilon for holder in holders]
+
+
+# ---------------------------------------------------------------- the guard
+
+
+def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, scores):
+    found = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2)
+    assert found.method == "pooled" and found.spending.guard == 0
+    assert isinstance(found.guarded, Inferred) and found.guarded.kept
+    assert 0.95 <= found.guarded.chance <= 1 and "gain of a map" not in found.text()
+    assert found.to_json()["guard"]["kind"] == "inferred"
+    assert metrics.ece(found.transform(scores)) < metrics.ece(scores) / 2
+    asked = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=0.1)
+    assert isinstance(asked.guarded, Guarded) and asked.spending.guard == 200_000
+    alone = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=None)
+    assert alone.guarded is None
+
+
+def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders):
+    """Calibrated scores, and so much noise that anything may have been found."""
+    right = miscalibrated(200, 1.0, np.random.default_rng(3))
+    found = recalibrate(holders(4, Budget(0.05), records=right), "pooled", epsilon=0.05)
+    assert not found.guarded.kept and found.map == Identity()
+    assert found.guarded.chance < 0.95 and "was not kept" in found.text()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sources", "size", "share"),
+    [(1.0, 1, None, 0.1), (1.0, 50, None, 0.0), (1.0, 50, 9_000, 0.1), (40.0, 3, None, 0.1)],
+)
+def test_a_guard_that_would_drown_in_noise_is_left_out(epsilon, sources, size, share):
+    asked = Asked(sources, "add-remove", Unit(), sums_only=True, exact=False)
+    assert guarding_share(epsilon, asked, size, infers=False) == share
+    assert guarding_share(epsilon, asked, size, infers=True) == 0.0
 
 
 # ---------------------------------------------------------------- one and many
@@ -456,7 +490,8 @@ def test_the_result_goes_through_json(holders):
 
 def test_the_text_tells_an_officer_what_to_know(holders):
     unit = Unit("patient", at_most=2)
-    found = recalibrate(holders(2, Budget(1.0, unit=unit)), "temperature", epsilon=1.0)
+    two = holders(2, Budget(1.0, unit=unit))
+    found = recalibrate(two, "temperature", epsilon=1.0, guard=0.1)
     text = found.text()
     for said in (
         "Asked of 2 sources: correct and wrong, gap (3 times), gain of a map.",

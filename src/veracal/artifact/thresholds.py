@@ -47,9 +47,10 @@ def decision_threshold(map_: Map, classes: int) -> float:
     Notes
     -----
     *Temperature*, *two temperatures* and *doubt* change no prediction, by their guarantee.
-    *Top-label* maps keep it if every confidence of 1 / K or more becomes one above 1 / K. Of two classes,
-    a *Platt* map compares :math:`az + b` with 0; *beta* maps and *one-vs-rest* curves do not
-    fall, so that there is one place where they cross one half, which is found to the last bit.
+    *Top-label* maps keep it if every confidence of 1 / K or more becomes one above 1 / K. Of
+    two classes, a *Platt* map compares :math:`az + b` with 0; *beta* maps and *one-vs-rest*
+    curves do not fall, so that there is one place where they cross one half, which is found
+    to the last bit.
 
     Examples
     --------

@@ -38,6 +38,7 @@ from veracal.privacy.costs.pure import MICRO
 AUTO, NONE = "auto", "none"
 NOISE = "the noise of the answers alone"
 NOISE_AND_SAMPLING = "the noise of the answers, and the chance of which records there were"
+NOISE_SAMPLING_SILENCE = f"{NOISE_AND_SAMPLING}, and of which sources answered"
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Method:
         Whether it makes use of a declared number of records.
     counted : str
         What the intervals of its temperatures count.
+    infers : bool
+        Whether the answers that lead to its map also say whether it helps.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Method:
     searches: bool = False
     sized: bool = False
     counted: str = NOISE_AND_SAMPLING
+    infers: bool = False
 
     def fitter(self, settings: Settings) -> PrivateFitter:
         """A fitter that asks, once what it needs is there."""
@@ -241,6 +245,8 @@ _LISTED = (
         _pooled,
         keeps=True,
         searches=True,
+        counted=NOISE_SAMPLING_SILENCE,
+        infers=True,
     ),
     *(
         Method(name, words, _golden(objective), keeps=True, searches=True, sized=True)

@@ -1,6 +1,7 @@
 """One call that recalibrates, whoever holds the records."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from veracal import _checks
@@ -9,9 +10,14 @@ from veracal.calibration.private.asking import price
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.platt import Form
 from veracal.calibration.recalibration import Recalibration
-from veracal.calibration.recalibration_budget import GUARD, Share, spending
+from veracal.calibration.recalibration_budget import Share, spending
 from veracal.calibration.recalibration_sources import Asked, asked, source_of
-from veracal.calibration.recalibration_steps import carried_out, nothing_done, plan_steps
+from veracal.calibration.recalibration_steps import (
+    carried_out,
+    chosen,
+    nothing_done,
+    plan_steps,
+)
 from veracal.data import Scores
 from veracal.privacy import Ledger, Source
 from veracal.privacy.costs.pure import MICRO
@@ -29,7 +35,7 @@ def recalibrate(
     size: int | None = None,
     bins: int = 15,
     form: Form = "vector",
-    guard: float | None = GUARD,
+    guard: Share = "auto",
     measure: Share = "auto",
     level: float = 0.95,
     at_sources: int = 1,
@@ -67,8 +73,11 @@ def recalibrate(
         Of binning and of the calibration error.
     form : {"scalar", "vector", "matrix"}
         Of a Platt map.
-    guard : float or None
-        Share of the budget for the guard.
+    guard : float, "auto" or None
+        Share of the budget for the guard's question. ``"auto"``: nothing where the answers
+        that led to the map also say whether it helps
+        (:class:`veracal.calibration.private.Inferred`); else a tenth, where noise leaves it a
+        chance (:func:`veracal.calibration.recalibration_budget.guarding_share`).
     measure : float, "auto" or None
         Share of the budget for figures. ``"auto"`` takes a quarter or less, and only where
         figures can then be told through the noise, by the public rule of
@@ -127,9 +136,8 @@ def recalibrate(
         return nothing_done(one)
     about = asked(one)
     total = _price(about, epsilon, micro_epsilon)
-    spent = spending(total, guard, measure, asked=about, size=size, bins=bins)
     settings = Settings(
-        spent.map,
+        total,
         delta=delta,
         temperatures=temperatures,
         classes=classes,
@@ -139,7 +147,11 @@ def recalibrate(
         form=form,
         sources=about.sources,
     )
-    steps = plan_steps(method, settings, spent, about)
+    known = chosen(method, settings, about)
+    infers = known.infers and guard == "auto"
+    spent = spending(total, guard, measure, asked=about, size=size, bins=bins, infers=infers)
+    steps = plan_steps(known, replace(settings, micro_epsilon=spent.map), spent, about)
+    steps = replace(steps, infers=infers)
     return carried_out(one, steps, request=request, at_sources=at_sources)
 
 

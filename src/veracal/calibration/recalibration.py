@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from veracal.calibration.maps import Map
-from veracal.calibration.private import Guarded, PrivateFigures
+from veracal.calibration.private import Guarded, Inferred, PrivateFigures
 from veracal.calibration.recalibration_budget import Spending
 from veracal.calibration.recalibration_text import text_of
 from veracal.data import Estimate, Scores
 from veracal.privacy import Release, Statement
 from veracal.privacy.costs.pure import MICRO
-
-_GUARD = ("kept", "gain", "threshold", "beta", "records")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +28,7 @@ class Recalibration:
         ``unsure`` and ``sure``; none of other maps.
     counted : str
         What their intervals count, in words.
-    guarded : Guarded or None
+    guarded : Guarded, Inferred or None
         What the guard decided, and why; None where there was none.
     before, after : PrivateFigures or None
         Accuracy and calibration error on the same records; None where the budget had no room.
@@ -50,7 +48,7 @@ class Recalibration:
     map: Map
     temperatures: Mapping[str, Estimate]
     counted: str
-    guarded: Guarded | None
+    guarded: Guarded | Inferred | None
     before: PrivateFigures | None
     after: PrivateFigures | None
     spending: Spending
@@ -90,7 +88,7 @@ class Recalibration:
             "private": self.private,
             "map": self.map.to_json(),
             "temperatures": {name: asdict(found) for name, found in self.temperatures.items()},
-            "guard": None if guard is None else {name: getattr(guard, name) for name in _GUARD},
+            "guard": None if guard is None else guard.to_json(),
             "before": None if self.before is None else self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),
             "epsilon": {

@@ -1,7 +1,8 @@
 r"""How one budget is divided over the map, the guard and the figures before and after.
 
-The guard gets a tenth. Figures get something only where they can be told through the noise, by
-a rule that reads nothing but public facts (:func:`measuring_share`).
+The guard gets a tenth, unless the answers that lead to a map say for nothing whether it helps.
+Guard and figures get something only where they can be told through the noise, by rules that
+read nothing but public facts (:func:`guarding_share`, :func:`measuring_share`).
 """
 
 import math
@@ -15,6 +16,7 @@ from veracal.privacy.costs.statement import rounded_up
 
 Share = float | Literal["auto"] | None
 GUARD = 0.1
+USUAL = 20  # records of a source of which nothing is declared
 MOST = 0.25  # of the budget, for figures that nobody insisted on
 WORTH = 0.02  # noise in a calibration error, above which nobody would look at it
 FINE = 0.005  # and below which more is of no use
@@ -53,12 +55,13 @@ class Spending:
 
 def spending(
     micro_epsilon: int,
-    guard: float | None,
+    guard: Share,
     measure: Share,
     *,
     asked: Asked,
     size: int | None,
     bins: int,
+    infers: bool = False,
 ) -> Spending:
     """Divide a total: shares rounded down, and the rest for the map.
 
@@ -66,14 +69,15 @@ def spending(
     ----------
     micro_epsilon : int
         The total.
-    guard : float or None
-        Share of it; None is none.
-    measure : float, "auto" or None
+    guard, measure : float, "auto" or None
+        Shares of it; None is none.
     asked : Asked
         What is public about the sources.
     size : int or None
         Declared number of records of all sources together.
     bins : int
+    infers : bool
+        Whether the method says by itself whether its map helps.
 
     Examples
     --------
@@ -88,7 +92,10 @@ def spending(
         figures = measuring_share(micro_epsilon / MICRO, asked, size, bins)
     else:
         figures = _share("measure", measure)
-    guarding = _share("guard", guard)
+    if guard == "auto":
+        guarding = guarding_share(micro_epsilon / MICRO, asked, size, infers=infers)
+    else:
+        guarding = _share("guard", guard)
     if guarding + figures >= 1:
         raise ValueError(
             "Expected guard and measure to leave a share of the budget for the map, got "
@@ -96,6 +103,25 @@ def spending(
         )
     parts = [_part(micro_epsilon, share) for share in (guarding, figures)]
     return Spending(micro_epsilon - sum(parts), *parts)
+
+
+def guarding_share(epsilon: float, asked: Asked, size: int | None, *, infers: bool) -> float:
+    r"""Share of a budget that the guard gets by itself.
+
+    Nothing where the method says for nothing whether its map helps. Otherwise a tenth, if
+    there is one source, or answers are exact. Of m sources the noise of the guard's question
+    is exceeded with probability 0.05 by about
+    :math:`1.64 \Delta \sqrt{2m} / \varepsilon_q`; unless that is at most 0.02 for each of the
+    records, no map would be kept but by luck, and the map gets all. Where no size is declared,
+    20 records at each source are taken for it.
+    """
+    if infers:
+        return 0.0
+    if asked.exact or asked.sources == 1:
+        return GUARD
+    row = (2 if asked.relation == "replace-one" else 1) * asked.unit.at_most
+    reach = 1.64 * row * math.sqrt(2 * asked.sources) / (GUARD * epsilon)
+    return GUARD if reach <= WORTH * (size or USUAL * asked.sources) else 0.0
 
 
 def measuring_share(epsilon: float, asked: Asked, size: int | None, bins: int) -> float:
@@ -134,9 +160,9 @@ def _share(name: str, value: object) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
-        auto = " or 'auto'" if name == "measure" else ""
         raise ValueError(
-            f"Expected {name} to be a share between 0 and 1, None{auto}, got {name}={value!r}."
+            f"Expected {name} to be a share between 0 and 1, None or 'auto', got "
+            f"{name}={value!r}."
         )
     return float(value)
 

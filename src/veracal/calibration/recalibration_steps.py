@@ -20,7 +20,13 @@ from veracal.calibration.methods import (
     auto,
     check_method,
 )
-from veracal.calibration.private import Guarded, guard_event, never_worse
+from veracal.calibration.private import (
+    Guarded,
+    Inferred,
+    guard_event,
+    inferred,
+    never_worse,
+)
 from veracal.calibration.private.asking import Ask, named, stated, unaffordable, unit_of
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.same_sources import SameSources, added_over, silences
@@ -75,6 +81,8 @@ class Steps:
     delta : float
         Of the statement; 0 unless noise is Gaussian.
     level : float
+    infers : bool
+        Whether to keep the map only if the answers that led to it say that it helps.
     """
 
     method: str
@@ -84,6 +92,7 @@ class Steps:
     comparison: Comparison | None
     delta: float
     level: float
+    infers: bool = False
 
     def items(
         self,
@@ -113,26 +122,24 @@ class Fitted:
     temperatures: Mapping[str, Estimate]
     counted: str
     releases: tuple[Release, ...]
+    improved: float | None = None
 
 
-def plan_steps(
-    method: str | PrivateFitter, settings: Settings, spent: Spending, about: Asked
-) -> Steps:
-    """Choose the fitter, and plan the questions about both sides of its map.
+def plan_steps(known: Method, settings: Settings, spent: Spending, about: Asked) -> Steps:
+    """Make the fitter, and plan the questions about both sides of its map.
 
     With a delta, the accountant's bound on everything may be above the sum of the parts, by
     rounding; the map then gets that much less, so that the total is kept.
 
     Parameters
     ----------
-    method : str or PrivateFitter
+    known : Method
     settings : Settings
     spent : Spending
         How the budget is divided.
     about : Asked
         What is public about the sources.
     """
-    known = _known(method, settings, about)
     steps = _steps(known, settings, spent, about)
     for _ in range(_TRIES if steps.delta else 0):
         over = _excess(steps, spent.total, about)
@@ -181,11 +188,11 @@ def carried_out(
     silent = unaffordable(source, steps.items, request)
     cohort = SameSources(source, silent) if is_several(source) else source
     fitted = _fitted(cohort, steps, named(request, "fit"))
-    guarded = _guarded(cohort, steps, fitted.map, named(request, "guard"))
+    guarded = _guarded(cohort, steps, fitted, named(request, "guard"))
     kept = fitted.map if guarded is None else guarded.map
     compared = _compared(cohort, steps, fitted.releases, kept, named(request, "figures"))
     releases = fitted.releases
-    releases += () if guarded is None else (guarded.release,)
+    releases += (guarded.release,) if isinstance(guarded, Guarded) else ()
     releases += () if compared is None else compared.releases
     return Recalibration(
         method=steps.method,
@@ -236,7 +243,7 @@ def nothing_done(source: Source) -> Recalibration:
     )
 
 
-def _known(method: str | PrivateFitter, settings: Settings, about: Asked) -> Method:
+def chosen(method: str | PrivateFitter, settings: Settings, about: Asked) -> Method:
     """The method of that name, the one that "auto" stands for, or a fitter of one's own."""
     if isinstance(method, PrivateFitter):
         return _own(method)
@@ -285,7 +292,8 @@ def _fitted(source: Source, steps: Steps, request: str | None) -> Fitted:
     fitter: Any = clone(steps.fitter)
     fitter.fit(source, request=request)
     counted = _COUNTED.get(getattr(fitter, "counted_", ""), steps.counted)
-    return Fitted(fitter.map_, temperatures_of(fitter), counted, fitter.releases_)
+    improved = getattr(fitter, "improved_", None)
+    return Fitted(fitter.map_, temperatures_of(fitter), counted, fitter.releases_, improved)
 
 
 def _scores(source: Source) -> Scores:
@@ -302,12 +310,16 @@ def temperatures_of(fitter: PrivateFitter) -> dict[str, Estimate]:
     }
 
 
-def _guarded(source: Source, steps: Steps, map_: Map, request: str | None) -> Guarded | None:
-    """Ask whether the map helps."""
+def _guarded(
+    source: Source, steps: Steps, fitted: Fitted, request: str | None
+) -> Guarded | Inferred | None:
+    """Ask whether the map helps, or infer it from what was answered."""
+    if steps.infers and fitted.improved is not None:
+        return inferred(fitted.map, fitted.improved)
     if not steps.spending.guard:
         return None
     return never_worse(
-        map_,
+        fitted.map,
         source,
         micro_epsilon=steps.spending.guard,
         records=FITTED_ON,
@@ -340,6 +352,6 @@ def _compared(
 def _covers(steps: Steps) -> str:
     """What the statement is about, in words."""
     parts = ["the map"]
-    parts += ["whether it was kept"] if steps.spending.guard else []
+    parts += ["whether it was kept"] if steps.spending.guard or steps.infers else []
     parts += ["figures before and after"] if steps.comparison is not None else []
     return f"{', '.join(parts)}, and every answer that they were made of"

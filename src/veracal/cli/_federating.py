@@ -14,7 +14,7 @@ from veracal.calibration.private.asking import afford
 from veracal.calibration.recalibration import Recalibration
 from veracal.calibration.recalibration_budget import Spending as Division
 from veracal.calibration.recalibration_sources import Asked
-from veracal.calibration.recalibration_steps import Steps, carried_out, plan_steps
+from veracal.calibration.recalibration_steps import Steps, carried_out, chosen, plan_steps
 from veracal.cli import _methods, _paying, _predictions, _show
 from veracal.cli._figures import plain
 from veracal.cli._out import Files
@@ -107,7 +107,11 @@ def _steps(scores: Scores, fit: "Fit", spending: Spending, folder: Path, sources
     about = Asked(sources, budget.relation, budget.unit, sums_only=True, exact=False)
     settings = _methods.settings_for(scores, fit.settings(spending))
     division = Division(spending.fit, spending.guard, spending.measure)
-    return plan_steps(fit.method, replace(settings, sources=sources), division, about)
+    settings = replace(settings, sources=sources)
+    known = chosen(fit.method, settings, about)
+    steps = plan_steps(known, settings, division, about)
+    # Without a question of its own the guard goes by the answers that led to the map.
+    return replace(steps, infers=known.infers and not spending.guard)
 
 
 def _holders(

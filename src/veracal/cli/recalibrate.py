@@ -65,9 +65,9 @@ def recalibrate(
         str,
         typer.Option(
             help="auto (by --size, --epsilon and the number of sources), temperature, "
-            "two-temperatures (for unsure and sure predictions), acc-t, nll-t, ece-t (golden "
-            "section), binning, binning-paper, descent (a temperature by noisy gradients), "
-            "platt; with --not-private also isotonic, beta."
+            "two-temperatures (for unsure and sure predictions), pooled (for many sources), "
+            "acc-t, nll-t, ece-t (golden section), binning, binning-paper, descent (a "
+            "temperature by noisy gradients), platt; with --not-private also isotonic, beta."
         ),
     ] = "auto",
     form: Annotated[str, typer.Option(help="Of platt: scalar, vector or matrix.")] = "vector",

@@ -8,6 +8,7 @@ from veracal.calibration import Bins
 from veracal.calibration.maps import (
     Beta,
     Binned,
+    Doubt,
     Identity,
     Isotonic,
     Map,
@@ -35,6 +36,9 @@ def maps(k: int) -> list[Map]:
         TwoTemperatures(0.5, 2.0, 0.7),
         TwoTemperatures(1e6, 2e4, 1e6),
         TwoTemperatures(1e-6, 5e-5, 1e6),
+        Doubt(1e6, 0.0),
+        Doubt(1e-6, 0.99),
+        Doubt(0.2, 0.4),
         Platt(-1e9, line),
         Platt(0.0, np.zeros(k)),
         Platt(line, line * 5e8),

@@ -61,8 +61,9 @@ class Doubt(Map):
 
     def _mapped(self, scores: Scores) -> Scores:
         """Probabilities."""
-        below = scores.logits.astype(np.float64)
-        below = (below - below.max(axis=1, keepdims=True)) * self.inverse
+        logits = scores.logits.astype(np.float64)
+        with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+            below = (logits - logits.max(axis=1, keepdims=True)) * self.inverse
         powers = np.exp(below)
         tempered = powers / powers.sum(axis=1, keepdims=True)
         mixed = (1 - self.doubt) * tempered + self.doubt / scores.n_classes

@@ -4,6 +4,7 @@ from veracal.calibration.private.binning import PrivateBinning
 from veracal.calibration.private.figures import PrivateCurve, PrivateFigures
 from veracal.calibration.private.golden import GoldenTemperature
 from veracal.calibration.private.guard import Guarded, guard_event, never_worse
+from veracal.calibration.private.inferred import Inferred, inferred
 from veracal.calibration.private.measuring import (
     PrivateMeasurement,
     measure_planned,
@@ -19,6 +20,7 @@ from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
 __all__ = [
     "GoldenTemperature",
     "Guarded",
+    "Inferred",
     "MeasurementPlan",
     "PlattPlan",
     "PooledTemperature",
@@ -30,6 +32,7 @@ __all__ = [
     "PrivateTemperature",
     "PrivateTwoTemperatures",
     "guard_event",
+    "inferred",
     "measure_planned",
     "measure_private",
     "never_worse",

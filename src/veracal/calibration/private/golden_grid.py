@@ -44,8 +44,8 @@ class TemperatureGrid:
         limits = 1 / MOST_INVERSE, 1 / LEAST_INVERSE
         if not limits[0] <= self.low < self.high <= limits[1]:
             raise ValueError(
-                f"Expected temperatures (low, high) from {limits[0]:g} to {limits[1]:g}, low < "
-                f"high, got {(self.low, self.high)!r}."
+                f"Expected a range of temperatures (low, high) from {limits[0]:g} to "
+                f"{limits[1]:g}, low < high, got {(self.low, self.high)!r}."
             )
         least, most = self._ends
         if self.bits > _MOST_BITS or least >= most:

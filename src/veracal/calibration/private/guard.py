@@ -1,6 +1,7 @@
 """Keep a map only if the records say, through noise, that it helps."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from veracal.calibration.maps import Identity, Map
 from veracal.calibration.private.asking import Ask, price, stated, unit_of
@@ -53,6 +54,11 @@ class Guarded:
     def private(self) -> bool:
         """Whether the decision is protected."""
         return self.release.private
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the map as what JSON can hold."""
+        names = ("kept", "gain", "threshold", "beta", "records")
+        return {"kind": "asked", **{name: getattr(self, name) for name in names}}
 
     def text(self) -> str:
         """What was decided and why, for people."""

@@ -143,6 +143,23 @@ class Meeting:
         result: Floats = (self.weights * _ACCURACIES[:, None]).sum(axis=(-1, -2, -3))
         return result
 
+    def improved(self, place: Floats, doubt: float = 0.0, chance: float = 0.0) -> Floats:
+        r"""Probability that confidence is nearer to the accuracy than without any map.
+
+        Parameters
+        ----------
+        place : float or array
+            Logarithm of the map's inverse temperature.
+        doubt, chance : float
+            A confidence c at that place becomes :math:`c - doubt (c - chance)`.
+        """
+        accuracies = _ACCURACIES[:, None]
+        mapped = accuracies - _gaps(place, self.points)
+        mapped = mapped - doubt * (mapped - chance)
+        nearer = np.abs(accuracies - mapped) < np.abs(_gaps(np.array(0.0), self.points))
+        result: Floats = (self.weights * nearer).sum(axis=(-1, -2, -3))
+        return result
+
     def gap(self, place: Floats) -> Floats:
         """Expected gap of a record at a place."""
         result: Floats = (self.weights * _gaps(place, self.points)).sum(axis=(-1, -2, -3))

@@ -70,6 +70,9 @@ class PooledTemperature(PrivateFitter):
         silent, for which sources answered; it is cut at the range. Its ``n`` is the noisy
         number of records.
     doubt_ : float
+    improved_ : float
+        Probability that mean confidence is nearer to accuracy with the map than without, as
+        far as the model of the search holds; next to nothing is assumed beforehand.
     answered_, asked_ : int
         Sources.
     releases_, private_, statement_
@@ -137,7 +140,10 @@ class PooledTemperature(PrivateFitter):
             place = min(max(float(found.best), ends[0]), ends[1])
         inverse = float(grid.inverses(math.exp(-place)))
         self.doubt_ = self._doubt(found, ends[0])
-        self.temperature_ = self._estimate(inverse, inquiry, places, ends)
+        wide = _met(inquiry, places, ends, spread=_WIDE)
+        self.temperature_ = self._estimate(inverse, inquiry, wide, ends)
+        chance = 1 / self.classes if self.classes else 0.0
+        self.improved_ = float(wide.improved(np.array(place), self.doubt_, chance))
         self.answered_, self.asked_ = inquiry.present, inquiry.asked
         map_: Map = Doubt(inverse, self.doubt_) if self.doubt_ else Temperature(inverse)
         return self._keep(map_, inquiry.releases, source, covers=COVERS)
@@ -154,10 +160,9 @@ class PooledTemperature(PrivateFitter):
         return min(max(-gap / room, 0.0), MOST_DOUBT) if room > 0 else 0.0
 
     def _estimate(
-        self, inverse: float, inquiry: Inquiry, places: list[float], ends: tuple[float, float]
+        self, inverse: float, inquiry: Inquiry, wide: Meeting, ends: tuple[float, float]
     ) -> Estimate:
         """The temperature and its interval, which holds it."""
-        wide = _met(inquiry, places, ends, spread=_WIDE)
         counted = _counted(inquiry)
         tail = (1 - self.level) / 2
         best, low, high = math.log(inverse), wide.quantile(tail), wide.quantile(1 - tail)
