@@ -33,6 +33,8 @@ class Sources:
         Of a benchmark: noise here is to be repeated. No record of anybody is behind it.
     private : bool
         Whether there is noise at all.
+    factor : float
+        Of every epsilon of the grid.
 
     Notes
     -----
@@ -44,6 +46,7 @@ class Sources:
     tables: Tables
     rng: np.random.Generator
     private: bool = True
+    factor: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,9 +85,9 @@ class Sources:
         trials = np.arange(self.tables.trials)[:, None]
         return self.tables.first[column(temperature), trials, FIRST_OF]
 
-    def std(self, share: float, entries: int = 1) -> Floats:
+    def std(self, share: float) -> Floats:
         """Standard deviation of the noise of a gap or a count, of shape (trials, points)."""
-        level = np.sqrt(2 * SOURCES) / (share * EPSILONS)
+        level = np.sqrt(2 * SOURCES) / (share * self.factor * EPSILONS)
         return np.broadcast_to(level if self.private else 0 * level, self.shape)
 
     def _at(self, table: Floats, temperature: Floats) -> Floats:
@@ -98,7 +101,7 @@ class Sources:
         shape = self.shape if entries is None else (*self.shape, entries)
         if not self.private:
             return np.zeros(shape)
-        sources, scale = SOURCES, 1 / (share * EPSILONS)
+        sources, scale = SOURCES, 1 / (share * self.factor * EPSILONS)
         if entries is not None:
             sources, scale = sources[:, None], scale[:, None]
         one, other = (self.rng.standard_gamma(np.broadcast_to(sources, shape)) for _ in "ab")
@@ -110,7 +113,7 @@ class Sources:
         if not self.private:
             return np.zeros(shape)
         wide = (slice(None), *(None for _ in entries))
-        success = -np.expm1(-share * EPSILONS)[wide]
+        success = -np.expm1(-share * self.factor * EPSILONS)[wide]
         one, other = (self.rng.negative_binomial(SOURCES[wide], success, shape) for _ in "ab")
         return one - other
 

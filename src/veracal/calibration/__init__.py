@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from veracal.calibration.planning import RecalibrationPlan, plan_recalibration
     from veracal.calibration.private import (
         Guarded,
+        Inferred,
         MeasurementPlan,
+        PlattPlan,
         PooledTemperature,
         PrivateBinning,
         PrivateCurve,
@@ -53,7 +55,10 @@ if TYPE_CHECKING:
         measure_private,
         never_worse,
         plan_measurement,
+        plan_platt,
     )
+    from veracal.calibration.private.golden import GoldenTemperature
+    from veracal.calibration.private.pooled_plan import PooledPlan, plan_pooled
     from veracal.calibration.recalibrating import recalibrate
     from veracal.calibration.recalibration import Recalibration
 
@@ -65,16 +70,20 @@ __all__ = [
     "CalibratedClassifier",
     "CalibrationResult",
     "Doubt",
+    "GoldenTemperature",
     "Guard",
     "Guarded",
     "HistogramBinning",
     "Identity",
+    "Inferred",
     "Isotonic",
     "IsotonicCalibration",
     "Map",
     "MeasurementPlan",
     "Platt",
+    "PlattPlan",
     "PlattScaling",
+    "PooledPlan",
     "PooledTemperature",
     "PrivateBinning",
     "PrivateCalibratedClassifier",
@@ -101,6 +110,8 @@ __all__ = [
     "measure_private",
     "never_worse",
     "plan_measurement",
+    "plan_platt",
+    "plan_pooled",
     "plan_recalibration",
     "recalibrate",
     "save_map",
@@ -113,12 +124,16 @@ _LATE: Mapping[str, str] = MappingProxyType(
     {
         "BetaCalibration": "fitters",
         "CalibratedClassifier": "fitters",
+        "GoldenTemperature": "private.golden",
         "Guard": "arranging",
         "Guarded": "private",
         "HistogramBinning": "fitters",
+        "Inferred": "private",
         "IsotonicCalibration": "fitters",
         "MeasurementPlan": "private",
+        "PlattPlan": "private",
         "PlattScaling": "fitters",
+        "PooledPlan": "private.pooled_plan",
         "PooledTemperature": "private",
         "PrivateBinning": "private",
         "PrivateCalibratedClassifier": "classifier",
@@ -135,6 +150,8 @@ _LATE: Mapping[str, str] = MappingProxyType(
         "measure_private": "private",
         "never_worse": "private",
         "plan_measurement": "private",
+        "plan_platt": "private",
+        "plan_pooled": "private.pooled_plan",
         "plan_recalibration": "planning",
         "recalibrate": "recalibrating",
     }

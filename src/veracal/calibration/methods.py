@@ -32,6 +32,7 @@ from veracal.calibration.private import (
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.golden import GoldenTemperature, Objective
 from veracal.calibration.private.platt import FORMS, Form
+from veracal.calibration.private.pooled_plan import plan_pooled
 from veracal.privacy import Relation, Unit
 from veracal.privacy.costs.pure import MICRO
 
@@ -158,7 +159,12 @@ def _pooled(settings: Settings) -> PrivateFitter:
     told = _told(settings)
     if settings.temperatures is not None:
         told["temperatures"] = settings.temperatures
-    return PooledTemperature(**told)
+    plan = plan_pooled(
+        settings.sources,
+        records=settings.size,
+        **{name: value for name, value in told.items() if name != "level"},
+    )
+    return PooledTemperature(shares=plan.shares, **told)
 
 
 def _descent(settings: Settings) -> PrivateFitter:
@@ -245,6 +251,7 @@ _LISTED = (
         _pooled,
         keeps=True,
         searches=True,
+        sized=True,
         counted=NOISE_SAMPLING_SILENCE,
         infers=True,
     ),
