@@ -32,7 +32,7 @@ Range = tuple[float, float]
 
 REDUCTIONS = 5  # of golden section, as in the paper
 CLAMP = 10.0
-TOGETHER = 2_000  # searches whose posteriors are in memory at once
+TOGETHER = 200  # searches whose posteriors are in memory at once: they fit into the cache
 
 
 def none(sources: Sources) -> Floats:
