@@ -12,15 +12,20 @@ from veracal.calibration.queries import (
     BinnedGap,
     BrierByGroup,
     BrierGain,
+    CorrectTotal,
     CorrectWrong,
     Gap,
     Groups,
     LossAt,
+    PlattCurvature,
+    PlattEquations,
     PlattGradient,
     SureGaps,
     SureSlopes,
     TemperatureGradient,
 )
+from veracal.calibration.queries.equations import platt_counts
+from veracal.calibration.queries.mapped import of_mapped
 from veracal.data import Group, Scores
 from veracal.privacy import Budget, Holder, open_ledger
 from veracal.testing import adversarial_scores
@@ -35,6 +40,7 @@ QUERIES = [
     LossAt(4.0, centered=False),
     BinnedGap(inverse=0.5),
     CorrectWrong(),
+    CorrectTotal(),
     AbsoluteGaps(),
     AbsoluteGaps(Bins(2), 3.0),
     AbsoluteGaps(groups=SEX),
@@ -44,12 +50,18 @@ QUERIES = [
     TemperatureGradient(0.5, clip=0.3),
     PlattGradient(Platt(0.5, np.zeros(10)), clip=0.5),
     PlattGradient(Platt(np.full(10, 0.5), np.zeros(10)), clip=0.5),
+    PlattEquations(Platt(np.full(10, 0.5), np.zeros(10)), center=1.0, spread=2.0),
+    PlattCurvature(0.5, 10),
+    platt_counts(10),
     SureGaps(TwoTemperatures(0.5, 2.0, 0.3)),
     SureGaps(TwoTemperatures(1.0, 1.0), bits=2),
     SureSlopes(TwoTemperatures(1.0, 1.0)),
     SureSlopes(TwoTemperatures(2.0, 0.4), most=0.1),
     BrierGain(Temperature(0.2)),
     BrierGain(Binned(Bins(3), [0.0, 0.4, 0.0])),
+    of_mapped(BinnedGap(), Temperature(0.3)),
+    of_mapped(CorrectWrong(), Binned(Bins(3), [0.0, 0.4, 0.0])),
+    of_mapped(AbsoluteGaps(), Platt(np.full(10, 2.0), np.zeros(10))),
 ]
 
 

@@ -235,7 +235,7 @@ CELLS = BinnedGap.cells
 def run(subject: Patches, *, long: bool) -> str:
     """Replay questions, then whole fits; add up what was charged; look for a bias."""
     rng = np.random.default_rng(0)
-    rounds = 8_000 if long else 250
+    rounds = 8_000 if long else 180
     with patched(subject) as folder:
         contracts()
         on_the_grid(folder, rng)

@@ -1,0 +1,341 @@
+"""Methods over a pool know the records by paid answers alone, and cost what they announce.
+
+Whole fits are recorded on one federation and replayed on a neighbor, whose sources say what
+those of the first said: the same must be asked of everybody, and the same must come out, to
+the last bit. What the one record can have moved, over all questions at the temperatures that
+were really asked for, must fit into what was announced; so must what the ledgers say.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from assurance.federations import (
+    HARD,
+    MICRO,
+    Method,
+    Outcome,
+    Watched,
+    joined,
+    methods,
+    neighbors,
+    recalibrated,
+    replayed,
+    shifted,
+    watched,
+)
+from assurance.ledgers import FORGOTTEN, Patches, patched
+from veracal.calibration.maps import Identity
+from veracal.calibration.paid import announced
+from veracal.calibration.private import PooledTemperature
+from veracal.calibration.private import pooled as pooled_module
+from veracal.calibration.private.asking import Ask, split, stated
+from veracal.calibration.private.golden_section import Narrowed, narrowed
+from veracal.calibration.private.inquiry import Inquiry
+from veracal.calibration.queries import Gap, LossAt
+from veracal.calibration.queries.records import loss_at
+from veracal.calibration.recalibration_figures import asked_about
+from veracal.privacy import (
+    Budget,
+    DiscreteLaplace,
+    Holder,
+    Pool,
+    epsilon_for,
+    micro_epsilon,
+    open_ledger,
+)
+from veracal.privacy.answers.pools import PooledRelease
+from veracal.privacy.budget import RELATIONS
+
+NAME = "federation"
+PRIVATE = "veracal.calibration.private"
+QUERIES = "veracal.calibration.queries"
+SLACK = 1 + 1e-9
+NOBODY = shifted(0, np.random.default_rng(0))
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def an_extra_sample(ask: Any, low: Any, high: Any, reductions: int) -> Narrowed:
+    """One cut more than was announced: the value nobody looks at."""
+    return narrowed(ask, low, high, reductions + 1)
+
+
+def and_its_price(micro: int, shares: Any) -> tuple[int, ...]:
+    """Prices for it, as if there were enough."""
+    parts = split(micro, shares)
+    return (*parts, parts[-1])
+
+
+def epsilon_by_k(micro: int, shares: Any) -> tuple[int, ...]:
+    """As printed: K + 1 values, each for epsilon / K."""
+    return (micro // (len(shares) - 1),) * len(shares)
+
+
+def unclamped(self: LossAt, records: Any) -> np.ndarray:
+    """The loss as it is, but for infinities."""
+    losses = loss_at(records, self.inverse) if len(records) else np.zeros(0)
+    return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
+
+
+def asked_twice(self: Inquiry, ask: Ask, what: str) -> Any:
+    """Every gap once more, one millionth cheaper, for the mean of both."""
+    first = ASK(self, ask, what)
+    if isinstance(ask.query, Gap):
+        replace(ask, micro_epsilon=ask.micro_epsilon - 1).of(self.source)
+    return first
+
+
+def true_count(inquiry: Inquiry) -> Any:
+    """The numbers of records that the sources have."""
+    pool: Any = inquiry.source
+    right = sum(int(one._records.correct.sum()) for one in pool.sources)
+    n = sum(len(one._records) for one in pool.sources)
+    numbers = (np.array(float(x)) for x in (right, n - right))
+    return pooled_module.Counted(*numbers, np.array(0.0), np.array(len(pool.sources)))
+
+
+def true_size(inquiry: Inquiry, size: float | None) -> float:
+    """The true number of records to divide equations by."""
+    pool: Any = inquiry.source
+    return float(sum(len(one._records) for one in pool.sources))
+
+
+def begins_at_the_truth(self: PooledTemperature, source: Any, **about: Any) -> Any:
+    """Start where the first source has its root."""
+    records = getattr(source, "source", source).sources[0]._records
+    gaps = [
+        (abs(int(Gap(math.exp(-place)).evaluate(records)[0])), -place)
+        for place in np.linspace(0.0, 1.5, 16)
+    ]
+    with mock.patch.object(pooled_module, "CENTER", min(gaps)[1]):
+        return FIT(self, source, **about)
+
+
+def only_if_better(self: Inquiry, ask: Ask, what: str) -> Any:
+    """Look whether a question is worth its price, and ask a cheaper one if not."""
+    pool: Any = getattr(self.source, "source", self.source)
+    if isinstance(ask.query, Gap) and len(pool.sources[0]._records) % 2:
+        ask = Ask(ask.query, ask.micro_epsilon // 2)
+    return ASK(self, ask, what)
+
+
+def last_only(self: Inquiry) -> tuple[Any, ...]:
+    """Tell of the answers that were used in the end."""
+    return tuple(self._releases[1:])
+
+
+def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
+    """State what the sources were asked that answered everything."""
+    answered = [
+        replace(r, asked={p: e for p, e in r.asked.items() if p not in silent_in(releases)})
+        if isinstance(r, PooledRelease)
+        else r
+        for r in releases
+    ]
+    return stated(answered, unit, **about)
+
+
+def silent_in(releases: Any) -> set[Any]:
+    """Whoever was silent once."""
+    return {path for r in releases for path in r.silent()}
+
+
+def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
+    """Forget at how many sources somebody may be."""
+    return stated(releases, unit, **{**about, "at_sources": 1})
+
+
+def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
+    """The figures after the map, asked for at the price of both."""
+    double = {n: Ask(a.query, 2 * a.micro_epsilon) for n, a in plan.asks.items()}
+    return asked_about(replace(plan, asks=double), ask, map_)
+
+
+ASK, FIT = Inquiry.ask, PooledTemperature.fit
+REACH: Callable[..., int] = Gap.sensitivity
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "golden section with an extra sample": {
+        f"{PRIVATE}.golden.narrowed": an_extra_sample,
+        f"{PRIVATE}.golden.split": and_its_price,
+    },
+    "golden section with epsilon/K": {f"{PRIVATE}.golden.split": epsilon_by_k},
+    "losses without a clamp": {f"{QUERIES}.scalars.LossAt.evaluate": unclamped},
+    "a gap's sensitivity of the wrong relation": {
+        f"{QUERIES}.scalars.Gap.sensitivity": lambda self, relation: REACH(self, "add-remove")
+    },
+    "counts as printed, with sensitivity 1": {
+        f"{QUERIES}.correct_total.CorrectTotal.sensitivity": lambda self, relation: (
+            1 if relation == "add-remove" else 2
+        )
+    },
+    "a forgotten charge": FORGOTTEN,
+    "gaps asked for twice": {f"{PRIVATE}.inquiry.Inquiry.ask": asked_twice},
+    "a pool that knows its number of records": {f"{PRIVATE}.pooled._counted": true_count},
+    "equations divided by the true number": {f"{PRIVATE}.platt_solving._count": true_size},
+    "a search that starts from the records": {
+        f"{PRIVATE}.pooled.PooledTemperature.fit": begins_at_the_truth
+    },
+    "a price that depends on the records": {f"{PRIVATE}.inquiry.Inquiry.ask": only_if_better},
+    "answers left out of the statement": {
+        f"{PRIVATE}.inquiry.Inquiry.releases": property(last_only)
+    },
+    "a statement without those who fell silent": {
+        "veracal.calibration.recalibration_steps.stated": answering_forgotten
+    },
+    "at_sources ignored": {"veracal.calibration.recalibration_steps.stated": at_one_source},
+    "figures at twice their price": {
+        "veracal.calibration.recalibration_steps.asked_about": after_unasked
+    },
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Replay fits on neighbors, then add up what was charged."""
+    rng = np.random.default_rng(0)
+    told: list[tuple[int, float]] = []
+    rounds = 60 if long else 2
+    with patched(subject) as folder:
+        several(rng)
+        for _ in range(rounds):
+            told += [replay(name, method, rng) for name, method in methods().items()]
+        charged(folder, rng)
+    asked, shares = sum(n for n, _ in told), [share for _, share in told]
+    return (
+        f"{len(told)} x {len(RELATIONS)} fits of {len(methods())} methods replayed, {asked} "
+        f"questions, none told apart; one record used up to {max(shares):.4f} of its budget"
+    )
+
+
+def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, float]:
+    """One fit on neighbors under each relation; how many questions, how much was used."""
+    asked, most = 0, 0.0
+    for relation in RELATIONS:
+        parts = [shifted(int(n), rng) for n in (40, 25, 60)]
+        first, second = neighbors(parts[0], relation, rng)
+        sources = watched([first, *parts[1:]], relation, rng)
+        found = method.run(Pool(sources))
+        others = replayed([second, *parts[1:]], sources)
+        again = method.run(Pool(others))
+        for one, other in zip(sources, others, strict=True):
+            bodies = [[asked.body for asked in w.asked] for w in (one, other)]
+            assert bodies[0] == bodies[1], f"{name}: neighbors are asked other questions"
+        assert found.said == again.said, f"{name}: the same answers gave different results"
+        most = max(most, within(name, sources[0], first, second))
+        announced_to_all(name, method, sources, relation)
+        promised(name, found, sources)
+        asked += sum(len(w.asked) for w in sources)
+    return asked, most
+
+
+def within(name: str, source: Watched, first: Any, second: Any) -> float:
+    """Largest share of the budget that one record's moves cost, over all questions together.
+
+    Of the neighbors, and of every hard record that comes, goes or takes another's place.
+    """
+    used: Any = 0.0
+    allowed = 0.0
+    for asked in source.asked:
+        query, event = asked.query, asked.event
+        pure, relation = isinstance(event, DiscreteLaplace), event.relation
+        moves = [query.evaluate(first) - query.evaluate(second), *hard_moves(query, relation)]
+        sizes = np.linalg.norm(np.array(moves, dtype=float), ord=1 if pure else 2, axis=1)
+        most = query.sensitivity(relation) if pure else query.sensitivity_l2(relation)
+        far = sizes.max()
+        assert far <= most * SLACK, f"{name}: {query.name} moved by {far}, stated {most}"
+        used = used + (sizes / event.noise) ** (1 if pure else 2)
+        allowed += (event.sensitivity / event.noise) ** (1 if pure else 2)
+    share = float(np.max(used)) / (MICRO / 1e6 if pure else allowed)
+    assert share <= SLACK, f"{name}: one record used {share:.3f} of what it was to pay"
+    return share
+
+
+def hard_moves(query: Any, relation: str) -> list[np.ndarray]:
+    """What hard records add to a sum, or change in it."""
+    each = [query.evaluate(joined(NOBODY, row)) for row in HARD]
+    if relation == "add-remove":
+        return each
+    return [one - other for i, one in enumerate(each) for other in each[:i]]
+
+
+def announced_to_all(name: str, method: Method, sources: list[Watched], relation: Any) -> None:
+    """Every source is asked for what was announced, once, and for no more than epsilon."""
+    for source in sources:
+        asked = Counter(one.event for one in source.asked)
+        if method.event is not None:
+            due = announced(method.event(relation))
+            assert asked == due, f"{name}: asked for {asked}, announced {due}"
+        if method.delta:
+            cost = epsilon_for(method.event(relation), method.delta)  # type: ignore[misc]
+            assert cost <= MICRO / 1e6, f"{name} costs {cost}, more than {MICRO / 1e6}"
+        else:
+            spent = math.ceil(exactly(source) * 1_000_000)
+            assert spent <= MICRO, f"{name} spends {spent} millionths of {MICRO}"
+
+
+def exactly(source: Watched) -> Fraction:
+    """What a source was asked for, as an exact sum."""
+    costs = (
+        Fraction(one.event.sensitivity) / Fraction(one.event.noise) for one in source.asked
+    )
+    return sum(costs, Fraction(0))
+
+
+def promised(name: str, found: Outcome, sources: list[Watched], times: int = 1) -> None:
+    """The statement covers what the dearest sources were asked for."""
+    assert found.statement is not None, f"{name}: nothing is promised"
+    if found.statement.delta:
+        return
+    due = sum(sorted((exactly(one) for one in sources), reverse=True)[:times])
+    told = found.statement.epsilon
+    assert told >= float(due) * (1 - 1e-12), f"{name}: {told} stated, {float(due)} asked for"
+    assert told <= float(due) * 1.001 + 1e-6, f"{name}: {told} stated for {float(due)}"
+
+
+def several(rng: np.random.Generator) -> None:
+    """Who has records at two sources pays at both, also at one that fell silent at the end."""
+    for last in (2, math.inf):
+        records = [shifted(1_500, rng, temperature=5.0) for _ in range(3)]
+        sources = watched(records, "add-remove", rng)
+        sources[2].answers = last
+        found = recalibrated(Pool(sources, least=2), method="acc-t", at_sources=3)
+        promised("recalibrate at three sources", found, sources, 3)
+        announced_to_all("recalibrate", methods()["recalibrate"], sources, "add-remove")
+        assert found.map != Identity(), "the guard kept no map of records that need one"
+
+
+def charged(folder: Path, rng: np.random.Generator) -> None:
+    """Ledgers of real holders have charged what was announced, and a repetition is free."""
+    for i, (name, method) in enumerate(methods().items()):
+        if method.delta or method.event is None:
+            continue
+        relation = RELATIONS[i % 2]
+        due = micro_epsilon(method.event(relation))
+        pool = Pool([ledgered(shifted(30, rng), folder, relation) for _ in range(2)])
+        for _ in range(2):
+            found = method.run(pool)
+            for one in pool.sources:
+                spent = round(one.ledger.spent().epsilon * 1e6)
+                assert spent == due, f"{name} charged {spent}, announced {due}"
+                assert spent <= MICRO, f"{name} charged {spent} of {MICRO}"
+            assert found.statement is not None, f"{name}: nothing is promised"
+            told = found.statement.epsilon
+            assert told >= due / 1e6 * (1 - 1e-9), f"{name}: {told} stated, {due} charged"
+
+
+def ledgered(records: Any, folder: Path, relation: Any) -> Holder:
+    """A holder with a budget that is just enough."""
+    place = folder / f"{len(list(folder.iterdir()))}.ledger"
+    return Holder(records, open_ledger(place, Budget(MICRO / 1e6, relation=relation)))
