@@ -1,5 +1,6 @@
 """A small artifact, and ways to spoil it."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable
@@ -36,6 +37,12 @@ def fitted(name: str = "breast-cancer") -> PrivateCalibratedClassifier:
 
 
 def classifier(name: str = "breast-cancer") -> PrivateClassifier:
+    """An artifact of its own for whoever asks: a test may change what it gets."""
+    return copy.deepcopy(_made(name))
+
+
+@cache
+def _made(name: str) -> PrivateClassifier:
     return PrivateClassifier.of(fitted(name), schema=SCHEMAS[name], name=name)
 
 

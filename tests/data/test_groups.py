@@ -69,7 +69,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(120):
         right = rng.random(300) < np.where(codes == 0, 0.8, 0.7)
         gap = by_group(
-            accuracy, scores_of(right, codes), "sex", replicates=150, level=0.9, rng=rng
+            accuracy, scores_of(right, codes), "sex", replicates=80, level=0.9, rng=rng
         )
         estimate = gap.gap("f", "m")
         assert estimate.low is not None and estimate.high is not None

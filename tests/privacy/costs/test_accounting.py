@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from veracal.privacy.budget import Unit
+from veracal.privacy.costs import renyi
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.pure import micro_epsilon, pure_epsilon
 from veracal.privacy.costs.renyi import rdp_at, rdp_epsilon
@@ -277,6 +278,20 @@ def test_without_an_argument_for_several_rows_there_is_no_cost(event):
         epsilon_for(event, 1e-5, Unit("patient", 2))
 
 
+def test_a_curve_that_is_kept_answers_for_its_own_event_unit_and_order_alone():
+    event = PoissonGaussian(1.0, rate=0.1)
+    first, at_two = rdp_epsilon(event, 1e-5), rdp_at(event, 2.0)
+    assert rdp_epsilon(event, 1e-5) == first and rdp_at(event, 2.0) == at_two
+    assert rdp_at(event, 3.0) > at_two
+    assert rdp_at(PoissonGaussian(1.0, rate=0.2), 2.0) > at_two
+    with pytest.raises(ValueError, match="Rényi bound"):
+        rdp_epsilon(event, 1e-5, Unit("pair", 2))
+    with pytest.raises(ValueError, match="Rényi bound"):
+        rdp_epsilon(PoissonGaussian(1.0, rate=0.1, relation="replace-one"), 1e-5)
+    with pytest.raises(ValueError, match="read-only"):
+        renyi._accounted(event, renyi.ORDERS, Unit())[0] = 0.0
+
+
 def test_renyi_refuses_what_it_would_understate():
     with pytest.raises(ValueError, match="replace-one with at_most=1"):
         rdp_epsilon(steps(1.0, 0.01, 10, "replace-one"), 1e-5)
@@ -454,7 +469,7 @@ def test_very_little_noise_has_a_large_finite_cost(noise):
     assert 0.5 * most < epsilon_for(steps(noise, 0.01, 100), 1e-5) < most
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)  # the gate of accounting tries many more settings
 @given(
     noise=st.floats(0.4, 20),
     rate=st.floats(1e-3, 1),
