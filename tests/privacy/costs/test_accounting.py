@@ -469,7 +469,7 @@ def test_very_little_noise_has_a_large_finite_cost(noise):
     assert 0.5 * most < epsilon_for(steps(noise, 0.01, 100), 1e-5) < most
 
 
-@settings(max_examples=8, deadline=None)  # the gate of accounting tries many more settings
+@settings(max_examples=8, deadline=None)  # the gate of accounting has 24 more
 @given(
     noise=st.floats(0.4, 20),
     rate=st.floats(1e-3, 1),
