@@ -27,6 +27,7 @@ from veracal.calibration.queries.records import loss_at, slope_at, softplus
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.privacy import (
+    BoundedSum,
     Brier,
     Budget,
     Holder,
@@ -392,10 +393,36 @@ def test_a_question_about_mapped_scores_is_that_question_about_them(rng):
                 asked.evaluate(scores), query.evaluate(map_.transform(scores))
             )
             assert asked.settings != of_mapped(query, Temperature(0.4)).settings
-            assert asked.settings.items() > query.settings.items()
+            told = {f"of {name}": value for name, value in query.settings.items()}
+            assert asked.settings.items() > told.items()
             for relation in ("add-remove", "replace-one"):
                 assert asked.sensitivity(relation) == query.sensitivity(relation)
                 assert asked.sensitivity_l2(relation) == query.sensitivity_l2(relation)
+
+
+def test_mapped_questions_about_different_maps_are_different_questions():
+    """A gain has settings of the same names as the map that comes first."""
+    first = Temperature(0.5)
+    one, other = (of_mapped(BrierGain(Temperature(x)), first) for x in (0.3, 0.4))
+    assert one.settings != other.settings
+    assert one.settings != of_mapped(BrierGain(first), Temperature(0.3)).settings
+
+
+def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
+    """A product with a matrix is other in its last bit where a row stands alone."""
+
+    def last_bit(scores):
+        return np.ascontiguousarray(scores.values[:, 0]).view(np.int64) & 1
+
+    k = 10
+    map_ = Platt(np.eye(k) + 0.3 * rng.normal(size=(k, k)), rng.normal(size=k))
+    scores = Scores.from_logits(3 * rng.normal(size=(300, k)), rng.integers(0, k, 300))
+    asked = of_mapped(BoundedSum("last bit", last_bit, 0, 1, bits=0), map_)
+    alone = [asked.evaluate(scores.take([i]))[0] for i in range(300)]
+    assert asked.evaluate(scores)[0] == sum(alone)
+    singly = [last_bit(map_.transform(scores.take([i])))[0] for i in range(300)]
+    together = last_bit(map_.transform(scores))
+    assert singly != together.tolist()  # so much for mapping all of them at once
 
 
 def test_what_does_not_add_up_does_not_when_mapped(rng):

@@ -1,15 +1,20 @@
 """Questions about scores that are mapped first."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from veracal._types import Frozen, Ints
-from veracal.calibration.maps import Map
+from veracal.calibration.maps import Identity, Map
 from veracal.calibration.maps.base import digest
 from veracal.calibration.queries.records import labeled
+from veracal.data import Scores
+from veracal.data.checked import frozen
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.queries import NotASum, Query, Setting
+from veracal.privacy.answers.sums import blocks
 from veracal.privacy.budget import Relation
 
 
@@ -32,7 +37,8 @@ class OfMapped:
     Guarantees
     ----------
     Sensitivities are those of the query, which hold for all scores of the right form, mapped
-    ones included.
+    ones included. Records are mapped in blocks of one shape (:func:`mapped_rows`), so that
+    other records do not move a bit of one that stays.
 
     Examples
     --------
@@ -72,9 +78,14 @@ class OfMapped:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """Those of the question, and the map by all of its parameters."""
+        """Those of the question, and the map by all of its parameters.
+
+        The question may be about a map itself: its settings get a prefix, so that none of them
+        is written over, and no two questions look like one.
+        """
+        asked = {f"of {name}": value for name, value in self.query.settings.items()}
         told = {"map": self.map.kind, "parameters": digest(self.map)}
-        return Frozen({**self.query.settings, "of": type(self.query).__name__, **told})
+        return Frozen({**asked, "of": type(self.query).__name__, **told})
 
     def sensitivity(self, relation: Relation) -> int:
         """Most that the answer moves in the L1 norm, in units."""
@@ -86,12 +97,26 @@ class OfMapped:
 
     def evaluate(self, records: Any) -> Ints:
         """Map, then evaluate."""
-        return self.query.evaluate(self.map.transform(labeled(records)))
+        return self.query.evaluate(mapped_rows(self.map, labeled(records)))
 
 
 @dataclass(frozen=True)
 class StatisticOfMapped(OfMapped, NotASum):
     """The same of a question whose answers do not add up, which one source alone is asked."""
+
+
+def mapped_rows(map_: Map, scores: Scores) -> Scores:
+    """Scores, mapped so that what becomes of a row does not depend on others that there are.
+
+    A product with a matrix differs in its last bits where a row stands alone: across the edge
+    of a bin that is a whole record.
+    """
+    if not isinstance(map_, Identity):
+        parts = list(blocks(scores, lambda part, real: (map_.transform(part), real)))
+        values = np.concatenate([part.values[:real] for part, real in parts])
+        first = parts[0][0]
+        scores = replace(scores, values=frozen(values), kind=first.kind, name=first.name)
+    return scores
 
 
 def of_mapped(query: Query, map_: Map) -> OfMapped:

@@ -11,9 +11,9 @@ from veracal.privacy.answers.sums import (
     BinnedSum,
     DenseSum,
     ScalarSum,
-    _blocks,
     _per_record,
     _Wide,
+    blocks,
 )
 
 
@@ -56,7 +56,7 @@ def _scalar(query: ScalarSum, records: Records, place: Ints, sources: int) -> In
         numbers = _per_record(query.per_record, part)
         return contributions(numbers, query.bounds, query.grid)[:real]
 
-    return _collected(np.concatenate(list(_blocks(records, block))), place, (sources, 1))
+    return _collected(np.concatenate(list(blocks(records, block))), place, (sources, 1))
 
 
 def _binned(query: BinnedSum, records: Records, place: Ints, sources: int) -> Ints:
@@ -69,7 +69,7 @@ def _binned(query: BinnedSum, records: Records, place: Ints, sources: int) -> In
         cells = np.where(inside, bins, -1).astype(np.int64)
         return np.stack([units, cells])[:, :real]
 
-    units, cells = np.concatenate(list(_blocks(records, block)), axis=1)
+    units, cells = np.concatenate(list(blocks(records, block)), axis=1)
     inside = cells >= 0
     at = place[inside] * query.entries + cells[inside]
     flat = _collected(units[inside], at, (sources * query.entries, 1))
@@ -83,7 +83,7 @@ def _dense(query: DenseSum, records: Records, place: Ints, sources: int) -> Ints
         rows = _per_record(query.values, part, query.width)
         return dense_contributions(rows, query.most, query.grid, power=query.power)[:real]
 
-    units = np.concatenate(list(_blocks(records, _Wide(block, query.width))))
+    units = np.concatenate(list(blocks(records, _Wide(block, query.width))))
     return _collected(units, place, (sources, query.width))
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ _ROWS = 256  # worked on at once, and a multiple of it where rows are short
 _MOST_ROWS = 2_048  # beyond which a block gains nothing, and few records wait for many copies
 _SOME_CELLS = 2**18  # numbers in a block of more than so many rows
 _MOST_CELLS = 2**22  # numbers in a block of fewer
+Made = TypeVar("Made")
 
 
 class ScalarSum(ABC):
@@ -67,7 +68,7 @@ class ScalarSum(ABC):
             result: Ints = units[:real].sum(keepdims=True)
             return result
 
-        return exact_total(_blocks(records, block), 1)
+        return exact_total(blocks(records, block), 1)
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class BinnedSum:
             np.add.at(sums, bins[inside].astype(np.int64), units[inside])
             return sums
 
-        return exact_total(_blocks(records, block), self.entries)
+        return exact_total(blocks(records, block), self.entries)
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,7 @@ class DenseSum:
             result: Ints = units[:real].sum(axis=0)
             return result
 
-        return exact_total(_blocks(records, _Wide(block, self.width)), self.entries)
+        return exact_total(blocks(records, _Wide(block, self.width)), self.entries)
 
 
 def _per_record(function: Callable[[Any], Array], part: Any, width: int | None = None) -> Array:
@@ -295,7 +296,7 @@ class _Wide:
         return self.work(part, real)
 
 
-def _blocks(records: Records, block: Callable[[Any, int], Ints]) -> Iterator[Ints]:
+def blocks(records: Records, block: Callable[[Any, int], Made]) -> Iterator[Made]:
     """Apply a function to blocks of rows that all have one shape and one memory layout.
 
     A row of a float matrix is computed differently in its last bits when it stands alone, or
