@@ -13,7 +13,7 @@ from veracal.calibration import Recalibration, metrics, recalibrate
 from veracal.calibration.fitters import IsotonicCalibration, PlattScaling
 from veracal.calibration.maps import Identity, Temperature, from_json
 from veracal.calibration.methods import METHODS, OPEN, PRIVATE
-from veracal.calibration.private import Guarded, Inferred, PrivateTemperature
+from veracal.calibration.private import Guarded, Inferred, PrivateTemperature, inferred
 from veracal.calibration.recalibration_budget import guarding_share, measuring_share
 from veracal.calibration.recalibration_sources import Asked
 from veracal.calibration.simulated import Simulated
@@ -71,6 +71,16 @@ def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, s
     assert isinstance(asked.guarded, Guarded) and asked.spending.guard == 200_000
     alone = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=None)
     assert alone.guarded is None
+
+
+@pytest.mark.parametrize(
+    ("chance", "told", "kept"),
+    [(math.nextafter(1, 2), 1.0, True), (0.95, 0.95, True), (0.94, 0.94, False)],
+)
+def test_a_chance_is_a_probability(chance, told, kept):
+    found = inferred(Temperature(0.5), chance)
+    assert (found.chance, found.kept) == (told, kept)
+    assert found.map == (Temperature(0.5) if kept else Identity())
 
 
 def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders):
@@ -411,6 +421,20 @@ def test_the_guard_keeps_what_helps_and_nothing_else(holders, scores):
     assert useless.temperature is not None  # it was fitted, and paid for
     assert useless.after is useless.before and "not kept" in useless.text()
     assert np.array_equal(useless.transform(scores).values, scores.values)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_promised_does_not_depend_on_whether_the_map_was_kept(holders, count):
+    """A map that is not kept is not asked about; had it been kept, it would have been."""
+    right = miscalibrated(N, 1.0, np.random.default_rng(1))
+    sources = holders(count, Budget(5.0), records=right)
+    found = recalibrate(
+        sources, "temperature", epsilon=5.0, temperatures=(0.1, 0.2), guard=0.2, measure=0.3
+    )
+    assert not found.guarded.kept
+    assert max(spent(sources)) <= 5.0 * (1 - 0.4 * 0.3)  # two fifths of the figures' share
+    assert found.statement.epsilon == pytest.approx(5.0, abs=1e-4)
+    assert found.statement.epsilon <= 5.0
 
 
 def test_without_a_guard_the_map_has_its_share(holders):

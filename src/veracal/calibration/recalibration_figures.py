@@ -60,11 +60,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Compared:
-    """Figures of both sides, and the answers that were asked for."""
+    """Figures of both sides, the answers that were asked for, and what was not asked after all.
+
+    The latter is asked about other maps, and which map it is depends on answers.
+    """
 
     before: PrivateFigures
     after: PrivateFigures
     releases: tuple[Release, ...]
+    unasked: tuple[Ask, ...] = ()
 
 
 def plan_comparison(

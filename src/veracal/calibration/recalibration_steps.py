@@ -203,7 +203,9 @@ def carried_out(
         before=None if compared is None else compared.before,
         after=None if compared is None else compared.after,
         spending=steps.spending,
-        statement=_stated(source, steps, releases, at_sources),
+        statement=_stated(
+            source, steps, releases, at_sources, () if compared is None else compared.unasked
+        ),
         releases=releases,
         silences=silences(cohort),
         private=bool(releases) and all(release.private for release in releases),
@@ -211,9 +213,13 @@ def carried_out(
 
 
 def _stated(
-    source: Source, steps: Steps, releases: Sequence[Release], at_sources: int
+    source: Source,
+    steps: Steps,
+    releases: Sequence[Release],
+    at_sources: int,
+    unasked: Sequence[Ask],
 ) -> Statement | None:
-    """What all answers promise together."""
+    """What all answers promise together, with what others might have led to ask."""
     if not releases:
         return None
     return stated(
@@ -222,6 +228,7 @@ def _stated(
         covers=_covers(steps),
         delta=steps.delta,
         at_sources=at_sources,
+        unasked=unasked,
     )
 
 
@@ -346,7 +353,9 @@ def _compared(
     known = {"counts": counts[0], **given} if counts else given
     same = {name: added_over(source, release) for name, release in known.items()}
     before, after = both_sides(steps.comparison, same, steps.level)
-    return Compared(before, after, tuple(given.values()))
+    asks = steps.comparison.asks.items()
+    unasked = tuple(question for name, question in asks if name not in given)
+    return Compared(before, after, tuple(given.values()), unasked)
 
 
 def _covers(steps: Steps) -> str:

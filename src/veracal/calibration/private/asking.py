@@ -196,6 +196,7 @@ def stated(
     covers: str,
     delta: float = 0.0,
     at_sources: int = 1,
+    unasked: Sequence[Ask] = (),
 ) -> Statement | None:
     r"""What all answers promise together; None where nothing protects them.
 
@@ -211,6 +212,9 @@ def stated(
     delta : float
     at_sources : int
         At how many sources of a pool one unit has records, at most. It pays at each of them.
+    unasked : sequence of Ask
+        Questions that would have been asked had the answers been others. They count: a
+        guarantee is for whatever is answered, and may not depend on that.
 
     Guarantees
     ----------
@@ -221,7 +225,7 @@ def stated(
     _checks.whole(at_sources=at_sources)
     if not all(release.private for release in releases):
         return None
-    columns = _columns(releases)
+    columns = _columns(releases, unasked, unit)
     times = min(int(at_sources), len(columns))
     event = _worst(columns) if times == 1 else _of(columns, times, delta, unit)
     told = [covers]
@@ -231,12 +235,17 @@ def stated(
     return statement(event, delta, unit, covers=told)
 
 
-def _columns(releases: Sequence[Release]) -> list[Event]:
-    """What each source was asked for, all of it composed."""
+def _columns(
+    releases: Sequence[Release], unasked: Sequence[Ask] = (), unit: Unit | None = None
+) -> list[Event]:
+    """What each source was asked for or might have been, all of it composed."""
     columns = dict[Path, list[Event]]()
     for release in releases:
         for path, event in _parts(release).items():
             columns.setdefault(path, []).append(event)
+    for events in columns.values():
+        relation = events[0].relation
+        events += [ask.event(relation, unit) for ask in unasked]
     return [composed(events) for events in columns.values()]
 
 

@@ -8,9 +8,10 @@ off is its *reach*, by one of two rules:
   deviation s is :math:`t_{d-1} \sqrt d\, s`. This counts noise, sampling, and that other
   sources might have answered (drop-outs that have nothing to do with the records), and needs
   no number of records. For independent normal answers of *any* variances, and mixtures of such
-  as Laplace noise is one, it is never too short at levels from 0.917 on (Bakirov and
-  Szekely 2006, 10.1007/s10958-006-0366-5; Ibragimov and Mueller 2010,
-  10.1198/jbes.2009.08046): sources of unequal size do no harm.
+  as Laplace noise is one, a two-sided interval is never too short at levels from 0.95 on
+  (Bakirov and Szekely 2006, https://doi.org/10.1007/s10958-006-0366-5; Ibragimov and Mueller
+  2010, https://doi.org/10.1198/jbes.2009.08046): sources of unequal size do no harm. Sums of
+  a source's records are normal only in the limit.
 - From fewer, by the law of the noise, and by Hoeffding's inequality (1963) for the sampling of
   at most ``size`` records if that is declared. Without a size the noise alone is counted.
 
@@ -31,8 +32,9 @@ import numpy as np
 from scipy import stats
 
 from veracal._types import Bools, Floats
+from veracal.calibration.private.cohort import single_answers
 from veracal.calibration.private.noises import noise_reach, scales
-from veracal.privacy import PooledRelease, Release
+from veracal.privacy import Release
 
 ENOUGH = 10  # sources, from which on they tell by how much they differ
 
@@ -60,7 +62,7 @@ class Told:
     @classmethod
     def of(cls, release: Release) -> "Told":
         """From an answer."""
-        parts = np.stack([one.values for one in _singles(release)])
+        parts = np.stack([one.values for one in single_answers(release)])
         return cls(parts, scales(release.event), release.grid.step)
 
     @property
@@ -191,10 +193,3 @@ def _between(under: Floats, over: Floats, ends: Ends) -> Ends:
     low = float(under.max(initial=ends[0]))
     high = float(over.min(initial=ends[1]))
     return min(low, high), max(low, high)
-
-
-def _singles(release: Release) -> list[Release]:
-    """The answers of single sources, in order."""
-    if not isinstance(release, PooledRelease):
-        return [release]
-    return [one for part in release.parts if part is not None for one in _singles(part)]

@@ -59,5 +59,6 @@ class Inferred:
 
 def inferred(map_: Map, chance: float, beta: float = BETA) -> Inferred:
     """Keep a map that helps with a chance of at least 1 - beta; otherwise the identity."""
+    chance = min(max(chance, 0.0), 1.0)  # a sum of weights may end a bit above one
     kept = chance >= 1 - beta
     return Inferred(map_ if kept else Identity(), kept, chance, beta)

@@ -7,8 +7,9 @@ standard deviation of :math:`\sqrt{2m} \, \Delta / (w \varepsilon)`, or for each
 
 The first of two gaps says where to ask the second. If its noise is above about 0.12 a record,
 it says too little, and one gap with all of the budget does better: so it was in trials on
-networks, corruptions and seeds that are in no table (``python -m benchmarks.shift choose``). A
-range of temperatures so narrow that the prior spans it needs no second gap either.
+corruptions, or severities of them, and random orders that are in no table (``python -m
+benchmarks.shift choose``; pictures and network are in one). A range of temperatures so narrow
+that the prior spans it needs no second gap either.
 """
 
 import math

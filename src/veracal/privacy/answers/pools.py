@@ -138,9 +138,11 @@ class Pool:
     source; moving one from source to source costs both. What a source was charged stays
     charged, whether or not its answer is used, and asking again repeats its answer.
 
-    Whom to leave out is decided by released answers and public numbers alone
+    Which answers are nonsense is decided by released answers and public numbers alone
     (:mod:`veracal.privacy.answers.judging`), so it costs nothing. An honest source is left out
-    with a probability below :math:`2^{-40}` for each answer.
+    with a probability below :math:`2^{-40}` for each answer. That a source refuses, fails or
+    is late is told without noise, so none of that may depend on its records: a
+    :class:`Holder` refuses by its ledger alone, but the time it takes is not covered.
     """
 
     sources: Iterable[Source]
