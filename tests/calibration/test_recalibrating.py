@@ -199,6 +199,10 @@ def test_public_scores_are_marked(scores, public):
         ("pool", {"level": 1.0}, "level"),
         ("pool", {"temperatures": (3.0, 0.5)}, "range"),
         ("pool", {"temperatures": (0.0, 0.5)}, "temperature"),
+        ("pool", {"temperatures": (0.5, 3.0, 2)}, "a pair"),
+        ("pool", {"temperatures": 2.0}, "a pair"),
+        ("pool", {"temperatures": "0.5,6"}, "a pair"),
+        ("pool", {"temperatures": 2.0, "method": "temperature"}, "a pair"),
         ("pool", {"guard": 1.0}, "guard"),
         ("pool", {"guard": True}, "guard"),
         ("pool", {"measure": "some"}, "'auto'"),
@@ -529,3 +533,20 @@ def test_the_text_tells_an_officer_what_to_know(holders):
         "nobody has records at two",
     ):
         assert said in text, said
+
+
+def test_what_is_no_source_is_refused_before_its_neighbors_are_charged(idle, scores):
+    with pytest.raises(ValueError, match="Holder"):
+        recalibrate([*idle, scores], epsilon=0.5)
+    assert spent(idle) == [0, 0]
+
+
+def test_whose_budget_is_short_is_said(holders):
+    sources = [*holders(1), *holders(1, Budget(0.1))]
+    with pytest.raises(BudgetError, match="source 1: .*least"):
+        recalibrate(sources, epsilon=0.5)
+
+
+def test_answers_that_count_nobody_keep_no_map(scores):
+    nobody = [Public(scores.take(np.arange(0))) for _ in range(2)]
+    assert recalibrate(nobody, "pooled").map == Identity()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.calibration.fitters import (
@@ -82,6 +84,11 @@ class Settings:
         """The range as inverse temperatures, for fitters that want it so; if there is one."""
         if self.temperatures is None:
             return {}
+        if np.shape(self.temperatures) != (2,):
+            raise ValueError(
+                "Expected temperatures to be a pair of numbers, as in (0.5, 6.0), got "
+                f"temperatures={self.temperatures!r}."
+            )
         low, high = self.temperatures
         _checks.positive(lowest_temperature=low, highest_temperature=high)
         return {"inverses": (1 / high, 1 / low)}

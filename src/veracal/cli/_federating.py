@@ -56,6 +56,7 @@ def federated(
     groups = {**told["groups"], column: names}
     scores = _predictions.load(files.predictions, {**told, "groups": groups})
     files.check_scores(scores)
+    _check_place(files.ledger, whom.least, len(names))
     try:
         steps = _steps(scores, fit, spending, files.ledger, len(names))
         holders = _holders(scores, column, names, files.ledger, steps, whom.version)
@@ -79,6 +80,20 @@ def federated(
     typer.echo("\n" + _paying.promise(found.statement, whole=whole))
 
 
+def _check_place(folder: Path, least: int | None, sources: int) -> None:
+    """Refuse what cannot be meant before a ledger is opened, whose budget never changes."""
+    if folder.exists() and not folder.is_dir():
+        raise typer.BadParameter(
+            f"expected a folder, with a ledger for each institution, got the file {folder}.",
+            param_hint="--ledger",
+        )
+    if least is not None and least > sources:
+        raise typer.BadParameter(
+            f"expected at most {sources}, the number of institutions, got {least}.",
+            param_hint="--least",
+        )
+
+
 def _institutions(
     predictions: Path, told: Mapping[str, Any], text: str
 ) -> tuple[str, tuple[str, ...]]:
@@ -87,6 +102,10 @@ def _institutions(
     if sign:
         column, values = _predictions.pair(text, "--sources-by", "hospital=north,south")
         return column, tuple(_predictions.listed(values, "--sources-by"))
+    if not column:
+        raise typer.BadParameter(
+            "expected the name of a column, as in hospital.", param_hint="--sources-by"
+        )
     alone = {**told, "groups": {}, "unit": column}
     units = load_scores(predictions, **alone).units
     names = tuple(sorted({str(unit) for unit in units})) if units is not None else ()

@@ -310,3 +310,19 @@ def test_judging_needs_one_kind_of_noise():
     assert Wanted(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 1))
     assert not Wanted(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 2))
     assert not Wanted(Count(), PRICE).asks_for(DiscreteLaplace(3.0, 1))
+
+
+def test_sources_that_share_a_ledger_or_a_relation_too_few_are_no_pool(tmp_path):
+    def holder(name, relation="add-remove"):
+        place = tmp_path / f"{name}.ledger"
+        return Holder(SCORES, open_ledger(place, Budget(1.0, relation=relation)))
+
+    one, other, odd = holder("one"), holder("other"), holder("odd", "replace-one")
+    again = Holder(SCORES, one.ledger)
+    for sources in ([one, again], [Pool([one, other]), one], [Pool([one, other]), again]):
+        with pytest.raises(ValueError, match="share one"):
+            Pool(sources)
+    with pytest.raises(ValueError, match="one relation"):
+        Pool([one, Pool([odd])], least=1)
+    parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), parts=("a", "b"))
+    assert Pool([Holder(SCORES, parts, part=part) for part in "ab"]).sources

@@ -163,7 +163,9 @@ def _poor(
         try:
             inside = unaffordable(one, items, request)
             found |= {(i, *path): reason for path, reason in inside.items()}
-        except (BudgetError, SilentError):
+        except (BudgetError, SilentError) as error:
+            if pool.least is None and isinstance(error, BudgetError):
+                raise BudgetError(f"source {i}: {error} Or let fewer answer: least.") from error
             if pool.least is None:
                 raise
             found[i,] = why[i] = _TOO_POOR

@@ -1,6 +1,7 @@
 """Temperatures on a public grid, so that a question about one is a short exact number."""
 
 from dataclasses import dataclass
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,6 +54,17 @@ class TemperatureGrid:
                 f"Expected at least two temperatures on the grid between {self.low!r} and "
                 f"{self.high!r}, and at most {_MOST_BITS} bits, got bits={self.bits!r}."
             )
+
+    @classmethod
+    def between(cls, temperatures: object) -> Self:
+        """The grid of a range, if a pair of numbers is what it is."""
+        if isinstance(temperatures, str) or np.shape(temperatures) != (2,):  # type: ignore[arg-type]
+            raise ValueError(
+                "Expected temperatures to be a pair of numbers, as in (0.5, 6.0), got "
+                f"temperatures={temperatures!r}."
+            )
+        low, high = cast(tuple[float, float], temperatures)
+        return cls(low, high)
 
     def inverses(self, temperatures: ArrayLike) -> Floats:
         """Nearest inverse temperatures on the grid, of the same shape."""

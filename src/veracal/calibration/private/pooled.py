@@ -125,7 +125,7 @@ class PooledTemperature(PrivateFitter):
         request : str, optional
             As of :meth:`PrivateTemperature.fit`.
         """
-        asks, grid = self._asks(), TemperatureGrid(*self.temperatures)
+        asks, grid = self._asks(), TemperatureGrid.between(self.temperatures)
         inquiry = Inquiry(source, request)
         inquiry.afford(self.items)
         inquiry.ask(asks[0], "counts")
@@ -143,7 +143,11 @@ class PooledTemperature(PrivateFitter):
         wide = _met(inquiry, places, ends, spread=_WIDE)
         self.temperature_ = self._estimate(inverse, inquiry, wide, ends)
         chance = 1 / self.classes if self.classes else 0.0
-        self.improved_ = float(wide.improved(np.array(place), self.doubt_, chance))
+        counted = _counted(inquiry)
+        # Answers that count nobody say nothing of anybody's confidence.
+        known = float(counted.correct + counted.wrong) > 0
+        improved = wide.improved(np.array(place), self.doubt_, chance)
+        self.improved_ = float(improved) if known else 0.0
         self.answered_, self.asked_ = inquiry.present, inquiry.asked
         map_: Map = Doubt(inverse, self.doubt_) if self.doubt_ else Temperature(inverse)
         return self._keep(map_, inquiry.releases, source, covers=COVERS)
@@ -183,7 +187,7 @@ class PooledTemperature(PrivateFitter):
             )
         for share in self.shares:
             _checks.whole(shares=share)
-        TemperatureGrid(*self.temperatures)
+        TemperatureGrid.between(self.temperatures)
         parts = split(price(self.epsilon, self.micro_epsilon), self.shares)
         gap = Gap(classes=self.classes)
         return [Ask(CorrectWrong(Bins(1)), parts[0]), *(Ask(gap, part) for part in parts[1:])]

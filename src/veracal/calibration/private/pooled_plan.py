@@ -121,7 +121,7 @@ def plan_pooled(
     (10, 90)
     """
     _checks.whole(sources=sources)
-    grid, total = TemperatureGrid(*temperatures), price(epsilon, micro_epsilon) / MICRO
+    grid, total = TemperatureGrid.between(temperatures), price(epsilon, micro_epsilon) / MICRO
     if records is not None:
         _checks.whole(records=records)
     gap = Gap(classes=classes)

@@ -2,13 +2,14 @@
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.errors import AnswerError, BudgetError, LedgerError, SilentError
+from veracal.privacy.answers.holder import Holder
 from veracal.privacy.answers.judging import Wanted, judge
 from veracal.privacy.answers.queries import NotASum, Query
 from veracal.privacy.answers.sources import GaussianSource, Release, Source
@@ -154,6 +155,7 @@ class Pool:
         if not sources or len({id(source) for source in sources}) < len(sources):
             raise ValueError(f"Expected different sources, at least one, got {sources!r}.")
         object.__setattr__(self, "sources", sources)
+        _check_apart(sources)
         counts = range(1, len(sources) + 1)
         if self.least is not None and (self.least is True or self.least not in counts):
             raise ValueError(
@@ -251,6 +253,42 @@ class Pool:
             if self.least is None:
                 raise
             return error
+
+
+def _check_apart(sources: Iterable[object]) -> None:
+    """Refuse what answers nothing, answers twice, or promises something else than the others.
+
+    All of it is public, and known before anybody is charged: answers that come twice from one
+    ledger are the same, noise included, and those under two relations do not add up.
+    """
+    single = list(_singles(sources))
+    for one in single:
+        if not callable(getattr(one, "answer", None)):
+            raise ValueError(
+                f"Expected sources, got {type(one).__name__}. Put a ledger before each set of "
+                "scores, as in Holder(scores, ledger); or Public(scores) if they are public."
+            )
+    holders = [one for one in single if isinstance(one, Holder)]
+    accounts = {(one.ledger.path.resolve(), one.part) for one in holders}
+    if len({id(one) for one in single}) < len(single) or len(accounts) < len(holders):
+        raise ValueError(
+            "Expected different sources, each with a ledger or a part of one for itself, got "
+            "two that share one. Open a ledger for each."
+        )
+    if len({one.ledger.budget.relation for one in holders}) > 1:
+        raise ValueError(
+            "Expected sources that protect under one relation, got add-remove and replace-one. "
+            "Leave out those of one of them: their answers do not add up to one guarantee."
+        )
+
+
+def _singles(sources: Iterable[object]) -> Iterator[object]:
+    """Those that are no pool, in pools inside as well."""
+    for one in sources:
+        if isinstance(one, Pool):
+            yield from _singles(one.sources)
+        else:
+            yield one
 
 
 def told(
