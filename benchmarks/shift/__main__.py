@@ -1,12 +1,14 @@
-"""Commands of the benchmark: ``python -m benchmarks.shift logits``, ``grid``, ``choose``."""
+"""Commands of the benchmark: ``python -m benchmarks.shift logits``, ``grid`` and more."""
 
 import argparse
 import json
 from pathlib import Path
 
-from benchmarks.shift.choosing import show
+from benchmarks.shift import beside, choosing
+from benchmarks.shift.corruptions import CLEAN
 from benchmarks.shift.grid import TRIALS
-from benchmarks.shift.logits import NETWORKS, SEVEREST, Setting, choosing, fill, measuring
+from benchmarks.shift.logits import NETWORKS, SEVEREST, Setting, fill, measuring
+from benchmarks.shift.logits import choosing as chosen_on
 from benchmarks.shift.methods import PRIVATE
 from benchmarks.shift.running import run
 from benchmarks.shift.showing import (
@@ -36,12 +38,14 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--json", type=Path, help="write the goals and all means there, too")
     chosen = commands.add_parser("choose", help="candidates on settings not in the table")
     chosen.add_argument("--trials", type=int, default=20)
+    near = commands.add_parser("beside", help="the default guard, and sharper references")
+    near.add_argument("--trials", type=int, default=50)
     return top
 
 
 def wanted(networks: list[str], severity: int, with_choosing: bool) -> list[Setting]:
     """Settings that were asked for, small networks first."""
-    asked = measuring(severity) + (choosing() if with_choosing else [])
+    asked = measuring(severity) + (chosen_on() if with_choosing else [])
     order = {name: place for place, name in enumerate(NETWORKS)}
     return sorted(
         (setting for setting in asked if setting.network in networks),
@@ -55,7 +59,9 @@ def main() -> None:
     if typed.command == "logits":
         fill(wanted(typed.networks, typed.severity, typed.choosing), threads=typed.threads)
     elif typed.command == "choose":
-        show(typed.trials)
+        choosing.show(typed.trials)
+    elif typed.command == "beside":
+        beside.show([s for s in measuring() if s.corruption != CLEAN], typed.trials)
     else:
         grid(typed.trials, typed.jobs, typed.json)
 

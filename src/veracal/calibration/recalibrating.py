@@ -88,7 +88,8 @@ def recalibrate(
         At how many sources one person may have records: the statement multiplies the cost.
     least, most_records : int, optional
         Of the pool that is made of several sources: how many must answer, and how many records
-        none of them exceeds.
+        none of them exceeds (by default the declared size). Without that bound a source that
+        lies can move the map as far as it likes.
     ledger : Ledger or path, optional
         Pays for scores.
     private : bool
@@ -128,6 +129,9 @@ def recalibrate(
     >>> round(found.temperature.value), found.private, found.guarded.kept
     (3, False, True)
     """
+    several = not isinstance(source, Source | Scores)
+    if several and most_records is None:
+        most_records = size  # no source has more records than all of them
     one = source_of(
         source, ledger=ledger, private=private, least=least, most_records=most_records
     )

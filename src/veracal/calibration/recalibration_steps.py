@@ -267,7 +267,8 @@ def _own(fitter: PrivateFitter) -> Method:
         made: PrivateFitter = clone(fitter).set_params(**paid)
         return made
 
-    return Method(type(fitter).__name__, "", asking)
+    kind = type(fitter)
+    return Method(kind.__name__, "", asking, keeps=kind.keeps, infers=kind.infers)
 
 
 def _comparison(

@@ -60,7 +60,7 @@ def federated(
     try:
         steps = _steps(scores, fit, spending, files.ledger, len(names))
         holders = _holders(scores, column, names, files.ledger, steps, whom.version)
-        pool = Pool(holders, least=whom.least)
+        pool = Pool(holders, least=whom.least, most_records=fit.size)
         if whom.least is None:
             _check_all(dict(zip(names, holders, strict=True)), steps)
         with _show.progress_bar("Fitting the map"):

@@ -1,7 +1,7 @@
 """What all private fitters share."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +14,9 @@ from veracal.privacy import Event, Item, Relation, Release, Source, Statement, U
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     """A fitter of a map that asks a source, whoever that is, and reads no record itself."""
+
+    keeps: ClassVar[bool] = False  # whether its maps are known to keep all predictions
+    infers: ClassVar[bool] = False  # whether its answers also say whether its map helps
 
     map_: Map
     private_: bool

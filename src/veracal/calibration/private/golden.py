@@ -132,6 +132,8 @@ class GoldenTemperature(PrivateFitter):
     (3, 6, False)
     """
 
+    keeps = True
+
     def __init__(
         self,
         objective: Objective = "accuracy",

@@ -1,5 +1,6 @@
 """Temperatures on a public grid, so that a question about one is a short exact number."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, cast
 
@@ -58,7 +59,8 @@ class TemperatureGrid:
     @classmethod
     def between(cls, temperatures: object) -> Self:
         """The grid of a range, if a pair of numbers is what it is."""
-        if isinstance(temperatures, str) or np.shape(temperatures) != (2,):  # type: ignore[arg-type]
+        pair = isinstance(temperatures, Sequence | np.ndarray) and len(temperatures) == 2
+        if isinstance(temperatures, str) or not pair:
             raise ValueError(
                 "Expected temperatures to be a pair of numbers, as in (0.5, 6.0), got "
                 f"temperatures={temperatures!r}."

@@ -42,8 +42,8 @@ class Inferred:
     def text(self) -> str:
         """What was decided and why, for people."""
         told = (
-            "by the same answers it brings confidence nearer to accuracy with probability "
-            f"{self.chance:.3f}"
+            "by the answers that led to it, as far as their model holds, it brings confidence "
+            f"nearer to accuracy with probability {self.chance:.3f}"
         )
         if self.kept:
             return f"The map was kept: {told}, {1 - self.beta:g} is needed."

@@ -30,7 +30,7 @@ from veracal.privacy import Release, Source
 SHARES = (10, 30, 60)  # of epsilon: the counts, then two gaps
 FEW = (10, 90)  # the counts and one gap, where the first of two could not say where to go
 COVERS = "the temperature, the doubt, and every answer that led to them"
-_WIDE = 3.0  # spread of the prior that intervals are made with: next to nothing is assumed
+WIDE = 3.0  # spread of the prior that intervals are made with: next to nothing is assumed
 _LEAST_SLOPE = 0.02  # of the mean confidence: none of a classifier in use is flatter
 
 
@@ -99,6 +99,9 @@ class PooledTemperature(PrivateFitter):
     (3, 2, False)
     """
 
+    keeps = True
+    infers = True
+
     def __init__(
         self,
         *,
@@ -140,7 +143,7 @@ class PooledTemperature(PrivateFitter):
             place = min(max(float(found.best), ends[0]), ends[1])
         inverse = float(grid.inverses(math.exp(-place)))
         self.doubt_ = self._doubt(found, ends[0])
-        wide = _met(inquiry, places, ends, spread=_WIDE)
+        wide = _met(inquiry, places, ends, spread=WIDE)
         self.temperature_ = self._estimate(inverse, inquiry, wide, ends)
         chance = 1 / self.classes if self.classes else 0.0
         counted = _counted(inquiry)

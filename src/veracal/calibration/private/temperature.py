@@ -94,6 +94,8 @@ class PrivateTemperature(PrivateFitter):
     (3, False)
     """
 
+    keeps = True
+
     def __init__(
         self,
         method: Method = "search",

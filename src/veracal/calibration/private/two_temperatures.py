@@ -81,6 +81,8 @@ class PrivateTwoTemperatures(PrivateFitter):
     True
     """
 
+    keeps = True
+
     def __init__(
         self,
         *,
