@@ -1,8 +1,8 @@
 """What a user gets by default, and references: fewer trials than the table, to stand beside it.
 
 The default guard keeps a map only if the answers that led to it say, with a chance of 0.95,
-that it helps; the planner knows the number of records where it is declared; and golden section ends
-in a bracket, so the root itself is a sharper reference than Acc-T without noise.
+that it helps; the planner knows the number of records where it is declared; and golden section
+ends in a bracket, so the root itself is a sharper reference than Acc-T without noise.
 """
 
 from collections.abc import Iterable

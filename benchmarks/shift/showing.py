@@ -106,7 +106,7 @@ def accuracies_table(shown: Shown) -> str:
     for corruption in (*MEASURED, CLEAN):
         by_name = {r.setting.network: r.accuracy for r in shown.of(corruption)}
         mine = (f"{by_name[name]:.4f}" for name in NETWORKS if name in by_name)
-        rows.append((_words(corruption), f"{TABLE_3[corruption]:.4f}", *mine))
+        rows.append((words(corruption), f"{TABLE_3[corruption]:.4f}", *mine))
     return _table(("pictures", "paper (WRN-28-10)", *NETWORKS), rows)
 
 
@@ -125,7 +125,7 @@ def exact_table(shown: Shown) -> str:
             narrow, wide = (mean(f"open: {name}{end}") for end in (" [0.5, 3]", ""))
             cells.append(f"{TABLE_4[corruption][i]:.4f} → {narrow:.4f}, {wide:.4f}")
         cells.append(f"{mean('open: pooled'):.4f}")
-        rows.append((_words(corruption), *cells))
+        rows.append((words(corruption), *cells))
     return _table(("pictures", "none", *names, "pooled"), rows)
 
 
@@ -136,7 +136,7 @@ def corruptions_table(shown: Shown) -> str:
     for corruption in (*MEASURED, CLEAN):
         mine = shown.of(corruption)
         cells = (f"{np.mean([r.means[name] for r in mine]):.4f}" for name in names)
-        rows.append((_words(corruption), *cells, f"{_open(mine):.4f}"))
+        rows.append((words(corruption), *cells, f"{_open(mine):.4f}"))
     return _table(("pictures", *names, "Acc-T, not private"), rows)
 
 
@@ -145,7 +145,7 @@ def _open(results: list[Result]) -> float:
     return float(np.mean([r.means["open: Acc-T"] for r in results]))
 
 
-def _words(corruption: str) -> str:
+def words(corruption: str) -> str:
     """A name for people."""
     return "frost (made texture)" if corruption == FROST else corruption.replace("_", " ")
 

@@ -14,7 +14,7 @@ from benchmarks.shift.corruptions import MEASURED
 from benchmarks.shift.grid import POINTS, SWEEPS
 from benchmarks.shift.logits import measuring
 from benchmarks.shift.running import run
-from benchmarks.shift.showing import Shown
+from benchmarks.shift.showing import Shown, words
 
 HERE = Path(__file__).parent
 DRAWN = {  # method: color, line, what it is called
@@ -63,7 +63,7 @@ def corruptions(shown: Shown, place: Path) -> None:
         for name in ("none", "binning", "Acc-T", "pooled", "open: Acc-T"):
             errors = np.mean([r.means[name] for r in shown.of(corruption)], axis=0)
             curve(panel, "sources", errors, name)
-        panel.set_title(corruption.replace("_", " "), fontsize=9)
+        panel.set_title(words(corruption), fontsize=9)
     for panel in panels[-1]:
         panel.set_xlabel("Sources", fontsize=9)
     for panel in panels[:, 0]:

@@ -13,7 +13,13 @@ from veracal.calibration import Recalibration, metrics, recalibrate
 from veracal.calibration.fitters import IsotonicCalibration, PlattScaling
 from veracal.calibration.maps import Identity, Temperature, from_json
 from veracal.calibration.methods import METHODS, OPEN, PRIVATE
-from veracal.calibration.private import Guarded, Inferred, PrivateTemperature, inferred
+from veracal.calibration.private import (
+    Guarded,
+    Inferred,
+    PooledTemperature,
+    PrivateTemperature,
+    inferred,
+)
 from veracal.calibration.recalibration_budget import guarding_share, measuring_share
 from veracal.calibration.recalibration_sources import Asked
 from veracal.calibration.simulated import Simulated
@@ -89,6 +95,29 @@ def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders
     found = recalibrate(holders(4, Budget(0.05), records=right), "pooled", epsilon=0.05)
     assert not found.guarded.kept and found.map == Identity()
     assert found.guarded.chance < 0.95 and "was not kept" in found.text()
+
+
+def test_a_fitter_of_ones_own_is_guarded_like_its_name(holders):
+    found = recalibrate(holders(4, Budget(2.0)), PooledTemperature(classes=2), epsilon=2.0)
+    assert isinstance(found.guarded, Inferred) and found.spending.guard == 0
+
+
+def test_the_declared_size_bounds_what_a_source_can_say(holders):
+    """One of five lies as far as it can: with a size it is left out, and named."""
+
+    class Liar:
+        def __init__(self, holder):
+            self.holder = holder
+
+        def answer(self, query, **asked):
+            release = self.holder.answer(query, **asked)
+            return replace(release, units=tuple(2**50 for _ in release.units))
+
+    *honest, last = holders(5, Budget(2.0))
+    told = {"epsilon": 2.0, "size": N, "least": 3}
+    found = recalibrate([*honest, Liar(last)], "pooled", **told)
+    assert found.answered == 4 and found.silences[-1] is not None
+    assert found.temperature.value == pytest.approx(FACTOR, rel=0.3)
 
 
 @pytest.mark.parametrize(
