@@ -41,7 +41,7 @@ from veracal.calibration.private.golden_section import Narrowed, narrowed
 from veracal.calibration.private.inquiry import Inquiry
 from veracal.calibration.queries import Gap, LossAt
 from veracal.calibration.queries.records import loss_at
-from veracal.calibration.recalibration_figures import asked_about
+from veracal.calibration.recalibration.figures import asked_about
 from veracal.privacy import (
     Budget,
     DiscreteLaplace,
@@ -190,11 +190,11 @@ MUTANTS: dict[str, Patches] = {
         f"{PRIVATE}.inquiry.Inquiry.releases": property(last_only)
     },
     "a statement without those who fell silent": {
-        "veracal.calibration.recalibration_steps.stated": answering_forgotten
+        "veracal.calibration.recalibration.steps.stated": answering_forgotten
     },
-    "at_sources ignored": {"veracal.calibration.recalibration_steps.stated": at_one_source},
+    "at_sources ignored": {"veracal.calibration.recalibration.steps.stated": at_one_source},
     "figures at twice their price": {
-        "veracal.calibration.recalibration_steps.asked_about": after_unasked
+        "veracal.calibration.recalibration.steps.asked_about": after_unasked
     },
 }
 

@@ -20,8 +20,8 @@ from veracal.calibration.private import (
     PrivateTemperature,
     inferred,
 )
-from veracal.calibration.recalibration_budget import guarding_share, measuring_share
-from veracal.calibration.recalibration_sources import Asked
+from veracal.calibration.recalibration.budget import guarding_share, measuring_share
+from veracal.calibration.recalibration.sources import Asked
 from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError
 from veracal.privacy import Budget, Holder, Pool, Public, Unit, open_ledger

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from veracal.calibration.private.golden import GoldenTemperature
     from veracal.calibration.private.pooled_plan import PooledPlan, plan_pooled
     from veracal.calibration.recalibrating import recalibrate
-    from veracal.calibration.recalibration import Recalibration
+    from veracal.calibration.recalibration.result import Recalibration
 
 __all__ = [
     "Beta",
@@ -143,7 +143,7 @@ _LATE: Mapping[str, str] = MappingProxyType(
         "PrivatePlatt": "private",
         "PrivateTemperature": "private",
         "PrivateTwoTemperatures": "private",
-        "Recalibration": "recalibration",
+        "Recalibration": "recalibration.result",
         "RecalibrationPlan": "planning",
         "TemperatureScaling": "fitters",
         "TwoTemperatureScaling": "fitters",

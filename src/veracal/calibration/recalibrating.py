@@ -9,10 +9,10 @@ from veracal.calibration.methods import AUTO, NONE, Settings
 from veracal.calibration.private.asking import price
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.platt import Form
-from veracal.calibration.recalibration import Recalibration
-from veracal.calibration.recalibration_budget import Share, spending
-from veracal.calibration.recalibration_sources import Asked, asked, source_of
-from veracal.calibration.recalibration_steps import (
+from veracal.calibration.recalibration.budget import Share, spending
+from veracal.calibration.recalibration.result import Recalibration
+from veracal.calibration.recalibration.sources import Asked, asked, source_of
+from veracal.calibration.recalibration.steps import (
     carried_out,
     chosen,
     nothing_done,
@@ -77,11 +77,11 @@ def recalibrate(
         Share of the budget for the guard's question. ``"auto"``: nothing where the answers
         that led to the map also say whether it helps
         (:class:`veracal.calibration.private.Inferred`); else a tenth, where noise leaves it a
-        chance (:func:`veracal.calibration.recalibration_budget.guarding_share`).
+        chance (:func:`veracal.calibration.recalibration.budget.guarding_share`).
     measure : float, "auto" or None
         Share of the budget for figures. ``"auto"`` takes a quarter or less, and only where
         figures can then be told through the noise, by the public rule of
-        :func:`veracal.calibration.recalibration_budget.measuring_share`.
+        :func:`veracal.calibration.recalibration.budget.measuring_share`.
     level : float
         Of all intervals.
     at_sources : int

@@ -11,10 +11,10 @@ import typer
 
 from veracal.calibration.maps import Identity
 from veracal.calibration.private.asking import afford
-from veracal.calibration.recalibration import Recalibration
-from veracal.calibration.recalibration_budget import Spending as Division
-from veracal.calibration.recalibration_sources import Asked
-from veracal.calibration.recalibration_steps import Steps, carried_out, chosen, plan_steps
+from veracal.calibration.recalibration.budget import Spending as Division
+from veracal.calibration.recalibration.result import Recalibration
+from veracal.calibration.recalibration.sources import Asked
+from veracal.calibration.recalibration.steps import Steps, carried_out, chosen, plan_steps
 from veracal.cli import _methods, _paying, _predictions, _show
 from veracal.cli._figures import plain
 from veracal.cli._out import Files

@@ -20,7 +20,7 @@ from veracal.calibration.maps import (
 from veracal.calibration.methods import AUTO, METHODS, NONE, PRIVATE, Settings, auto
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.platt import FORMS
-from veracal.calibration.recalibration_steps import temperatures_of
+from veracal.calibration.recalibration.steps import temperatures_of
 from veracal.data import Estimate, Scores
 from veracal.privacy import Budget, Public
 from veracal.privacy.costs.pure import MICRO

@@ -31,9 +31,8 @@ from veracal.calibration.private.asking import Ask, named, stated, unaffordable,
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.same_sources import SameSources, added_over, silences
 from veracal.calibration.queries import BrierGain
-from veracal.calibration.recalibration import Recalibration
-from veracal.calibration.recalibration_budget import Spending
-from veracal.calibration.recalibration_figures import (
+from veracal.calibration.recalibration.budget import Spending
+from veracal.calibration.recalibration.figures import (
     COUNTS,
     Compared,
     Comparison,
@@ -41,7 +40,8 @@ from veracal.calibration.recalibration_figures import (
     both_sides,
     plan_comparison,
 )
-from veracal.calibration.recalibration_sources import Asked, asked
+from veracal.calibration.recalibration.result import Recalibration
+from veracal.calibration.recalibration.sources import Asked, asked
 from veracal.data import Estimate, Scores
 from veracal.privacy import (
     Composed,

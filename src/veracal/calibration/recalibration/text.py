@@ -11,7 +11,7 @@ from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.costs.statement import rounded_up
 
 if TYPE_CHECKING:
-    from veracal.calibration.recalibration import Recalibration
+    from veracal.calibration.recalibration.result import Recalibration
 
 _NAMED = 5  # silent sources that are told one by one
 _WHICH = {"temperature": "Temperature", "unsure": "Temperature of the unsure"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from veracal import _checks
-from veracal.calibration.recalibration_sources import Asked
+from veracal.calibration.recalibration.sources import Asked
 from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.costs.statement import rounded_up
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from veracal.calibration.maps import Map
 from veracal.calibration.private import Guarded, Inferred, PrivateFigures
-from veracal.calibration.recalibration_budget import Spending
-from veracal.calibration.recalibration_text import text_of
+from veracal.calibration.recalibration.budget import Spending
+from veracal.calibration.recalibration.text import text_of
 from veracal.data import Estimate, Scores
 from veracal.privacy import Release, Statement
 from veracal.privacy.costs.pure import MICRO
