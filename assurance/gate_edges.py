@@ -210,7 +210,7 @@ def multiplies(gradients: np.ndarray, clip: Any) -> clipping.Clipped:
         return clipping.Clipped((factors[:, None] * rows).sum(axis=0))
 
 
-BLOCKS = sums._blocks
+BLOCKS = sums.blocks
 OWN = "veracal.privacy.answers.score_queries"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -220,7 +220,7 @@ MUTANTS: dict[str, Patches] = {
     "ties count as right": {f"{OWN}.Correct.per_record": ties_are_right},
     "single precision": {f"{OWN}._brier": own_precision},
     "warnings get out": {"veracal.privacy.answers.sums._per_record": with_warnings},
-    "no records are an error": {"veracal.privacy.answers.sums._blocks": nothing_is_an_error},
+    "no records are an error": {"veracal.privacy.answers.sums.blocks": nothing_is_an_error},
     "M8 infinity becomes the bound": {"veracal.privacy.answers.sums.contributions": nan_passes},
     "a bin below the first is the last": {
         "veracal.privacy.answers.sums.BinnedSum.evaluate": around_the_corner

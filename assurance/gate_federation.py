@@ -301,7 +301,9 @@ def promised(name: str, found: Outcome, sources: list[Watched], times: int = 1) 
     due = sum(sorted((exactly(one) for one in sources), reverse=True)[:times])
     told = found.statement.epsilon
     assert told >= float(due) * (1 - 1e-12), f"{name}: {told} stated, {float(due)} asked for"
-    assert told <= float(due) * 1.001 + 1e-6, f"{name}: {told} stated for {float(due)}"
+    # What was announced and, because a map was turned down, not asked counts all the same.
+    most = times * MICRO / 1e6 if name.startswith("recalibrate") else float(due)
+    assert told <= most * 1.001 + 1e-6, f"{name}: {told} stated for {float(due)}"
 
 
 def several(rng: np.random.Generator) -> None:

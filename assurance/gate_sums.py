@@ -82,7 +82,7 @@ def narrow(values: Any, bounds: Any, grid: Any) -> np.ndarray:
 
 EVALUATE, BLOCKS = (
     "veracal.privacy.answers.sums.ScalarSum.evaluate",
-    "veracal.privacy.answers.sums._blocks",
+    "veracal.privacy.answers.sums.blocks",
 )
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
