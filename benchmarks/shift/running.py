@@ -22,9 +22,16 @@ from benchmarks.shift.logits import Setting, kept, logits
 from benchmarks.shift.methods import OPEN, PRIVATE, Method
 from benchmarks.shift.weights import folder, write_whole
 from veracal._types import Floats
-from veracal.calibration.private import __file__ as library
+from veracal.calibration import __file__ as library
 
-_LIBRARY = ("golden_section", "meeting", "binning", "pooled")
+_LIBRARY = (
+    "bins",
+    "maps/doubt",
+    "private/binning",
+    "private/golden_section",
+    "private/meeting",
+    "private/pooled",
+)
 
 
 @dataclass(frozen=True, eq=False)
