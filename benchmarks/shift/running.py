@@ -148,6 +148,6 @@ def _made_from(setting: Setting, count: int, seed: str) -> str:
     """Checksum of everything that a result depends on."""
     code = [Path(module.__file__) for module in (grid, methods, tables, trials)]
     total = hashlib.sha256(repr((setting.made_from, count, seed)).encode())
-    for path in (*code, *(Path(library).with_name(f"{name}.py") for name in _LIBRARY)):
+    for path in (*code, *(Path(library).parent / f"{name}.py" for name in _LIBRARY)):
         total.update(path.read_bytes())
     return total.hexdigest()
