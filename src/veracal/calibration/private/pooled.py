@@ -173,7 +173,7 @@ class PooledTemperature(PrivateFitter):
         counted = _counted(inquiry)
         tail = (1 - self.level) / 2
         best, low, high = math.log(inverse), wide.quantile(tail), wide.quantile(1 - tail)
-        chance = float(stats.norm.isf(tail)) * _chance(inquiry, wide, counted)
+        chance = _reach(inquiry, tail) * _chance(inquiry, wide, counted)
         reach = math.hypot(best - float(low), chance), math.hypot(float(high) - best, chance)
         bounds = [min(max(x, ends[0]), ends[1]) for x in (best + reach[1], best - reach[0])]
         value, n = 1 / inverse, max(round(float(counted.correct + counted.wrong)), 0)
@@ -217,6 +217,17 @@ def _counted(inquiry: Inquiry) -> Counted:
 def _is_single(answers: tuple[Release, ...]) -> bool:
     """Whether one source's noise is on an answer."""
     return len(scales(answers[0].event)) == 1
+
+
+def _reach(inquiry: Inquiry, tail: float) -> float:
+    """Standard deviations that chance exceeds with a probability.
+
+    Where sources fell silent, how much they differ is told by those few that answered: then by
+    Student's law.
+    """
+    if 1 < inquiry.present < inquiry.asked:
+        return float(stats.t.isf(tail, inquiry.present - 1))
+    return float(stats.norm.isf(tail))
 
 
 def _chance(inquiry: Inquiry, found: Meeting, counted: Counted) -> float:

@@ -1,0 +1,257 @@
+"""Sources that fall silent or lie leave a finite answer or a typed refusal, and true intervals.
+
+Every set of silent sources is tried on every method, and every way to answer nonsense. Whoever
+falls silent after one answer, or lies, must leave no trace in the map. Then intervals of a
+temperature are held against the root of a known population, over unequal sources of which some
+answer.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from scipy import optimize, stats
+
+from assurance.federations import Method, Outcome, Watched, methods, replayed, shifted, watched
+from assurance.ledgers import Patches, patched
+from veracal.calibration.maps.base import digest
+from veracal.calibration.private import GoldenTemperature, PooledTemperature
+from veracal.calibration.private import cohort as cohort_module
+from veracal.calibration.private.golden_intervals import Rule, Told
+from veracal.calibration.private.inquiry import Inquiry
+from veracal.calibration.private.noises import noise_reach
+from veracal.calibration.simulated import Simulated
+from veracal.data import Scores
+from veracal.errors import SilentError
+from veracal.privacy import Grid, Pool
+
+NAME = "federation_dropout"
+PRIVATE = "veracal.calibration.private"
+POOLS = "veracal.privacy.answers.pools"
+LEAST, FALSE_ALARM, COVERS = 2, 1e-6, 0.94
+NEW = shifted(20, np.random.default_rng(9))
+
+LIES: dict[str, Callable[[Any], Any]] = {
+    "1e308": lambda r: replace(r, units=(1e308,) * len(r.units)),
+    "-1e308": lambda r: replace(r, units=(-1e308,) * len(r.units)),
+    "a whole 10^308": lambda r: replace(r, units=(10**308,) * len(r.units)),
+    "NaN": lambda r: replace(r, units=(math.nan,) * len(r.units)),
+    "infinity": lambda r: replace(r, units=(math.inf,) * len(r.units)),
+    "one entry more": lambda r: replace(r, units=(*r.units, 0)),
+    "no entries": lambda r: replace(r, units=()),
+    "halves": lambda r: replace(r, units=tuple(k + 0.5 for k in r.units)),
+    "truth values": lambda r: replace(r, units=(True,) * len(r.units)),
+    "another grid": lambda r: replace(r, grid=Grid(r.grid.bits + 1)),
+    "another question": lambda r: replace(r, query="count"),
+    "no noise": lambda r: replace(r, event=None, noise_std=0.0, private=False),
+    "less noise": lambda r: replace(r, event=replace(r.event, noise=r.event.noise / 2)),
+    "a noise that is NaN": lambda r: replace(r, noise_std=math.nan),
+    "nothing": lambda r: None,
+    "text": lambda r: "1e308",
+}
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def enough(silences: Any, least: Any, cause: Any = None) -> None:
+    """Go on with whoever is left."""
+
+
+def with_those_who_left(self: Inquiry) -> tuple[Any, ...]:
+    """Every answer as it was given: the counts of all, the gaps of some."""
+    return tuple(self._releases)
+
+
+def without_noise(self: Any, inverse: float, inquiry: Any, wide: Any, ends: Any) -> Any:
+    """An interval for the chance of which records there are, alone."""
+    sure = replace(wide, points=0 * wide.points + math.log(inverse))
+    return ESTIMATE(self, inverse, inquiry, sure, ends)
+
+
+def noise_alone(self: Rule, told: Told, asked: int) -> np.ndarray:
+    """How far noise reaches, and nothing else, however much sources differ."""
+    reach = noise_reach(told.noises, self.alpha / asked / 2) * told.step
+    return np.full(told.parts.shape[1], reach)
+
+
+def of_a_mean(self: Rule, told: Told, asked: int) -> np.ndarray:
+    """The reach of a mean of the sources, for their sum."""
+    return REACHES(self, told, asked) / len(told.parts)
+
+
+def none_between(*given: Any, **about: Any) -> Any:
+    """As if whoever fell silent were like the others."""
+    return replace(BETWEEN(*given, **about), between=0.0)
+
+
+BETWEEN, ESTIMATE, REACHES = cohort_module.between, PooledTemperature._estimate, Rule.reaches
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "liars are believed": {f"{POOLS}.judge": lambda *_: {}},
+    "too few go on": {f"{POOLS}.check_enough": enough},
+    "answers of different cohorts": {
+        f"{PRIVATE}.inquiry.Inquiry.answers": property(with_those_who_left)
+    },
+    "an interval without noise": {
+        f"{PRIVATE}.pooled.PooledTemperature._estimate": without_noise
+    },
+    "an interval without sampling": {f"{PRIVATE}.pooled._chance": lambda *_: 0.0},
+    "an interval without drop-outs": {f"{PRIVATE}.pooled.between": none_between},
+    "golden section: an interval of noise alone": {
+        f"{PRIVATE}.golden_intervals.Rule.reaches": noise_alone
+    },
+    "golden section: the reach of a mean": {
+        f"{PRIVATE}.golden_intervals.Rule.reaches": of_a_mean
+    },
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Silence, lies, then intervals."""
+    rng = np.random.default_rng(0)
+    rounds, m = (2_000, 8) if long else (70, 4)
+    first, *others = methods().items()
+    with patched(subject):
+        bothered(*first, rng, m, list(LIES))
+        found = [covered(GoldenTemperature, UNEQUAL, rng, rounds)]
+        found += [covered(PooledTemperature, name, rng, rounds) for name in SCENES]
+        for i, (name, method) in enumerate(others):
+            bothered(name, method, rng, m, list(LIES) if long else list(LIES)[i % 4 :: 4])
+    return (
+        f"{len(methods())} methods, {2**m} silent sets, {len(LIES)} lies: finite or refused; "
+        f"intervals of 95 % have the root in {min(found):.3f} to {max(found):.3f}"
+    )
+
+
+def bothered(
+    name: str, method: Method, rng: np.random.Generator, m: int, lies: list[str]
+) -> None:
+    """One method among sources that lie or fall silent."""
+    lied(name, method, rng, lies)
+    silenced(name, method, rng, m)
+
+
+def silenced(name: str, method: Method, rng: np.random.Generator, m: int) -> None:
+    """Every set of silent sources, from the start or after the first answer."""
+    records = [shifted(int(n), rng) for n in rng.integers(5, 60, size=m)]
+    for number, silent in enumerate(product((False, True), repeat=m)):
+        sources = watched(records, "add-remove", rng)
+        for source, is_silent in zip(sources, silent, strict=True):
+            source.answers = number % 2 if is_silent else math.inf
+        found = tried(name, method, sources)
+        left = [one for one in sources if len(one.asked) <= one.answers]  # never fell silent
+        if len(left) < LEAST:
+            assert found is None, f"{name}: {len(left)} sources were enough, {LEAST} needed"
+            continue
+        assert found is not None, f"{name}: refused, though {len(left)} sources answered"
+        if number % 5 == 3 and any(silent):
+            without_a_trace(name, method, found, left)
+
+
+def lied(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -> None:
+    """Nonsense leaves the map that there would be without the liar."""
+    records = [shifted(30, rng) for _ in range(3)]
+    for what in lies:
+        sources = watched(records, "add-remove", rng)
+        sources[0].lie = LIES[what]
+        found = tried(f"{name}, told {what}", method, sources)
+        assert found is not None, f"{name}: refused because one source sent {what}"
+        without_a_trace(f"{name}, told {what}", method, found, sources[1:])
+
+
+def tried(name: str, method: Method, sources: list[Watched]) -> Outcome | None:
+    """What came out, which is finite; None if it was refused."""
+    try:
+        found = method.run(Pool(sources, least=LEAST, most_records=100))
+    except SilentError:
+        return None
+    except Exception as error:
+        raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error
+    assert not re.search(r"\bnan\b", found.said), f"{name}: something is NaN"
+    if found.map is not None:
+        assert np.isfinite(found.map.transform(NEW).confidence).all(), f"{name}: {found.map}"
+    if (t := found.temperature) is not None:
+        assert 0 < t.low <= t.value <= t.high < math.inf, f"{name}: the interval is {t}"
+    return found
+
+
+def without_a_trace(name: str, method: Method, found: Outcome, left: list[Watched]) -> None:
+    """The map is that of a pool of those who are left, who say the same."""
+    again = replayed([source._records for source in left], left)
+    alone = method.run(Pool(again, least=LEAST, most_records=100))
+    maps = [None if one.map is None else digest(one.map) for one in (found, alone)]
+    assert maps[0] == maps[1], f"{name}: who is gone still has a part in the map"
+
+
+# ---------------------------------------------------------------- intervals
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Sources, what they may spend, and how many of them answer."""
+
+    sources: int
+    sizes: tuple[int, int]
+    temperature: float
+    spread: float  # of their temperatures, as a logarithm
+    epsilon: float
+    silent: float
+
+
+UNEQUAL = "of unequal sources"
+SCENES = {
+    UNEQUAL: Scene(40, (10, 300), 2.0, 0.9, 40.0, 0.6),  # 16 answer: enough to differ
+    "of few records": Scene(12, (10, 20), 2.0, 0.0, 20.0, 0.0),
+    "with noise": Scene(30, (200, 201), 1.3, 0.0, 0.1, 0.0),
+}
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(100)
+P = 0.75 + 0.25 * NODES  # of being right, from a half to 1
+ODDS = np.log(P / (1 - P))
+
+
+def root(sizes: np.ndarray, temperatures: np.ndarray) -> float:
+    """Temperature at which the population has no gap."""
+
+    def gap(t: float) -> float:
+        sure = 1 / (1 + np.exp(-np.outer(temperatures, ODDS) / t))
+        return float(sizes @ ((P - sure) @ WEIGHTS))
+
+    return float(optimize.brentq(gap, 0.05, 50.0))
+
+
+def covered(method: Any, name: str, rng: np.random.Generator, rounds: int) -> float:
+    """How often the interval has the root, which must not be below 0.94."""
+    scene, hits = SCENES[name], 0
+    for _ in range(rounds):
+        sizes = rng.integers(*scene.sizes, size=scene.sources)
+        temperatures = scene.temperature * np.exp(scene.spread * rng.normal(size=scene.sources))
+        place = np.repeat(np.arange(scene.sources), sizes)
+        p = rng.uniform(0.5, 1.0, size=len(place))
+        odds = temperatures[place] * np.log(p / (1 - p))
+        labels = (rng.random(len(p)) < p).astype(int)
+        gone = np.flatnonzero(rng.random(scene.sources) < scene.silent)
+        source = Simulated(
+            Scores.from_logits(odds, labels),
+            place,
+            sources=scene.sources,
+            micro_epsilon=int(scene.epsilon * 1e6),
+            silent={int(i): int(rng.integers(3)) for i in gone},
+            least=1,
+            rng=rng,
+        )
+        found = method(epsilon=scene.epsilon).fit(source).temperature_
+        truth = min(max(root(sizes, temperatures), 0.5), 6.0)
+        hits += found.low <= truth <= found.high
+    chance = float(stats.binom.cdf(hits, rounds, COVERS))
+    assert chance > FALSE_ALARM, (
+        f"{method.__name__} {name}: {hits} of {rounds} intervals of 95 % have the root"
+    )
+    return hits / rounds

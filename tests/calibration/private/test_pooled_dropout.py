@@ -1,0 +1,44 @@
+"""Intervals of a pooled temperature where sources fell silent."""
+
+import math
+from unittest import mock
+
+import numpy as np
+from scipy import stats
+
+from veracal.calibration.private import PooledTemperature
+from veracal.calibration.simulated import Simulated
+from veracal.data import Scores
+
+
+def spread_of_interval(silent, sources=8):
+    """Width of the interval of sources that differ, as a logarithm."""
+    rng = np.random.default_rng(3)
+    place = np.repeat(np.arange(sources), 400)
+    p = rng.uniform(0.5, 1.0, size=len(place))
+    steep = 2 * np.exp(np.linspace(-0.4, 0.4, sources))[place]
+    labels = (rng.random(len(p)) < p).astype(int)
+    scores = Scores.from_logits(steep * np.log(p / (1 - p)), labels)
+    source = Simulated(
+        scores, place, micro_epsilon=200_000_000, silent=silent, least=1, rng=rng
+    )
+    found = PooledTemperature(epsilon=200.0).fit(source).temperature_
+    return math.log(found.high / found.low)
+
+
+def normal_spread(silent):
+    """The same, had the normal law been taken."""
+    quantile = "veracal.calibration.private.pooled._reach"
+    with mock.patch(quantile, lambda inquiry, tail: float(stats.norm.isf(tail))):
+        return spread_of_interval(silent)
+
+
+def test_few_sources_that_answer_say_little_about_the_others():
+    # Almost all of the width is how sources differ: Student's law, with 3 degrees of freedom.
+    wider = stats.t.isf(0.025, 3) / stats.norm.isf(0.025)
+    silent = range(4, 8)
+    assert 0.9 * wider < spread_of_interval(silent) / normal_spread(silent) <= wider
+
+
+def test_if_all_answer_nothing_is_said_of_others():
+    assert spread_of_interval(()) == normal_spread(())
