@@ -117,7 +117,7 @@ MUTANTS: dict[str, Patches] = {
 def run(subject: Patches, *, long: bool) -> str:
     """Silence, lies, then intervals."""
     rng = np.random.default_rng(0)
-    rounds, m = (2_000, 8) if long else (70, 4)
+    rounds, m = (2_000, 8) if long else (60, 4)
     first, *others = methods().items()
     with patched(subject):
         bothered(*first, rng, m, list(LIES))
@@ -208,7 +208,7 @@ class Scene:
 
 UNEQUAL = "of unequal sources"
 SCENES = {
-    UNEQUAL: Scene(40, (10, 300), 2.0, 0.9, 40.0, 0.6),  # 16 answer: enough to differ
+    UNEQUAL: Scene(40, (10, 200), 2.0, 0.9, 40.0, 0.6),  # 16 answer: enough to differ
     "of few records": Scene(12, (10, 20), 2.0, 0.0, 20.0, 0.0),
     "with noise": Scene(30, (200, 201), 1.3, 0.0, 0.1, 0.0),
 }

@@ -52,6 +52,7 @@ ADD_GAUSSIAN = "veracal.privacy.answers.holder.add_discrete_gaussian"
 NOBODY = shifted(0, np.random.default_rng(0))
 # Six equal questions are all in their tails too seldom for a bound to come near the claim.
 SHARP = ("binning", "vector", "pooled", "binning as printed", "temperature")
+QUICK = ("acc-t", "nll-t", "binning as printed")  # most mutants are of these
 OPPOSED = ([1000.0, -1000.0, 0.0], 1)  # reaches the bound of the equations
 
 
@@ -165,14 +166,16 @@ def run(subject: Patches, *, long: bool) -> str:
     quick: Patches = {ADD: drawn(1.0), ADD_GAUSSIAN: quick_gaussian(1.0), **subject}
     shares = {}
     with patched(quick) as folder:
+        for name in QUICK:
+            audited(name, methods()[name], "add-remove", small, folder)
         for name in SHARP:
             shares[name] = audited(name, methods()[name], "add-remove", large, folder, 1 / 11)
+        least = min(shares.values())
+        assert least >= (0.85 if long else 0.7), f"certified only {shares}"
         audited("pooled", methods()["pooled"], "replace-one", large, folder, 1 / 11)
         for relation in ("replace-one", "add-remove"):
             for name, method in methods().items():
                 audited(name, method, relation, small, folder)
-    least = min(shares.values())
-    assert least >= (0.85 if long else 0.75), f"certified only {shares}"
     return (
         f"{2 * len(methods())} fits within their claim; certified {least:.3f} to "
         f"{max(shares.values()):.3f} of it at n = {large:,}"
