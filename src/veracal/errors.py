@@ -75,6 +75,29 @@ class SilentError(VeracalError):
         return self.problem
 
 
+class WaitingError(VeracalError):
+    """Answers have to be carried by somebody first; what was asked stays asked.
+
+    Parameters
+    ----------
+    problem : str
+        Full sentences: what to carry where.
+    sources : tuple of str
+        Names of those who are waited for.
+    """
+
+    def __init__(self, problem: str, sources: "tuple[str, ...]" = ()) -> None:
+        super().__init__(problem, sources)
+        self.problem, self.sources = problem, sources
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class TransportError(VeracalError):
+    """Whoever carries requests and answers cannot be reached, or is not who it should be."""
+
+
 class LedgerError(VeracalError):
     """A ledger is damaged, or cannot be used where it is.
 

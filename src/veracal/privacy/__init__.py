@@ -2,7 +2,8 @@
 
 from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.pools import Pool, PooledRelease
+from veracal.privacy.answers.pooling import PooledRelease
+from veracal.privacy.answers.pools import Pool
 from veracal.privacy.answers.queries import NotASum, Query, gaussian_event, laplace_event
 from veracal.privacy.answers.score_queries import (
     Brier,
@@ -10,7 +11,14 @@ from veracal.privacy.answers.score_queries import (
     Count,
     NegativeLogLikelihood,
 )
-from veracal.privacy.answers.sources import GaussianSource, Public, Release, Source
+from veracal.privacy.answers.sources import (
+    Declared,
+    GaussianSource,
+    Payer,
+    Public,
+    Release,
+    Source,
+)
 from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 from veracal.privacy.budget import Budget, Relation, Unit
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
@@ -78,6 +86,7 @@ __all__ = [
     "Constant",
     "Correct",
     "Count",
+    "Declared",
     "DenseSum",
     "Descended",
     "Descent",
@@ -106,6 +115,7 @@ __all__ = [
     "NotPrivate",
     "Parallel",
     "Part",
+    "Payer",
     "Poisson",
     "PoissonGaussian",
     "Pool",

@@ -71,7 +71,7 @@ def check_source(make_source: MakeSource, query: Query, *, local: bool = True) -
     _check_release(make_source(1_000_000), query)
     _check_repeats(make_source(1_000_000), query, local=local)
     _check_overspending(make_source(1_000_000), query, local=local)
-    _check_last_query(make_source(1_000_000), query)
+    _check_last_query(make_source(1_000_000), query, local=local)
     if local:
         _check_failure(make_source(1_000_000), query)
 
@@ -122,11 +122,17 @@ def _check_overspending(source: Source, query: Query, *, local: bool) -> None:
     assert not watched.seen, "Records were read for an answer that cannot be paid."
 
 
-def _check_last_query(source: Source, query: Query) -> None:
-    """Six equal shares of one epsilon, rounded down, are all granted."""
-    answers = [_ask(source, query, 1_000_000 // 6, f"share {i}") for i in range(6)]
+def _check_last_query(source: Source, query: Query, *, local: bool) -> None:
+    """Six equal shares of one epsilon, rounded down, are all granted, and no seventh.
+
+    A source elsewhere knows a question by its meaning and repeats the answer whatever the id:
+    there the shares differ by some millionths, and add up to all but 4 of them.
+    """
+    share = 1_000_000 // 6
+    steps = (0,) * 6 if local else (-3, -2, -1, 1, 2, 3)
+    answers = [_ask(source, query, share + k, f"share {i}") for i, k in enumerate(steps)]
     assert len(answers) == 6
-    error = _refusal(source, query, 1_000_000 // 6, "share 6")
+    error = _refusal(source, query, share if local else 5, "share 6")
     assert isinstance(error, BudgetError), "A seventh sixth was granted."
 
 

@@ -61,6 +61,16 @@ def test_a_release_says_what_was_charged(scores, make_ledger):
     assert (entry.event, entry.purpose, entry.request) == (release.event, "correct", "q")
 
 
+def test_a_repeated_answer_points_to_its_own_entry(scores, make_ledger):
+    holder = Holder(scores, make_ledger())
+    first = holder.answer(Correct(), micro_epsilon=250_000)
+    later = holder.answer(Brier(), micro_epsilon=250_000)
+    again = holder.answer(Correct(), micro_epsilon=250_000)
+    assert [first.head, later.head] == [entry.hash for entry in holder.ledger.entries()]
+    assert again.head == first.head != holder.ledger.head == later.head
+    assert holder.ledger.verify(again.head) == later.head
+
+
 def test_the_relation_of_the_ledger_decides(scores, make_ledger):
     holder = Holder(scores, make_ledger(relation="replace-one"))
     query = NegativeLogLikelihood(centered=True, bits=0)

@@ -21,7 +21,8 @@ from veracal.privacy.answers.grid import Grid
 from veracal.privacy.answers.holder import Holder
 from veracal.privacy.answers.judging import Wanted
 from veracal.privacy.answers.noise import add_discrete_laplace, discrete_laplace_std
-from veracal.privacy.answers.pools import Pool, PooledRelease, Several
+from veracal.privacy.answers.pooling import PooledRelease, Several
+from veracal.privacy.answers.pools import Pool
 from veracal.privacy.answers.queries import gaussian_event, laplace_event
 from veracal.privacy.answers.score_queries import Brier, Correct, Count
 from veracal.privacy.answers.sources import Public, Release

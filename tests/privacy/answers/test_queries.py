@@ -94,6 +94,15 @@ def test_the_l2_norm_is_smaller_where_two_bins_move():
     assert DenseSum("v", np.sign, 9, 2, power=2).sensitivity_l2("replace-one") == 4 * 2**16
 
 
+def test_a_record_that_changes_sign_within_its_bin_moves_it_from_end_to_end():
+    data, values = of([1.0, -1.0])
+    signs = BinnedSum("signs", values, lambda part: np.zeros(len(part)), 2, -1, 1, bits=0)
+    up, down = (signs.evaluate(data.take(np.array([row]))) for row in (0, 1))
+    assert np.linalg.norm(up - down) == signs.sensitivity_l2("replace-one") == 2
+    lopsided = BinnedSum("lopsided", np.sign, np.sign, 2, -1, 3, bits=0)
+    assert lopsided.sensitivity_l2("replace-one") == pytest.approx(math.sqrt(18))
+
+
 def test_bins_take_the_records_that_fall_into_them():
     numbers = [1.0, 2.0, 3.0, 9.0]
     data, values = of(numbers)

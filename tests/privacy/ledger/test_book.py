@@ -182,6 +182,15 @@ def test_an_answer_is_charged_and_kept(ledger):
     assert entry.outcome == "answered" and entry.request == "r"
 
 
+def test_an_answer_knows_its_entry_when_it_is_repeated_too(ledger):
+    records = Records()
+    first = ledger.answered(QUARTER, "asking", records, request="r", body=b"?")
+    ledger.charge(QUARTER, "another")
+    again = ledger.answered(QUARTER, "asking", records, request="r", body=b"?")
+    assert again == first == (ledger.entries()[0], ask(ledger, records))
+    assert again[0].hash != ledger.head and records.read == 1
+
+
 def test_what_does_not_fit_is_refused_before_a_record_is_read(ledger):
     records = Records()
     with pytest.raises(BudgetError, match="no record was read"):
@@ -444,9 +453,21 @@ def test_totals_take_the_most_of_either_number(tmp_path):
     assert (ledger.remaining().epsilon, ledger.remaining().delta) == (1.0, 5e-4)
 
 
+def test_hashes_of_entries_by_their_numbers(ledger):
+    entries = [ledger.charge(QUARTER, f"{i}") for i in range(3)]
+    assert ledger.hashes([3, 1, 7, 0, 1]) == {1: entries[0].hash, 3: entries[2].hash}
+    assert ledger.hashes([]) == {}
+
+
 def test_requiring_charges_nothing(tmp_path):
     ledger = open_ledger(tmp_path / "asked.ledger", Budget(1.0))
     ledger.require(Pure(0.9), "x")
     with pytest.raises(BudgetError, match="no record was read"):
         ledger.require(Pure(1.1), "x")
     assert ledger.entries() == ()
+
+
+def test_a_ledger_knows_how_long_it_is_and_what_was_asked(ledger):
+    assert ledger.length() == 0 and not ledger.knows("one")
+    ledger.charge(Pure(0.1), "counting", request="one")
+    assert ledger.length() == 1 and ledger.knows("one") and not ledger.knows("two")

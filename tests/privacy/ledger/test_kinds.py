@@ -10,7 +10,15 @@ from dp_accounting.rdp import compute_epsilon
 from veracal.errors import BudgetError, DataError
 from veracal.privacy.budget import Budget, Unit
 from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.events import Composed, Gaussian, Laplace, PoissonGaussian, Pure, Repeated
+from veracal.privacy.events import (
+    Approximate,
+    Composed,
+    Gaussian,
+    Laplace,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+)
 from veracal.privacy.ledger.book import open_ledger
 from veracal.privacy.ledger.kinds import Pairs, Renyi, best_order, conversion
 from veracal.privacy.ledger.plan import Item
@@ -121,6 +129,18 @@ def test_the_whole_delta_can_be_spent_at_once(pairs):
     pairs.charge(NOISE, "x", delta=1e-5)
     assert pairs.remaining().delta == 0
     assert Pairs().total(Budget(1.0, 1e-5)) == Cost(10**6, 10**13)
+
+
+def test_promises_add_up_as_they_are_written(tmp_path):
+    budget = Budget(0.3, 3e-6)
+    ledger = open_ledger(tmp_path / "shares", budget, kind="open", composition="addition")
+    assert spend(ledger, Approximate(0.1, 1e-6)) == 3
+    assert (ledger.remaining().epsilon, ledger.remaining().delta) == (0, 0)
+    ledger.verify()
+    rows = Budget(1.0, 1e-5, unit=Unit("patient", at_most=2))
+    many = open_ledger(tmp_path / "rows", rows, kind="open", composition="addition")
+    with pytest.raises(ValueError, match="at_most=1 for Approximate"):
+        many.charge(Approximate(0.1, 1e-6), "x")
 
 
 def test_an_event_that_is_not_pure_needs_a_delta(pairs):

@@ -11,9 +11,9 @@ from veracal.privacy.answers.sums import (
     BinnedSum,
     DenseSum,
     ScalarSum,
-    _per_record,
-    _Wide,
+    Wide,
     blocks,
+    numbers_of,
 )
 
 
@@ -53,7 +53,7 @@ def _scalar(query: ScalarSum, records: Records, place: Ints, sources: int) -> In
     """Sums of one number for each record."""
 
     def block(part: Any, real: int) -> Ints:
-        numbers = _per_record(query.per_record, part)
+        numbers = numbers_of(query.per_record, part)
         return contributions(numbers, query.bounds, query.grid)[:real]
 
     return _collected(np.concatenate(list(blocks(records, block))), place, (sources, 1))
@@ -63,8 +63,8 @@ def _binned(query: BinnedSum, records: Records, place: Ints, sources: int) -> In
     """Sums by bin: every record is in one cell of sources and bins."""
 
     def block(part: Any, real: int) -> Ints:
-        units = contributions(_per_record(query.values, part), query.bounds, query.grid)
-        bins = np.asarray(_per_record(query.bins, part))
+        units = contributions(numbers_of(query.values, part), query.bounds, query.grid)
+        bins = np.asarray(numbers_of(query.bins, part))
         inside = (bins >= 0) & (bins < query.n_bins) & (bins == np.floor(bins))
         cells = np.where(inside, bins, -1).astype(np.int64)
         return np.stack([units, cells])[:, :real]
@@ -80,10 +80,10 @@ def _dense(query: DenseSum, records: Records, place: Ints, sources: int) -> Ints
     """Sums of a vector for each record."""
 
     def block(part: Any, real: int) -> Ints:
-        rows = _per_record(query.values, part, query.width)
+        rows = numbers_of(query.values, part, query.width)
         return dense_contributions(rows, query.most, query.grid, power=query.power)[:real]
 
-    units = np.concatenate(list(blocks(records, _Wide(block, query.width))))
+    units = np.concatenate(list(blocks(records, Wide(block, query.width))))
     return _collected(units, place, (sources, query.width))
 
 

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -31,7 +29,7 @@ from veracal.privacy.events import (
     to_json,
 )
 from veracal.privacy.ledger.book import Ledger
-from veracal.privacy.ledger.plan import Item
+from veracal.privacy.ledger.plan import Item, unpaid_of
 
 
 class PrivateModel(Protocol):
@@ -72,6 +70,12 @@ class Holder:
         Public mark of these records. Give another one when they change: answers are
         remembered by question, and the question includes the mark.
 
+    Attributes
+    ----------
+    relation, unit
+        Whom the ledger protects, which never changes; known even while the ledger cannot be
+        read.
+
     Guarantees
     ----------
     A record is read only after the ledger has granted the cost, and the answer leaves only
@@ -86,7 +90,7 @@ class Holder:
     person without saying so breaks the promise to that person.
     """
 
-    __slots__ = ("_records", "ledger", "part", "version")
+    __slots__ = ("_records", "ledger", "part", "relation", "unit", "version")
 
     def __init__(
         self, records: Records, ledger: Ledger, *, part: str | None = None, version: str = ""
@@ -95,8 +99,10 @@ class Holder:
             raise DataError(
                 "records", "scores or a data set", type(records).__name__, "Load them first."
             )
-        check_units(records, ledger.budget.unit)
+        budget = ledger.budget
+        check_units(records, budget.unit)
         self._records, self.ledger, self.part, self.version = records, ledger, part, version
+        self.relation, self.unit = budget.relation, budget.unit
 
     def __repr__(self) -> str:
         return f"Holder({self._records.name!r}, {self.ledger!r}, part={self.part!r})"
@@ -156,14 +162,14 @@ class Holder:
         """Charge an event, evaluate the query, add the noise and release: one transaction."""
         # Asked of no record first, so that a question that does not fit (no labels, features
         # instead of scores) is refused before anything is charged.
-        _evaluated(query, self._records.take(np.arange(0)))
+        evaluated(query, self._records.take(np.arange(0)))
         body = question(query, event, self._records, self.part, self.version)
 
         def compute() -> bytes:
-            exact = _evaluated(query, self._records)
+            exact = evaluated(query, self._records)
             return json.dumps(add_noise(exact, event.noise).tolist()).encode()
 
-        answer = self.ledger.answer(
+        entry, answer = self.ledger.answered(
             event,
             query.name,
             compute,
@@ -179,7 +185,7 @@ class Holder:
             None if micro_epsilon is None else int(micro_epsilon),
             event,
             private=True,
-            head=self.ledger.head,
+            head=entry.hash,
         )
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
@@ -192,19 +198,13 @@ class Holder:
             Id that those of their requests begin with. Without one whatever was charged for
             the same purpose and event counts.
         """
-        paid = Counter(
+        paid = (
             (entry.purpose, entry.event)
             for entry in self.ledger.entries()
             if entry.part == self.part
             and (request is None or (entry.request or "").startswith(f"{request}:"))
         )
-        left = []
-        for item in items:
-            before = min(paid[item.purpose, item.event], item.times)
-            paid[item.purpose, item.event] -= before
-            if item.times > before:
-                left.append(replace(item, times=item.times - before))
-        return left
+        return unpaid_of(items, paid)
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
@@ -378,7 +378,7 @@ def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> 
         )
 
 
-def _evaluated(query: Query, records: Records) -> Ints:
+def evaluated(query: Query, records: Records) -> Ints:
     """Evaluate a query and check what it returns, so that no float meets the noise."""
     exact: object = query.evaluate(records)
     if isinstance(exact, np.ndarray):

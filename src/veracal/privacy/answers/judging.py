@@ -12,13 +12,18 @@ from functools import cached_property
 
 from veracal import _checks
 from veracal.privacy.answers.grid import MOST_TOTAL, Grid
-from veracal.privacy.answers.holder import Holder
 from veracal.privacy.answers.noise import (
     discrete_gaussian_std,
     discrete_laplace_std,
 )
 from veracal.privacy.answers.queries import Query, gaussian_event, laplace_event
-from veracal.privacy.answers.sources import GaussianSource, Public, Release, Source
+from veracal.privacy.answers.sources import (
+    GaussianSource,
+    Public,
+    Release,
+    Source,
+    declares,
+)
 from veracal.privacy.budget import RELATIONS, Relation, Unit
 from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Event
@@ -85,11 +90,7 @@ class Wanted:
 
     def event_of(self, source: object) -> Event | None:
         """What a source charges for it, if it says whom it protects."""
-        if isinstance(source, Holder):
-            return self.event(source.ledger.budget.relation, source.ledger.budget.unit)
-        if isinstance(source, Protected):
-            return self.event(source.relation, source.unit)
-        return None
+        return self.event(source.relation, source.unit) if declares(source) else None
 
     def asks_for(self, event: Event) -> bool:
         """Whether this is the noise that is wanted, for units of however many rows."""

@@ -64,7 +64,7 @@ class ScalarSum(ABC):
         bounds = self.bounds
 
         def block(part: Any, real: int) -> Ints:
-            units = contributions(_per_record(self.per_record, part), bounds, self.grid)
+            units = contributions(numbers_of(self.per_record, part), bounds, self.grid)
             result: Ints = units[:real].sum(keepdims=True)
             return result
 
@@ -174,17 +174,21 @@ class BinnedSum:
         return self.bounds.one_bin_sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that they move in the L2 norm: two entries by ``reach`` each, or one."""
-        l1 = self.sensitivity(relation)
-        return float(l1) if relation == "add-remove" else _root_up(2 * self.bounds.reach**2)
+        """Most that they move in the L2 norm: two entries by ``reach`` each, or one by all.
+
+        A record that is replaced by one of the same bin may move it from end to end.
+        """
+        if relation == "add-remove":
+            return float(self.sensitivity(relation))
+        return max(_root_up(2 * self.bounds.reach**2), float(self.bounds.span))
 
     def evaluate(self, records: Any) -> Ints:
         """The sums, in units."""
         bounds = self.bounds
 
         def block(part: Any, real: int) -> Ints:
-            units = contributions(_per_record(self.values, part), bounds, self.grid)[:real]
-            bins = np.asarray(_per_record(self.bins, part))[:real]
+            units = contributions(numbers_of(self.values, part), bounds, self.grid)[:real]
+            bins = np.asarray(numbers_of(self.bins, part))[:real]
             inside = (bins >= 0) & (bins < self.n_bins) & (bins == np.floor(bins))
             sums = np.zeros(self.n_bins, dtype=np.int64)
             np.add.at(sums, bins[inside].astype(np.int64), units[inside])
@@ -264,15 +268,15 @@ class DenseSum:
         """The sum, in units."""
 
         def block(part: Any, real: int) -> Ints:
-            rows = _per_record(self.values, part, self.width)
+            rows = numbers_of(self.values, part, self.width)
             units = dense_contributions(rows, self.most, self.grid, power=self.power)
             result: Ints = units[:real].sum(axis=0)
             return result
 
-        return exact_total(blocks(records, _Wide(block, self.width)), self.entries)
+        return exact_total(blocks(records, Wide(block, self.width)), self.entries)
 
 
-def _per_record(function: Callable[[Any], Array], part: Any, width: int | None = None) -> Array:
+def numbers_of(function: Callable[[Any], Array], part: Any, width: int | None = None) -> Array:
     """Call what a query computes for each record, and check its shape, which is public."""
     with np.errstate(all="ignore"):  # what is not finite is dropped, without a word
         result = np.asarray(function(part))
@@ -286,13 +290,14 @@ def _per_record(function: Callable[[Any], Array], part: Any, width: int | None =
 
 
 @dataclass(frozen=True)
-class _Wide:
+class Wide:
     """What is done with a block of rows, where each row makes ``width`` numbers."""
 
     work: Callable[[Any, int], Ints]
     width: int
 
     def __call__(self, part: Any, real: int) -> Ints:
+        """Do it."""
         return self.work(part, real)
 
 

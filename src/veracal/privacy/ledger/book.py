@@ -1,6 +1,6 @@
 """A ledger of what was spent, which is charged before any record is read."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -199,13 +199,35 @@ class Ledger:
             records, so failing is an answer, too, and the same one when asked again. A
             process that is interrupted or killed charges nothing and releases nothing.
         """
+        return self.answered(
+            event, purpose, compute, request=request, body=body, part=part, delta=delta
+        )[1]
+
+    def answered(
+        self,
+        event: Event,
+        purpose: str,
+        compute: Callable[[], bytes],
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+    ) -> tuple[Entry, bytes]:
+        """Answer as :meth:`answer` does, and tell which entry of the ledger it is.
+
+        Returns
+        -------
+        tuple of (Entry, bytes)
+            The same for the same request, always.
+        """
         if not isinstance(body, bytes):
             raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
         asked = Asked(event, purpose, part, delta, request, body)
         entry, answer = enter(self.path, asked, compute)
         if answer is None:
             raise failed(entry)
-        return answer
+        return entry, answer
 
     @property
     def opening(self) -> Opening:
@@ -279,6 +301,25 @@ class Ledger:
         """Every entry, in order."""
         with reading(self.path) as connection:
             return tuple(tables.entries(connection))
+
+    def hashes(self, indexes: Iterable[int]) -> dict[int, str]:
+        """Hashes of some entries by their numbers; those that there are not are left out.
+
+        For those who were given a head and its number: it is quicker than :meth:`verify`,
+        which computes everything again.
+        """
+        with reading(self.path) as connection:
+            return tables.hashes(connection, indexes)
+
+    def length(self) -> int:
+        """Number of entries."""
+        with reading(self.path) as connection:
+            return tables.head(connection)[0]
+
+    def knows(self, request: str) -> bool:
+        """Whether something was charged under a request id."""
+        with reading(self.path) as connection:
+            return tables.find(connection, request) is not None
 
     def verify(self, head: str | None = None) -> str:
         """Recompute everything: hashes, costs, sums, and the defenses of the file.

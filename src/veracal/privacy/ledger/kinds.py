@@ -27,7 +27,7 @@ from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.costs.pure import MICRO, micro_epsilon, pure_epsilon
 from veracal.privacy.costs.renyi import MOST_ORDER, rdp_at
 from veracal.privacy.costs.statement import rounded_up
-from veracal.privacy.events import Event
+from veracal.privacy.events import Approximate, Event
 from veracal.privacy.ledger.plan import Planned
 from veracal.privacy.ledger.units import (
     ATTO,
@@ -117,7 +117,11 @@ class Pairs:
         return Cost(whole_budget(budget.epsilon, MICRO, "epsilon"), delta)
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
-        """Cost of a pure event, or of any event at the delta that the caller names."""
+        """Cost of a pure or promised event, or of any at the delta that the caller names."""
+        if isinstance(event, Approximate) and budget.unit.at_most == 1 and delta is None:
+            # A promise as somebody wrote it, such as another ledger's whole budget.
+            amount = math.ceil(as_written(event.epsilon) * MICRO)
+            return not_free(Cost(amount, math.ceil(as_written(event.delta) * ATTO)))
         if delta is None:
             if pure_epsilon(event, budget.unit) is None:
                 raise ValueError(

@@ -1,8 +1,9 @@
 """Plans: lists of events that are fixed, and charged as a whole, before the first release."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from veracal import _checks
@@ -47,6 +48,24 @@ class Item:
     def from_json(cls, written: Mapping[str, Any]) -> "Item":
         """Read an item back."""
         return cls(**{**written, "event": events.from_json(written["event"])})
+
+
+def unpaid_of(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
+    """What is left of items, of which some were charged before.
+
+    Parameters
+    ----------
+    items : iterable of Item
+    paid : iterable of (purpose, Event)
+        Every charge.
+    """
+    counts, left = Counter(paid), list[Item]()
+    for item in items:
+        before = min(counts[item.purpose, item.event], item.times)
+        counts[item.purpose, item.event] -= before
+        if item.times > before:
+            left.append(replace(item, times=item.times - before))
+    return left
 
 
 @dataclass(frozen=True)

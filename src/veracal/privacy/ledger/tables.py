@@ -6,7 +6,7 @@ a charge cannot be entered without being counted, and no mistake in Python can o
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 
@@ -135,6 +135,16 @@ def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
     """Every entry, in order."""
     for (text,) in connection.execute("SELECT record FROM entries ORDER BY id"):
         yield Entry.from_text(text)
+
+
+def hashes(connection: sqlite3.Connection, indexes: Iterable[int]) -> dict[int, str]:
+    """Hashes of some entries, computed from their records; none for those there are not."""
+    found = {}
+    for index in set(indexes):
+        row = connection.execute("SELECT record FROM entries WHERE id = ?", (index,)).fetchone()
+        if row is not None:
+            found[index] = _hash(row[0])
+    return found
 
 
 def answers(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
