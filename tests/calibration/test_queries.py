@@ -270,6 +270,13 @@ def test_the_other_sensitivities():
     assert [platt.sensitivity_l2(r) for r in relations] == [2048.0, 4096.0]
 
 
+def test_a_gap_that_changes_sign_within_a_wide_bin_is_within_its_sensitivity():
+    unsure, sure = [0.0, 0.0], [1000.0, 0.0]
+    pool = Scores.from_logits([unsure, sure], [0, 1])  # right and unsure, wrong and sure
+    check_neighbors(BinnedGap(Bins(1)), pool, 0)
+    check_neighbors(BinnedGap(Bins(2)), pool, 0)
+
+
 def test_absolute_gaps_reach_their_sensitivity_and_no_more():
     wrong = Scores.from_logits([[1000.0, 0.0]], [1])
     assert AbsoluteGaps().evaluate(wrong) == ONE  # added to none: exactly 1

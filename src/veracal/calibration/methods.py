@@ -35,6 +35,7 @@ from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.golden import GoldenTemperature, Objective
 from veracal.calibration.private.platt import FORMS, Form
 from veracal.calibration.private.pooled_plan import plan_pooled
+from veracal.calibration.queries import ParameterGrid
 from veracal.privacy import Relation, Unit
 from veracal.privacy.costs.pure import MICRO
 
@@ -66,6 +67,10 @@ class Settings:
         Kind of the scores, where that is known.
     sources : int
         How many are asked.
+    clamp : float
+        Largest loss of one record.
+    grid : ParameterGrid or None
+        Of affine maps; None is the usual one.
     """
 
     micro_epsilon: int
@@ -78,6 +83,8 @@ class Settings:
     form: Form = "vector"
     reads: Literal["logits", "probabilities"] | None = None
     sources: int = 1
+    clamp: float = 10.0
+    grid: ParameterGrid | None = None
 
     @property
     def inverses(self) -> dict[str, Any]:
@@ -187,6 +194,8 @@ def _platt(settings: Settings) -> PrivateFitter:
         classes=settings.classes,
         size=settings.size,
         reads=settings.reads,
+        grid=settings.grid,
+        temperatures=settings.temperatures,
     )
 
 
@@ -194,7 +203,8 @@ def _golden(objective: Objective) -> Callable[[Settings], PrivateFitter]:
     """Golden section with one of the paper's objectives."""
 
     def asking(settings: Settings) -> PrivateFitter:
-        told = {name: getattr(settings, name) for name in ("classes", "size", "bins", "level")}
+        names = ("classes", "size", "bins", "level", "clamp")
+        told = {name: getattr(settings, name) for name in names}
         if settings.temperatures is not None:
             told["temperatures"] = settings.temperatures
         return GoldenTemperature(objective, micro_epsilon=settings.micro_epsilon, **told)
@@ -295,6 +305,7 @@ _LISTED = (
         lambda settings: PlattScaling(settings.form),
         needs=("delta", "size", "classes"),
         sized=True,
+        searches=True,
     ),
     Method("isotonic", "a rising step function", openly=lambda _: IsotonicCalibration()),
     Method("beta", "a beta curve", openly=lambda _: BetaCalibration()),

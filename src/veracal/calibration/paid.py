@@ -24,11 +24,10 @@ from veracal.privacy import (
     laplace_event,
 )
 from veracal.privacy.answers.holder import question
+from veracal.privacy.answers.judging import noise_std
 from veracal.privacy.answers.noise import (
     add_discrete_gaussian,
     add_discrete_laplace,
-    discrete_gaussian_std,
-    discrete_laplace_std,
 )
 
 Noise = DiscreteLaplace | DiscreteGaussian
@@ -86,7 +85,7 @@ class Paid:
         self._rng = _random.secret_generator() if rng is None else rng
         self._given: dict[str, tuple[bytes, Release | None]] = {}
         self._lock = threading.Lock()
-        self.relation, self.unit = event.relation, unit
+        self.relation, self.unit = event.relation, unit or Unit()
 
     def __repr__(self) -> str:
         return f"Paid({self._scores.name!r}, {sum(self._left.values())} answers left)"
@@ -133,7 +132,7 @@ class Paid:
             query.name,
             tuple(int(unit) for unit in units),
             query.grid,
-            _std(event) * query.grid.step,
+            noise_std(event) * query.grid.step,
             micro_epsilon,
             event,
             private=_random.is_secret(self._rng),
@@ -189,13 +188,6 @@ def noised(units: Ints, event: Noise, *, rng: np.random.Generator) -> Ints:
         noise = np.rint(rng.normal(0.0, event.noise, len(units))).astype(np.int64)
     result: Ints = units + noise
     return result
-
-
-def _std(event: Noise) -> float:
-    """Standard deviation of the noise, in units of the grid."""
-    if isinstance(event, DiscreteLaplace):
-        return discrete_laplace_std(event.noise)
-    return discrete_gaussian_std(event.noise)
 
 
 def _repeated(query: Query, given: tuple[bytes, Release | None], body: bytes) -> Release:

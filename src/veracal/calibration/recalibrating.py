@@ -10,6 +10,7 @@ from veracal.calibration.private.asking import price
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.platt import Form
 from veracal.calibration.recalibration.budget import Share, spending
+from veracal.calibration.recalibration.enrolled import BINS
 from veracal.calibration.recalibration.result import Recalibration
 from veracal.calibration.recalibration.sources import Asked, asked, source_of
 from veracal.calibration.recalibration.steps import (
@@ -33,7 +34,7 @@ def recalibrate(
     temperatures: tuple[float, float] | None = None,
     classes: int | None = None,
     size: int | None = None,
-    bins: int = 15,
+    bins: int | None = None,
     form: Form = "vector",
     guard: Share = "auto",
     measure: Share = "auto",
@@ -69,8 +70,8 @@ def recalibrate(
         Public range to search; by default the method's own.
     classes, size : int, optional
         Declared number of classes, and of records at all sources together.
-    bins : int
-        Of binning and of the calibration error.
+    bins : int, optional
+        Of binning and of the calibration error; 15, or as sources elsewhere have declared.
     form : {"scalar", "vector", "matrix"}
         Of a Platt map.
     guard : float, "auto" or None
@@ -146,14 +147,19 @@ def recalibrate(
         temperatures=temperatures,
         classes=classes,
         size=size,
-        bins=bins,
+        bins=BINS if bins is None else bins,
         level=level,
         form=form,
         sources=about.sources,
     )
     known = chosen(method, settings, about)
     infers = known.infers and guard == "auto"
-    spent = spending(total, guard, measure, asked=about, size=size, bins=bins, infers=infers)
+    if about.enrolled is not None:
+        settings = about.enrolled.adopted(settings, known, bins=bins)
+        guard, measure = about.enrolled.shares(guard, measure, known)
+    spent = spending(
+        total, guard, measure, asked=about, size=size, bins=settings.bins, infers=infers
+    )
     steps = plan_steps(known, replace(settings, micro_epsilon=spent.map), spent, about)
     steps = replace(steps, infers=infers)
     return carried_out(one, steps, request=request, at_sources=at_sources)

@@ -18,7 +18,7 @@ from veracal.privacy import Event, PooledRelease, Query, Relation, Release, Unit
 from veracal.privacy.answers.by_source import sums_by_source
 from veracal.privacy.answers.holder import question
 from veracal.privacy.answers.judging import Protected, Wanted, noise_std
-from veracal.privacy.answers.pools import NotAsked, Path, check_sum, told
+from veracal.privacy.answers.pooling import AnswersByRound, NotAsked, Path, check_sum, told
 
 Lie = Callable[[Release], object]
 
@@ -32,7 +32,7 @@ class _Given:
     units: Ints | None
 
 
-class Simulated:
+class Simulated(AnswersByRound):
     r"""Scores that are spread over many sources, each of which adds noise of its own.
 
     They answer as a :class:`~veracal.privacy.Pool` of that many holders would, with the same
@@ -111,19 +111,6 @@ class Simulated:
 
     def __repr__(self) -> str:
         return f"Simulated({self._scores.name!r}, {self.sources} sources)"
-
-    def answer(
-        self, query: Query, *, micro_epsilon: int, request: str | None = None
-    ) -> PooledRelease:
-        """Answer with the sum of all sources, each with discrete Laplace noise."""
-        _checks.whole(micro_epsilon=micro_epsilon)
-        return self.round(Wanted(query, micro_epsilon=int(micro_epsilon)), request=request)
-
-    def answer_gaussian(
-        self, query: Query, *, noise_multiplier: float, request: str | None = None
-    ) -> PooledRelease:
-        """Answer with the sum of all sources, each with discrete Gaussian noise."""
-        return self.round(Wanted(query, noise_multiplier=noise_multiplier), request=request)
 
     def round(
         self,

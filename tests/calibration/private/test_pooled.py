@@ -101,6 +101,7 @@ def test_doubt_takes_over_where_no_temperature_is_enough():
     scores = Scores.from_logits(9 * rng.normal(size=(4_000, 4)), rng.integers(0, 4, 4_000))
     found = PooledTemperature(epsilon=1.0, classes=4).fit(simulated(scores, 40))
     assert isinstance(found.map_, Doubt) and found.doubt_ > 0.3
+    assert (found.doubt_ * 2**16).is_integer() and found.map_.doubt == found.doubt_
     assert found.map_.value == pytest.approx(6.0, abs=1e-3)
     mapped = found.transform(scores)
     assert metrics.ece(mapped) < 0.1 < 0.2 < metrics.ece(Temperature(1 / 6).transform(scores))

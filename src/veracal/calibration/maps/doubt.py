@@ -10,6 +10,7 @@ from veracal.calibration.maps.temperature import LEAST_INVERSE, MOST_INVERSE, sa
 from veracal.data.scores import Scores
 
 MOST_DOUBT = 0.99  # a prediction stays a prediction
+DOUBT_BITS = 16  # of a doubt that was fitted privately: it is a multiple of 2^-16
 
 
 @dataclass(frozen=True, eq=False)

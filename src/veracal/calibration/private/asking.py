@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from veracal import _checks
-from veracal.calibration.paid import Paid
 from veracal.calibration.private.same_sources import SameSources
-from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError
 from veracal.privacy import (
     Composed,
     Event,
-    Holder,
     Item,
     Parallel,
+    Payer,
     Pool,
     PooledRelease,
     Query,
@@ -29,7 +27,8 @@ from veracal.privacy import (
     pure_epsilon,
     statement,
 )
-from veracal.privacy.answers.pools import Path, check_enough
+from veracal.privacy.answers.pooling import Members, Path, check_enough, is_pool
+from veracal.privacy.answers.sources import declares
 from veracal.privacy.costs.pure import micro
 
 _ONCE = "all sources together, if nobody has records at two; whoever has pays at each"
@@ -121,7 +120,7 @@ def afford(
     Parameters
     ----------
     source : Source
-        A holder, or a pool of some; others have no ledger.
+        A :class:`~veracal.privacy.Payer`, or a pool of some; others have no ledger.
     items : callable
         ``items(relation, unit, part)`` are the questions' costs.
     request : str, optional
@@ -144,21 +143,20 @@ def unaffordable(
     SilentError
         If too few of a pool can.
     """
-    if isinstance(source, Holder):
-        budget = source.ledger.budget
-        costs = items(budget.relation, budget.unit, source.part)
+    if declares(source) and isinstance(source, Payer):
+        costs = items(source.relation, source.unit, source.part)
         source.require(source.unpaid(costs, request=request))
-    return _poor(source, items, request) if isinstance(source, Pool) else {}
+    return _poor(source, items, request) if is_pool(source) else {}
 
 
 def _poor(
-    pool: Pool,
+    pool: Members,
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None,
 ) -> dict[Path, str]:
     """The same of a pool."""
     found, why = dict[Path, str](), list[str | None]()
-    for i, one in enumerate(pool.sources):
+    for i, one in enumerate(pool.members()):
         why.append(None)
         try:
             inside = unaffordable(one, items, request)
@@ -271,16 +269,14 @@ def _of(columns: Sequence[Event], times: int, delta: float, unit: Unit) -> Event
 
 
 def unit_of(source: Any) -> Unit:
-    """Whom a source protects, as far as it says so: by its ledger, or those of a pool."""
-    if isinstance(source, Holder):
-        return source.ledger.budget.unit
+    """Whom a source protects, as far as it says so, or those of a pool do."""
+    if declares(source):
+        return source.unit
     if isinstance(source, SameSources):
         return unit_of(source.source)
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
         return max(units, key=lambda unit: unit.at_most)
-    if isinstance(source, Paid | Simulated) and source.unit is not None:
-        return source.unit
     return Unit()
 
 

@@ -21,6 +21,7 @@ from veracal.privacy import Release, Source
 Form = Literal["correct-wrong", "correct-total"]
 FORMS = "correct-wrong", "correct-total"
 COVERS = "the accuracies of all bins, and the counts they were made of"
+_STEPS = 2.0**20  # of an accuracy, from 0 to 1
 
 
 class PrivateBinning(PrivateFitter):
@@ -149,7 +150,9 @@ def shares_of(
     """
     known = total > total_std
     shares = np.clip(correct / np.where(known, total, 1.0), 0.0, 1.0)
-    return np.where(known, shares, bins.centers), known
+    # Rounded to a public grid: a question about the map is then a list of short exact numbers.
+    found: Floats = np.rint(np.where(known, shares, bins.centers) * _STEPS) / _STEPS
+    return found, known
 
 
 def _estimate(correct: Noisy, wrong: Noisy, value: float | None, level: float) -> Estimate:

@@ -75,6 +75,12 @@ class TemperatureGrid:
         return result
 
     @property
+    def inverse_ends(self) -> tuple[float, float]:
+        """Least and largest inverse temperature of the range, on the grid."""
+        least, most = self._ends
+        return least / 2.0**self.bits, most / 2.0**self.bits
+
+    @property
     def _ends(self) -> tuple[float, float]:
         """Least and largest inverse temperature of the range, in steps."""
         steps = 2.0**self.bits

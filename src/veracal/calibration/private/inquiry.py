@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 
 from veracal.calibration.private.asking import Ask, named, unaffordable
+from veracal.calibration.private.same_sources import SameSources, added_over, silences
 from veracal.privacy import Item, Query, Relation, Release, Source, Unit
 from veracal.privacy.answers.judging import Wanted
-from veracal.privacy.answers.pools import Path, PooledRelease, is_several
+from veracal.privacy.answers.pooling import Path, is_several
 
 
 class Inquiry:
@@ -40,7 +41,7 @@ class Inquiry:
 
     def __init__(self, source: Source, request: str | None = None) -> None:
         self.source, self.request = source, request
-        self._silent = dict[Path, str]()
+        self._cohort = SameSources(source, {}) if is_several(source) else source
         self._releases = list[Release]()
 
     def afford(self, items: Callable[[Relation, Unit, str | None], Iterable[Item]]) -> None:
@@ -54,7 +55,9 @@ class Inquiry:
         items : callable
             As for :func:`~veracal.calibration.private.asking.afford`.
         """
-        self._silent |= unaffordable(self.source, items, self.request)
+        poor = unaffordable(self.source, items, self.request)
+        if isinstance(self._cohort, SameSources):
+            self._cohort.silent |= poor
 
     def ask(self, ask: Ask, what: str) -> Release:
         """Ask a question.
@@ -78,23 +81,13 @@ class Inquiry:
 
     def _asked(self, wanted: Wanted, what: str) -> Release:
         """Ask whoever is in the cohort."""
-        request = named(self.request, what)
-        release: Release
-        if is_several(self.source):
-            release = self.source.round(wanted, request=request, silent=self._silent)
-            self._silent |= release.silent()
-        else:
-            release = wanted.of(self.source, request)
-        self._releases.append(release)
-        return release
+        self._releases.append(wanted.of(self._cohort, named(self.request, what)))
+        return self._releases[-1]
 
     @property
     def answers(self) -> tuple[Release, ...]:
         """All answers so far, of the cohort."""
-        return tuple(
-            release.without(self._silent) if isinstance(release, PooledRelease) else release
-            for release in self._releases
-        )
+        return tuple(added_over(self._cohort, release) for release in self._releases)
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -104,21 +97,14 @@ class Inquiry:
     @property
     def asked(self) -> int:
         """Number of single sources that there are to ask."""
-        return len(self._paths())
+        return len(silences(self._cohort))
 
     @property
     def present(self) -> int:
         """Number of single sources that have answered everything so far."""
-        return sum(
-            not any(path[:length] in self._silent for length in range(1, len(path) + 1))
-            for path in self._paths()
-        )
+        return silences(self._cohort).count(None)
 
     @property
     def silences(self) -> dict[Path, str]:
         """Who is no longer asked and why, by the number of the source in the pool."""
-        return dict(self._silent)
-
-    def _paths(self) -> list[Path]:
-        """Where each single source is."""
-        return self.source.paths() if is_several(self.source) else [()]
+        return dict(self._cohort.silent) if isinstance(self._cohort, SameSources) else {}

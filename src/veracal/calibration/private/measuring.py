@@ -15,7 +15,7 @@ from veracal.calibration.private.planning import (
     plan_measurement,
 )
 from veracal.privacy import Release, Source, Statement, Unit
-from veracal.privacy.answers.pools import is_several
+from veracal.privacy.answers.pooling import is_several
 
 COVERS = "all figures of the measurement, and the answers they were made of"
 

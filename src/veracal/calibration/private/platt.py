@@ -73,6 +73,8 @@ class PrivatePlatt(PrivateFitter):
         Of the interval.
     reads : "logits", "probabilities" or None
         Kind of scores that the sources hold, which the map then insists on.
+    temperatures : pair of float, optional
+        Public range of the temperature that equations start from.
 
     Attributes
     ----------
@@ -116,6 +118,7 @@ class PrivatePlatt(PrivateFitter):
         learning_rate: float = 0.1,
         level: float = 0.95,
         reads: Literal["logits", "probabilities"] | None = None,
+        temperatures: tuple[float, float] | None = None,
     ) -> None:
         self.form = form
         self.method = method
@@ -130,6 +133,7 @@ class PrivatePlatt(PrivateFitter):
         self.learning_rate = learning_rate
         self.level = level
         self.reads = reads
+        self.temperatures = temperatures
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of one fit, known before any record is read."""
@@ -199,7 +203,9 @@ class PrivatePlatt(PrivateFitter):
         told = (price(self.epsilon, self.micro_epsilon), float(self.delta), self.form)
         assert self.classes is not None
         grid = ParameterGrid() if self.grid is None else self.grid
-        return PlattQuestions(*told, int(self.classes), steps, grid, self.reads)
+        return PlattQuestions(
+            *told, int(self.classes), steps, grid, self.reads, self.temperatures
+        )
 
     def _descends(self) -> bool:
         """Which method it is."""

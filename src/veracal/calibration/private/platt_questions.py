@@ -1,5 +1,6 @@
 """What a private affine map asks, and what that costs."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,6 +10,8 @@ import numpy as np
 from veracal import _checks
 from veracal.calibration.maps import Platt
 from veracal.calibration.maps.platt import Form
+from veracal.calibration.private.golden_grid import TemperatureGrid
+from veracal.calibration.private.search import FINEST
 from veracal.calibration.queries import (
     Gap,
     ParameterGrid,
@@ -37,6 +40,7 @@ from veracal.privacy.costs.pure import MICRO
 STEPS = 8  # more converge no better under noise, and fewer not far enough
 START = 2.0  # noise of the questions for a temperature to start from, beside the others
 GAPS = 3  # of these questions
+LEAST = 0.05  # of the inverse temperature
 MOST_CLASSES = 50  # of a matrix, whose noise and whose answers grow with the classes
 
 
@@ -58,6 +62,9 @@ class PlattQuestions:
     steps : int
     grid : ParameterGrid
     reads : "logits", "probabilities" or None
+    temperatures : pair of float, or None
+        Public range of the temperature that is started from; None is all that the grid has
+        room for.
 
     Guarantees
     ----------
@@ -72,6 +79,7 @@ class PlattQuestions:
     steps: int = STEPS
     grid: ParameterGrid = field(default_factory=ParameterGrid)
     reads: Kind | None = None
+    temperatures: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         _checks.whole(micro_epsilon=self.micro_epsilon, steps=self.steps)
@@ -98,8 +106,16 @@ class PlattQuestions:
 
     @property
     def inverses(self) -> tuple[float, float]:
-        """Range of the temperature, so that weights have room on the grid to both sides."""
-        return 0.05, self.grid.most_weight * 0.75
+        """Range of inverse temperatures, so that weights have room on the grid to both sides.
+
+        The ends of a declared range are rounded inward to the grid of temperatures.
+        """
+        high = self.grid.most_weight * 0.75
+        if self.temperatures is None:
+            return LEAST, high
+        first, last = TemperatureGrid.between(self.temperatures).inverse_ends
+        least = math.ceil(LEAST / FINEST) * FINEST
+        return min(max(least, first), last), max(min(high, last), first)
 
     def curvature(self, inverse: float) -> PlattCurvature:
         """The question for the curvature."""

@@ -27,6 +27,7 @@ from veracal.data.score_values import Kind
 SPREAD = 2.0  # of the log-odds of unsure classes, about
 PRIOR = 0.5  # how far the map is from a temperature, in log-odds, if nothing is known of it
 _STIFF = 2.0  # the steepest direction, beside the mean one
+_SCALE = 2.0**-12  # center and spread are multiples of it: short exact numbers on the wire
 _LEAST_CURVATURE = 0.01  # all classes together: hardly anybody is unsure
 
 
@@ -55,13 +56,13 @@ class View:
 
     @property
     def center(self) -> float:
-        """Logit at which the level is, on the grid."""
-        return self._on_grid(self.level / self.inverse)
+        """Logit at which the level is, on a public grid."""
+        return _on_scale(self.level / self.inverse)
 
     @property
     def spread(self) -> float:
-        """Spread of the logits of unsure classes, on the grid."""
-        return max(self._on_grid(SPREAD / self.inverse), self.grid.step)
+        """Spread of the logits of unsure classes, on a public grid."""
+        return max(_on_scale(SPREAD / self.inverse), _SCALE)
 
     def map(self, theta: Floats) -> Platt:
         r"""The map on the grid of :math:`u + A (u - m)/2 + b`."""
@@ -88,10 +89,6 @@ class View:
         mixed = {"scalar": 0.0, "vector": 1.0, "matrix": math.sqrt(k)}[self.form]
         moved = mixed * self.level / SPREAD * weight
         return self.inverse * weight / SPREAD, math.hypot(bias, moved)
-
-    def _on_grid(self, value: float) -> float:
-        """The nearest number on the grid, without bounds."""
-        return float(np.rint(value / self.grid.step) * self.grid.step)
 
 
 @dataclass(frozen=True)
@@ -221,6 +218,11 @@ def solve(
         math.hypot(mean_std, start_std),
         n,
     )
+
+
+def _on_scale(value: float) -> float:
+    """The nearest multiple of the public step, and no minus zero."""
+    return float(np.rint(value / _SCALE) * _SCALE) + 0.0
 
 
 def _temperature(

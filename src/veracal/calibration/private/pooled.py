@@ -9,7 +9,7 @@ from scipy import stats
 from veracal import _checks
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Doubt, Map, Temperature
-from veracal.calibration.maps.doubt import MOST_DOUBT
+from veracal.calibration.maps.doubt import DOUBT_BITS, MOST_DOUBT
 from veracal.calibration.private.asking import Ask, price, split
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.cohort import between
@@ -70,6 +70,7 @@ class PooledTemperature(PrivateFitter):
         silent, for which sources answered; it is cut at the range. Its ``n`` is the noisy
         number of records.
     doubt_ : float
+        A multiple of :math:`2^{-16}`.
     improved_ : float
         Probability that mean confidence is nearer to accuracy with the map than without, as
         far as the model of the search holds; next to nothing is assumed beforehand.
@@ -133,38 +134,56 @@ class PooledTemperature(PrivateFitter):
         inquiry.afford(self.items)
         inquiry.ask(asks[0], "counts")
         ends = -math.log(grid.high), -math.log(grid.low)
-        place = CENTER
-        places = list[float]()
-        for i, ask in enumerate(asks[1:]):
-            inverse = float(grid.inverses(math.exp(-place)))
-            places.append(math.log(inverse))
-            inquiry.ask(Ask(Gap(inverse, self.classes), ask.micro_epsilon), f"gap {i}")
-            found = _met(inquiry, places, ends)
-            place = min(max(float(found.best), ends[0]), ends[1])
+        found, places = self._searched(inquiry, asks[1:], grid, ends)
+        place = _nearest(float(found.best), ends)
         inverse = float(grid.inverses(math.exp(-place)))
         self.doubt_ = self._doubt(found, ends[0])
         wide = _met(inquiry, places, ends, spread=WIDE)
         self.temperature_ = self._estimate(inverse, inquiry, wide, ends)
-        chance = 1 / self.classes if self.classes else 0.0
-        counted = _counted(inquiry)
-        # Answers that count nobody say nothing of anybody's confidence.
-        known = float(counted.correct + counted.wrong) > 0
-        improved = wide.improved(np.array(place), self.doubt_, chance)
-        self.improved_ = float(improved) if known else 0.0
+        self.improved_ = self._improved(place, inquiry, wide)
         self.answered_, self.asked_ = inquiry.present, inquiry.asked
         map_: Map = Doubt(inverse, self.doubt_) if self.doubt_ else Temperature(inverse)
         return self._keep(map_, inquiry.releases, source, covers=COVERS)
 
+    def _searched(
+        self,
+        inquiry: Inquiry,
+        asks: list[Ask],
+        grid: TemperatureGrid,
+        ends: tuple[float, float],
+    ) -> tuple[Meeting, list[float]]:
+        """Where the root is, by gaps at the center and then where the answers put it."""
+        place, places = CENTER, list[float]()
+        for i, ask in enumerate(asks):
+            inverse = float(grid.inverses(math.exp(-place)))
+            places.append(math.log(inverse))
+            inquiry.ask(Ask(Gap(inverse, self.classes), ask.micro_epsilon), f"gap {i}")
+            found = _met(inquiry, places, ends)
+            place = _nearest(float(found.best), ends)
+        return found, places
+
+    def _improved(self, place: float, inquiry: Inquiry, wide: Meeting) -> float:
+        """Probability that the map is better than none."""
+        counted = _counted(inquiry)
+        if float(counted.correct + counted.wrong) <= 0:
+            return 0.0  # answers that count nobody say nothing of anybody's confidence
+        chance = 1 / self.classes if self.classes else 0.0
+        return float(wide.improved(np.array(place), self.doubt_, chance))
+
     def _doubt(self, found: Meeting, end: float) -> float:
         r"""Doubt that takes the expected confidence to the accuracy, from the largest T on.
 
-        A confidence c becomes :math:`c - \lambda (c - 1/k)`.
+        A confidence c becomes :math:`c - \lambda (c - 1/k)`. It is rounded down to a public
+        grid: a question about the map is then a short exact number wherever it is sent.
         """
         if self.classes is None or float(found.best) >= end:
             return 0.0
         gap = float(found.gap(np.array(end)))
         room = float(found.accuracy) - gap - 1 / self.classes
-        return min(max(-gap / room, 0.0), MOST_DOUBT) if room > 0 else 0.0
+        if room <= 0:
+            return 0.0
+        wanted = min(max(-gap / room, 0.0), MOST_DOUBT)
+        return math.ldexp(math.floor(math.ldexp(wanted, DOUBT_BITS)), -DOUBT_BITS)
 
     def _estimate(
         self, inverse: float, inquiry: Inquiry, wide: Meeting, ends: tuple[float, float]
@@ -175,7 +194,7 @@ class PooledTemperature(PrivateFitter):
         best, low, high = math.log(inverse), wide.quantile(tail), wide.quantile(1 - tail)
         chance = _reach(inquiry, tail) * _chance(inquiry, wide, counted)
         reach = math.hypot(best - float(low), chance), math.hypot(float(high) - best, chance)
-        bounds = [min(max(x, ends[0]), ends[1]) for x in (best + reach[1], best - reach[0])]
+        bounds = [_nearest(x, ends) for x in (best + reach[1], best - reach[0])]
         value, n = 1 / inverse, max(round(float(counted.correct + counted.wrong)), 0)
         first, last = (math.exp(-bound) for bound in bounds)
         return Estimate(value, min(first, value), max(last, value), self.level, n)
@@ -194,6 +213,11 @@ class PooledTemperature(PrivateFitter):
         parts = split(price(self.epsilon, self.micro_epsilon), self.shares)
         gap = Gap(classes=self.classes)
         return [Ask(CorrectWrong(Bins(1)), parts[0]), *(Ask(gap, part) for part in parts[1:])]
+
+
+def _nearest(place: float, ends: tuple[float, float]) -> float:
+    """The same place, or the end of the range that it is beyond."""
+    return min(max(place, ends[0]), ends[1])
 
 
 def _met(

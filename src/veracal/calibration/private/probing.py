@@ -1,5 +1,6 @@
 """Questions that close in on a temperature, each asked where the answers before it point."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ from veracal import _checks
 from veracal.calibration.maps.temperature import LEAST_INVERSE, MOST_INVERSE
 from veracal.calibration.private.asking import Ask
 from veracal.calibration.private.inquiry import Inquiry
-from veracal.calibration.private.search import Probe, Setting, posterior
+from veracal.calibration.private.search import FINEST, Probe, Setting, posterior
 from veracal.calibration.queries import Gap
 from veracal.privacy import Release
 
@@ -49,7 +50,7 @@ def probed(inquiry: Inquiry, asks: Sequence[Ask], inverses: tuple[float, float])
     inverses : pair of float
         Public range.
     """
-    low, high = inverses
+    low, high = _on_grid(inverses)
     inquiry.ask(asks[0], "counts")
     places, found = list[float](), None
     for i, ask in enumerate(asks[1:]):
@@ -75,7 +76,7 @@ def probed_at(
     inverses : pair of float
         Public range.
     """
-    low, high = inverses
+    low, high = _on_grid(inverses)
     counts, *gaps = answers[: 1 + len(places)]
     correct, wrong = counts.values
     setting = Setting.of(correct, wrong, counts.noise_std, inverses)
@@ -84,6 +85,13 @@ def probed_at(
     )
     inverse = min(max(posterior(probes, setting).inverse(), low), high)
     return Probed(inverse, setting, probes, (counts, *gaps))
+
+
+def _on_grid(inverses: tuple[float, float]) -> tuple[float, float]:
+    """Ends of a range, rounded inward to the public grid that questions are asked on."""
+    low, high = inverses
+    first, last = math.ceil(low / FINEST) * FINEST, math.floor(high / FINEST) * FINEST
+    return (first, last) if first <= last else (low, high)
 
 
 def check_range(inverses: tuple[float, float]) -> tuple[float, float]:

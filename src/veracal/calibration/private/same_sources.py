@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from veracal.privacy import PooledRelease, Query, Release, Source
+from veracal.privacy import PooledRelease, Release, Source
 from veracal.privacy.answers.judging import Wanted
-from veracal.privacy.answers.pools import Path, Several
+from veracal.privacy.answers.pooling import AnswersByRound, Path, Several
 
 
-class SameSources:
+class SameSources(AnswersByRound):
     """A pool in which whoever was silent once stays silent: map, guard and figures agree.
 
     Parameters
@@ -24,18 +24,6 @@ class SameSources:
 
     def __init__(self, source: Several, silent: Mapping[Path, str]) -> None:
         self.source, self.silent = source, dict(silent)
-
-    def answer(
-        self, query: Query, *, micro_epsilon: int, request: str | None = None
-    ) -> PooledRelease:
-        """Ask every source of the cohort, and add."""
-        return self.round(Wanted(query, micro_epsilon=micro_epsilon), request=request)
-
-    def answer_gaussian(
-        self, query: Query, *, noise_multiplier: float, request: str | None = None
-    ) -> PooledRelease:
-        """The same with Gaussian noise."""
-        return self.round(Wanted(query, noise_multiplier=noise_multiplier), request=request)
 
     def round(
         self,

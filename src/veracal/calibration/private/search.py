@@ -32,7 +32,7 @@ _USUAL, _VARIES = math.log(0.9), 0.5  # prior of the logarithm of the steepness
 _MISFIT = 0.1  # of the curve, as a share of how far from the root a gap is
 _EDGE = 0.02  # accuracies closer to 0 or 1 are taken to be this far off
 _TAIL = 1e-4  # of the posterior that a closer look may leave out, on either side
-_FINEST = 2.0**-16  # inverse temperatures asked for are multiples of it
+FINEST = 2.0**-16  # inverse temperatures asked for are multiples of it
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Posterior:
     def inverse(self, share: float = 0.5) -> float:
         """The same as an inverse temperature on a public grid."""
         exact = math.exp(self.quantile(share))
-        return max(round(exact / _FINEST), 1) * _FINEST
+        return max(round(exact / FINEST), 1) * FINEST
 
 
 def posterior(probes: Sequence[Probe], setting: Setting, *, sampled: bool = False) -> Posterior:

@@ -7,14 +7,13 @@ read nothing but public facts (:func:`guarding_share`, :func:`measuring_share`).
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from veracal import _checks
+from veracal.calibration.recalibration.enrolled import Share as Share
 from veracal.calibration.recalibration.sources import Asked
 from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.costs.statement import rounded_up
 
-Share = float | Literal["auto"] | None
 GUARD = 0.1
 USUAL = 20  # records of a source of which nothing is declared
 MOST = 0.25  # of the budget, for figures that nobody insisted on

@@ -1,16 +1,17 @@
 """Who is asked when something is recalibrated: scores with a ledger, a source, or several."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from veracal.calibration.paid import Paid
 from veracal.calibration.private.asking import unit_of
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.recalibration.enrolled import Enrolled
 from veracal.data import Scores
 from veracal.privacy import Holder, Ledger, Pool, Public, Relation, Source, Unit
-from veracal.privacy.answers.pools import is_several
+from veracal.privacy.answers.pooling import is_several
+from veracal.privacy.answers.sources import declares
 
 _WAYS = (
     "Say who pays, as in ledger=open_ledger('study.ledger', Budget(1.0)); or, if the records "
@@ -34,6 +35,8 @@ class Asked:
         Whether only sums over records can be asked for, as of several sources.
     exact : bool
         Whether answers are exact and protect nobody.
+    enrolled : Enrolled or None
+        What they have declared that they can be asked, where they have.
     """
 
     sources: int
@@ -41,6 +44,7 @@ class Asked:
     unit: Unit
     sums_only: bool
     exact: bool
+    enrolled: Enrolled | None = None
 
 
 def source_of(
@@ -81,18 +85,24 @@ def asked(source: Any) -> Asked:
     """What is public about a source."""
     several = is_several(source)
     each = [asked(one) for one in source.sources] if isinstance(source, Pool) else []
-    relations = {one.relation for one in each}
-    if isinstance(source, Holder):
-        relations = {source.ledger.budget.relation}
-    elif isinstance(source, Paid | Simulated):
-        relations = {source.relation}
+    relations = {source.relation} if declares(source) else {one.relation for one in each}
     return Asked(
         len(source.paths()) if several else 1,
         "replace-one" if "replace-one" in relations else "add-remove",
         unit_of(source),
         several or not isinstance(source, Holder | Public | Paid),  # of others nothing is known
         all(one.exact for one in each) if each else isinstance(source, Public),
+        _enrolled(source, each),
     )
+
+
+def _enrolled(source: Any, each: Sequence[Asked]) -> Enrolled | None:
+    """What a source has declared, or those of a pool have, as far as any of them has."""
+    declared = [one.enrolled for one in each if one.enrolled is not None]
+    if declared:
+        return Enrolled.of_all(declared)
+    found = getattr(source, "enrolled", None)
+    return found if isinstance(found, Enrolled) else None
 
 
 def _scores_source(

@@ -55,7 +55,7 @@ from veracal.privacy import (
     Unit,
     epsilon_for,
 )
-from veracal.privacy.answers.pools import is_several
+from veracal.privacy.answers.pooling import is_several
 from veracal.privacy.costs.pure import MICRO
 
 FITTED_ON = "the records that the map was fitted to"
@@ -256,6 +256,10 @@ def chosen(method: str | PrivateFitter, settings: Settings, about: Asked) -> Met
         return _own(method)
     check_method(method, private=not about.exact)
     name = auto(settings, about.relation, about.unit) if method == AUTO else method
+    if about.enrolled is not None and method == AUTO:
+        name = about.enrolled.method(name)
+    elif about.enrolled is not None:
+        about.enrolled.check_method(name)
     return METHODS[name]
 
 

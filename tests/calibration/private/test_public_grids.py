@@ -1,0 +1,83 @@
+"""Numbers that questions are about lie on public grids: short and exact on a wire."""
+
+import numpy as np
+import pytest
+
+from veracal.calibration import recalibrate
+from veracal.calibration.bins import Bins
+from veracal.calibration.private import PrivatePlatt, PrivateTemperature
+from veracal.calibration.private.binning import shares_of
+from veracal.calibration.private.golden_grid import TemperatureGrid
+from veracal.calibration.private.platt_solving import View
+from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
+from veracal.data import Scores
+from veracal.privacy import Public
+
+
+def is_whole(values, bits):
+    steps = np.asarray(values) * 2.0**bits
+    return bool((steps == np.rint(steps)).all())
+
+
+@pytest.fixture
+def scores():
+    rng = np.random.default_rng(0)
+    z = 3 * rng.normal(size=(2_000, 3))
+    p = np.exp(z / 4) / np.exp(z / 4).sum(axis=1, keepdims=True)
+    labels = [rng.choice(3, p=row) for row in p]
+    return Scores.from_logits(z, labels)
+
+
+def test_accuracies_of_bins_are_multiples_of_two_to_minus_twenty():
+    rng = np.random.default_rng(0)
+    correct, total = rng.normal(10, 5, size=15), rng.normal(15, 9, size=15)
+    shares, known = shares_of(correct, total, 12.0, Bins(15))
+    assert 0 < known.sum() < 15  # centers of bins are rounded, too
+    assert is_whole(shares, 20)
+    assert not is_whole(Bins(15).centers, 20)
+    np.testing.assert_allclose(shares[~known], Bins(15).centers[~known], atol=2**-21)
+
+
+@pytest.mark.parametrize("bits", [4, 12, 20])
+@pytest.mark.parametrize("inverse", [0.05, 1 / 3, 7.7])
+def test_center_and_spread_are_multiples_of_two_to_minus_twelve(bits, inverse):
+    view = View("vector", 3, inverse, -1.234567, ParameterGrid(bits))
+    assert is_whole([view.center, view.spread], 12)
+    assert view.spread >= 2**-12
+    assert abs(view.center - view.level / inverse) <= 2**-13
+
+
+class Listening(Public):
+    """Public records that remember which inverse temperatures were asked about."""
+
+    heard: list
+
+    def __init__(self, records):
+        super().__init__(records)
+        object.__setattr__(self, "heard", [])
+
+    def _exact(self, query):
+        if isinstance(query, Gap | PlattCurvature):
+            self.heard.append(query.settings["inverse"])
+        return super()._exact(query)
+
+
+@pytest.mark.parametrize("temperatures", [(0.7, 1.9), (5.1, 6.3), (0.5, 6.0)])
+def test_a_search_asks_on_the_grid_and_within_the_range(scores, temperatures):
+    ends = TemperatureGrid(*temperatures).inverse_ends
+    inverses = 1 / temperatures[1], 1 / temperatures[0]
+    source = Listening(scores)
+    found = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
+    affine = Listening(scores)
+    settings = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "temperatures": temperatures}
+    PrivatePlatt("vector", **settings).fit(affine)
+    for asked in ([*source.heard, found.map_.inverse], affine.heard):
+        assert len(asked) >= 4
+        assert is_whole(asked, 16)
+        assert ends[0] <= min(asked) <= max(asked) <= ends[1]
+
+
+def test_an_affine_map_takes_a_range_of_temperatures(scores):
+    told = {"delta": 1e-5, "size": 2_000, "classes": 3, "temperatures": (1.0, 2.0)}
+    found = recalibrate(scores, "platt", private=False, **told)
+    assert found.method == "platt"

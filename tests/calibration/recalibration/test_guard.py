@@ -1,0 +1,124 @@
+"""A map is kept only where it helps, and what is promised does not depend on that."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.calibration.private.conftest import miscalibrated
+from tests.calibration.recalibration.conftest import FACTOR, N, spent
+from veracal.calibration import metrics, recalibrate
+from veracal.calibration.maps import Identity, Temperature
+from veracal.calibration.private import Guarded, Inferred, PooledTemperature, inferred
+from veracal.calibration.recalibration.budget import guarding_share
+from veracal.calibration.recalibration.sources import Asked
+from veracal.privacy import Budget, Public, Unit
+
+
+def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, scores):
+    found = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2)
+    assert found.method == "pooled" and found.spending.guard == 0
+    assert isinstance(found.guarded, Inferred) and found.guarded.kept
+    assert 0.95 <= found.guarded.chance <= 1 and "gain of a map" not in found.text()
+    assert found.to_json()["guard"]["kind"] == "inferred"
+    assert metrics.ece(found.transform(scores)) < metrics.ece(scores) / 2
+    asked = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=0.1)
+    assert isinstance(asked.guarded, Guarded) and asked.spending.guard == 200_000
+    alone = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=None)
+    assert alone.guarded is None
+
+
+@pytest.mark.parametrize(
+    ("chance", "told", "kept"),
+    [(math.nextafter(1, 2), 1.0, True), (0.95, 0.95, True), (0.94, 0.94, False)],
+)
+def test_a_chance_is_a_probability(chance, told, kept):
+    found = inferred(Temperature(0.5), chance)
+    assert (found.chance, found.kept) == (told, kept)
+    assert found.map == (Temperature(0.5) if kept else Identity())
+
+
+def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders):
+    """Calibrated scores, and so much noise that anything may have been found."""
+    right = miscalibrated(200, 1.0, np.random.default_rng(3))
+    found = recalibrate(holders(4, Budget(0.05), records=right), "pooled", epsilon=0.05)
+    assert not found.guarded.kept and found.map == Identity()
+    assert found.guarded.chance < 0.95 and "was not kept" in found.text()
+
+
+def test_a_fitter_of_ones_own_is_guarded_like_its_name(holders):
+    found = recalibrate(holders(4, Budget(2.0)), PooledTemperature(classes=2), epsilon=2.0)
+    assert isinstance(found.guarded, Inferred) and found.spending.guard == 0
+
+
+def test_the_declared_size_bounds_what_a_source_can_say(holders):
+    """One of five lies as far as it can: with a size it is left out, and named."""
+
+    class Liar:
+        def __init__(self, holder):
+            self.holder = holder
+
+        def answer(self, query, **asked):
+            release = self.holder.answer(query, **asked)
+            return replace(release, units=tuple(2**50 for _ in release.units))
+
+    *honest, last = holders(5, Budget(2.0))
+    told = {"epsilon": 2.0, "size": N, "least": 3}
+    found = recalibrate([*honest, Liar(last)], "pooled", **told)
+    assert found.answered == 4 and found.silences[-1] is not None
+    assert found.temperature.value == pytest.approx(FACTOR, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sources", "size", "share"),
+    [(1.0, 1, None, 0.1), (1.0, 50, None, 0.0), (1.0, 50, 9_000, 0.1), (40.0, 3, None, 0.1)],
+)
+def test_a_guard_that_would_drown_in_noise_is_left_out(epsilon, sources, size, share):
+    asked = Asked(sources, "add-remove", Unit(), sums_only=True, exact=False)
+    assert guarding_share(epsilon, asked, size, infers=False) == share
+    assert guarding_share(epsilon, asked, size, infers=True) == 0.0
+
+
+def test_the_guard_keeps_what_helps_and_nothing_else(holders, scores):
+    """With so much budget that noise decides nothing: a map that is forced to do harm."""
+    right = miscalibrated(N, 1.0, np.random.default_rng(1))
+    helps = recalibrate(holders(1, Budget(5.0))[0], "temperature", epsilon=5.0)
+    useless = recalibrate(
+        holders(1, Budget(5.0), records=right)[0],
+        "temperature",
+        epsilon=5.0,
+        temperatures=(0.1, 0.2),
+        measure=0.3,
+    )
+    assert helps.guarded.kept and isinstance(helps.map, Temperature)
+    assert not useless.guarded.kept and useless.map == Identity()
+    assert useless.temperature is not None  # it was fitted, and paid for
+    assert useless.after is useless.before and "not kept" in useless.text()
+    assert np.array_equal(useless.transform(scores).values, scores.values)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_promised_does_not_depend_on_whether_the_map_was_kept(holders, count):
+    """A map that is not kept is not asked about; had it been kept, it would have been."""
+    right = miscalibrated(N, 1.0, np.random.default_rng(1))
+    sources = holders(count, Budget(5.0), records=right)
+    found = recalibrate(
+        sources, "temperature", epsilon=5.0, temperatures=(0.1, 0.2), guard=0.2, measure=0.3
+    )
+    assert not found.guarded.kept
+    assert max(spent(sources)) <= 5.0 * (1 - 0.4 * 0.3)  # two fifths of the figures' share
+    assert found.statement.epsilon == pytest.approx(5.0, abs=1e-4)
+    assert found.statement.epsilon <= 5.0
+
+
+def test_without_a_guard_the_map_has_its_share(holders):
+    sources = holders(1)
+    found = recalibrate(sources[0], "temperature", epsilon=1.0, guard=None)
+    assert found.guarded is None and found.spending.map == 1_000_000
+    assert spent(sources) == pytest.approx([1.0], abs=1e-5)
+
+
+def test_answers_that_count_nobody_keep_no_map(scores):
+    nobody = [Public(scores.take(np.arange(0))) for _ in range(2)]
+    assert recalibrate(nobody, "pooled").map == Identity()

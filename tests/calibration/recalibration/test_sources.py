@@ -1,0 +1,141 @@
+"""One call for one source and for many: the same words, one budget, one statement."""
+
+import re
+
+import pytest
+
+from tests.calibration.recalibration.conftest import FACTOR, spent
+from veracal.calibration import Recalibration, metrics, recalibrate
+from veracal.calibration.methods import OPEN, PRIVATE
+from veracal.privacy import Budget, Holder, Pool, Public, open_ledger
+
+
+@pytest.mark.parametrize("method", ["temperature", "binning"])
+def test_it_reads_the_same_for_one_and_for_many(holders, method):
+    """The same call, word for word; what is told differs in numbers and noise alone."""
+    rich = Budget(40.0)
+    (one,), many = holders(1, rich), holders(3, rich)
+    told = []
+    for source in (one, many):
+        found = recalibrate(source, method, epsilon=40.0, measure=0.25, request="first")
+        told.append(found)
+        assert isinstance(found, Recalibration) and found.private and found.guarded.kept
+    alone, pooled = told
+    assert (alone.asked, pooled.asked) == (1, 3) and pooled.silences == (None,) * 3
+    assert (alone.method, alone.spending) == (pooled.method, pooled.spending)
+    assert alone.statement.epsilon == pytest.approx(pooled.statement.epsilon, abs=1e-9)
+    assert keys(alone.to_json()) == keys(pooled.to_json())
+    assert [plain(line) for line in alone.text().splitlines()] == [
+        plain(line) for line in pooled.text().splitlines() if not differs(line)
+    ]
+    for name, estimate in alone.temperatures.items():
+        assert estimate.value == pytest.approx(pooled.temperatures[name].value, rel=0.05)
+    for side in ("before", "after"):
+        one_side, other = getattr(alone, side), getattr(pooled, side)
+        assert one_side.accuracy.value == pytest.approx(other.accuracy.value, abs=0.002)
+        assert one_side.ece.value == pytest.approx(other.ece.value, abs=0.01)
+
+
+def keys(value):
+    """The shape of a JSON document, without its numbers."""
+    if isinstance(value, dict):
+        return {name: keys(inner) for name, inner in value.items() if name != "questions"}
+    return type(value).__name__ if not isinstance(value, list) else "list"
+
+
+def plain(line):
+    """A line without numbers, and without how many were asked."""
+    line = line.replace("absolute gaps", "gaps").replace(", all sources together", "")
+    return re.sub(r"\d+ sources?|one source|-?\d[\d.e+-]*", "#", line)
+
+
+def differs(line):
+    """Whether a line is about several sources."""
+    return line.startswith(("Noise raises", "Covered:"))
+
+
+def test_scores_with_a_ledger_are_a_holder(scores, tmp_path):
+    ledger = open_ledger(tmp_path / "own.ledger", Budget(1.0))
+    found = recalibrate(scores, "temperature", epsilon=0.5, ledger=ledger)
+    again = recalibrate(Holder(scores, ledger), "temperature", epsilon=0.5)
+    by_path = recalibrate(scores, "temperature", epsilon=0.5, ledger=tmp_path / "own.ledger")
+    assert found.map == again.map == by_path.map and found.private
+    assert ledger.spent().epsilon == pytest.approx(0.5, abs=1e-5)
+
+
+def test_scores_are_never_taken_for_public_in_silence(scores, tmp_path):
+    ledger = open_ledger(tmp_path / "own.ledger", Budget(1.0))
+    with pytest.raises(ValueError, match="got neither.*ledger=.*private=False"):
+        recalibrate(scores, epsilon=1.0)
+    with pytest.raises(ValueError, match="got both"):
+        recalibrate(scores, epsilon=1.0, ledger=ledger, private=False)
+    with pytest.raises(ValueError, match="protects its own"):
+        recalibrate(Holder(scores, ledger), epsilon=1.0, private=False)
+    assert ledger.entries() == ()
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_public_scores_are_marked(scores, public):
+    source = Public(scores) if public else scores
+    found = recalibrate(source, "temperature", private=public)
+    assert not found.private and found.statement is None and found.guarded.kept
+    assert "NOT private" in found.text() and found.to_json()["private"] is False
+    assert found.before.ece.value == pytest.approx(metrics.ece(scores), abs=1e-5)
+    assert found.temperature.value == pytest.approx(FACTOR, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "said"),
+    [
+        ("scores.npz", {}, "got str"),
+        (3, {}, "got int"),
+        ([], {}, "different sources"),
+        ("pool", {"least": 1}, "least with an iterable"),
+        ("pool", {"ledger": "a.ledger"}, "ledger with scores"),
+        ("pool", {"at_sources": 0}, "at_sources"),
+        ("pool", {"level": 1.0}, "level"),
+        ("pool", {"temperatures": (3.0, 0.5)}, "range"),
+        ("pool", {"temperatures": (0.0, 0.5)}, "temperature"),
+        ("pool", {"temperatures": (0.5, 3.0, 2)}, "a pair"),
+        ("pool", {"temperatures": 2.0}, "a pair"),
+        ("pool", {"temperatures": "0.5,6"}, "a pair"),
+        ("pool", {"temperatures": 2.0, "method": "temperature"}, "a pair"),
+        ("pool", {"guard": 1.0}, "guard"),
+        ("pool", {"guard": True}, "guard"),
+        ("pool", {"measure": "some"}, "'auto'"),
+        ("pool", {"guard": 0.5, "measure": 0.5}, "leave a share"),
+        ("pool", {"micro_epsilon": 5}, "both"),
+        ("pool", {"epsilon": None}, "neither"),
+        ("pool", {"epsilon": -1.0}, "epsilon"),
+        ("pool", {"micro_epsilon": 3, "epsilon": None}, "millionth"),
+        ("pool", {"method": "isotonic"}, "'temperature'"),
+        ("pool", {"method": "binning", "temperatures": (0.5, 3.0)}, "looks for none"),
+        ("pool", {"method": "descent"}, "delta, size"),
+        ("pool", {"method": "platt", "delta": 1e-6, "size": 9}, "Expected classes"),
+        ("pool", {"bins": 0, "measure": 0.1}, "bins"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_charged(
+    idle, given, settings, said
+):
+    source = Pool(idle) if given == "pool" else given
+    with pytest.raises(ValueError, match=said):
+        recalibrate(source, **({"epsilon": 0.5} | settings))
+    assert spent(idle) == [0, 0]
+
+
+def test_an_unknown_method_lists_those_that_there_are(idle, scores):
+    with pytest.raises(ValueError, match="one of") as raised:
+        recalibrate(idle, "magic", epsilon=0.1)
+    assert all(repr(name) in str(raised.value) for name in PRIVATE)
+    assert "isotonic" not in str(raised.value)
+    with pytest.raises(ValueError, match="one of") as raised:
+        recalibrate(scores, "magic", private=False)
+    assert all(repr(name) in str(raised.value) for name in OPEN)
+
+
+def test_what_is_no_source_is_refused_before_its_neighbors_are_charged(idle, scores):
+    with pytest.raises(ValueError, match="Holder"):
+        recalibrate([*idle, scores], epsilon=0.5)
+    assert spent(idle) == [0, 0]

@@ -1,0 +1,117 @@
+"""Who says whom it protects, and who can say beforehand whether it is able to pay."""
+
+import numpy as np
+import pytest
+
+from veracal.calibration.paid import Paid
+from veracal.calibration.private.asking import unaffordable, unit_of
+from veracal.calibration.recalibration.sources import asked
+from veracal.calibration.simulated import Simulated
+from veracal.data import Scores
+from veracal.errors import BudgetError
+from veracal.privacy import (
+    Budget,
+    Correct,
+    Count,
+    Declared,
+    Holder,
+    Item,
+    Payer,
+    Pool,
+    Public,
+    Unit,
+    laplace_event,
+    open_ledger,
+)
+from veracal.privacy.answers.judging import Wanted
+from veracal.privacy.answers.sources import declares
+
+SCORES = Scores.from_logits(np.eye(3), [0, 1, 1])
+PATIENT = Unit("patient", at_most=3)
+EVENT = laplace_event(Count(), 500_000, "replace-one", PATIENT)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    budget = Budget(1.0, relation="replace-one", unit=PATIENT)
+    return Holder(SCORES, open_ledger(tmp_path / "a.ledger", budget))
+
+
+class Elsewhere:
+    """A source that nothing here has heard of, with an account that it answers for."""
+
+    part = None
+
+    def __init__(self, holder, relation="replace-one", unit=PATIENT):
+        self._holder, self.relation, self.unit = holder, relation, unit
+
+    def answer(self, query, *, micro_epsilon, request=None):
+        raise TimeoutError
+
+    def unpaid(self, items, *, request=None):
+        return self._holder.unpaid(items, request=request)
+
+    def require(self, items):
+        self._holder.require(items)
+
+
+def costs(relation, unit, part):
+    return [Item("count", laplace_event(Count(), 600_000, relation, unit), 2, part)]
+
+
+def test_sources_say_whom_they_protect(holder):
+    paid = Paid(SCORES, EVENT, unit=PATIENT)
+    many = Simulated(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT)
+    for source in (holder, paid, many, Elsewhere(holder)):
+        assert declares(source)
+        assert isinstance(source, Declared)
+        assert (source.relation, source.unit) == ("replace-one", PATIENT)
+        assert unit_of(source) == PATIENT
+        assert asked(source).relation == "replace-one"
+        assert Wanted(Count(), micro_epsilon=500_000).event_of(source) == EVENT
+
+
+def test_who_says_nothing_protects_nobody_that_is_known(holder):
+    wanted = Wanted(Count(), micro_epsilon=500_000)
+    odd = [Elsewhere(holder, "both"), Elsewhere(holder, unit=None), Elsewhere(holder, ["x"])]
+    for source in (Public(SCORES), object(), *odd):
+        assert not declares(source)
+        assert wanted.event_of(source) is None
+        assert unit_of(source) == Unit()
+        assert unaffordable(source, costs) == {}
+    assert Paid(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
+
+
+def test_whoever_keeps_an_account_is_asked_beforehand(holder):
+    for source in (holder, Elsewhere(holder)):
+        assert isinstance(source, Payer)
+        with pytest.raises(BudgetError, match="needs"):
+            unaffordable(source, costs)
+    assert not isinstance(Public(SCORES), Payer)
+    both = Pool([Elsewhere(holder), Public(SCORES)], least=1)
+    assert set(unaffordable(both, costs)) == {(0,)}
+    assert holder.ledger.entries() == ()
+
+
+def test_a_silent_source_is_counted_by_what_it_declares(holder):
+    pool = Pool([Elsewhere(holder), Public(SCORES)], least=1)
+    assert dict(pool.answer(Count(), micro_epsilon=500_000).asked) == {(0,): EVENT}
+
+
+def test_several_that_are_silent_together_are_counted_one_by_one():
+    many = Simulated(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT, silent=[0, 1], least=1)
+    release = Pool([many, Public(SCORES)], least=1).answer(Count(), micro_epsilon=500_000)
+    assert dict(release.asked) == {(0, 0): EVENT, (0, 1): EVENT}
+
+
+def test_two_relations_do_not_make_a_pool(holder):
+    with pytest.raises(ValueError, match="under one relation"):
+        Pool([holder, Elsewhere(holder, "add-remove")])
+
+
+def test_a_holder_whose_ledger_is_gone_is_silent_and_still_counts(holder):
+    pool = Pool([holder, Public(SCORES)], least=1)
+    holder.ledger.path.unlink()
+    release = pool.answer(Correct(), micro_epsilon=500_000)
+    assert release.silences == ("its ledger cannot be used", None)
+    assert set(release.asked) == {(0,)}
