@@ -87,7 +87,11 @@ def test_links_and_pipes_are_not_followed(folder, name, tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda m: m.update(version=2), "version 2. Update Veracal"),
+        (lambda m: m.update(version=3), "version 3. Update Veracal"),
+        (lambda m: m.update(version=2), "federation"),
+        (lambda m: m.update(federation=None), "federation"),
+        (lambda m: m.update(version=2, federation=None), "another kind of federation"),
+        (lambda m: m.update(version=0), "version 1 or 2"),
         (lambda m: m.update(version="1"), "version 1"),
         (lambda m: m.update(version=True), "version 1"),
         (lambda m: m.update(format="pickle"), "format"),

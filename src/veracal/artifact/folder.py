@@ -90,9 +90,9 @@ def write_folder(
                 if not shared:
                     (made / name).chmod(0o600)
             made.chmod(0o755 if shared else 0o700)
-            _sync(made)
+            sync_folder(made)
             _put(made, path, force=force)
-            _sync(path.parent)
+            sync_folder(path.parent)
         finally:
             shutil.rmtree(made, ignore_errors=True)
     except OSError as cause:
@@ -165,7 +165,7 @@ def _put(made: Path, path: Path, *, force: bool) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Have the names in a folder on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -14,7 +14,8 @@ from veracal.data.readers.strict_json import parse_json
 from veracal.errors import DataError
 
 NAME = "model.json"
-FORMAT, VERSION = "veracal classifier", 1
+FORMAT, VERSION = "veracal classifier", 2
+_FIRST = 1  # without a federation; still written where there is none, for older readers
 _MOST = 64 * 2**20  # bytes of model.json
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "name": str,
@@ -29,6 +30,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "versions": dict,
     "files": dict,
 }
+_SECOND: Mapping[str, type | tuple[type, ...]] = {**_TYPES, "federation": dict}
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Manifest:
         Name and head of the ledger that was charged.
     versions : mapping
         Of the libraries it was made with.
+    federation : mapping or None
+        Who has recalibrated it since, and what that cost whom
+        (:func:`veracal.federation.calibrator.running.record`).
     """
 
     name: str
@@ -67,13 +72,14 @@ class Manifest:
     guarantee: Mapping[str, Any]
     ledger: Mapping[str, Any] | None = None
     versions: Mapping[str, str] = field(default_factory=Frozen)
+    federation: Mapping[str, Any] | None = None
 
     def to_bytes(self, files: Mapping[str, bytes]) -> bytes:
         """Write it, with sizes and hashes of the files, and a hash of the whole."""
         listed = {n: {"bytes": len(c), "sha256": _sha(c)} for n, c in sorted(files.items())}
         body = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": _FIRST if self.federation is None else VERSION,
             "name": self.name,
             "classes": list(self.classes),
             "features": self.features,
@@ -86,6 +92,8 @@ class Manifest:
             "versions": dict(self.versions),
             "files": listed,
         }
+        if self.federation is not None:
+            body["federation"] = dict(self.federation)
         whole = {**body, "sha256": _sha(_canonical(body))}
         return (
             json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -118,11 +126,12 @@ def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict
     told = found.pop("sha256", None)
     if told != _sha(_canonical(found)):
         raise _not_ours(where, "the file as it was written", "one that was changed")
+    types = _TYPES if found["version"] == _FIRST else _SECOND
     del found["format"], found["version"]
-    if set(found) != set(_TYPES):
-        odd = sorted(set(found) ^ set(_TYPES))
-        raise _not_ours(where, f"exactly the fields {', '.join(_TYPES)}", f"not {odd}"[:200])
-    for name, kind in _TYPES.items():
+    if set(found) != set(types):
+        odd = sorted(set(found) ^ set(types))
+        raise _not_ours(where, f"exactly the fields {', '.join(types)}", f"not {odd}"[:200])
+    for name, kind in types.items():
         if not isinstance(found[name], kind) or isinstance(found[name], bool):
             raise _not_ours(where, f"another kind of {name}", type(found[name]).__name__)
     files = _checked_files(found.pop("files"), where)
@@ -166,8 +175,8 @@ def _check_kind(found: Any, where: str) -> None:
         raise DataError(
             where, f"version {VERSION} or older", f"version {version}", "Update Veracal."
         )
-    if type(version) is not int or version != VERSION:
-        raise _not_ours(where, f"version {VERSION}", repr(version)[:80])
+    if type(version) is not int or not _FIRST <= version <= VERSION:
+        raise _not_ours(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
 
 
 def _checked_files(files: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
