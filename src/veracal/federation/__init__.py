@@ -1,0 +1,1 @@
+"""The same recalibrators when the records live elsewhere, and whoever asks may be hostile."""

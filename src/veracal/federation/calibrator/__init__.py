@@ -1,0 +1,1 @@
+"""The calibrator's side: who asks sources elsewhere, and remembers every word."""

@@ -1,0 +1,282 @@
+"""Bytes into Flower's messages and out of them, over connections that keep their limits."""
+
+import ipaddress
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from veracal._checks import extra
+from veracal.errors import DataError, TransportError, VeracalError
+from veracal.federation.flower.borrowed import flower
+
+REQUEST = 4_096  # bytes, at most
+REPLY = 1_048_576
+AROUND = 65_536  # what Flower puts around them
+SUPERLINK = 1  # the number of the SuperLink among its nodes
+_SECONDS = 30.0
+_RECORD, _BODY = "veracal", "body"
+_OBJECTS = 3  # a message, its records, the one record with the bytes
+
+
+class ParcelError(VeracalError):
+    """A message is not one of ours, or is too large; it is dropped."""
+
+
+class Bounded:
+    """Sends requests for Flower's clients, in the place of their own way.
+
+    Parameters
+    ----------
+    address : str
+        As ``host:port``.
+    authority : ssl.SSLContext
+        Whose certificates are believed.
+    most : int
+        Bytes of a response, at most.
+
+    Guarantees
+    ----------
+    Nobody at the other end can lead a request to another place (redirects are not followed),
+    have a small response grow when it is unpacked, or fill the memory with a large one.
+    """
+
+    def __init__(self, address: str, authority: ssl.SSLContext, most: int) -> None:
+        self._most = most
+        self._http = _httpx().Client(
+            verify=authority,
+            timeout=_SECONDS,
+            follow_redirects=False,
+            trust_env=not _is_local(address),  # a proxy of the caller's own, to the outside
+        )
+
+    def intercept(self, context: Any, call_next: object) -> Any:
+        """Send a request and read the response, as far as the limit."""
+        context.request.headers["accept-encoding"] = "identity"
+        response = self._http.send(context.request, stream=True)
+        try:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise ParcelError("A response was packed, and nobody asked for that.")
+            content = bytearray()
+            for chunk in response.iter_raw():
+                content += chunk
+                if len(content) > self._most:
+                    raise ParcelError(f"A response has more than {self._most} bytes.")
+        finally:
+            response.close()
+        return _httpx().Response(
+            response.status_code, content=bytes(content), request=context.request
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+
+class Connection:
+    """One of Flower's clients, over TLS, within limits.
+
+    Parameters
+    ----------
+    client : class
+        Of Flower.
+    address : str
+        As ``host:port``.
+    ca : path
+        Certificate of the federation's authority.
+    signers : sequence
+        What is added to each request: signatures and tokens.
+    most : int
+        Bytes of a response, at most.
+    """
+
+    def __init__(
+        self, client: Any, address: str, ca: Path, signers: Sequence[Any] = (), *, most: int
+    ) -> None:
+        authority = trusted(ca)
+        self._bounded = Bounded(checked_address(address), authority, most)
+        interceptors = (*signers, self._bounded)
+        self._client = client(f"https://{address}", interceptors=interceptors, verify=authority)
+
+    def call(self, name: str, request: Any) -> Any:
+        """Make a call, by the name it has at Flower.
+
+        Raises
+        ------
+        ParcelError
+            If what comes back cannot be read.
+        """
+        try:
+            return getattr(self._client, name)(request)
+        except ValueError as cause:
+            raise ParcelError("A response cannot be read.") from cause
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+        self._bounded.close()
+
+
+class Parcel:
+    """A message that is being fetched, piece by piece.
+
+    Parameters
+    ----------
+    proto : protobuf message
+        The message without its content.
+    tree : protobuf message
+        What pieces there are.
+
+    Raises
+    ------
+    ParcelError
+        If no message of ours has such pieces.
+    """
+
+    def __init__(self, proto: Any, tree: Any) -> None:
+        self.metadata = proto.metadata
+        self._names = [piece.object_id for piece in flower().walk_tree(tree)]
+        if len(self._names) != _OBJECTS or proto.HasField("error"):
+            raise ParcelError("A message has other pieces than ours have.")
+        self._root: str = tree.object_id
+        self._pieces: dict[str, bytes] = {}
+
+    def fetch(self, pull: Callable[[str], Any]) -> bytes | None:
+        """Fetch what is still missing; return the bytes once everything is there.
+
+        Parameters
+        ----------
+        pull : function
+            From the name of a piece to Flower's response.
+
+        Raises
+        ------
+        ParcelError
+            If a piece is gone, or the message is not one of ours.
+        """
+        for name in self._names:
+            if name not in self._pieces:
+                response = pull(name)
+                if not response.object_found:
+                    raise ParcelError("A piece of a message is gone.")
+                if not response.object_available:
+                    return None
+                self._pieces[name] = response.object_content
+        return _body(self._root, dict(self._pieces))
+
+
+def packed(body: bytes, metadata: Any) -> tuple[Any, Any, dict[str, bytes]]:
+    """Bytes as a message of Flower's: the message, the tree of its pieces, and the pieces."""
+    library = flower()
+    record = library.ConfigRecord({_BODY: body})
+    message = library.make_message(
+        metadata=metadata, content=library.RecordDict({_RECORD: record})
+    )
+    metadata.__dict__["_message_id"] = message.object_id  # as Flower itself does
+    pieces = {name: piece.deflate() for name, piece in library.all_objects(message).items()}
+    proto = library.message_to_proto(library.without_content(message))
+    return proto, library.object_tree(message), pieces
+
+
+def metadata(
+    run: int,
+    *,
+    sender: int,
+    receiver: int,
+    lasts: float,
+    reply_to: str = "",
+    created: float | None = None,
+) -> Any:
+    """What is written on the outside of a message, which was created now or at a given time."""
+    return flower().Metadata(
+        run_id=run,
+        message_id="",
+        src_node_id=sender,
+        dst_node_id=receiver,
+        reply_to_message_id=reply_to,
+        group_id="",
+        created_at=time.time() if created is None else created,
+        ttl=lasts,
+        message_type="query",
+    )
+
+
+def trusted(ca: Path) -> ssl.SSLContext:
+    """Believe certificates by one authority and by no other."""
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except OSError as cause:  # an SSLError is one, too
+        found = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
+        remedy = "Ask whoever runs the SuperLink for its ca.crt."
+        raise DataError(str(ca), "a certificate (PEM)", str(found), remedy) from cause
+
+
+def checked_address(address: str) -> str:
+    """Return an address of the form ``host:port``, or raise."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536) or "/" in host:
+        raise ValueError(f"Expected an address like host:port, got {address[:80]!r}.")
+    return address
+
+
+def distrust(problem: BaseException, address: str, ca: Path) -> TransportError | None:
+    """The error for an address that shows a certificate we do not believe, if it is that."""
+    for cause in _causes(problem):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return TransportError(
+                f"The certificate of {address} is not one that {ca} vouches for: "
+                f"{cause.verify_message}. Nothing was sent. Check the address, and ask "
+                "whoever runs the SuperLink for its ca.crt."
+            )
+    return None
+
+
+def unreachable() -> type[Exception]:
+    """What is raised if the other end cannot be reached, or is gone in the middle."""
+    kind: type[Exception] = _httpx().TransportError
+    return kind
+
+
+def refused() -> type[Exception]:
+    """What is raised if the other end says no."""
+    kind: type[Exception] = _httpx().HTTPStatusError
+    return kind
+
+
+def status(problem: Any) -> int | None:
+    """Number by which the other end says no, if it is that."""
+    kind: Any = refused()
+    return int(problem.response.status_code) if isinstance(problem, kind) else None
+
+
+def _body(root: str, pieces: dict[str, bytes]) -> bytes:
+    """The bytes in a message that may come from anyone."""
+    try:
+        body = flower().inflate(root, pieces).content[_RECORD][_BODY]
+    except Exception as cause:  # Flower names no exceptions for what is malformed
+        raise ParcelError("A message cannot be read.") from cause
+    if not isinstance(body, bytes):
+        raise ParcelError("A message holds no bytes.")
+    return body
+
+
+def _causes(problem: BaseException | None) -> Iterator[BaseException]:
+    """An exception and what led to it."""
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__ or problem.__context__
+
+
+def _is_local(address: str) -> bool:
+    """Whether an address is on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _httpx() -> Any:
+    """What Flower speaks HTTP with."""
+    return extra("httpx", "flower")

@@ -1,0 +1,1 @@
+"""The institution's side: it declares what it answers, answers that, and keeps the books."""

@@ -1,0 +1,289 @@
+"""The desk of a source: bytes come in, and one signed reply goes out, whatever they were."""
+
+import datetime
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from veracal.data import Scores
+from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
+from veracal.federation.protocol.envelopes import EnvelopeError
+from veracal.federation.protocol.heads import Head
+from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.replies import Answer, Refusal
+from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.source.enrolment import (
+    ChangedError,
+    Enrolment,
+    every_enrolment,
+    read_enrolment,
+)
+from veracal.federation.source.folder import SourceFolder, read_source
+from veracal.federation.source.pricing import Priced, priced
+from veracal.privacy.answers.holder import evaluated
+from veracal.privacy.answers.queries import Query
+from veracal.privacy.costs.statement import rounded_down
+from veracal.privacy.ledger.chain import Entry, canonical
+
+MOST_ANSWERS = 100_000  # of one enrolment: they are kept for good, about 160 MB of them
+_MOST_AT_ONCE = 8  # requests that are computed at a time
+
+
+class RefusedError(Exception):
+    """A request that is refused; the words are for the source's owner alone."""
+
+
+Tell = Callable[[str], None]
+
+
+def open_source(
+    folder: str | Path, enrolment: str | None = None, *, tell: Tell = lambda line: None
+) -> "Desk":
+    """Open the desk of an enrolment.
+
+    Parameters
+    ----------
+    folder : path
+        Of the source.
+    enrolment : str, optional
+        Id, or how it begins; not needed if one alone is not revoked.
+    tell : callable
+        Is told in a line what became of each request, for the source's owner.
+
+    Raises
+    ------
+    DataError
+        If there is no such enrolment, or its terms or key cannot be read. A ledger, records or
+        heads that are not as they should be are no error here: every request is refused then,
+        and the log says why.
+    """
+    source = read_source(folder)
+    if enrolment is not None:
+        return Desk(source, read_enrolment(source, enrolment), tell)
+    live = [each for each in every_enrolment(source) if not each.is_revoked]
+    if len(live) != 1:
+        raise DataError(
+            str(source.path),
+            "one enrolment that is not revoked",
+            f"{len(live)}",
+            "Name one by its id: `veracal source status` lists them."
+            if live
+            else "Enroll some records first: `veracal source enroll`.",
+        )
+    return Desk(source, live[0], tell)
+
+
+class Desk:
+    """Answers requests for one enrolment.
+
+    Parameters
+    ----------
+    source : SourceFolder
+    enrolment : Enrolment
+    tell : callable
+        As of :func:`open_source`.
+
+    Attributes
+    ----------
+    terms : Terms
+    refusal : bytes
+        The one refusal there is.
+
+    Guarantees
+    ----------
+    Whatever comes in, a reply goes out: an answer to a proper request that the budget allows,
+    or :attr:`refusal`, the same bytes for every reason. Only a proper request, signed by the
+    enrolled calibrator, is charged; it is charged before a record is looked at, in the
+    transaction that keeps its answer. The answer leaves once it and a signed head of its entry
+    are on the disk. Asked again, the same bytes leave and nothing is charged.
+    """
+
+    def __init__(
+        self, source: SourceFolder, enrolment: Enrolment, tell: Tell = lambda line: None
+    ) -> None:
+        self._enrolment, self._key, self._tell = enrolment, source.key, tell
+        self.terms: Terms = enrolment.terms
+        self.refusal = Refusal(self.terms.source).sealed(self._key)
+        self._heads = source.signed_heads(self.terms.source, enrolment.path)
+        self._origin = enrolment.private.data
+        self._records: Scores | None = None
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"Desk({self.terms.name!r}, enrolment {self.terms.source[:12]})"
+
+    def answer(self, raw: bytes) -> bytes:
+        """Reply at the deadline, counted from now: neither before it nor much later.
+
+        An answer that is not ready by then is computed and kept all the same, and a refusal
+        leaves; asked again, the answer does.
+        """
+        start, done = time.monotonic(), _Later()
+        self._start(raw, done)
+        reply = done.wait(start + self.terms.deadline)
+        if reply is None:
+            self._refuse("the answer was not ready at the deadline; asked again, it will be")
+        return self.refusal if reply is None else reply
+
+    def reply(self, raw: bytes) -> bytes:
+        """Reply at once; for those who keep the time themselves."""
+        try:
+            return self._answered(raw)
+        except (RefusedError, EnvelopeError) as error:
+            why = str(error)
+        except AnswerError:
+            why = "its answer could not be computed; it was charged"
+        except (ChangedError, DataError, LedgerError) as error:
+            why = str(error)
+        except Exception as error:  # our own mistake: what it says may be about records
+            why = f"an unexpected error ({type(error).__name__}); please report it"
+        return self._refuse(why)
+
+    def _start(self, raw: bytes, done: "_Later") -> None:
+        """Compute a reply aside, so that the deadline can be kept."""
+
+        def work() -> None:
+            try:
+                done.put(self.reply(raw))
+            finally:
+                self._places.release()
+
+        if not self._places.acquire(blocking=False):
+            done.put(self._refuse("too many requests at once"))
+            return
+        try:
+            threading.Thread(target=work, daemon=True).start()
+        except RuntimeError:
+            self._places.release()
+            done.put(self._refuse("this machine can start no more threads"))
+
+    def _refuse(self, why: str) -> bytes:
+        """Write down why, and give the one refusal there is."""
+        with suppress(OSError):  # a full disk is no reason to say something else
+            self._enrolment.refusals.add(why)
+        self._say(f"refused: {why}")
+        return self.refusal
+
+    def _say(self, line: str) -> None:
+        """Tell the owner, whose terminal may be gone: that is no reason not to reply."""
+        with suppress(OSError, ValueError):
+            self._tell(line)
+
+    def _answered(self, raw: bytes) -> bytes:
+        """The answer to a proper request; raises for every other."""
+        request = Request.unsealed(raw, self.terms.calibrator)
+        self._check_address(request)
+        query = self._query(request)
+        price = priced(request, query, self.terms)
+        self._check_open()
+        with self._lock:
+            self._check_heads(request)
+            self._check_room(request)
+            records = self._loaded()
+        entry, kept = self._charged(request, price, query, records)
+        head = Head.signed(
+            self.terms.source, entry.index, entry.hash, entry.previous, self._key
+        )
+        with self._lock:
+            self._heads.keep(head)  # on the disk before its answer leaves
+        self._say(f"answered: {request.kind} (entry {entry.index} of the ledger)")
+        return Answer(request.id, tuple(json.loads(kept)["units"]), head).sealed(self._key)
+
+    def _charged(
+        self, request: Request, price: Priced, query: Query, records: Scores
+    ) -> tuple[Entry, bytes]:
+        """Charge, compute and keep, in one transaction; or what was kept before."""
+        ledger = self._enrolment.ledger
+        try:
+            return ledger.answered(
+                price.event,
+                request.kind,
+                lambda: _kept(request, price, query, records),
+                request=request.id,
+                body=canonical(request.question).encode(),
+            )
+        except BudgetError as cause:
+            left = rounded_down(ledger.remaining().epsilon, 6)
+            raise RefusedError(
+                "it costs more than is left of this calibrator's budget, which is epsilon "
+                f"{left}; nothing was charged"
+            ) from cause
+
+    def _check_address(self, request: Request) -> None:
+        """Refuse a request about another enrolment, other records or another model."""
+        for part in ("source", "data", "model"):
+            if getattr(request, part) != getattr(self.terms, part):
+                raise RefusedError(f"it is about another {part} than this enrolment's")
+
+    def _query(self, request: Request) -> Query:
+        """The question, if it is one of those that were declared."""
+        try:
+            return built(request.kind, request.argument, self.terms)
+        except EnvelopeError as cause:
+            grid, bins = self.terms.temperatures, self.terms.bins
+            raise RefusedError(
+                "it asks for something else than was declared (temperatures from "
+                f"{grid.low:g} to {grid.high:g}, {bins} bins, …): {cause}"
+            ) from cause
+
+    def _check_open(self) -> None:
+        """Refuse whatever comes once the enrolment is over, or its records have changed."""
+        if self._enrolment.is_revoked:
+            raise RefusedError("this enrolment was revoked")
+        if self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+            raise RefusedError(f"the calibrator's key was good until {self.terms.expires}")
+        if self._origin is not None:
+            self._origin = self._origin.checked()
+
+    def _check_room(self, request: Request) -> None:
+        """Refuse ever more questions for next to nothing each, which would fill the disk."""
+        ledger = self._enrolment.ledger
+        if ledger.length() >= MOST_ANSWERS and not ledger.knows(request.id):
+            raise RefusedError(
+                f"this calibrator has been given {MOST_ANSWERS:,} answers, the most that are "
+                "kept; nothing was charged"
+            )
+
+    def _check_heads(self, request: Request) -> None:
+        """Refuse to go on from an older copy of the ledger."""
+        quoted = request.head
+        if quoted is not None and not quoted.holds(self.terms.key):
+            raise RefusedError("it quotes a head that this source has not signed")
+        self._heads.check(self._enrolment.ledger, quoted)
+
+    def _loaded(self) -> Scores:
+        """The records, read once, if they are those that were enrolled."""
+        if self._records is None:
+            self._records = self._enrolment.records()
+        return self._records
+
+
+class _Later:
+    """A reply that another thread will give."""
+
+    def __init__(self) -> None:
+        self._done, self._reply = threading.Event(), b""
+
+    def put(self, reply: bytes) -> None:
+        """Give it."""
+        self._reply = reply
+        self._done.set()
+
+    def wait(self, until: float) -> bytes | None:
+        """Take it at a moment of the monotonic clock; None if it is not there by then."""
+        there = self._done.wait(max(0.0, until - time.monotonic()))
+        time.sleep(max(0.0, until - time.monotonic()))
+        return self._reply if there else None
+
+
+def _kept(request: Request, price: Priced, query: Query, records: Scores) -> bytes:
+    """What the ledger keeps of an answer: the question, for people, and the noisy numbers."""
+    exact = evaluated(query, records)
+    units = price.add_noise(exact, price.event.noise).tolist()
+    told = {"question": request.question, "round": request.round, "units": units}
+    return canonical(told).encode()

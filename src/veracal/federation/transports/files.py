@@ -1,0 +1,342 @@
+"""Requests and answers as signed files, for sources that open no port.
+
+The calibrator writes ``north-0a1b2c3d4e5f.request`` into a folder. Somebody carries it (by
+mail, SFTP, a stick) into a folder of the source, where an ``….answer`` of the same name
+appears, which is carried back. Files are signed like any other message, so it does not matter
+who carries them, how often, or whether one gets lost: the same request gets the same answer.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from veracal import _checks
+from veracal.data.limits import no_surprises
+from veracal.errors import DataError, WaitingError
+from veracal.federation.protocol.envelopes import (
+    MOST_ANSWER,
+    MOST_REQUEST,
+    REQUEST,
+    EnvelopeError,
+    peek,
+    unseal,
+)
+from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.transports.small_files import (
+    ANSWERS,
+    REQUESTS,
+    Found,
+    look,
+    names,
+    put,
+    stem,
+    visible,
+)
+
+SETTLED = 10.0  # seconds after which a file that nobody writes to counts as whole
+MOST_TOLD = 1_000  # lines about files that nothing can be done about
+_LOOK = 1.0  # seconds between two looks
+
+
+class FilesTransport:
+    """The calibrator's side: writes requests, and watches for answers.
+
+    Parameters
+    ----------
+    requests, answers : path
+        Folders, which may be the same; they are made if they are not there.
+    sources : iterable of Terms
+        Who can be asked.
+    wait : float
+        Seconds to watch for answers. If some are still missing then, a
+        :class:`~veracal.errors.WaitingError` says what to carry where: carry it, and run the
+        same thing again.
+    given_up : iterable of str
+        Names of sources that nobody waits for any longer: they are silent.
+    poll : float
+        Seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        requests: Path,
+        answers: Path,
+        sources: Iterable[Terms],
+        *,
+        wait: float = 0.0,
+        given_up: Iterable[str] = (),
+        poll: float = _LOOK,
+    ) -> None:
+        _checks.positive(poll=poll)
+        if not wait >= 0:
+            raise ValueError(f"Expected to wait 0 seconds or more, got wait={wait!r}.")
+        self.requests, self.answers = Path(requests), Path(answers)
+        self.sources = {terms.source: terms for terms in sources}
+        self.wait, self.poll = wait, poll
+        self.given_up = frozenset(given_up)
+        _check_given_up(self.given_up, self.sources.values())
+
+    def exchange(
+        self, requests: Mapping[str, bytes], *, timeout: float
+    ) -> Iterator[tuple[str, bytes]]:
+        """Write requests and yield answers as they appear.
+
+        A request lies in its folder for as long as it is not answered.
+
+        Parameters
+        ----------
+        requests : mapping from ids of sources to what they are asked
+        timeout : float
+            Not used: whoever carries files decides how long that takes.
+
+        Raises
+        ------
+        WaitingError
+            If answers are missing after :attr:`wait` seconds. What has arrived was yielded;
+            what is missing can still come.
+        """
+        missing = {
+            source: stem(self.sources[source].name, raw) for source, raw in requests.items()
+        }
+        self._make_folders()
+        yield from self._arrived(missing, requests)
+        for source, name in missing.items():
+            put(self.requests, name + REQUESTS, requests[source])
+        until = time.monotonic() + self.wait
+        while waited := self._awaited(missing):
+            if time.monotonic() >= until:
+                raise self._waiting(waited)
+            time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
+            yield from self._arrived(missing, requests)
+
+    def _make_folders(self) -> None:
+        """Have places for both."""
+        for folder in (self.requests, self.answers):
+            with no_surprises(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+
+    def _arrived(
+        self, missing: dict[str, str], requests: Mapping[str, bytes]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Answers that are here; what is answered need not be carried any more."""
+        for source, name in list(missing.items()):
+            content = self._answer(source, name, requests[source])
+            if content is not None:
+                del missing[source]
+                with no_surprises(self.requests):
+                    (self.requests / (name + REQUESTS)).unlink(missing_ok=True)
+                yield source, content
+
+    def _awaited(self, missing: Mapping[str, str]) -> dict[str, str]:
+        """Those whom somebody still waits for."""
+        return {
+            source: name
+            for source, name in missing.items()
+            if self.sources[source].name not in self.given_up
+        }
+
+    def _answer(self, source: str, name: str, request: bytes) -> bytes | None:
+        """What a source has signed for this request, once it is here to its last byte."""
+        found = look(self.answers, name + ANSWERS, MOST_ANSWER)
+        if found is None or found.content is None:
+            return None
+        try:
+            reply = unsealed_reply(found.content, self.sources[source].key)
+        except EnvelopeError:  # half of a file, or somebody else's: the right one may come
+            return None
+        return found.content if _replies(reply, source, request) else None
+
+    def _waiting(self, waited: Mapping[str, str]) -> WaitingError:
+        """What is to be carried where."""
+        who = tuple(visible(self.sources[source].name) for source in waited)
+        files = ", ".join(name + REQUESTS for name in waited.values())
+        odd = [n + ANSWERS for n in waited.values() if look(self.answers, n + ANSWERS, 0)]
+        again = (
+            f" Bring {', '.join(odd)} again: it is not what the source signed." if odd else ""
+        )
+        return WaitingError(
+            f"Waiting for answers of {', '.join(who)}: carry {files} from {self.requests} to "
+            f"them, bring what they answer into {self.answers}, and run the same command "
+            f"again. It goes on from here; nothing is asked or paid twice.{again}",
+            who,
+        )
+
+
+class Answering(Protocol):
+    """Whoever answers requests at a source (``veracal.federation.source.serving.Desk``)."""
+
+    @property
+    def terms(self) -> Terms:
+        """What was declared."""
+
+    def answer(self, raw: bytes) -> bytes:
+        """One reply to whatever comes in, at the deadline."""
+
+
+Tell = Callable[[str], None]
+
+
+def serve_folder(
+    desk: Answering,
+    inbox: Path,
+    outbox: Path,
+    *,
+    once: bool = False,
+    poll: float = _LOOK,
+    tell: Tell = lambda line: None,
+) -> int:
+    """The source's side: answer every request in a folder, into another.
+
+    A request that was answered is taken out of the inbox; should it come again, its answer is
+    the same. What is not signed by the calibrator may still be on its way: it is looked at
+    again, and refused once nobody has written to it for a while; it stays where it is.
+
+    Parameters
+    ----------
+    desk : Desk
+    inbox, outbox : path
+        Folders that exist and are not the same: others may write to the first, and only the
+        source to the second.
+    once : bool
+        Whether to end when nothing is left to be answered, instead of waiting for more.
+    poll : float
+        Seconds between two looks.
+    tell : callable
+        Is told in a line what was done, for the source's owner.
+
+    Returns
+    -------
+    int
+        Number of answers that were written.
+
+    Guarantees
+    ----------
+    Names of files are chosen by strangers and lead nowhere: an answer is named by the content
+    of its request and the source's own name. It appears whole, at the deadline.
+    """
+    _check_folders(inbox, outbox)
+    counter = _Counter(desk, inbox, outbox, tell)
+    while True:
+        while counter.step():
+            pass
+        if once:
+            return counter.written
+        time.sleep(poll)
+
+
+class _Counter:
+    """One folder being served: what was answered, and what was already told."""
+
+    def __init__(self, desk: Answering, inbox: Path, outbox: Path, tell: Tell) -> None:
+        self._desk, self._inbox, self._outbox, self._tell = desk, inbox, outbox, tell
+        self._done: dict[str, tuple[int, ...]] = {}
+        self._told: set[tuple[str, str]] = set()
+        self.written = 0
+
+    def step(self) -> bool:
+        """Answer one request, signed ones first; False if there is none."""
+        waiting = [found for name in names(self._inbox, REQUESTS) for found in self._seen(name)]
+        signed = [found for found in waiting if self._is_signed(found)]
+        # Whoever can write to the folder must not keep the calibrator waiting, be it with what
+        # it has sent before.
+        signed.sort(key=self._is_old)
+        for found in signed or [one for one in waiting if one.age > SETTLED]:
+            if self._serve(found, signed=bool(signed)):
+                return True
+        return False
+
+    def _seen(self, name: str) -> Iterator[Found]:
+        """A file that can be read and was not answered."""
+        found = look(self._inbox, name, MOST_REQUEST)
+        if found is None or self._done.get(name) == found.identity:
+            return
+        if found.content is None:
+            self._say(found, f"left alone: {found.problem}")
+        else:
+            yield found
+
+    def _is_signed(self, found: Found) -> bool:
+        """Whether it is what the calibrator wrote, to its last byte."""
+        assert found.content is not None
+        try:
+            unseal(REQUEST, found.content, self._desk.terms.calibrator, most=MOST_REQUEST)
+        except EnvelopeError:
+            return False
+        return True
+
+    def _name(self, found: Found) -> str:
+        """What the reply to a request is called."""
+        assert found.content is not None
+        return stem(self._desk.terms.name, found.content) + ANSWERS
+
+    def _is_old(self, found: Found) -> bool:
+        """Whether a request was replied to before."""
+        return look(self._outbox, self._name(found), 0) is not None
+
+    def _serve(self, found: Found, *, signed: bool) -> bool:
+        """Answer one request; False if there was nothing to do, or no way to do it."""
+        assert found.content is not None
+        name = self._name(found)
+        if not signed and self._is_old(found):
+            self._done[found.name] = found.identity  # refused before
+            return False
+        reply = self._desk.answer(found.content)
+        try:
+            put(self._outbox, name, reply, newer=True)  # refused once, answered now
+        except DataError as error:  # no room: the answer is kept, and written when there is
+            self._say(found, f"answered, but not written: {error}")
+            return False
+        self._done[found.name] = found.identity
+        self.written += 1
+        self._tell(f"{visible(found.name)}: replied in {name}")
+        if signed:
+            self._take(found)
+        return True
+
+    def _take(self, found: Found) -> None:
+        """Remove a request that was answered, unless another took its place or it cannot be."""
+        now = look(self._inbox, found.name, MOST_REQUEST)
+        if now is not None and now.identity == found.identity:
+            try:
+                (self._inbox / found.name).unlink(missing_ok=True)
+            except OSError as cause:
+                self._say(found, f"stays in the inbox: {cause.strerror}")
+
+    def _say(self, found: Found, line: str) -> None:
+        """Tell something about a file, once."""
+        if (found.name, line) not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add((found.name, line))
+            self._tell(f"{visible(found.name)}: {line}")
+
+
+def _replies(reply: Answer | Refusal, source: str, request: bytes) -> bool:
+    """Whether a reply is one to this request, and was not renamed on its way."""
+    if isinstance(reply, Refusal):
+        return reply.source == source
+    asked = peek(REQUEST, request, most=MOST_REQUEST)
+    return (reply.head.source, reply.request) == (source, asked.get("id"))
+
+
+def _check_folders(inbox: Path, outbox: Path) -> None:
+    """Both are there, and are two."""
+    for folder in (inbox, outbox):
+        if not folder.is_dir():
+            raise DataError(str(folder), "a folder", "none", "Make it first.")
+    if inbox.resolve() == outbox.resolve():
+        raise DataError(
+            str(outbox),
+            "a folder of its own for answers",
+            "the one that requests arrive in",
+            "Name another: strangers may write to the inbox, and only you to the outbox.",
+        )
+
+
+def _check_given_up(given_up: frozenset[str], sources: Iterable[Terms]) -> None:
+    """Nobody is given up who was not waited for."""
+    unknown = sorted(given_up - {terms.name for terms in sources})
+    if unknown:
+        raise ValueError(
+            f"Expected to give up sources of the list, got {', '.join(map(visible, unknown))}."
+        )

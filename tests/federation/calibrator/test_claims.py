@@ -1,0 +1,85 @@
+"""What a source can weigh: no more than the records that it says it has."""
+
+import numpy as np
+import pytest
+
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Temperature
+from veracal.calibration.queries import BinnedGap, CorrectTotal, CorrectWrong, Gap
+from veracal.calibration.queries.equations import platt_counts
+from veracal.calibration.queries.mapped import OfMapped
+from veracal.federation.calibrator.claims import claimed, noise_reach, too_large
+from veracal.privacy import Release
+from veracal.privacy.answers.judging import Wanted, noise_std
+from veracal.privacy.answers.noise import add_discrete_gaussian, add_discrete_laplace
+
+_DRAWS = 1_500
+
+
+def released(wanted, units):
+    event = wanted.event("add-remove")
+    query = wanted.query
+    std = noise_std(event) * query.grid.step
+    return Release(query.name, tuple(units), query.grid, std, None, event, private=True)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 15])
+@pytest.mark.parametrize("noise", [0.05, 1.0, 300.0])
+@pytest.mark.parametrize("add", [add_discrete_laplace, add_discrete_gaussian])
+def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise, add):
+    query = BinnedGap(Bins(entries))
+    wanted = (
+        Wanted(query, micro_epsilon=1_000_000)
+        if add is add_discrete_laplace
+        else Wanted(query, noise_multiplier=1.0)
+    )
+    event = wanted.event("add-remove")
+    event = type(event)(noise, event.sensitivity, event.relation)
+    reach = noise_reach(event, entries, rare=0.05)
+    drawn = add(np.zeros(_DRAWS * entries, dtype=np.int64), noise).reshape(_DRAWS, entries)
+    beyond = (np.abs(drawn).sum(axis=1) > reach).mean()
+    assert beyond <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / _DRAWS)
+    if add is add_discrete_laplace and noise > 1:
+        assert beyond > 0.01  # it is no bound that nothing ever meets
+
+
+@pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap(), CorrectWrong(), CorrectTotal()])
+def test_so_many_records_and_no_more(query):
+    wanted = Wanted(query, micro_epsilon=10_000_000)
+    row = query.sensitivity("add-remove")
+    within = [100 * row] + [0] * (query.entries - 1)
+    beyond = [200 * row] + [0] * (query.entries - 1)
+    assert not too_large(wanted, released(wanted, within), 100)
+    assert too_large(wanted, released(wanted, beyond), 100)
+
+
+def test_what_is_spread_over_bins_counts_together():
+    wanted = Wanted(BinnedGap(), micro_epsilon=10_000_000)
+    units = [(-1) ** i * 20 * 2**20 for i in range(15)]
+    assert too_large(wanted, released(wanted, units), 100)
+    assert not too_large(wanted, released(wanted, units), 300)
+
+
+@pytest.mark.parametrize(
+    ("query", "units"),
+    [
+        (CorrectWrong(Bins(1)), (70, 30)),
+        (OfMapped(CorrectWrong(Bins(1)), Temperature(0.5)), (70, 30)),
+        (CorrectWrong(Bins(2)), (40, 10, 30, 20)),
+        (CorrectTotal(Bins(2)), (5, 40, 50, 60)),
+        (platt_counts(2), (70, 30)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_counts_say_how_many_there_are(query, units):
+    wanted = Wanted(query, micro_epsilon=1_000_000)
+    found = claimed(query, released(wanted, units))
+    assert 100 < found < 200
+    less = Wanted(query, micro_epsilon=10_000)
+    assert claimed(query, released(less, units)) > 1_000  # so much noise leaves it open
+
+
+@pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap()])
+def test_other_answers_say_nothing_of_it(query):
+    wanted = Wanted(query, micro_epsilon=1_000_000)
+    assert claimed(query, released(wanted, [0] * query.entries)) is None

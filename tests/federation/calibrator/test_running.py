@@ -1,0 +1,190 @@
+"""One recalibration as a whole: the plan, breaking off anywhere, what everybody was charged."""
+
+import json
+import math
+
+import pytest
+
+from tests.federation.calibrator.standing import CALIBRATOR, StandIn, federated, scores
+from veracal.calibration.methods import METHODS, Settings
+from veracal.calibration.recalibration.budget import Spending
+from veracal.calibration.recalibration.sources import asked
+from veracal.calibration.recalibration.steps import plan_steps
+from veracal.errors import BudgetError, SilentError, WaitingError
+from veracal.federation.calibrator.book import Book
+from veracal.federation.calibrator.running import (
+    charged,
+    check_plan,
+    plan_for,
+    record,
+    run,
+    statement_text,
+)
+from veracal.federation.protocol.replies import Refusal
+from veracal.federation.transports.local import LocalTransport
+from veracal.privacy import Unit
+
+
+def steps_for(source, method="pooled", *, measure=0, delta=None, size=None):
+    about = asked(source)
+    settings = Settings(2_000_000, sources=about.sources, delta=delta, size=size)
+    settings = about.enrolled.adopted(settings, METHODS[method], bins=None)
+    return plan_steps(METHODS[method], settings, Spending(2_000_000, 0, measure), about)
+
+
+@pytest.fixture
+def three(tmp_path):
+    return [StandIn(tmp_path, scores(seed=i)) for i in range(3)]
+
+
+def test_the_plan_says_what_is_asked_and_then_it_is_so(three):
+    source = federated(three)
+    steps = steps_for(source, measure=1_000_000)
+    plan = plan_for(source, steps)
+    assert [(one.answers, one.known, one.epsilon, one.left) for one in plan] == [
+        (5, 0, 3.0, 10.0)
+    ] * 3
+    check_plan(source, steps, plan)
+    assert not any(one.seen for one in three)
+    found = run(source, steps)
+    for one, told in zip(three, charged(source, found), strict=True):
+        assert len(list(one.ledger.entries())) == 5
+        assert one.ledger.spent().epsilon == told.epsilon == 3.0
+        assert told.head == {"index": 5, "hash": one.ledger.head}
+        assert told.key == one.key.public.fingerprint
+    after = plan_for(source, steps)
+    assert [(one.known, one.left) for one in after] == [(5, 7.0)] * 3
+
+
+@pytest.mark.parametrize("method", ["pooled", "binning", "platt"])
+def test_what_was_answered_is_known_to_the_last(tmp_path, method):
+    more = {"delta": 1e-5} if method == "platt" else {}
+    desks = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
+    source = federated(desks)
+    steps = steps_for(source, method, size=800 if more else None, **more)
+    found = run(source, steps)
+    for one, desk, told in zip(
+        plan_for(source, steps), desks, charged(source, found), strict=True
+    ):
+        assert one.known == one.answers == len(list(desk.ledger.entries()))
+        spent, left = desk.ledger.spent(), desk.ledger.remaining()
+        assert (told.epsilon, told.delta) == (spent.epsilon, spent.delta)
+        assert (one.left, one.left_delta) == pytest.approx((left.epsilon, left.delta))
+
+
+def test_a_source_that_cannot_pay_is_named(three, tmp_path):
+    poor = StandIn(tmp_path, scores(), micro_epsilon=1_000_000)
+    for least, match in ((None, poor.terms.name), (4, "4 of 4")):
+        source = federated([*three, poor], least=least)
+        steps = steps_for(source)
+        plan = plan_for(source, steps)
+        assert plan[3].why is not None and plan[0].why is None
+        with pytest.raises(BudgetError, match=match):
+            check_plan(source, steps, plan)
+    source = federated([*three, poor], least=3)
+    steps = steps_for(source)
+    check_plan(source, steps, plan_for(source, steps))
+    told = charged(source, run(source, steps))[3]
+    assert (told.epsilon, told.answered, told.head) == (0.0, False, None)
+    assert "nothing for each record" in told.text()
+    assert not poor.seen
+
+
+class StoppedError(Exception):
+    """Somebody pulled the plug."""
+
+
+@pytest.mark.parametrize("where", ["told", "carried"])
+@pytest.mark.parametrize("method", ["pooled", "acc-t"])
+def test_broken_off_anywhere_it_goes_on_and_nothing_is_paid_twice(
+    tmp_path, three, method, where
+):
+    """After every single thing that happens, one more each time, until it is done."""
+    left = [0]
+
+    def stop(_=None):
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoppedError
+
+    class Cut(LocalTransport):
+        def exchange(self, requests, *, timeout):
+            for source, raw in super().exchange(requests, timeout=timeout):
+                stop()
+                yield source, raw
+
+    tries, done = 0, None
+    while done is None:
+        left[0] = tries
+        tries += 1
+        with Book(tmp_path / "book", CALIBRATOR.public) as book:
+            watch = {"watch": stop} if where == "told" else {}
+            source = federated(three, book=book, **watch)
+            if where == "carried":
+                source._transport = Cut({one.terms.source: one.reply for one in three})
+            steps = steps_for(source, method)
+            try:
+                done = run(source, steps)
+            except StoppedError:
+                continue
+    assert tries > 3
+    rounds = len(done.releases)
+    for one in three:
+        assert one.ledger.spent().epsilon <= 2.0
+        assert len(list(one.ledger.entries())) == rounds
+    assert done.silences == (None, None, None)
+
+
+def test_answers_on_their_way_leave_the_round_open(three):
+    class Slow(LocalTransport):
+        def exchange(self, requests, *, timeout):
+            first, *others = super().exchange(requests, timeout=timeout)
+            yield first
+            if others:
+                raise WaitingError("carry them", ())
+
+    source = federated(three)
+    source._transport = Slow({one.terms.source: one.reply for one in three})
+    steps = steps_for(source, "binning")
+    for _ in range(2):
+        with pytest.raises(WaitingError):
+            run(source, steps)
+    assert run(source, steps).silences == (None, None, None)
+    assert [len(one.seen) for one in three].count(1) >= 1
+    assert all(len(list(one.ledger.entries())) == 1 for one in three)
+
+
+def test_the_record_says_who_was_silent_and_what_it_was_asked(three, tmp_path):
+    unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
+    refusing = {1: lambda raw: Refusal(three[1].terms.source).sealed(three[1].key)}
+    source = federated([*three, unit], refusing, least=2)
+    found = run(source, steps_for(source))
+    told = record(source, found, "study")
+    json.dumps(told, allow_nan=False)
+    silent, patients = told["sources"][1], told["sources"][3]
+    assert (silent["answered"], silent["head"]) == (False, None)
+    assert silent["epsilon"] == 0.2  # asked for the first of three answers, and so counted
+    assert (patients["unit"], patients["at_most"]) == ("patient", 3)
+    text = statement_text(found, charged(source, found))
+    for one in told["sources"]:
+        assert f"- {one['name']} ({one['key']}): epsilon " in text
+    assert "patient of up to 3 records" in text
+    assert told["statement"] == text
+
+
+def test_too_few_at_a_later_round_end_it_with_names(three):
+    def once(desk):
+        refusal = Refusal(desk.terms.source).sealed(desk.key)
+        return lambda raw: refusal if desk.seen else desk.reply(raw)
+
+    source = federated(three, {i: once(three[i]) for i in (1, 2)}, least=2)
+    with pytest.raises(SilentError, match=f"{three[1].terms.name}, .*: it refused"):
+        run(source, steps_for(source))
+
+
+def test_numbers_that_json_has_no_words_for_are_left_out(three):
+    source = federated(three)
+    found = run(source, steps_for(source))
+    estimate = found.temperatures["temperature"]
+    object.__setattr__(estimate, "high", math.inf)
+    assert record(source, found, "s")["temperatures"]["temperature"]["high"] is None

@@ -1,0 +1,34 @@
+"""What is used of Flower is there, or the extra that brings it is named."""
+
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from veracal.errors import MissingExtraError
+from veracal.federation.flower.borrowed import flower
+from veracal.federation.flower.certificates import server_files
+from veracal.federation.flower.superlink import superlink_command
+
+
+@pytest.fixture
+def forgotten():
+    """Flower is looked for anew, before and after."""
+    flower.cache_clear()
+    yield
+    flower.cache_clear()
+
+
+def test_everything_is_where_it_was_in_the_release_that_was_read():
+    assert version("flwr").startswith("1.41.")
+    assert flower().FleetClient.__name__ == "FleetHttpClient"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_without_flower_its_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.setitem(sys.modules, "flwr.supernode.fleet_http_client", None)
+    with pytest.raises(MissingExtraError, match=r"This needs flwr.*veracal\[flower\]"):
+        flower()
+    with pytest.raises(MissingExtraError, match=r"This needs flwr.*veracal\[flower\]"):
+        superlink_command(tmp_path, server_files(tmp_path), "127.0.0.1", 1)

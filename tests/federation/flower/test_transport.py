@@ -1,0 +1,250 @@
+"""Real processes over TLS with registered keys: what is asked is answered, and no more."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from veracal.errors import TransportError
+from veracal.federation.flower.borrowed import flower
+from veracal.federation.flower.certificates import server_files
+from veracal.federation.flower.node_keys import public_form, read_node_key
+from veracal.federation.flower.transport import FlowerTransport
+from veracal.federation.flower.wire import Connection, refused, status
+
+NAMES = ("north", "south", "west")
+
+
+@pytest.fixture(scope="module")
+def three(federation):
+    """A federation of three nodes that answer, and of some that do not."""
+    federation.register(*NAMES, "large")
+    for name in NAMES:
+        federation.node(name)
+    federation.node("large", "huge")
+    federation.node("stranger")
+    return federation
+
+
+def environ(pid: int) -> dict[str, str]:
+    """Variables of a process, as it was started."""
+    pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if pair)
+
+
+def test_every_request_is_answered_by_its_own_source(three):
+    with three.transport(*NAMES) as transport:
+        for number in range(3):
+            requests = {name: f"{name} {number}".encode() for name in NAMES}
+            replies = dict(transport.exchange(requests, timeout=60))
+            assert replies == {name: b"answer to " + requests[name] for name in NAMES}
+
+
+def test_a_node_with_an_unregistered_key_is_not_served(three):
+    three.said("stranger", "its key is not registered there")
+    with three.transport(*NAMES) as transport:
+        assert len(dict(transport.exchange({n: b"a" for n in NAMES}, timeout=60))) == 3
+    assert "Connected" not in three.log("stranger").read_text()
+
+
+@pytest.mark.long
+def test_a_key_that_a_stranger_registers_is_sent_nothing(three):
+    """Flower lets anyone who reaches the SuperLink register a node."""
+    three.node("intruder", "slow")
+    with three.transport("intruder"):
+        pass  # as anyone could
+    three.said("intruder", "Connected")
+    with three.transport(*NAMES) as transport:
+        assert len(dict(transport.exchange({n: b"b" for n in NAMES}, timeout=60))) == 3
+    assert "asked" not in three.log("intruder").read_text()
+
+
+def test_whoever_is_silent_is_sent_the_same_bytes_once_more(three):
+    three.register("deaf")
+    three.node("deaf", "deaf")
+    with three.transport("deaf") as transport:
+        assert dict(transport.exchange({"deaf": b"to deaf"}, timeout=16)) == {
+            "deaf": b"answer to to deaf"
+        }
+
+
+def test_a_node_killed_in_the_middle_of_a_round_is_answered_for_in_that_round(three):
+    names = (*NAMES, "east")
+    first = three.node("east", "slow")
+    with three.transport(*names) as transport, ThreadPoolExecutor() as threads:
+        requests = {name: b"to " + name.encode() for name in names}
+        replies = threads.submit(lambda: dict(transport.exchange(requests, timeout=90)))
+        three.said("east", "asked")
+        first.kill()
+        first.wait()
+        three.node("east", "slow")
+        assert replies.result() == {name: b"answer to " + requests[name] for name in names}
+    assert three.log("east").read_text().count("asked") == 2
+
+
+@pytest.mark.parametrize("size", [1_048_577, 1_200_000])
+def test_a_reply_that_is_too_large_is_dropped(three, size):
+    with three.transport("north", "large") as transport:
+        requests = {"north": b"c", "large": str(size).encode()}
+        assert dict(transport.exchange(requests, timeout=60)) == {"north": b"answer to c"}
+
+
+def test_a_reply_of_the_largest_size_arrives(three):
+    with three.transport("large") as transport:
+        replies = dict(transport.exchange({"large": b"1048576"}, timeout=60))
+    assert replies == {"large": bytes(1_048_576)}
+
+
+@pytest.mark.long
+def test_a_source_that_is_not_there_is_silent(three):
+    with three.transport("north", "nobody") as transport:
+        replies = dict(transport.exchange({"north": b"d", "nobody": b"d"}, timeout=4))
+    assert replies == {"north": b"answer to d"}
+
+
+@pytest.mark.long
+def test_a_node_outlives_an_answer_that_fails_and_says_nothing_of_records(three):
+    three.node("frail", "broken")
+    with three.transport("frail") as transport:
+        three.said("frail", "Connected")
+        assert dict(transport.exchange({"frail": b"break"}, timeout=3)) == {}
+        assert dict(transport.exchange({"frail": b"go"}, timeout=60)) == {
+            "frail": b"answer to go"
+        }
+    log = three.log("frail").read_text()
+    assert "A request was not answered (ValueError)." in log and "somebody" not in log
+
+
+@pytest.mark.long
+def test_a_round_goes_on_in_another_run_if_somebody_stops_its_own(three):
+    """Flower lets anyone who reaches the SuperLink stop runs."""
+    three.node("patient", "slow")
+    with three.transport("patient") as transport, ThreadPoolExecutor() as threads:
+        replies = threads.submit(
+            lambda: dict(transport.exchange({"patient": b"e"}, timeout=90))
+        )
+        three.said("patient", "asked")
+        stop_all_runs(three)
+        assert replies.result() == {"patient": b"answer to e"}
+
+
+def stop_all_runs(three):
+    """Do as a stranger could, who has no secret."""
+    ca, control = three.link.files.authority, flower().control
+    client = flower().ControlClient
+    with closing(Connection(client, three.link.address, ca, most=10**7)) as connection:
+        for run in connection.call("ListRuns", control.ListRunsRequest()).run_dict:
+            with suppress(refused()):  # it is over
+                connection.call("StopRun", control.StopRunRequest(run_id=run))
+
+
+def test_telemetry_updates_and_installation_are_off_and_nobodys_home_is_touched(three):
+    variables = environ(three.link.pid)
+    assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert variables["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert variables["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert Path(variables["FLWR_HOME"]).is_relative_to(three.folder)
+    assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"  # and here, where a transport ran
+    assert list(three.user.iterdir()) == []
+
+
+def test_a_node_cannot_register_its_own_key(three):
+    key = read_node_key(three.key("stranger"))
+    address, ca = three.link.address, three.link.files.authority
+    signature = flower().NodeSignature(key, key.public_key())
+    request = flower().fleet.RegisterNodeFleetRequest(public_key=public_form(key.public_key()))
+    with (
+        closing(
+            Connection(flower().FleetClient, address, ca, [signature], most=10**6)
+        ) as connection,
+        pytest.raises(refused()),
+    ):
+        connection.call("RegisterNode", request)
+
+
+def test_nobody_takes_a_run_without_the_secret(three):
+    """Otherwise whoever reaches the SuperLink could ask in the calibrator's place."""
+    request = flower().runtime.AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
+    address, ca = three.link.address, three.link.files.authority
+    with (
+        closing(Connection(flower().RuntimeClient, address, ca, most=10**6)) as connection,
+        pytest.raises(refused()) as caught,
+    ):
+        connection.call("AcquireTask", request)
+    assert status(caught.value) == 401
+
+
+def test_no_app_is_ever_fetched(three):
+    """What a run would execute stays where it is: nodes ask for messages only."""
+    with three.transport("north") as transport:
+        assert dict(transport.exchange({"north": b"c"}, timeout=60))
+    said = three.link.log.read_text()
+    assert "[Fleet.PushMessages]" in said
+    assert "[Fleet.GetRun]" not in said and "[Fleet.GetFab]" not in said
+
+
+@pytest.mark.long
+def test_whoever_does_not_know_the_secret_is_told_so(three, tmp_path):
+    wrong = tmp_path / "secret"
+    wrong.write_bytes(b"guessed")
+    key = three.key("north").with_suffix(".key.pub")
+    files = three.link.files
+    with (
+        FlowerTransport(
+            three.link.address,
+            ca=files.authority,
+            secret=wrong,
+            nodes={"north": key},
+            home=tmp_path,
+        ) as transport,
+        pytest.raises(
+            TransportError, match="refuses this calibrator: its secret may be another"
+        ),
+    ):
+        list(transport.exchange({"north": b"f"}, timeout=2))
+
+
+def test_another_authority_is_not_believed(three, tmp_path):
+    other = server_files(tmp_path).authority
+    key = three.key("north").with_suffix(".key.pub")
+    transport = FlowerTransport(
+        three.link.address,
+        ca=other,
+        secret=three.link.secret,
+        nodes={"north": key},
+        home=tmp_path,
+    )
+    with pytest.raises(
+        TransportError, match="is not one that .* vouches for: .* Nothing was sent"
+    ):
+        transport.__enter__()
+
+
+@pytest.mark.long
+def test_a_node_that_is_told_to_stop_signs_off(three):
+    node = three.node("brief")
+    with three.transport("brief"):
+        three.said("brief", "Connected")
+    node.send_signal(signal.SIGTERM)
+    assert node.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("requests", "timeout", "problem"),
+    [
+        ({"nowhere": b"a"}, 1.0, "Expected a source with a node, got 'nowhere'"),
+        ({"north": bytes(4097)}, 1.0, "at most 4096 bytes, got 4097 bytes for 'north'"),
+        ({"north": b"a"}, 0.0, "Expected a finite timeout > 0"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused(three, requests, timeout, problem):
+    with three.transport("north") as transport, pytest.raises(ValueError, match=problem):
+        list(transport.exchange(requests, timeout=timeout))
+
+
+def test_a_transport_is_opened_first(three):
+    with pytest.raises(RuntimeError, match="with block"):
+        list(three.transport("north").exchange({"north": b"a"}, timeout=1))

@@ -1,0 +1,200 @@
+"""Whoever is at the other end can fill no memory and lead no request astray."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.federation.flower.hostile import Hostile, hostile_class, served
+from veracal.errors import DataError, TransportError
+from veracal.federation.flower.borrowed import flower
+from veracal.federation.flower.certificates import server_files
+from veracal.federation.flower.wire import (
+    Connection,
+    Parcel,
+    ParcelError,
+    checked_address,
+    distrust,
+    metadata,
+    packed,
+    refused,
+    status,
+    unreachable,
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return server_files(tmp_path)
+
+
+@pytest.fixture
+def hostile(files) -> Iterator[tuple[str, type[Hostile]]]:
+    handler = hostile_class()
+    for address in served(files, handler):
+        yield address, handler
+
+
+def ask(address: str, ca: Path):
+    """Make a call of a node's."""
+    request = flower().fleet.ActivateNodeRequest(public_key=b"k", heartbeat_interval=30)
+    with closing(Connection(flower().FleetClient, address, ca, most=70_000)) as connection:
+        return connection.call("ActivateNode", request)
+
+
+def test_a_proper_response_is_read(hostile, files):
+    address, handler = hostile
+    handler.mode = "proper"
+    assert ask(address, files.authority).node_id == 7
+
+
+def test_nobody_is_led_astray(hostile, files):
+    address, handler = hostile
+    handler.mode, handler.elsewhere = "astray", f"https://{address}/inner"
+    with pytest.raises(refused()) as caught:
+        ask(address, files.authority)
+    assert status(caught.value) == 307
+    assert handler.visits == ["activate-node"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        ("bomb", "was packed"),
+        ("flood", "more than 70000 bytes"),
+        ("noise", "cannot be read"),
+    ],
+)
+def test_no_response_grows_beyond_its_limit(hostile, files, mode, problem):
+    address, handler = hostile
+    handler.mode = mode
+    with pytest.raises(ParcelError, match=problem):
+        ask(address, files.authority)
+    assert sum(handler.flooded) < 20_000_000  # what was on its way, and no more
+
+
+def test_another_certificate_is_explained(hostile, files, tmp_path):
+    address, handler = hostile
+    handler.mode = "proper"
+    other = tmp_path / "other"
+    other.mkdir()
+    ca = server_files(other).authority
+    with pytest.raises(unreachable()) as caught:
+        ask(address, ca)
+    explained = distrust(caught.value, address, ca)
+    assert isinstance(explained, TransportError)
+    assert f"The certificate of {address} is not one that {ca} vouches for" in str(explained)
+    assert handler.visits == []
+
+
+def test_a_certificate_for_another_host_is_explained(tmp_path):
+    files = server_files(tmp_path, ["elsewhere.example"])
+    for address in served(files, hostile_class()):
+        with pytest.raises(unreachable()) as caught:
+            ask(address, files.authority)
+    assert "IP address mismatch" in str(distrust(caught.value, address, files.authority))
+
+
+def test_what_is_merely_out_of_reach_is_no_question_of_trust(files):
+    with pytest.raises(unreachable()) as caught:
+        ask("127.0.0.1:1", files.authority)
+    assert distrust(caught.value, "127.0.0.1:1", files.authority) is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_an_authority_that_is_none_is_named(tmp_path, content):
+    ca = tmp_path / "ca.crt"
+    if content is not None:
+        ca.write_bytes(content)
+    with pytest.raises(DataError, match="a certificate"):
+        Connection(flower().FleetClient, "127.0.0.1:1", ca, most=1)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":80", "host:0", "host:70000", "https://host:80", "a:b"]
+)
+def test_an_address_is_a_host_and_a_port(address):
+    with pytest.raises(ValueError, match="Expected an address like host:port"):
+        checked_address(address)
+
+
+# ---------------------------------------------------------------- messages
+
+
+def message(body: bytes):
+    outside = metadata(1, sender=1, receiver=2, lasts=60.0)
+    return packed(body, outside)
+
+
+def found(content: bytes, *, there: bool = True, complete: bool = True):
+    response = flower().message.PullObjectResponse
+    return response(object_found=there, object_available=complete, object_content=content)
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\xff", bytes(range(256)) * 4_096])
+def test_bytes_come_out_as_they_went_in(body):
+    proto, tree, pieces = message(body)
+    assert Parcel(proto, tree).fetch(lambda name: found(pieces[name])) == body
+
+
+def test_a_message_is_waited_for_until_it_is_complete():
+    proto, tree, pieces = message(b"body")
+    parcel, asked = Parcel(proto, tree), []
+
+    def pull(name):
+        asked.append(name)
+        return found(pieces[name], complete=len(asked) != 2)
+
+    assert parcel.fetch(pull) is None
+    assert parcel.fetch(pull) == b"body"
+    assert len(asked) == 4  # no piece is fetched twice
+
+
+def test_a_piece_that_is_gone_is_noticed():
+    proto, tree, _ = message(b"body")
+    with pytest.raises(ParcelError, match="gone"):
+        Parcel(proto, tree).fetch(lambda _: found(b"", there=False))
+
+
+def test_only_messages_like_ours_are_fetched():
+    proto, tree, _ = message(b"body")
+    tree.children.append(tree.children[0])
+    with pytest.raises(ParcelError, match="other pieces"):
+        Parcel(proto, tree)
+
+
+def test_errors_of_flowers_are_no_messages_of_ours():
+    proto, tree, _ = message(b"body")
+    proto.error.code = 1
+    with pytest.raises(ParcelError, match="other pieces"):
+        Parcel(proto, tree)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda piece: b"",
+        lambda piece: b"\xff" * 50,
+        lambda piece: piece[:-1],
+        lambda piece: piece.replace(b"ConfigRecord", b"MetricRecord"),
+        lambda piece: piece.replace(b"RecordDict", b"Message"),
+        lambda piece: piece.replace(b"body", b"busy"),
+        lambda piece: b"Message  0\0",
+    ],
+)
+def test_whatever_a_message_holds_it_is_read_or_dropped(spoil):
+    proto, tree, pieces = message(b"the bytes")
+    with pytest.raises(ParcelError):
+        Parcel(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
+
+
+def test_a_text_is_not_taken_for_bytes():
+    library = flower()
+    outside = metadata(1, sender=1, receiver=2, lasts=60.0)
+    records = library.RecordDict({"veracal": library.ConfigRecord({"body": "text"})})
+    made = library.make_message(metadata=outside, content=records)
+    pieces = {name: piece.deflate() for name, piece in library.all_objects(made).items()}
+    proto = library.message_to_proto(library.without_content(made))
+    with pytest.raises(ParcelError, match="no bytes"):
+        Parcel(proto, library.object_tree(made)).fetch(lambda name: found(pieces[name]))

@@ -1,0 +1,29 @@
+"""Keys and terms to try things with."""
+
+from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.questions import KINDS
+from veracal.federation.protocol.terms import Terms
+from veracal.privacy import Unit
+
+SOURCE, CALIBRATOR, STRANGER = (PrivateKey.new() for _ in range(3))
+
+
+def terms(**changed: object) -> Terms:
+    """Terms of a source that answers everything."""
+    told: dict = {
+        "source": "a" * 32,
+        "name": "North",
+        "key": SOURCE.public,
+        "calibrator": CALIBRATOR.public,
+        "model": "b" * 64,
+        "data": "c" * 32,
+        "classes": 3,
+        "reads": "logits",
+        "relation": "add-remove",
+        "unit": Unit(),
+        "micro_epsilon": 1_000_000,
+        "delta": 1e-5,
+        "most_each": 500_000,
+        "kinds": tuple(KINDS),
+    }
+    return Terms(**{**told, **changed})

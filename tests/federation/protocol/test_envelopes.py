@@ -1,0 +1,135 @@
+"""Nothing is read before its signature holds, and only one spelling is accepted."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.federation.protocol.made import CALIBRATOR, STRANGER
+from veracal.federation.protocol import envelopes
+from veracal.federation.protocol.envelopes import (
+    ANSWER,
+    REQUEST,
+    EnvelopeError,
+    parsed,
+    seal,
+    unseal,
+)
+
+BODY = {"kind": "gap", "numbers": [1, 2.5, None], "text": "é"}
+
+
+def signed(content: bytes, purpose: str = REQUEST) -> bytes:
+    """An envelope around any bytes, signed by the calibrator: a hostile one."""
+    signature = CALIBRATOR.sign(purpose.encode() + b"\n" + content).encode()
+    return b"\n".join((purpose.encode(), signature, content))
+
+
+def opened(raw: bytes, most: int = 4_096) -> dict:
+    return unseal(REQUEST, raw, CALIBRATOR.public, most=most)
+
+
+def test_a_body_comes_back_as_it_was():
+    assert opened(seal(REQUEST, BODY, CALIBRATOR)) == BODY
+
+
+def test_what_somebody_else_signed_is_refused():
+    with pytest.raises(EnvelopeError, match="signature does not hold"):
+        opened(seal(REQUEST, BODY, STRANGER))
+
+
+def test_what_was_signed_for_another_purpose_is_refused():
+    with pytest.raises(EnvelopeError, match="does not begin"):
+        opened(seal(ANSWER, BODY, CALIBRATOR))
+    renamed = seal(ANSWER, BODY, CALIBRATOR).replace(ANSWER.encode(), REQUEST.encode())
+    with pytest.raises(EnvelopeError, match="signature does not hold"):
+        opened(renamed)
+
+
+def test_every_changed_bit_is_refused():
+    raw = seal(REQUEST, {"n": 1}, CALIBRATOR)
+    for place in range(len(raw)):
+        for bit in range(8):
+            changed = bytearray(raw)
+            changed[place] ^= 1 << bit
+            with pytest.raises(EnvelopeError):
+                opened(bytes(changed))
+
+
+def test_what_is_too_long_is_refused_though_it_is_signed():
+    raw = seal(REQUEST, {"text": "x" * 5_000}, CALIBRATOR)
+
+    with pytest.raises(EnvelopeError, match="longer than 4096 bytes"):
+        opened(raw)
+    assert opened(raw, most=6_000) == {"text": "x" * 5_000}
+
+
+def test_nothing_is_parsed_before_the_signature_holds(monkeypatch):
+    monkeypatch.setattr(envelopes, "parsed", lambda _: pytest.fail("parsed"))
+    with pytest.raises(EnvelopeError, match="signature does not hold"):
+        opened(seal(REQUEST, BODY, STRANGER))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": 1}',
+        b'{"a":1.0e0}',
+        b'{"a":1}\n',
+        b' {"a":1}',
+        b'{"b":1,"a":1}',
+        b'{"a":1,"a":1}',
+        b'{"a":1,"a":2}',
+        b'{"a":NaN}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b'{"a":01}',
+        b'{"a":"\xc3\xa9"}',
+        b'{"a":"\\u0061"}',
+        b'{"a":' + b"[" * 500 + b"]" * 500 + b"}",
+        b'{"a":' * 400 + b"1" + b"}" * 400,
+        b"[" * 1_000,
+        b"[1]",
+        b"1",
+        b"null",
+        b"",
+        b"{",
+        b'{"a":' + b"9" * 3_000 + b"e9}",
+        b"\xff\xfe",
+        b'\xef\xbb\xbf{"a":1}',
+    ],
+)
+def test_a_hostile_signer_gets_no_other_spelling_through(content):
+    with pytest.raises(EnvelopeError):
+        opened(signed(content))
+
+
+def test_huge_integers_are_read_as_they_are_for_a_schema_to_refuse():
+    assert opened(signed(b'{"a":1' + b"0" * 400 + b"}")) == {"a": 10**400}
+
+
+def test_an_integer_with_more_digits_than_can_be_read_is_refused():
+    with pytest.raises(EnvelopeError, match="no JSON object"):
+        opened(signed(b'{"a":' + b"1" * 6_000 + b"}"), most=10_000)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused_and_nothing_else_happens(raw):
+    with pytest.raises(EnvelopeError):
+        opened(raw)
+
+
+@given(st.binary(max_size=200))
+def test_any_signed_bytes_are_refused_or_mean_what_they_spell(content):
+    try:
+        body = opened(signed(content))
+    except EnvelopeError:
+        return
+    assert json.dumps(body, sort_keys=True, separators=(",", ":")).encode() == content
+
+
+def test_only_objects_are_bodies():
+    assert parsed(b'{"a":[{"b":[1]}]}') == {"a": [{"b": [1]}]}
+    with pytest.raises(EnvelopeError, match="nested too deep"):
+        parsed(b'{"a":[{"b":[[1]]}]}')

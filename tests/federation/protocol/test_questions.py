@@ -1,0 +1,187 @@
+"""What is asked from afar is what would be asked here, made of the source's own terms."""
+
+import numpy as np
+import pytest
+
+from tests.federation.protocol.made import terms
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import (
+    Binned,
+    Doubt,
+    Identity,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+)
+from veracal.calibration.queries import (
+    AbsoluteGaps,
+    BinnedGap,
+    BrierGain,
+    CorrectTotal,
+    CorrectWrong,
+    Gap,
+    LossAt,
+    ParameterGrid,
+    PlattCurvature,
+    PlattEquations,
+)
+from veracal.calibration.queries.equations import platt_counts
+from veracal.calibration.queries.mapped import OfMapped, of_mapped
+from veracal.data import Scores
+from veracal.federation.protocol.envelopes import EnvelopeError
+from veracal.federation.protocol.maps import OffGridError
+from veracal.federation.protocol.questions import KINDS, built, encoded
+
+PLATT = Platt(np.array([1.0, 0.5, -2.0]), np.array([0.0, 0.25, -1.0]), "logits")
+BINNED = Binned(Bins(15), np.arange(15) / 16)
+QUESTIONS = {
+    "counts": CorrectWrong(Bins(1)),
+    "gap": Gap(0.5, 3),
+    "loss": LossAt(0.5),
+    "bin-gaps": BinnedGap(Bins(15), 0.25),
+    "bins": CorrectWrong(Bins(15)),
+    "bins-paper": CorrectTotal(Bins(15)),
+    "map-gain": BrierGain(Doubt(0.25, 0.5)),
+    "map-bin-gaps": OfMapped(BinnedGap(Bins(15)), Temperature(0.5)),
+    "map-counts": OfMapped(CorrectWrong(Bins(1)), BINNED),
+    "platt-counts": platt_counts(3, "logits"),
+    "platt-curvature": PlattCurvature(0.5, 3),
+    "platt-equations": PlattEquations(PLATT, 0.5, 1.25, 3),
+}
+
+
+def scores():
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(200, 3))
+    return Scores.from_logits(logits, rng.integers(3, size=200))
+
+
+def test_every_kind_is_tried():
+    assert QUESTIONS.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_question_is_the_same_on_the_other_side(name):
+    query, records = QUESTIONS[name], scores()
+    kind, argument = encoded(query, terms())
+    there = built(kind, argument, terms())
+
+    assert kind == name
+    assert np.array_equal(there.evaluate(records), query.evaluate(records))
+    assert (there.name, there.grid, there.settings) == (query.name, query.grid, query.settings)
+    for relation in ("add-remove", "replace-one"):
+        assert there.sensitivity(relation) == query.sensitivity(relation)
+        assert there.sensitivity_l2(relation) == query.sensitivity_l2(relation)
+
+
+@pytest.mark.parametrize("map_", [Temperature(0.5), Doubt(0.25, 0.5), BINNED, PLATT], ids=repr)
+def test_every_map_that_can_be_told_is_the_same_on_the_other_side(map_):
+    kind, argument = encoded(BrierGain(map_), terms())
+
+    assert built(kind, argument, terms()).map == map_
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_not_enrolled_is_refused_on_both_sides(name):
+    others = tuple(kind for kind in KINDS if kind != name)
+    _, argument = encoded(QUESTIONS[name], terms())
+
+    with pytest.raises(ValueError, match="Expected a question that 'North' answers"):
+        encoded(QUESTIONS[name], terms(kinds=others))
+    with pytest.raises(EnvelopeError, match="not enrolled"):
+        built(name, argument, terms(kinds=others))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Gap(0.5, 4),
+        Gap(0.5),
+        Gap(0.5, 3, bits=10),
+        LossAt(0.5, clamp=5.0),
+        LossAt(0.5, centered=False),
+        BinnedGap(Bins(10)),
+        PlattCurvature(0.5, 4),
+        PlattEquations(PLATT, 0.5, 1.0, 3, ParameterGrid(10)),
+    ],
+    ids=repr,
+)
+def test_other_bounds_than_the_declared_ones_cannot_be_asked_for(query):
+    with pytest.raises(ValueError, match="with the bounds that 'North' has declared"):
+        encoded(query, terms())
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Gap(0.1, 3),
+        Gap(2.5, 3),
+        Gap(1 / 3, 3),
+        BrierGain(Temperature(1 / 3)),
+        BrierGain(Doubt(0.5, 1 / 3)),
+        BrierGain(TwoTemperatures(1.0, 0.5)),
+    ],
+    ids=repr,
+)
+def test_what_is_off_the_grid_is_refused_before_anything_is_sent(query):
+    with pytest.raises(OffGridError, match="Expected"):
+        encoded(query, terms())
+
+
+@pytest.mark.parametrize(
+    "query", [AbsoluteGaps(Bins(15)), of_mapped(AbsoluteGaps(Bins(15)), Identity())]
+)
+def test_what_has_no_kind_cannot_be_asked_from_afar(query):
+    with pytest.raises(ValueError, match="Expected a question that can be asked from afar"):
+        encoded(query, terms())
+
+
+BAD = {
+    "counts": [{"inverse": 1}, {"bins": 3}],
+    "gap": [
+        {},
+        {"inverse": 0},
+        {"inverse": 1},
+        {"inverse": 2**17 + 1},
+        {"inverse": -32_768},
+        {"inverse": 0.5},
+        {"inverse": True},
+        {"inverse": "1"},
+        {"inverse": 10**400},
+        {"inverse": 32_768, "classes": 2},
+    ],
+    "map-gain": [
+        {},
+        {"map": {}},
+        {"map": {"inverse": 1}},
+        {"map": {"doubt": 65_536, "inverse": 32_768}},
+        {"map": {"doubt": -1, "inverse": 32_768}},
+        {"map": {"accuracies": [0] * 14}},
+        {"map": {"accuracies": [2**20 + 1] * 15}},
+        {"map": {"form": "vector", "reads": False, "units": [0] * 5}},
+        {"map": {"form": "vector", "reads": False, "units": [10**9] * 6}},
+        {"map": {"form": "cubic", "reads": False, "units": [0] * 6}},
+        {"map": {"form": "vector", "reads": None, "units": [0] * 6}},
+        {"map": {"form": "vector", "reads": False, "units": [0.5] * 6}},
+        {"map": {"kind": "platt"}},
+    ],
+    "platt-counts": [{}, {"reads": 1}],
+    "platt-equations": [
+        {},
+        {"center": 0, "map": {"inverse": 32_768}, "spread": 4_096, "step": 0},
+        {"center": 0, "map": {}, "spread": 0, "step": 0},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"), [(kind, bad) for kind, every in BAD.items() for bad in every]
+)
+def test_an_argument_that_is_not_within_the_terms_is_refused(kind, argument):
+    with pytest.raises(EnvelopeError):
+        built(kind, argument, terms())
+
+
+def test_a_kind_that_there_is_not_is_refused_even_if_terms_name_it():
+    with pytest.raises(EnvelopeError, match="not enrolled"):
+        built("everything", {}, terms(kinds=("everything",)))

@@ -1,0 +1,121 @@
+"""A request is one question to one source, and nothing more."""
+
+import pytest
+
+from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
+from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError, seal
+from veracal.federation.protocol.heads import Head
+from veracal.federation.protocol.requests import Request
+
+HEAD = Head.signed("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
+
+
+def request(**changed):
+    told = terms()
+    given = {
+        "source": told.source,
+        "data": told.data,
+        "model": told.model,
+        "kind": "gap",
+        "argument": {"inverse": 32_768},
+        "micro_epsilon": 100_000,
+        "round": 2,
+        "head": HEAD,
+    }
+    return Request(**{**given, **changed})
+
+
+def body(**changed):
+    """What a request carries, changed by somebody who can sign."""
+    one = request()
+    whole = {**one.question, "head": HEAD.to_json(), "id": one.id, "round": 2}
+    return {**whole, **changed}
+
+
+def test_a_request_comes_back_as_it_was_signed():
+    for one in (
+        request(),
+        request(head=None, round=0),
+        request(micro_epsilon=None, noise_multiplier=12.5),
+    ):
+        assert Request.unsealed(one.sealed(CALIBRATOR), CALIBRATOR.public) == one
+
+
+def test_a_request_of_a_stranger_is_refused():
+    with pytest.raises(EnvelopeError, match="signature"):
+        Request.unsealed(request().sealed(STRANGER), CALIBRATOR.public)
+
+
+def test_the_id_is_that_of_the_question_whatever_the_round():
+    assert request().id == request(round=9, head=None).id
+    others = [
+        request(source="d" * 32),
+        request(data="d" * 32),
+        request(model="d" * 64),
+        request(kind="loss"),
+        request(argument={"inverse": 32_769}),
+        request(micro_epsilon=100_001),
+        request(micro_epsilon=None, noise_multiplier=1.0),
+    ]
+    assert len({request().id, *(one.id for one in others)}) == 8
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "0" * 64},
+        {"kind": "loss"},  # under the id of another question
+        {"argument": []},
+        {"argument": None},
+        {"micro_epsilon": 0},
+        {"micro_epsilon": -1},
+        {"micro_epsilon": 1.0},
+        {"micro_epsilon": True},
+        {"micro_epsilon": 10**400},
+        {"micro_epsilon": "100000"},
+        {"micro_epsilon": None},
+        {"noise_multiplier": 1.0},
+        {"noise_multiplier": 1},
+        {"round": -1},
+        {"round": 10**7},
+        {"round": None},
+        {"source": "A" * 32},
+        {"data": 5},
+        {"model": "b" * 63},
+        {"head": []},
+        {"head": {}},
+        {"head": {**HEAD.to_json(), "index": 0}},
+        {"head": {**HEAD.to_json(), "more": 0}},
+        {"clip": 1.0},
+        {"seed": 1},
+        {"bins": 3},
+        {"code": "x"},
+    ],
+    ids=lambda changed: repr(changed)[:40],  # keys are new in each process
+)
+def test_what_is_not_in_the_closed_schema_is_refused(changed):
+    raw = seal(REQUEST, body(**changed), CALIBRATOR)
+
+    with pytest.raises(EnvelopeError):
+        Request.unsealed(raw, CALIBRATOR.public)
+
+
+def test_every_field_is_needed():
+    for name in body():
+        less = {k: v for k, v in body().items() if k != name}
+        with pytest.raises(EnvelopeError):
+            Request.unsealed(seal(REQUEST, less, CALIBRATOR), CALIBRATOR.public)
+
+
+def test_a_request_that_no_source_would_read_is_not_made():
+    long = request(argument={"map": {"units": list(range(2_000))}})
+
+    with pytest.raises(ValueError, match="at most 4096 bytes"):
+        long.sealed(CALIBRATOR)
+
+
+def test_a_head_holds_for_its_source_and_its_key_alone():
+    assert HEAD.holds(SOURCE.public)
+    assert not HEAD.holds(CALIBRATOR.public)
+    assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)
+    assert not Head("a" * 32, 8, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)

@@ -1,0 +1,106 @@
+"""Terms come back as they were signed, and nothing else is terms."""
+
+import datetime
+
+import pytest
+
+from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
+from veracal.calibration.private.golden_grid import TemperatureGrid
+from veracal.errors import DataError
+from veracal.federation.protocol.envelopes import TERMS, EnvelopeError, seal
+from veracal.federation.protocol.terms import Terms
+from veracal.privacy import Budget, Unit
+
+
+def test_terms_come_back_as_they_were_signed():
+    made = terms(
+        unit=Unit("patient", 3),
+        temperatures=TemperatureGrid(0.25, 8.0, 12),
+        expires="2030-01-31",
+        relation="replace-one",
+    )
+
+    assert Terms.unsealed(made.sealed(SOURCE)) == made
+    assert made.budget == Budget(1.0, 1e-5, "replace-one", Unit("patient", 3))
+
+
+def test_terms_that_another_key_signed_are_refused():
+    with pytest.raises(DataError, match="signature does not hold"):
+        Terms.unsealed(terms().sealed(STRANGER))
+
+
+@pytest.mark.parametrize("raw", [b"", b"veracal terms 1\n", b"\0" * 70_000])
+def test_what_is_no_terms_is_refused(raw):
+    with pytest.raises(DataError, match="terms as `veracal source enroll` writes them"):
+        Terms.unsealed(raw)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"classes": 1},
+        {"classes": 2.0},
+        {"classes": True},
+        {"reads": "numbers"},
+        {"relation": "swap"},
+        {"unit": {"name": "patient"}},
+        {"unit": {"name": "", "at_most": 1}},
+        {"unit": [1]},
+        {"micro_epsilon": 0},
+        {"micro_epsilon": 10**12},
+        {"most_each": 2_000_000},
+        {"delta": 0},
+        {"delta": 0.5},
+        {"kinds": []},
+        {"temperatures": [6.0, 0.5, 16]},
+        {"temperatures": [0.5, 6.0]},
+        {"temperatures": [0.5, "6", 16]},
+        {"bins": 0},
+        {"bins": 10**6},
+        {"clamp": 1e9},
+        {"parameters": [12, 16]},
+        {"parameters": [99, 16, 16]},
+        {"least_records": 0},
+        {"least_records": 2_000_000},
+        {"deadline": 0.0},
+        {"expires": "tomorrow!!"},
+        {"name": "two\nlines"},
+        {"name": "x" * 101},
+        {"source": "A" * 32},
+        {"key": "0" * 63},
+        {"more": 1},
+    ],
+    ids=repr,
+)
+def test_terms_out_of_bounds_are_refused(changed):
+    body = {**terms().to_json(), **changed}
+
+    with pytest.raises((EnvelopeError, ValueError)):
+        Terms.from_json(body)
+    with pytest.raises(DataError):
+        Terms.unsealed(seal(TERMS, body, SOURCE))
+
+
+def test_every_field_is_needed():
+    for name in terms().to_json():
+        body = {k: v for k, v in terms().to_json().items() if k != name}
+        with pytest.raises(EnvelopeError, match=name):
+            Terms.from_json(body)
+
+
+def test_a_key_is_good_through_its_last_day():
+    made = terms(expires="2027-12-31")
+
+    assert not made.is_expired(datetime.date(2027, 12, 31))
+    assert made.is_expired(datetime.date(2028, 1, 1))
+    assert not terms().is_expired(datetime.date(9999, 1, 1))
+
+
+def test_an_answer_may_not_cost_more_than_all():
+    with pytest.raises(ValueError, match="at most the whole budget, got 2 of 1"):
+        terms(most_each=2_000_000)
+
+
+def test_terms_name_both_keys():
+    assert terms().key == SOURCE.public
+    assert terms().calibrator == CALIBRATOR.public

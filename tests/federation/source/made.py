@@ -1,0 +1,104 @@
+"""Small sources to try things with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from veracal.data import Scores
+from veracal.federation.protocol.heads import Head
+from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.questions import KINDS
+from veracal.federation.protocol.replies import Answer, unsealed_reply
+from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.source.enrolling import Declaration, enroll
+from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.folder import create_source, read_source
+from veracal.federation.source.serving import Desk, open_source
+from veracal.privacy import Budget
+from veracal.privacy.ledger.book import Ledger
+
+CALIBRATOR, STRANGER = PrivateKey.new(), PrivateKey.new()
+MODEL = "b" * 64
+LAPLACE = tuple(kind for kind in KINDS if not KINDS[kind].gaussian)
+
+
+def scores(n: int = 60, k: int = 3, seed: int = 0, **more: Any) -> Scores:
+    """Logits of a few records."""
+    rng = np.random.default_rng(seed)
+    return Scores.from_logits(rng.normal(0, 2, (n, k)), rng.integers(0, k, n), **more)
+
+
+def declaration(**changed: Any) -> Declaration:
+    """A declaration that allows every question with Laplace noise."""
+    told = {"calibrator": CALIBRATOR.public, "model": MODEL, "epsilon": 1.0, "kinds": LAPLACE}
+    return Declaration(**{**told, "most_each": 0.5, **changed})
+
+
+@dataclass(frozen=True)
+class Made:
+    """An enrolled source, and its calibrator."""
+
+    path: Path
+    terms: Terms
+    desk: Desk
+
+    @property
+    def folder(self) -> Path:
+        """Of the enrolment."""
+        return self.path / "enrolled" / self.terms.source
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent."""
+        return Ledger(self.folder / "spent.ledger")
+
+    @property
+    def why(self) -> str:
+        """The last reason of a refusal."""
+        found = read_enrolment(read_source(self.path), self.terms.source)
+        return found.refusals.lines()[-1][1]
+
+    def reopened(self) -> "Made":
+        """The same after a restart."""
+        return Made(self.path, self.terms, open_source(self.path, self.terms.source))
+
+    def request(self, kind: str = "counts", **changed: Any) -> Request:
+        """A question to this source."""
+        told = {
+            "source": self.terms.source,
+            "data": self.terms.data,
+            "model": self.terms.model,
+            "kind": kind,
+            "argument": {},
+            "micro_epsilon": 100_000,
+        }
+        return Request(**{**told, **changed})
+
+    def raw(self, kind: str = "counts", key: PrivateKey = CALIBRATOR, **changed: Any) -> bytes:
+        """A signed question."""
+        return self.request(kind, **changed).sealed(key)
+
+    def ask(self, kind: str = "counts", **changed: Any) -> Answer:
+        """Ask, and read an answer that must be one."""
+        found = unsealed_reply(self.desk.reply(self.raw(kind, **changed)), self.terms.key)
+        assert isinstance(found, Answer), self.why
+        return found
+
+    def head(self) -> Head:
+        """The last head that was signed."""
+        return self.ask().head
+
+
+def made(
+    path: Path, records: Scores | None = None, *, budget: Budget | None = None, **changed: Any
+) -> Made:
+    """A source with one enrolment; see declaration() for what can be changed."""
+    data, heads = changed.pop("data", None), changed.pop("heads", None)
+    name = changed.pop("name", "North")
+    create_source(path, name, budget or Budget(3.0), heads=heads)
+    given = scores() if records is None else records
+    terms = enroll(path, given, declaration(**changed), data=data)
+    return Made(path, terms, open_source(path))

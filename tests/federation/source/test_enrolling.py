@@ -1,0 +1,198 @@
+"""Records are checked when they are enrolled; a share is taken once, or nothing is left."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.federation.source.made import CALIBRATOR, declaration, made, scores
+from veracal.data import Scores
+from veracal.errors import BudgetError, DataError
+from veracal.federation.protocol.questions import KINDS, built
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.source import enrolling
+from veracal.federation.source.enrolling import enroll, propose
+from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.folder import create_source, read_source
+from veracal.federation.source.rehearsal import check_deadline, examples
+from veracal.privacy import Budget, Unit
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    create_source(tmp_path / "north", "North", Budget(2.0))
+    return tmp_path / "north"
+
+
+def test_a_source_is_for_its_owners_eyes_only(tmp_path: Path):
+    north = made(tmp_path / "north")
+    old = os.umask(0)
+    try:
+        made(tmp_path / "open")
+    finally:
+        os.umask(old)
+    for root in (north.path, tmp_path / "open"):
+        for path in (root, *root.rglob("*")):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            assert mode & 0o077 == 0, (path, oct(mode))
+
+
+def test_terms_are_signed_and_say_what_was_declared(folder: Path):
+    terms = enroll(folder, scores(), declaration(bins=7, least_records=50, deadline=3.0))
+    raw = (folder / "enrolled" / terms.source / "terms").read_bytes()
+    assert Terms.unsealed(raw) == terms
+    assert (terms.name, terms.calibrator, terms.bins) == ("North", CALIBRATOR.public, 7)
+    assert (terms.classes, terms.reads, terms.deadline) == (3, "logits", 3.0)
+    assert terms.key == read_source(folder).public
+
+
+def test_each_enrolment_takes_its_whole_budget_for_good(folder: Path):
+    source = read_source(folder)
+    for _ in range(2):
+        enroll(folder, scores(), declaration())
+    assert source.shares.remaining().epsilon == 0
+    with pytest.raises(BudgetError):
+        enroll(folder, scores(), declaration(epsilon=0.000001, most_each=0.000001))
+    enrolling.revoke(source, read_enrolment(source, source.enrolled()[0]))
+    assert source.shares.remaining().epsilon == 0
+    assert len(list((folder / "enrolled").iterdir())) == 2
+
+
+def test_shares_with_a_delta_add_up_exactly(tmp_path: Path):
+    folder = tmp_path / "north"
+    create_source(folder, "North", Budget(0.3, 3e-6))
+    for _ in range(3):
+        enroll(folder, scores(), declaration(epsilon=0.1, most_each=0.1, delta=1e-6))
+    with pytest.raises(BudgetError):
+        propose(folder, scores(), declaration(epsilon=0.1, most_each=0.1, delta=1e-6))
+
+
+def test_a_delta_needs_an_institution_that_allows_one(folder: Path):
+    with pytest.raises(ValueError, match="pure cost"):
+        propose(folder, scores(), declaration(delta=1e-6))
+
+
+def test_shares_count_units_with_all_of_their_rows_once(tmp_path: Path):
+    budget = Budget(1.0, unit=Unit("patient", 3))
+    north = made(tmp_path / "n", scores(6, units=[0, 0, 0, 1, 1, 2]), budget=budget)
+    assert read_source(north.path).shares.remaining().epsilon == 0
+    assert north.terms.unit == Unit("patient", 3)
+    assert north.terms.budget == budget
+
+
+PATIENTS = Budget(2.0, unit=Unit("patient", 2))
+
+
+@pytest.mark.parametrize(
+    ("budget", "records", "changed", "why"),
+    [
+        (None, Scores.from_logits(np.zeros((9, 3))), {}, "the right answer of every record"),
+        (None, scores(9), {"least_records": 10}, "from 10 to 1,000,000, as declared, found 9"),
+        (None, scores(9), {"most_records": 8}, "from 1 to 8, as declared, found 9"),
+        (None, scores(9, units=range(9)), {}, "protects single records"),
+        (PATIENTS, scores(9), {}, "which patient each row belongs to"),
+        (PATIENTS, scores(9, units=[0] * 9), {}, "at most 2 rows of patient"),
+        (None, scores(0), {}, "from 1 to"),
+    ],
+)
+def test_records_that_are_not_as_declared_are_refused_and_nothing_is_left(
+    tmp_path: Path, budget: Budget | None, records: Scores, changed: dict, why: str
+):
+    folder = tmp_path / "north"
+    create_source(folder, "North", budget or Budget(2.0))
+    with pytest.raises(DataError, match=why):
+        enroll(folder, records, declaration(**changed))
+    assert not list((folder / "enrolled").iterdir())
+    assert not read_source(folder).shares.entries()
+
+
+def test_values_that_are_no_scores_are_refused_before_they_are_records():
+    with pytest.raises(DataError, match="finite logits"):
+        Scores.from_logits([[np.nan, 0.0]], [0])
+    with pytest.raises(DataError, match="labels"):
+        Scores.from_logits([[1.0, 0.0]], [2])
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"kinds": ()}, "different kinds"),
+        ({"kinds": ("counts", "counts")}, "different kinds"),
+        ({"kinds": ("weights",)}, "different kinds"),
+        ({"kinds": ("platt-equations",)}, "delta above 0"),
+        ({"most_each": 2.0}, "at most the whole budget"),
+        ({"deadline": 0.0}, "deadline > 0"),
+        ({"model": "x"}, "64 hexadecimal"),
+        ({"expires": "tomorrow"}, "Expected a day"),
+        ({"expires": "2020-01-01"}, "still to come"),
+        ({"epsilon": -1.0}, "epsilon > 0"),
+    ],
+)
+def test_a_declaration_that_cannot_be_meant_is_refused(folder: Path, changed: dict, why: str):
+    with pytest.raises(ValueError, match=why):
+        enroll(folder, scores(), declaration(**changed))
+    assert not read_source(folder).shares.entries()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_an_example_that_a_request_can_carry(tmp_path: Path, kind: str):
+    terms = made(tmp_path / "n", scores(20, 27)).terms
+    terms = Terms(**{**vars(terms), "kinds": tuple(KINDS)})
+    found = list(examples(kind, terms))
+    assert found and all(built(kind, argument, terms).entries for argument in found)
+    if kind.startswith("map-"):
+        assert len(found) >= 5
+
+
+def test_a_question_that_fails_is_refused_at_enrolment_and_tells_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("record 17")
+
+    monkeypatch.setattr("veracal.federation.source.rehearsal.evaluated", broken)
+    with pytest.raises(DataError, match="can be asked for how many") as caught:
+        enroll(folder, scores(), declaration())
+    assert "17" not in str(caught.value)
+
+
+def test_a_deadline_that_answers_could_miss_is_refused_with_one_that_will_do(tmp_path: Path):
+    terms = made(tmp_path / "n", deadline=2.0).terms
+    check_deadline(0.5, terms, "x")
+    with pytest.raises(DataError, match="Declare a deadline of 5 seconds"):
+        check_deadline(0.51, terms, "x")
+    with pytest.raises(DataError, match="Declare a deadline of 86400 seconds"):
+        check_deadline(10_000.0, terms, "x")
+
+
+def test_an_enrolment_that_is_interrupted_leaves_nothing_half_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(enrolling, "_take_share", stop)
+        with pytest.raises(KeyboardInterrupt):
+            enroll(folder, scores(), declaration())
+    assert not list((folder / "enrolled").iterdir())
+    assert read_source(folder).shares.remaining().epsilon == 2.0
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_records_are_kept_as_they_are(tmp_path: Path, kind: str):
+    rng = np.random.default_rng(0)
+    classes = ["no", "yes, perhaps"]
+    labels = np.array(classes)[rng.integers(0, 2, 30)]
+    shares = rng.dirichlet((1, 1), 30).astype(np.float64)
+    make = Scores.from_logits if kind == "logits" else Scores.from_probabilities
+    units = [f"p{i // 2}" for i in range(30)]
+    given = make(shares, labels, classes=classes, units=units)
+    north = made(tmp_path / "n", given, budget=Budget(1.0, unit=Unit("patient", 2)))
+    kept = read_enrolment(read_source(north.path), north.terms.source).records()
+    assert kept.kind == kind == north.terms.reads
+    assert np.array_equal(kept.values, given.values) and kept.values.dtype == np.float64
+    assert np.array_equal(kept.known_labels, given.known_labels)
+    assert np.array_equal(kept.units, given.units)

@@ -1,0 +1,79 @@
+"""What the books say is what was sent, and changes of them are noticed."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.federation.source.made import Made, made
+from veracal.federation.protocol.questions import KINDS
+from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.folder import read_source
+from veracal.federation.source.history import History, history, share_problems
+from veracal.federation.source.rehearsal import examples
+from veracal.privacy import Budget
+
+
+def read(north: Made) -> History:
+    source = read_source(north.path)
+    return history(source, read_enrolment(source, north.terms.source))
+
+
+def test_everything_that_left_is_told_in_order(north: Made):
+    answers = [north.ask(), north.ask("bins"), north.ask("loss", argument={"inverse": 40_000})]
+    north.desk.reply(b"rubbish")
+    found = read(north)
+    assert not found.problems
+    assert [one.kind for one in found.asked] == ["counts", "bins", "loss"]
+    assert found.asked[0].values == tuple(map(float, answers[0].units))
+    assert found.asked[2].argument == {"inverse": 40_000}
+    assert [one.epsilon for one in found.asked] == [0.1, 0.1, 0.1]
+    assert found.asked[2].spent.epsilon == pytest.approx(0.3)
+    assert found.asked[2].left == north.ledger.remaining()
+    assert [why for _, why in found.refused] == ["it does not begin as a 'veracal request 1'"]
+
+
+def test_gaussian_answers_are_told_too(tmp_path: Path):
+    budget = Budget(3.0, 1e-4)
+    north = made(tmp_path / "n", kinds=tuple(KINDS), delta=1e-5, budget=budget)
+    argument = next(examples("platt-equations", north.terms))
+    noise = {"micro_epsilon": None, "noise_multiplier": 40.0}
+    answer = north.ask("platt-equations", argument=argument, **noise)
+    (one,) = read(north).asked
+    assert len(one.values) == len(answer.units)
+    assert 0 < one.epsilon < 0.5 and one.noise_std > 0
+    assert one.left.epsilon == pytest.approx(north.ledger.remaining().epsilon)
+
+
+def test_a_failed_answer_is_told_as_one(north: Made, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patched:
+        patched.delattr("veracal.federation.source.serving.evaluated")
+        north.desk.reply(north.raw())
+    (one,) = read(north).asked
+    assert one.kind == "counts" and one.values == () and one.epsilon == 0.1
+
+
+def test_a_changed_answer_is_noticed(north: Made):
+    north.ask()
+    with closing(sqlite3.connect(north.folder / "spent.ledger")) as connection:
+        connection.execute("DROP TRIGGER entries_stay")
+        connection.execute("UPDATE entries SET answer = replace(answer, '0', '1')")
+        connection.commit()
+    assert any("spent.ledger" in problem for problem in read(north).problems)
+
+
+def test_an_enrolment_that_took_no_share_is_noticed(tmp_path: Path):
+    north, south = made(tmp_path / "n"), made(tmp_path / "s")
+    source = read_source(north.path)
+    assert list(share_problems(source)) == []
+    south.folder.rename(north.path / "enrolled" / south.terms.source)
+    (problem,) = share_problems(source)
+    assert "has taken no share" in problem
+
+
+def test_a_copy_of_records_that_was_left_behind_is_noticed(tmp_path: Path):
+    north = made(tmp_path / "n")
+    (north.path / "enrolled" / ".new.abc").mkdir()
+    (problem,) = share_problems(read_source(north.path))
+    assert ".new.abc holds a copy of records" in problem

@@ -1,0 +1,177 @@
+"""A ledger that was set back is noticed, by the file beside it, elsewhere, or by a request."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.federation.source.made import Made, declaration, made, scores
+from veracal.errors import DataError, LedgerError
+from veracal.federation.source.enrolling import enroll, propose, revoke
+from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.folder import create_source, read_source
+from veracal.federation.source.history import problems_of
+from veracal.federation.source.signed_heads import SetBackError
+from veracal.privacy import Budget
+
+INVERSE = {"inverse": 1 << 16}
+
+
+def copied(ledger: Path, to: Path) -> Path:
+    """A copy of a ledger that nobody writes to now."""
+    return Path(shutil.copy(ledger, to))
+
+
+def put_back(copy: Path, ledger: Path) -> None:
+    """Restore a copy, as a backup does."""
+    for ending in ("-wal", "-shm"):
+        Path(f"{ledger}{ending}").unlink(missing_ok=True)
+    shutil.copy(copy, ledger)
+
+
+def test_an_older_ledger_is_refused_until_the_right_one_is_back(north: Made, tmp_path: Path):
+    ledger = north.folder / "spent.ledger"
+    north.ask()
+    old = copied(ledger, tmp_path / "old")
+    north.ask("bins")
+    new = copied(ledger, tmp_path / "new")
+    put_back(old, ledger)
+    for desk in (north.desk, north.reopened().desk):
+        assert desk.reply(north.raw("gap", argument=INVERSE)) == desk.refusal
+        assert "older copy of spent.ledger was put back: it lacks entry 2" in north.why
+        assert desk.reply(north.raw()) == desk.refusal  # what it has answered, neither
+    assert len(north.ledger.entries()) == 1
+    put_back(new, ledger)
+    assert north.ask("gap", argument=INVERSE).head.index == 3
+
+
+def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(north: Made, tmp_path: Path):
+    old = copied(north.folder / "spent.ledger", tmp_path / "old")
+    north.ask()
+    put_back(old, north.folder / "spent.ledger")
+    assert north.reopened().desk.reply(north.raw("bins")) == north.desk.refusal
+
+
+def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere"
+    north = made(tmp_path / "north", heads=elsewhere)
+    north.ask()
+    shutil.copytree(north.path, tmp_path / "backup")
+    north.ask("bins")
+    shutil.rmtree(north.path)
+    shutil.copytree(tmp_path / "backup", north.path)
+    assert north.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert "lacks entry 2" in north.why
+
+
+def test_a_whole_folder_put_back_is_noticed_by_the_head_that_a_request_quotes(tmp_path: Path):
+    north = made(tmp_path / "north")
+    north.ask()
+    shutil.copytree(north.path, tmp_path / "backup")
+    head = north.ask("bins").head
+    shutil.rmtree(north.path)
+    shutil.copytree(tmp_path / "backup", north.path)
+    again = north.reopened()
+    assert again.desk.reply(north.raw("bins-paper", head=head)) == north.desk.refusal
+    assert "lacks entry 2" in north.why
+    # And from now on also without it, after a restart too.
+    assert again.desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert again.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+
+
+@pytest.mark.parametrize("quoting", [True, False])
+def test_a_desk_that_was_open_tells_the_next_one_that_the_folder_was_put_back(
+    tmp_path: Path, quoting: bool
+):
+    north = made(tmp_path / "north")
+    north.ask()
+    shutil.copytree(north.path, tmp_path / "backup")
+    head = north.ask("bins").head
+    shutil.rmtree(north.path)
+    shutil.copytree(tmp_path / "backup", north.path)
+    raw = north.raw("bins-paper", head=head if quoting else None)
+    for _ in range(3):
+        assert north.desk.reply(raw) == north.desk.refusal
+    assert north.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert len((north.folder / "heads").read_text().splitlines()) == 2
+
+
+def test_a_head_that_was_never_signed_is_refused_and_forgotten(north: Made):
+    head = north.ask().head
+    forged = type(head)(head.source, 9, "f" * 64, head.hash, head.signature)
+    assert north.desk.reply(north.raw("bins", head=forged)) == north.desk.refusal
+    assert "has not signed" in north.why
+    assert north.ask("bins").head.index == 2
+
+
+def test_torn_foreign_and_forged_lines_are_passed_over(north: Made):
+    head = north.ask().head
+    path = north.folder / "heads"
+    forged = path.read_text().replace('"index":1', '"index":5')
+    rubbish = (b"\xff\n", b"[]\n", b"5\n", b"{}\n", b"x" * 9_000 + b"\n", b'{"source":1}\n')
+    with path.open("ab") as file:
+        file.write(forged.encode() + b"".join(rubbish) + b'{"hash":"torn')
+    again = north.reopened()
+    assert again.ask("bins").head.index == 2
+    assert again.reopened().ask("bins-paper").head.previous != head.hash
+    assert path.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize("which", ["inside", "elsewhere"])
+def test_without_a_file_of_heads_nothing_is_answered(tmp_path: Path, which: str):
+    elsewhere = tmp_path / "elsewhere"
+    north = made(tmp_path / "north", heads=elsewhere)
+    gone = north.folder / "heads" if which == "inside" else elsewhere
+    kept = gone.read_bytes()
+    gone.unlink()
+    assert north.desk.reply(north.raw()) == north.desk.refusal
+    assert "Mount or restore it" in north.why and not north.ledger.entries()
+    gone.write_bytes(kept)
+    assert north.ask().units
+
+
+def test_a_file_elsewhere_may_serve_several_sources(tmp_path: Path):
+    elsewhere = tmp_path / "heads"
+    one, two = (made(tmp_path / name, heads=elsewhere) for name in ("one", "two"))
+    for source in (one, two, one):
+        source.ask()
+    assert len(elsewhere.read_text().splitlines()) == 4  # two enrolments, two answers
+
+
+def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path):
+    folder = tmp_path / "north"
+    create_source(folder, "North", Budget(1.5))
+    old = copied(folder / "shares.ledger", tmp_path / "old")
+    enroll(folder, scores(), declaration())
+    put_back(old, folder / "shares.ledger")
+    with pytest.raises(SetBackError, match="older copy of shares.ledger"):
+        propose(folder, scores(), declaration())
+
+
+def test_a_revoked_enrolment_stays_so_when_the_folder_is_put_back(tmp_path: Path):
+    north = made(tmp_path / "north", heads=tmp_path / "elsewhere")
+    north.ask()
+    shutil.copytree(north.path, tmp_path / "backup")
+    source = read_source(north.path)
+    enrolment = read_enrolment(source, north.terms.source)
+    revoke(source, enrolment)
+    revoke(source, enrolment)
+    assert list(problems_of(source, enrolment)) == []
+    shutil.rmtree(north.path)
+    shutil.copytree(tmp_path / "backup", north.path)
+    assert north.reopened().desk.reply(north.raw()) == north.desk.refusal
+    assert "was revoked" in north.why
+    (problem,) = problems_of(source, enrolment)
+    assert "an older copy of the folder was put back" in problem
+
+
+def test_the_second_file_lies_elsewhere(tmp_path: Path):
+    with pytest.raises(DataError, match="outside of the source's folder"):
+        create_source(tmp_path / "n", "North", Budget(1.0), heads=tmp_path / "n" / "heads2")
+    with pytest.raises(DataError, match="no such folder"):
+        create_source(tmp_path / "n", "North", Budget(1.0), heads=tmp_path / "no" / "heads")
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "folder", Path("/dev/full")):
+        with pytest.raises(LedgerError, match="cannot be used"):
+            create_source(tmp_path / "n", "North", Budget(1.0), heads=place)
+    assert not (tmp_path / "n").exists()
