@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from veracal.report import tables, words
+from veracal.report.federated import institutions
 from veracal.report.results import Results
 from veracal.report.tables import Table
 from veracal.report.told import FIGURES, figure
@@ -37,6 +38,7 @@ def model_card(results: Results) -> str:
         "## For whom is it worse?",
         *(text(sentence) for sentence in words.groups(results).sentences),
         _table(tables.by_group(results)),
+        *_institutions(results),
         "## What was not measured",
         "\n".join(f"- {text(each)}" for each in words.not_measured(results)),
         "## Figures, released with noise",
@@ -51,6 +53,20 @@ def model_card(results: Results) -> str:
         _table(tables.pairs("Versions", results.versions)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _institutions(results: Results) -> list[str]:
+    """Who has recalibrated it, if institutions have."""
+    found = institutions(results)
+    if found is None:
+        return []
+    return [
+        f"## {text(found.title)}",
+        *(text(sentence) for sentence in found.sentences),
+        _table(found.sources),
+        _table(found.figures),
+        _fenced(found.statement),
+    ]
 
 
 def front_matter(results: Results) -> str:

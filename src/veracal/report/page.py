@@ -13,6 +13,7 @@ from markupsafe import Markup
 from veracal.report import tables, words
 from veracal.report.bundle import vega
 from veracal.report.charts import Spec, charts
+from veracal.report.federated import institutions
 from veracal.report.internal import figures
 from veracal.report.results import Results
 from veracal.report.told import mapping
@@ -70,6 +71,7 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         not_measured=words.not_measured(results),
         repaired=words.repaired(results),
         later=bool(words.later(results)),
+        federated=institutions(results),
         inside=inside,
         secret=inside is not None,
         **tables.all_tables(results),

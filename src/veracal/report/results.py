@@ -8,7 +8,8 @@ from typing import Any
 from veracal.data.readers.strict_json import parse_json
 from veracal.errors import DataError
 
-FORMAT, VERSION = "veracal results", 1
+FORMAT, VERSION = "veracal results", 2
+_FIRST = 1  # without a federation; still written where there is none, for older readers
 MOST = 64 * 2**20  # bytes of the file
 # In JSON, of fields that are no mappings.
 _KINDS = {"name": str, "made": str, "when": str, "measured": list, "not_measured": list}
@@ -63,6 +64,9 @@ class Results:
         Of the libraries.
     not_measured : tuple of str
         What somebody who decides may expect, and will not find.
+    federation : mapping or None
+        Who has recalibrated it since, and what that cost whom
+        (:func:`veracal.federation.calibrator.running.record`).
     """
 
     name: str
@@ -76,6 +80,7 @@ class Results:
     settings: Mapping[str, Any]
     versions: Mapping[str, str] = field(default_factory=dict)
     not_measured: tuple[str, ...] = ()
+    federation: Mapping[str, Any] | None = None
 
     def when(self, when: str) -> Measured | None:
         """The measurement of that name, if there is one."""
@@ -83,7 +88,11 @@ class Results:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as what JSON can hold."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+        told = asdict(self)
+        if self.federation is None:
+            del told["federation"]
+        version = _FIRST if self.federation is None else VERSION
+        return {"format": FORMAT, "version": version, **told}
 
     def to_bytes(self) -> bytes:
         """The file."""
@@ -106,8 +115,11 @@ class Results:
         if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
             raise _not_ours(where, f"format {FORMAT!r}", "another")
         version = found.pop("version", None)
-        if type(version) is not int or version != VERSION:
-            raise _not_ours(where, f"version {VERSION}", repr(version)[:80])
+        if type(version) is not int or not _FIRST <= version <= VERSION:
+            raise _not_ours(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
+        if version == _FIRST:
+            _check_lacks(found, "federation", where)
+            found = {**found, "federation": {}}
         _check_fields(cls, found, where)
         _check_kinds(_KINDS, found, where)
         measured = found.pop("measured")
@@ -119,6 +131,7 @@ class Results:
                 **found,
                 "measured": tuple(Measured(**one) for one in measured),
                 "not_measured": tuple(found["not_measured"]),
+                "federation": found["federation"] if version > _FIRST else None,
             }
         )
 
@@ -129,6 +142,12 @@ def _check_fields(kind: Any, found: Any, where: str) -> None:
     if not isinstance(found, dict) or set(found) != names:
         told = sorted(found) if isinstance(found, dict) else type(found).__name__
         raise _not_ours(where, f"exactly {', '.join(sorted(names))}", repr(told)[:200])
+
+
+def _check_lacks(found: Any, name: str, where: str) -> None:
+    """Refuse a field that came with a later version."""
+    if isinstance(found, dict) and name in found:
+        raise _not_ours(where, f"no {name} in version {_FIRST}", "one")
 
 
 def _check_kinds(kinds: Mapping[str, type], found: Mapping[str, Any], where: str) -> None:

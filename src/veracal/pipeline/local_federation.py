@@ -1,0 +1,255 @@
+"""A whole federation in one folder, of made-up hospitals, to try everything with."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from veracal import _checks
+from veracal.artifact import PrivateClassifier
+from veracal.data import load
+from veracal.data.files import write_new
+from veracal.data.limits import no_surprises
+from veracal.data.places import private_folder
+from veracal.federation.calibrator.founding import (
+    LISTING,
+    Carrier,
+    empty_folder,
+    found,
+    join,
+    read_terms,
+)
+from veracal.federation.models import model_hash
+from veracal.federation.protocol.keys import PublicKey
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.source.enrolling import Declaration, enroll
+from veracal.federation.source.enrolment import TERMS
+from veracal.federation.source.folder import ENROLLED, create_source
+from veracal.pipeline.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    PrivacyConfig,
+    RecalibrationConfig,
+)
+from veracal.pipeline.made_up_visits import (
+    AT_HOME,
+    ELSEWHERE,
+    SCHEMA,
+    SCHEMA_TEXT,
+    TABLE,
+    hospital_names,
+    visits,
+)
+from veracal.pipeline.running import run
+from veracal.privacy import Budget
+
+MOST_SOURCES = 20
+ALL, EACH, ANSWER = 4.0, 1.0, 0.5  # epsilon: of a hospital, for this study, for one answer
+_TAUGHT, _ROWS = 5_000, 3_000
+_DEADLINE, _TIMEOUT = 2.0, 45  # seconds: a hospital can be killed and started again
+_MODEL, _STUDY, _HOSPITALS, _SOURCE = "model", "study", "hospitals", "source"
+_KEY = "node.key"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """One of the made-up hospitals.
+
+    Attributes
+    ----------
+    name : str
+    folder : path
+        Everything that is the hospital's.
+    """
+
+    name: str
+    folder: Path
+
+    @property
+    def source(self) -> Path:
+        """Folder of its source."""
+        return self.folder / _SOURCE
+
+    @property
+    def inbox(self) -> Path:
+        """Where requests arrive, as files."""
+        return self.folder / "inbox"
+
+    @property
+    def outbox(self) -> Path:
+        """Where answers wait to be carried, as files."""
+        return self.folder / "outbox"
+
+    @property
+    def node_key(self) -> Path:
+        """Key of its node, with Flower."""
+        return self.folder / _KEY
+
+    @property
+    def log(self) -> Path:
+        """What its server says."""
+        return self.folder / "serve.log"
+
+
+@dataclass(frozen=True)
+class LocalFederation:
+    """Where everything is.
+
+    Attributes
+    ----------
+    folder : path
+    hospitals : tuple of Hospital
+    """
+
+    folder: Path
+    hospitals: tuple[Hospital, ...]
+
+    @property
+    def model(self) -> Path:
+        """The artifact that is to be recalibrated."""
+        return self.folder / _MODEL
+
+    @property
+    def study(self) -> Path:
+        """The calibrator's folder."""
+        return self.folder / _STUDY
+
+    @property
+    def listing(self) -> Path:
+        """The list of sources."""
+        return self.study / LISTING
+
+
+def is_made(folder: Path) -> bool:
+    """Whether a federation was made in a folder before, to its end."""
+    return (folder / _STUDY / LISTING).is_file()
+
+
+def open_local(folder: Path) -> LocalFederation:
+    """The federation that was made in a folder."""
+    with no_surprises(folder):
+        places = sorted((folder / _HOSPITALS).iterdir())
+    order = {name: i for i, name in enumerate(hospital_names(MOST_SOURCES))}
+    there = sorted((p for p in places if p.name in order), key=lambda p: order[p.name])
+    return LocalFederation(folder, tuple(Hospital(place.name, place) for place in there))
+
+
+def make_local(
+    folder: Path,
+    sources: int,
+    *,
+    carrier: Carrier = "flower",
+    address: str = "127.0.0.1:9092",
+    wait: int = 0,
+    tell: Tell = lambda line: None,
+) -> LocalFederation:
+    """Make a federation: tables, a private model, a calibrator, and sources that enrolled it.
+
+    Parameters
+    ----------
+    folder : path
+        New, or empty.
+    sources : int
+        How many hospitals.
+    carrier : {"files", "flower"}
+    address : str
+        Of the SuperLink, for Flower.
+    wait : int
+        With files: seconds that the calibrator watches for answers.
+    tell : callable
+        Is told what is being made.
+
+    Raises
+    ------
+    DataError
+        If something is in the folder; if making fails, it is removed again.
+    """
+    _checks.whole(sources=sources)
+    if sources > MOST_SOURCES:
+        raise ValueError(f"Expected at most {MOST_SOURCES} sources here, got {sources!r}.")
+    empty_folder(folder)
+    made = LocalFederation(
+        folder,
+        tuple(Hospital(name, folder / _HOSPITALS / name) for name in hospital_names(sources)),
+    )
+    try:
+        _make(made, tell, carrier=carrier, address=address, wait=wait)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return made
+
+
+def _make(
+    made: LocalFederation, tell: Tell, *, carrier: Carrier, address: str, wait: int
+) -> None:
+    """Everything, in the order in which it happens between institutions."""
+    tell("Training a private model on made-up visits to another hospital")
+    _train(made)
+    tell("The calibrator makes its key")
+    building = made.folder / f".{_STUDY}"  # under its own name once everybody takes part
+    public = found(
+        building,
+        "Readmissions",
+        carrier=carrier,
+        address=address,
+        least=max(1, len(made.hospitals) - 1),
+        timeout=_TIMEOUT,
+        wait=wait,
+    )
+    for number, hospital in enumerate(made.hospitals, start=1):
+        tell(f"{hospital.name} scores its visits with the model, and enrolls the calibrator")
+        terms = _enrolled(made, hospital, public, number)
+        key = _node_key(hospital) if carrier == "flower" else None
+        read, raw = read_terms(hospital.source / ENROLLED / terms.source / TERMS)
+        join(building, read, raw, node_key=key)
+    building.rename(made.study)
+
+
+def _train(made: LocalFederation) -> None:
+    """A model of another hospital's visits, where they are easy to foresee."""
+    place = private_folder(made.folder / "elsewhere")
+    visits(_TAUGHT, closeness=AT_HOME, which=0).write_csv(place / TABLE)
+    write_new(place / SCHEMA, SCHEMA_TEXT.format(size=_TAUGHT))
+    config = Config(
+        DataConfig(str(place / TABLE), str(place / SCHEMA)),
+        PrivacyConfig(3.0),
+        "visits",
+        ModelConfig(learning_rate=4.0),
+        RecalibrationConfig("none"),
+    )
+    run(config, made.model)
+
+
+def _enrolled(
+    made: LocalFederation, hospital: Hospital, public: PublicKey, number: int
+) -> Terms:
+    """A hospital with a table, a source, and an enrolment of its scored records."""
+    place = private_folder(hospital.folder)
+    table = place / TABLE
+    visits(_ROWS, closeness=ELSEWHERE, which=number).write_csv(table)
+    for box in (hospital.inbox, hospital.outbox):
+        private_folder(box)
+    create_source(hospital.source, hospital.name, Budget(ALL), heads=place / "heads-elsewhere")
+    model = PrivateClassifier.load(made.model)
+    scores = model.scores(load(table, schema=model.schema), mapped=False)
+    declared = Declaration(
+        public,
+        model_hash(made.model),
+        EACH,
+        ANSWER,
+        least_records=1_000,
+        most_records=10_000,
+        deadline=_DEADLINE,
+    )
+    return enroll(hospital.source, scores, declared, data=table, model=made.model)
+
+
+def _node_key(hospital: Hospital) -> Path:
+    """A key for the hospital's node; the half that the calibrator gets."""
+    from veracal.federation.flower.node_keys import make_node_key
+
+    return make_node_key(hospital.node_key)
