@@ -24,6 +24,8 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "schema": "veracal.cli.schema",
         "plan": "veracal.cli.plan",
         "ledger": "veracal.cli.ledger",
+        "source": "veracal.cli.source",
+        "federation": "veracal.cli.federation",
     }
 )
 # Commands of their own.

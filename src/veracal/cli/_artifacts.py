@@ -11,7 +11,7 @@ from veracal.artifact.manifest import NAME, read_manifest
 from veracal.calibration.maps.files import from_json
 from veracal.cli import _methods, _show
 from veracal.cli._figures import interval, number
-from veracal.data import Estimate, Scores, load
+from veracal.data import Dataset, Estimate, Scores, load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.data.sets.catalog import entry
 from veracal.errors import DataError, VeracalError
@@ -62,15 +62,19 @@ def labeled_scores(classifier: PrivateClassifier, data: str) -> Scores:
 
     They are called after the table and the model, by which a ledger tells questions apart.
     """
+    name = f"{Path(data).name} by model {model_mark(classifier)}"
+    return classifier.scores(read_table(classifier, data)).renamed(name)
+
+
+def read_table(classifier: PrivateClassifier, data: str) -> Dataset:
+    """A table or a built-in set, through the schema of a classifier."""
     if is_name(data):
         check_named(classifier, data)
     elif classifier.schema is None:
         raise no_schema(data)
     with _show.progress_bar(f"Reading {data}") as progress:
         schema = None if is_name(data) else classifier.schema
-        records = load(data, schema=schema, progress=progress)
-    name = f"{Path(data).name} by model {model_mark(classifier)}"
-    return classifier.scores(records).renamed(name)
+        return load(data, schema=schema, progress=progress)
 
 
 def no_schema(data: str) -> DataError:

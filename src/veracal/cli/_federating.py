@@ -200,7 +200,7 @@ def _print(
 ) -> None:
     """Print the map, who answered, and figures of both sides."""
     console = _show.console()
-    console.print(_show.table(f"{name}: the map", ("", ""), list(_lines(found))))
+    console.print(_show.table(f"{name}: the map", ("", ""), list(map_lines(found))))
     rows = [
         (who, _show.visible(why or "answered everything"), *_account(holder))
         for who, why, holder in zip(names, found.silences, holders, strict=True)
@@ -215,7 +215,7 @@ def _print(
         show_internal(inside)
 
 
-def _lines(found: Recalibration) -> Iterator[tuple[str, str]]:
+def map_lines(found: Recalibration) -> Iterator[tuple[str, str]]:
     """What there is to say of a map."""
     yield "method", found.method
     yield "map", _methods.words(found.map)

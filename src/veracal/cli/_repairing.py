@@ -176,7 +176,7 @@ def repaired(
         return Repair(
             kept,
             method,
-            _paying.stated(items, spending.delta, holder.ledger.budget.unit, *covers),
+            _paying.stated(items, spending.delta, holder.unit, *covers),
             spending,
             _methods.temperatures(fitter),
             guarded,

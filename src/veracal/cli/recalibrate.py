@@ -57,7 +57,14 @@ class Payer:
     epilog="Example:  veracal recalibrate predictions.npz --epsilon 0.1 --out calibrated.npz"
 )
 def recalibrate(
-    predictions: _predictions.File,
+    predictions: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PREDICTIONS|MODEL",
+            help="npz, Parquet, Arrow or CSV file with logits or probabilities, and labels; "
+            "with --sources a model: a folder of 'veracal fit', or any file.",
+        ),
+    ],
     epsilon: Annotated[
         float | None, typer.Option(help="What the map may cost; charged before it is fitted.")
     ] = None,
@@ -124,19 +131,51 @@ def recalibrate(
     ] = None,
     least: Annotated[
         int | None,
-        typer.Option(min=1, help="With --sources-by: how many must answer; by default all."),
+        typer.Option(min=1, help="Of several sources: how many must answer; by default all."),
     ] = None,
     at_sources: Annotated[
         int,
-        typer.Option(min=1, help="With --sources-by: where one person may have records."),
+        typer.Option(min=1, help="Of several sources: where one person may have records."),
     ] = 1,
+    sources: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="List of institutions elsewhere (federation.toml of 'veracal federation "
+            "init'), which are asked in place of predictions at hand.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --sources, by files: seconds to watch for answers."),
+    ] = None,
+    give_up: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="With --sources, by files: who is not waited for; repeats."
+        ),
+    ] = None,
+    run: Annotated[
+        str,
+        typer.Option(
+            help="With --sources: name of a new run, in which who was silent is asked again."
+        ),
+    ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(help="Write the recalibrated predictions: .npz, .parquet or .csv."),
+        typer.Option(
+            help="Write the recalibrated predictions: .npz, .parquet or .csv; with --sources "
+            "the folder of the model with its new map."
+        ),
     ] = None,
     map_out: Annotated[Path | None, typer.Option(help="Write the map as JSON.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace --out and --map-out if they exist.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace --out and --map-out if they exist; with --sources and without --out, "
+            "write the map into MODEL itself.",
+        ),
     ] = False,
     statement: Annotated[
         bool, typer.Option("--statement", help="Print the guarantee in full.")
@@ -149,15 +188,31 @@ def recalibrate(
     each charged to a ledger before it is given, and may be published. Asked for
     again, the same map comes from the ledger at no cost. Mapped predictions are
     still those of people: keep them like the records. With --sources-by several
-    institutions answer, each with its own noise from its own ledger.
+    institutions answer, each with its own noise from its own ledger. With
+    --sources they are elsewhere, and MODEL gets the map that they find.
     """
     from veracal.cli._out import Files
 
+    several = sources_by is not None or sources is not None
+    _check_sources(several, least, at_sources, ledger_part, not_private, curve)
+    if sources is not None:
+        here = (sources_by, classes, group, unit, part, ledger, version, internal, replicates)
+        _check_elsewhere(here)
+        fit = Fit(method, form, bins, size, False, None, _range(temperatures))
+        spent = _spending(epsilon, delta, guard, measure, curve=False)
+        _check_fit(fit, spent)
+        from veracal.cli._sources import Elsewhere, Outcome, elsewhere
+
+        asked = Elsewhere(sources, least, at_sources, wait, tuple(give_up or ()), run)
+        outcome = Outcome(predictions, out, map_out, force)
+        elsewhere(outcome, fit, spent, asked, whole=statement, json=json)
+        return
+    if wait is not None or give_up or run:
+        raise typer.BadParameter("needs --sources.", param_hint="--wait, --give-up or --run")
     told = _predictions.settings(classes, group, unit, part)
     searched = _range(temperatures)
     fit = Fit(method, form, bins, size, internal, replicates, searched)
     payer = Payer(_paying.ledger_place(predictions, ledger), ledger_part, version)
-    _check_sources(sources_by, least, at_sources, ledger_part, not_private, curve)
     spending = None
     if not_private:
         _check_open(epsilon, delta, size, guard, measure, ledger, ledger_part, version)
@@ -198,8 +253,18 @@ def _range(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
+def _check_elsewhere(here: tuple[object, ...]) -> None:
+    """Refuse what is for predictions at hand."""
+    if any(option not in (None, "", False, []) for option in here):
+        raise typer.BadParameter(
+            "leave out --sources-by, --classes, --group, --unit, --part, --ledger, --version, "
+            "--internal and --replicates: institutions have declared all of that themselves.",
+            param_hint="--sources",
+        )
+
+
 def _check_sources(
-    sources_by: str | None,
+    several: bool,
     least: int | None,
     at_sources: int,
     ledger_part: str | None,
@@ -207,15 +272,17 @@ def _check_sources(
     curve: bool,
 ) -> None:
     """Refuse what is for several sources where there is one, and the other way round."""
-    if sources_by is None:
+    if not several:
         if least is not None or at_sources != 1:
             hint = "--least" if least is not None else "--at-sources"
-            raise typer.BadParameter("needs --sources-by, which says whose.", param_hint=hint)
+            raise typer.BadParameter(
+                "needs --sources-by or --sources, which say whose.", param_hint=hint
+            )
     elif ledger_part is not None or not_private or curve:
         raise typer.BadParameter(
             "leave out --ledger-part, --not-private and --curve: each institution answers for "
             "itself, with noise.",
-            param_hint="--sources-by",
+            param_hint="--sources-by or --sources",
         )
 
 

@@ -1,0 +1,151 @@
+"""Records that a source enrolls: from a file of scores, or from a table and an artifact."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from veracal.artifact import PrivateClassifier
+from veracal.cli import _predictions
+from veracal.cli._artifacts import is_name, read_table
+from veracal.data import Scores
+from veracal.errors import DataError
+from veracal.federation.models import artifact_hash, model_hash
+from veracal.federation.protocol.keys import PublicKey, is_hexadecimal
+from veracal.federation.source.enrolment import Origin
+from veracal.privacy.budget import Relation
+
+_MOST_KEY = 4_096  # bytes of a file with a public key
+
+
+@dataclass(frozen=True)
+class Records:
+    """Scored records, and where they come from.
+
+    Attributes
+    ----------
+    scores : Scores
+    model : str
+        Hash of the model.
+    data : Origin or None
+        The file that they come from, as it was when they were read.
+    model_place : path or None
+        Where the model lies.
+    """
+
+    scores: Scores
+    model: str
+    data: Origin | None
+    model_place: Path | None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where records and model are, as it was typed."""
+
+    scores: Path | None
+    data: str | None
+    model: Path | None
+    model_hash: str | None
+    classes: str | None
+    unit: str | None
+
+    def check(self) -> None:
+        """Refuse what does not go together."""
+        if (self.scores is None) == (self.data is None):
+            raise typer.BadParameter(
+                "name the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
+                param_hint="--scores",
+            )
+        if (self.model is None) == (self.model_hash is None):
+            raise typer.BadParameter(
+                "name the model that the records were scored by, once: --model FILE or FOLDER, "
+                "or --model-hash HEX.",
+                param_hint="--model",
+            )
+        if self.data is None:
+            return
+        if self.model is None:
+            raise typer.BadParameter("it needs --model ARTIFACT.", param_hint="--data")
+        if self.classes is not None or self.unit is not None:
+            raise typer.BadParameter(
+                "the artifact's schema names classes and units of a table.",
+                param_hint="--classes" if self.classes is not None else "--unit",
+            )
+
+
+def read_records(places: Places, relation: Relation) -> Records:
+    """Read the records, and score them if that is still to be done."""
+    places.check()
+    if places.data is not None:
+        assert places.model is not None
+        return _scored(places.model, places.data, relation)
+    assert places.scores is not None
+    mark = places.model_hash or model_hash(places.model or "")
+    if not is_hexadecimal(mark, 64):
+        raise typer.BadParameter(
+            "expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
+        )
+    origin = Origin.of(places.scores)
+    told = _predictions.settings(places.classes, None, places.unit, None)
+    scores = _predictions.load(places.scores, told)
+    return Records(scores, mark, origin.checked(), places.model)
+
+
+def read_key(text: str) -> PublicKey:
+    """A calibrator's public key: its digits, or a file with them."""
+    if is_hexadecimal(text, 64):
+        return PublicKey(text)
+    path = Path(text)
+    try:
+        with path.open("rb") as file:
+            words = file.read(_MOST_KEY).decode("ascii", "replace").split()
+    except (OSError, ValueError) as cause:
+        raise _no_key(text) from cause
+    found = {word for word in words if is_hexadecimal(word, 64)}
+    if len(found) != 1:
+        raise _no_key(text)
+    return PublicKey(found.pop())
+
+
+def _scored(model: Path, data: str, relation: Relation) -> Records:
+    """Let an artifact score a table, before any map, classes in the order of its weights."""
+    classifier = PrivateClassifier.load(model)
+    origin = None if is_name(data) else Origin.of(Path(data))
+    records = read_table(classifier, data)
+    if relation == "replace-one" and records.may_drop:
+        raise DataError(
+            data,
+            "as many rows after replacing a record as before",
+            "a table from which rows were dropped",
+            "Make a source with --relation add-remove, or declare how to fill in what is "
+            "missing.",
+        )
+    scores = _in_order(classifier, classifier.scores(records, mapped=False))
+    still = None if origin is None else origin.checked()
+    return Records(scores, artifact_hash(classifier), still, model)
+
+
+def _in_order(classifier: PrivateClassifier, scores: Scores) -> Scores:
+    """The same scores, with classes as the artifact has them: maps know them so."""
+    classes = classifier.manifest.classes
+    columns = [scores.classes.index(label) for label in classes]
+    place = np.argsort(columns)
+    return Scores(
+        scores.values[:, columns],
+        scores.kind,
+        classes,
+        place[scores.known_labels],
+        units=scores.units,
+        name=scores.name,
+    )
+
+
+def _no_key(text: str) -> typer.BadParameter:
+    """Error for what is no public key."""
+    return typer.BadParameter(
+        f"expected 64 hexadecimal digits, or a file with them, got {text[:80]!r}. The "
+        "calibrator's `veracal federation init` prints them.",
+        param_hint="--calibrator",
+    )

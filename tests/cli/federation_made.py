@@ -1,0 +1,70 @@
+"""A model, and hospitals that have scored records by it: a whole federation in a folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from veracal.artifact import PrivateClassifier
+from veracal.data import Scores
+from veracal.federation.models import model_hash
+from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.questions import KINDS
+from veracal.federation.source.enrolling import Declaration, enroll
+from veracal.federation.source.folder import create_source
+from veracal.federation.source.serving import open_source
+from veracal.pipeline import Config, run
+from veracal.pipeline.config import DataConfig, PrivacyConfig
+from veracal.privacy import Budget
+
+NAMES = ("North", "South", "West [red]")
+LIST = """\
+[calibrator]
+name = "Heart study"
+key = "calibrator.pem"
+book = "study.book"
+timeout = 20
+{more}
+[transport]
+kind = "local"
+"""
+
+
+def model(folder: Path) -> Path:
+    """A small private classifier with its report."""
+    run(Config(DataConfig("breast-cancer"), PrivacyConfig(8.0)), folder)
+    return folder
+
+
+def scores(classes: int, n: int, seed: int) -> Scores:
+    """Overconfident scores, as if of records somewhere."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, classes)) * 2
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return Scores.from_logits(3 * logits, labels)
+
+
+def federation(folder: Path, model: Path, n: int = 800, *, more: str = "", **changed) -> Path:
+    """Three hospitals, and the list of them."""
+    key = PrivateKey.new()
+    folder.mkdir()
+    key.save(folder / "calibrator.pem")
+    text = LIST.format(more=more)
+    for i, name in enumerate(NAMES):
+        place = folder / f"source{i}"
+        told = {"epsilon": 20.0, "deadline": 1.0, "most_records": 2_000, **changed}
+        plain = tuple(k for k, kind in KINDS.items() if not kind.gaussian or told.get("delta"))
+        create_source(place, name, Budget(told["epsilon"], told.get("delta", 0.0)))
+        hash_ = model_hash(model)
+        width = len(PrivateClassifier.load(model).classes_) if model.is_dir() else 3
+        declared = Declaration(key.public, hash_, **{"kinds": plain, **told})
+        terms = enroll(place, scores(width, n, i), declared)
+        content = (place / "enrolled" / terms.source / "terms").read_bytes()
+        (folder / f"{i}.terms").write_bytes(content)
+        text += f'\n[[sources]]\nterms = "{i}.terms"\nfolder = "source{i}"\n'
+    (folder / "federation.toml").write_text(text)
+    return folder / "federation.toml"
+
+
+def desk(folder: Path, i: int):
+    """One hospital's desk."""
+    return open_source(folder / f"source{i}")

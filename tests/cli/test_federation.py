@@ -1,0 +1,244 @@
+"""A calibrator's folder, and who is let in."""
+
+import io
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.federation.protocol.made import terms as made_terms
+from veracal.calibration.bins import Bins
+from veracal.calibration.queries import CorrectWrong
+from veracal.federation.calibrator.book import Book
+from veracal.federation.calibrator.federated import Federated
+from veracal.federation.flower.node_keys import make_node_key
+from veracal.federation.protocol.keys import PrivateKey, PublicKey
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.source.serving import open_source
+from veracal.federation.transports.local import LocalTransport
+from veracal.pipeline.local_federation import LocalFederation, make_local
+
+
+@pytest.fixture
+def study(run) -> PublicKey:
+    """A federation in which nobody takes part yet, and its calibrator's key."""
+    code, out, _ = run("federation", "init", "study", "--name", "Heart study", "--json")
+    assert code == 0
+    return PublicKey(json.loads(out)["public_key"])
+
+
+def terms(study: PublicKey, file: str, digit: str, **changed: object) -> Terms:
+    """Terms of a source, in a file of its name."""
+    key = PrivateKey.new()
+    told = {"calibrator": study, "name": file, "source": digit * 32, "key": key.public}
+    made = made_terms(**{**told, **changed})
+    Path(f"{file}.terms").write_bytes(made.sealed(key))
+    return made
+
+
+def test_a_calibrator_gets_a_key_for_its_eyes_only(run):
+    code, out, _ = run("federation", "init", "study", "--name", 'Heart "study"')
+    assert code == 0
+    key = PrivateKey.read(Path("study/calibrator.pem"))
+    assert key.public.text in out and key.public.fingerprint in out
+    assert stat.S_IMODE(Path("study").stat().st_mode) == 0o700
+    listed = tomllib.loads(Path("study/federation.toml").read_text())
+    assert listed["calibrator"]["name"] == 'Heart "study"'
+    assert listed["transport"]["kind"] == "files"
+
+
+def test_a_folder_with_something_in_it_stays_as_it_is(run):
+    Path("study").mkdir()
+    Path("study/other").write_text("mine")
+    code, _, err = run("federation", "init", "study", "--name", "x")
+    assert code == 1 and "expected a new or empty folder" in err
+    assert [path.name for path in Path("study").iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    "options", [("--name", ""), ("--name", "a\nb"), ("--name", "x", "--transport", "pigeon")]
+)
+def test_wrong_usage_makes_nothing(run, options):
+    code, _, err = run("federation", "init", "study", *options)
+    assert code == 2 and "Expected" in err
+    assert not Path("study").exists()
+
+
+def test_terms_are_shown_in_plain_words_and_kept_as_they_were_signed(run, study):
+    north = terms(study, "north", "a")
+    code, out, _ = run("federation", "add", "study", "north.terms", "--yes")
+    assert code == 0
+    assert north.key.fingerprint in out
+    assert "how many predictions were right, and how many wrong" in out
+    (listed,) = tomllib.loads(Path("study/federation.toml").read_text())["sources"]
+    kept = Path("study") / listed["terms"]
+    assert kept.read_bytes() == Path("north.terms").read_bytes()
+
+
+def test_nobody_is_added_whose_key_was_not_compared(run, study, monkeypatch):
+    terms(study, "north", "a")
+    before = Path("study/federation.toml").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert run("federation", "add", "study", "north.terms")[0] == 1
+    assert run("federation", "add", "study", "north.terms", "--json")[0] == 2
+    assert Path("study/federation.toml").read_bytes() == before
+
+
+def test_several_are_added_at_once_and_in_order(run, study):
+    for name, digit in (("north", "a"), ("south", "b"), ("west", "c")):
+        terms(study, name, digit)
+    words = ("north.terms", "south.terms", "west.terms")
+    code, out, _ = run("federation", "add", "study", *words, "--yes", "--json")
+    assert code == 0
+    assert [one["name"] for one in json.loads(out)["added"]] == ["north", "south", "west"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"model": "0" * 64}, "another model"),
+        ({"classes": 4}, "another number of classes"),
+        ({"relation": "replace-one"}, "another relation"),
+        ({"reads": "probabilities"}, "another kind of scores"),
+        ({"bins": 10}, "another number of bins"),
+        ({"source": "a" * 32}, "its enrolment in the list"),
+        ({"name": "north"}, "one of that name in the list"),
+        ({"calibrator": PrivateKey.new().public}, "terms for another"),
+        ({"expires": "2020-01-31"}, "an end at 2020-01-31"),
+    ],
+)
+def test_who_does_not_go_with_the_others_is_refused(run, study, changed, found):
+    terms(study, "north", "a")
+    assert run("federation", "add", "study", "north.terms", "--yes")[0] == 0
+    before = Path("study/federation.toml").read_bytes()
+    made = terms(study, "south", "b", **changed)
+    code, _, err = run("federation", "add", "study", "south.terms", "--yes")
+    assert code == 1 and found in err and made.name in err
+    assert Path("study/federation.toml").read_bytes() == before
+
+
+def test_one_key_takes_part_once(run, study):
+    key = PrivateKey.new()
+    for name, digit in (("north", "a"), ("south", "b")):
+        made = made_terms(calibrator=study, name=name, source=digit * 32, key=key.public)
+        Path(f"{name}.terms").write_bytes(made.sealed(key))
+    assert run("federation", "add", "study", "north.terms", "--yes")[0] == 0
+    code, _, err = run("federation", "add", "study", "south.terms", "--yes")
+    assert code == 1 and "the key of north" in err
+
+
+@pytest.mark.parametrize("change", ["cut", "forged", "huge", "nothing", "folder"])
+def test_what_no_source_signed_is_refused(run, study, change):
+    terms(study, "north", "a")
+    path = Path("north.terms")
+    content = path.read_bytes()
+    match change:
+        case "cut":
+            path.write_bytes(content[:-1])
+        case "forged":
+            path.write_bytes(content.replace(b'"classes":3', b'"classes":4'))
+        case "huge":
+            path.write_bytes(content + bytes(2**16))
+        case "nothing":
+            path.unlink()
+        case "folder":
+            path.unlink()
+            path.mkdir()
+    code, _, err = run("federation", "add", "study", "north.terms", "--yes")
+    assert code == 1 and err.startswith("error: north.terms: expected ")
+
+
+def test_where_sources_have_nodes_their_keys_are_asked_for(run):
+    for transport, asked in (("files", False), ("flower", True)):
+        _, out, _ = run(
+            "federation", "init", transport, "--name", "x", "--transport", transport
+        )
+        assert (f"add {transport} north.terms --node-key north.pub" in out) is asked
+        assert ("--node-key-out north.pub" in out) is asked
+
+
+def test_nodes_of_flower_are_listed_by_their_keys(run):
+    options = ("--transport", "flower", "--address", "localhost:9000", "--json")
+    _, out, _ = run("federation", "init", "study", "--name", "x", *options)
+    terms(PublicKey(json.loads(out)["public_key"]), "north", "a")
+    code, _, err = run("federation", "add", "study", "north.terms", "--yes")
+    assert code == 2 and "expected 1" in err
+    public = make_node_key(Path("node.key"))
+    before = Path("study/federation.toml").read_bytes()
+    for wrong in ("node.key", "north.terms"):  # the private half, and something else
+        code, _, err = run(
+            "federation", "add", "study", "north.terms", "--node-key", wrong, "--yes"
+        )
+        assert code == 1 and "a public key on a NIST curve" in err
+    assert Path("study/federation.toml").read_bytes() == before
+    words = ("north.terms", "--node-key", str(public), "--yes")
+    assert run("federation", "add", "study", *words)[0] == 0
+    listed = tomllib.loads(Path("study/federation.toml").read_text())
+    assert listed["transport"]["address"] == "localhost:9000"
+    kept = Path("study") / listed["sources"][0]["node_key"]
+    assert kept.read_bytes() == public.read_bytes()
+
+
+def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
+    made = make_local(tmp_path / "trial", 2, carrier="files")
+    code, out, _ = run("federation", "status", "trial/study", "--json")
+    assert code == 0 and not (made.study / "calibrator.book").exists()  # looking makes none
+    fresh = json.loads(out)["sources"]
+    assert [one["name"] for one in fresh] == ["north", "south"]
+    assert all(one["spent"]["epsilon"] == 0 and one["head"] is None for one in fresh)
+
+    ask_counts(made, 250_000)
+    code, out, _ = run("federation", "status", "trial/study", "--json")
+    assert code == 0
+    for one in json.loads(out)["sources"]:
+        assert (one["answered"], one["unknown"], one["fault"]) == (1, 0, None)
+        assert one["spent"] == {"epsilon": 0.25, "delta": 0.0}
+        assert one["left"]["epsilon"] == 0.75 and one["head"]["index"] == 1
+    code, out, _ = run("federation", "status", "trial/study")
+    assert code == 0 and "north" in out and "0.25" in out and "0.75" in out
+
+
+def test_status_tells_that_an_older_book_is_missing(run, tmp_path):
+    made = make_local(tmp_path / "trial", 1, carrier="files")
+    ask_counts(made, 250_000)
+    (made.study / "calibrator.book").unlink()
+    ask_counts(made, 100_000)
+    _, out, _ = run("federation", "status", "trial/study", "--json")
+    assert json.loads(out)["sources"][0]["missing"] == 1
+    _, out, _ = run("federation", "status", "trial/study")
+    assert "its ledger has 1 more" in " ".join(out.split())
+
+
+def ask_counts(made: LocalFederation, micro_epsilon: int) -> None:
+    """Ask all hospitals for one thing, and write it into the calibrator's book."""
+    key = PrivateKey.read(made.study / "calibrator.pem")
+    desks = [open_source(hospital.source) for hospital in made.hospitals]
+    transport = LocalTransport({desk.terms.source: desk.reply for desk in desks})
+    with Book(made.study / "calibrator.book", key.public) as book:
+        federated = Federated([desk.terms for desk in desks], key, transport, book)
+        federated.answer(CorrectWrong(Bins(1)), micro_epsilon=micro_epsilon)
+
+
+def test_an_empty_federation_says_so(run, study):
+    code, out, _ = run("federation", "status", "study")
+    assert code == 0 and "Nobody takes part" in out
+    code, _, err = run("federation", "status", "elsewhere")
+    assert code == 1 and "federation.toml: expected an existing file" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("[calibrator", "Expected"), ("sources = 3", "no tables"), ("a = 1", "no table")],
+)
+def test_a_list_that_cannot_be_read_is_named(run, study, text, found):
+    terms(study, "north", "a")
+    Path("study/federation.toml").write_text(text)
+    code, _, err = run("federation", "status", "study")
+    assert code == 1 and "study/federation.toml: expected a list" in err and found in err
+
+
+def test_a_federation_by_files_needs_no_superlink(run, study):
+    code, _, err = run("federation", "superlink", "study")
+    assert code == 1 and "It needs no SuperLink" in err

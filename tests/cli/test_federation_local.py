@@ -1,0 +1,125 @@
+"""A federation on this machine: real processes, which end with the command that began them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from veracal.federation.calibrator.founding import carrier_of
+from veracal.pipeline.local_federation import LocalFederation, make_local
+
+LOCAL = [sys.executable, "-m", "veracal", "federation", "local", "trial"]
+
+
+def until(true: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.05)
+
+
+@contextmanager
+def started(*options: str) -> Iterator["subprocess.Popen[str]"]:
+    """A federation that runs; whatever is left of it at the end is killed."""
+    with Path("err").open("w+") as err, Path("out").open("w+") as out:
+        process = subprocess.Popen([*LOCAL, *options], stdout=out, stderr=err, text=True)
+        try:
+            until(lambda: process.poll() is not None or lines("err", "served by process") >= 2)
+            assert process.poll() is None, Path("err").read_text()
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def lines(file: str, text: str) -> int:
+    """How many lines of a file have a text."""
+    return sum(text in line for line in Path(file).read_text().splitlines())
+
+
+def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """Processes that a process has started, and those they have."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.fixture
+def made(tmp_path) -> LocalFederation:
+    return make_local(tmp_path / "trial", 2, carrier="files")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_hospitals_end_with_the_command_however_it_ends(made, number):
+    with started() as process:
+        there = children(process)
+        assert len(there) == 2
+        process.send_signal(number)
+        code = process.wait(60)
+        _, alive = psutil.wait_procs(there, timeout=60)
+    assert not alive
+    assert code == (0 if number == signal.SIGINT else -number)
+
+
+def test_what_to_type_is_printed_and_who_was_killed_is_told(made):
+    with started() as process:
+        until(lambda: lines("out", "hospitals again"))
+        text = Path("out").read_text()
+        north = next(p for p in children(process) if "north" in " ".join(p.cmdline()))
+        assert f"kill -9 {north.pid}" in text
+        assert f"veracal recalibrate {Path('trial/model')} --sources" in text
+        north.kill()
+        until(lambda: lines("err", "north: killed"))
+
+
+def test_another_federation_than_the_one_that_is_there_is_refused(made, run):
+    for words in (["--sources", "3"], ["--transport", "flower"]):
+        code, _, err = run("federation", "local", "trial", *words)
+        assert code == 1 and "or name another folder" in err
+    code, _, err = run("federation", "local", "trial", "--by-hand", "--then-recalibrate")
+    assert code == 2 and "somebody has to carry" in err
+
+
+def test_wrong_usage_makes_nothing(run):
+    for words in (["--transport", "pigeon"], ["--sources", "0"], ["--sources", "21"]):
+        assert run("federation", "local", "trial", *words)[0] == 2
+    Path("trial").mkdir()
+    Path("trial/mine").touch()
+    code, _, err = run("federation", "local", "trial", "--transport", "files")
+    assert code == 1 and "a new or empty folder" in err
+    assert [path.name for path in Path("trial").iterdir()] == ["mine"]
+
+
+def test_a_port_in_use_is_named_before_anything_is_made(run):
+    pytest.importorskip("flwr")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, _, err = run("federation", "local", "trial", "--port", port)
+    assert code == 1 and f"Port {port} of 127.0.0.1 is in use" in err
+    assert not Path("trial").exists()
+
+
+@pytest.mark.parametrize("carrier", [pytest.param("files", marks=pytest.mark.long), "flower"])
+def test_one_command_makes_a_federation_and_recalibrates(carrier):
+    done = subprocess.run(
+        [*LOCAL, "--transport", carrier, "--then-recalibrate"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(Path("trial/recalibrated/model.json").read_text())["federation"]
+    assert [one["name"] for one in told["sources"]] == ["north", "south", "west"]
+    assert all(one["epsilon"] == 0.5 and one["answered"] for one in told["sources"])
+    assert 1.5 < told["temperatures"]["temperature"]["value"] < 3.5
+    assert carrier_of(Path("trial/study")) == carrier
