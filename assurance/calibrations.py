@@ -39,6 +39,7 @@ QUERIES = [
     LossAt(0.3),
     LossAt(4.0, centered=False),
     BinnedGap(inverse=0.5),
+    BinnedGap(Bins(1)),  # of which a replaced record moves the one entry from end to end
     CorrectWrong(),
     CorrectTotal(),
     AbsoluteGaps(),

@@ -6,6 +6,7 @@ the last bit. What is charged is what was announced, once, and the calibration e
 raised by noise.
 """
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +175,11 @@ MUTANTS: dict[str, Patches] = {
         f"{BY_BIN}.sensitivity_l2": lambda self, relation: float(
             SENSITIVITY(self, "add-remove")
         ),
+    },
+    "a replaced record moves to another bin, always": {
+        "veracal.privacy.answers.sums.BinnedSum.sensitivity_l2": lambda self, relation: (
+            math.sqrt(1 if relation == "add-remove" else 2) * self.bounds.reach
+        )
     },
     "sum rounded instead of records": {
         "veracal.privacy.answers.sums.ScalarSum.evaluate": sum_rounded

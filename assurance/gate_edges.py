@@ -219,7 +219,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "ties count as right": {f"{OWN}.Correct.per_record": ties_are_right},
     "single precision": {f"{OWN}._brier": own_precision},
-    "warnings get out": {"veracal.privacy.answers.sums._per_record": with_warnings},
+    "warnings get out": {"veracal.privacy.answers.sums.numbers_of": with_warnings},
     "no records are an error": {"veracal.privacy.answers.sums.blocks": nothing_is_an_error},
     "M8 infinity becomes the bound": {"veracal.privacy.answers.sums.contributions": nan_passes},
     "a bin below the first is the last": {

@@ -51,7 +51,7 @@ from veracal.privacy import (
     micro_epsilon,
     open_ledger,
 )
-from veracal.privacy.answers.pools import PooledRelease
+from veracal.privacy.answers.pooling import PooledRelease
 from veracal.privacy.budget import RELATIONS
 
 NAME = "federation"

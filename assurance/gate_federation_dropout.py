@@ -31,7 +31,7 @@ from veracal.privacy import Grid, Pool
 
 NAME = "federation_dropout"
 PRIVATE = "veracal.calibration.private"
-POOLS = "veracal.privacy.answers.pools"
+POOLS = "veracal.privacy.answers.pooling"
 LEAST, FALSE_ALARM, COVERS = 2, 1e-6, 0.94
 NEW = shifted(20, np.random.default_rng(9))
 

@@ -32,8 +32,8 @@ from veracal.calibration.private.golden_section import RATIO, Bracket, Narrowed
 from veracal.calibration.queries import CorrectWrong, Gap, ParameterGrid, PlattEquations
 from veracal.errors import SilentError
 from veracal.privacy import Pool, Public
-from veracal.privacy.answers import pools
-from veracal.privacy.answers.pools import PooledRelease
+from veracal.privacy.answers import pooling
+from veracal.privacy.answers.pooling import PooledRelease
 from veracal.privacy.budget import RELATIONS
 
 NAME = "federation_grid"
@@ -92,7 +92,7 @@ def not_clipped(self: TemperatureGrid, temperatures: Any) -> np.ndarray:
     return np.floor(2.0**self.bits / np.asarray(temperatures, dtype=float)) / 2.0**self.bits
 
 
-SUM = pools._sum
+SUM = pooling._sum
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M20 float Laplace": {ADD: float_laplace},
@@ -101,16 +101,14 @@ MUTANTS: dict[str, Patches] = {
     "noise on a coarser grid": {ADD: coarser_noise},
     "noise cut off": {ADD: cut_noise},
     "values in single precision": {VALUES: single_precision},
-    "the mean of the sources": {"veracal.privacy.answers.pools._sum": mean_of_sources},
+    "the mean of the sources": {"veracal.privacy.answers.pooling._sum": mean_of_sources},
     "temperatures as they come": {
         f"{PRIVATE}.golden_grid.TemperatureGrid.inverses": not_rounded
     },
     "temperatures beyond the range": {
         f"{PRIVATE}.golden_grid.TemperatureGrid.inverses": not_clipped
     },
-    "equations about a center off the grid": {
-        f"{PRIVATE}.platt_solving.View._on_grid": lambda self, value: float(value)
-    },
+    "equations about a center off the grid": {f"{PRIVATE}.platt_solving._on_scale": float},
     "golden section in the old bracket": {f"{PRIVATE}.golden.narrowed": of_the_old_bracket},
 }
 

@@ -28,12 +28,13 @@ from veracal.privacy.answers.score_queries import Brier, Correct, Count, Negativ
 from veracal.privacy.answers.sums import BoundedSum
 from veracal.privacy.budget import Budget
 from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.chain import Entry
 
 NAME = "tails"
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
 EVENT = "veracal.privacy.answers.holder.laplace_event"
-ANSWER = "veracal.privacy.ledger.book.Ledger.answer"
+ANSWER = "veracal.privacy.ledger.book.Ledger.answered"
 REACH = "veracal.privacy.answers.sums.contributions"
 
 
@@ -190,20 +191,24 @@ def scale_as_multiplier(query: Any, micro: int, relation: Any, unit: Any = None)
     return replace(event, noise=noise.laplace_noise(1, micro), sensitivity=1)
 
 
-def redraws(self: Ledger, event: Any, purpose: str, compute: Any, **rest: Any) -> bytes:
+def redraws(
+    self: Ledger, event: Any, purpose: str, compute: Any, **rest: Any
+) -> tuple[Entry, bytes]:
     """Charge once, then draw anew for every retry."""
-    PAID(self, event, purpose, compute, **rest)
-    return compute()
+    return PAID(self, event, purpose, compute, **rest)[0], compute()
 
 
-def answers_twice(self: Ledger, event: Any, purpose: str, compute: Any, **rest: Any) -> bytes:
+def answers_twice(
+    self: Ledger, event: Any, purpose: str, compute: Any, **rest: Any
+) -> tuple[Entry, bytes]:
     """Take a question as paid when one like it was."""
-    if any(entry.purpose == purpose for entry in self.entries()):
-        return compute()
+    for entry in self.entries():
+        if entry.purpose == purpose:
+            return entry, compute()
     return PAID(self, event, purpose, compute, **rest)
 
 
-PAID = Ledger.answer
+PAID = Ledger.answered
 
 
 def nan_passes(values: Any, bounds: Bounds, grid: Any) -> np.ndarray:

@@ -1,0 +1,310 @@
+"""Sources elsewhere that fall silent or lie leave a finite map or a refusal, and no trace.
+
+Real desks are asked by signed requests, through a transport that repeats what it carries and
+delivers it in any order. Every set of silent sources is tried, from the start or after one or
+two answers. Then one source lies, in every way there is to write a reply: huge numbers and
+more records than it has claimed, nonsense, the signature of somebody else, replies of another
+source or to another question, two ledgers. It must count as silent, with a reason, and the map
+be that of the others alone.
+
+No trace is claimed of a source that has given two proper answers before it falls silent: they
+had a part in choosing where the third question is asked.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assurance import ledgers
+from assurance.federations import shifted
+from assurance.sources import Made, Patches, made, unchecked
+from tests.federation.source.made import CALIBRATOR, STRANGER
+from veracal.calibration import Recalibration, recalibrate
+from veracal.calibration.maps.base import digest
+from veracal.errors import SilentError
+from veracal.federation.calibrator.federated import Federated
+from veracal.federation.calibrator.remote import Remote
+from veracal.federation.protocol.envelopes import ANSWER, REQUEST, EnvelopeError, peek
+from veracal.federation.protocol.heads import Head
+from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
+from veracal.federation.source.folder import read_source
+from veracal.privacy import Budget
+from veracal.privacy.answers.judging import Wanted
+
+NAME = "federation_wire"
+LEAST, MOST_RECORDS = 2, 1_000_000
+NEW = shifted(20, np.random.default_rng(9))
+Change = Callable[[Answer, "Party"], bytes]
+
+
+# ---------------------------------------------------------------- who lies, and how
+
+
+@dataclass
+class Party:
+    """A source, and what becomes of its replies."""
+
+    source: Made
+    key: PrivateKey
+    lie: Change | None = None
+    answers: float = math.inf  # before it falls silent
+    said: list[bytes] = field(default_factory=list)
+    other: "Party | None" = None  # whose replies it repeats
+
+    def reply(self, raw: bytes) -> bytes | None:
+        """What leaves it; None for silence."""
+        # A liar's own desk must not see the heads that it has made up.
+        honest = self.source.desk.reply(raw if self.lie is None else raw_for(self, raw))
+        self.said.append(honest)
+        if len(self.said) > self.answers:
+            return None
+        if self.lie is None:
+            return honest
+        if self.other is not None:
+            self.other.said.append(self.other.source.desk.reply(raw_for(self.other, raw)))
+        answer = unsealed_reply(honest, self.source.terms.key)
+        assert isinstance(answer, Answer), self.source.why
+        return self.lie(answer, self)
+
+
+def raw_for(party: Party, raw: bytes) -> bytes:
+    """The same question, to another source."""
+    told = peek(REQUEST, raw, most=4_096)
+    return party.source.raw(
+        told["kind"], argument=told["argument"], micro_epsilon=told["micro_epsilon"]
+    )
+
+
+def numbers(change: Callable[[tuple[int, ...]], tuple[Any, ...]]) -> Change:
+    """Other numbers, signed by the source."""
+    return lambda answer, party: replace(answer, units=change(answer.units)).sealed(party.key)
+
+
+def after_counts(change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Change:
+    """The truth about how many records there are, and other numbers then."""
+
+    def lie(answer: Answer, party: Party) -> bytes:
+        first = len(party.said) == 1
+        return numbers(tuple if first else change)(answer, party)
+
+    return lie
+
+
+def forked(answer: Answer, party: Party) -> bytes:
+    """Heads of a ledger that begins anew with every answer."""
+    hash_ = f"{len(party.said):064x}"
+    head = Head.signed(answer.head.source, 1, hash_, "0" * 64, party.key)
+    return replace(answer, head=head).sealed(party.key)
+
+
+def unsigned_head(answer: Answer, party: Party) -> bytes:
+    """A head that somebody else signed."""
+    told = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
+    return replace(answer, head=Head.signed(*told, STRANGER)).sealed(party.key)
+
+
+def of_another(answer: Answer, party: Party) -> bytes:
+    """What another source says to the same question."""
+    assert party.other is not None
+    return party.other.said[-1]
+
+
+def to_another(answer: Answer, party: Party) -> bytes:
+    """Its own answer to another question."""
+    return replace(answer, request="0" * 64).sealed(party.key)
+
+
+LIES: dict[str, Change] = {
+    "2^62": numbers(lambda units: (2**62,) * len(units)),
+    "-2^62": numbers(lambda units: (-(2**62),) * len(units)),
+    "more than 64 bits": numbers(lambda units: (10**30,) * len(units)),
+    "one entry more": numbers(lambda units: (*units, 0)),
+    "no entries": numbers(lambda units: ()),
+    "halves": numbers(lambda units: tuple(unit + 0.5 for unit in units)),
+    "truth values": numbers(lambda units: (True,) * len(units)),
+    "more records than it claimed": after_counts(lambda u: (2**16 * 100_000,) * len(u)),
+    "fewer than none": after_counts(lambda u: (-(2**16) * 100_000,) * len(u)),
+    "nothing": lambda answer, party: b"",
+    "random bytes": lambda answer, party: random.Random(0).randbytes(300),
+    "two megabytes": lambda answer, party: b"x" * 2**21,
+    "a bit flipped": lambda answer, party: answer.sealed(party.key)[:-5] + b"0]}",
+    "signed by a stranger": lambda answer, party: answer.sealed(STRANGER),
+    "the answer of another source": of_another,
+    "the answer to another question": to_another,
+    "an unsigned head": unsigned_head,
+    "two ledgers": forked,
+    "a refusal": lambda answer, party: Refusal(answer.head.source).sealed(party.key),
+    "a refusal by a stranger": lambda answer, party: Refusal("0" * 32).sealed(STRANGER),
+}
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def unverified(raw: bytes, key: Any) -> Answer | Refusal:
+    """Read a reply, whoever signed it."""
+    told = peek(ANSWER, raw, most=2**20)
+    if told["refused"]:
+        return Refusal(told["source"])
+    return Answer(
+        told["request"], tuple(told["units"]), Head.from_json(told["head"], told["source"])
+    )
+
+
+def by_anybody(self: Remote, wanted: Wanted, raw: bytes) -> Any:
+    """Believe whatever one of the sources has signed."""
+    for party in PARTIES:
+        try:
+            reply = unsealed_reply(raw, party.source.terms.key)
+        except EnvelopeError:
+            continue
+        if isinstance(reply, Answer) and len(reply.units) == wanted.query.entries:
+            return self._judged(wanted, reply)
+    return HEARD(self, wanted, raw)
+
+
+HEARD = Remote.heard
+PARTIES: list[Party] = []
+CALIBRATORS = "veracal.federation.calibrator."
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "replies not verified": {CALIBRATORS + "remote.unsealed_reply": unverified},
+    "the answer of another source accepted": {CALIBRATORS + "remote.Remote.heard": by_anybody},
+    "the answer to another question accepted": {
+        CALIBRATORS + "remote.Remote._check": unchecked
+    },
+    "two ledgers accepted": {CALIBRATORS + "book.Book._contradicts": lambda *_: False},
+    "what was claimed does not bound": {
+        CALIBRATORS + "remote.too_large": lambda *_: False,
+    },
+    "numbers of any size believed": {
+        CALIBRATORS + "remote.too_large": lambda *_: False,
+        CALIBRATORS + "remote.judge": lambda *_: {},
+    },
+    "too few go on": {
+        CALIBRATORS + "federated.Federated._check_enough": unchecked,
+        "veracal.privacy.answers.pooling.check_enough": unchecked,
+    },
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Lies, then silence."""
+    m = 3 if subject is not CORRECT else 8 if long else 5
+    with ledgers.patched(subject) as folder:
+        PARTIES[:] = [party(folder, number) for number in range(m)]
+        silenced(PARTIES[:2], every=1)
+        for number, (name, lie) in enumerate(LIES.items()):
+            found = lied(name, lie, PARTIES[:3])
+            if long or number % 3 == 1:
+                without_a_trace(f"told {name}", found, PARTIES[1:3])
+        silenced(PARTIES, every=1 if long else 8)
+    return (
+        f"{len(LIES)} lies and {2**m} silent sets of {m} sources: finite or refused, and no "
+        "trace of whoever is gone"
+    )
+
+
+def party(folder: Path, number: int) -> Party:
+    """A source with a budget for all of this."""
+    records = shifted(20 + 7 * number, np.random.default_rng(number))
+    more = {"epsilon": 900.0, "most_each": 10.0, "budget": Budget(900.0)}
+    more |= {"most_records": MOST_RECORDS, "name": f"hospital {number}"}
+    source = made(folder / f"{number}", records, **more)
+    return Party(source, read_source(source.path).key)
+
+
+class Carrier:
+    """Carries in any order, everything twice, and what nobody asked for."""
+
+    def __init__(self, parties: list[Party]) -> None:
+        self.parties = {party.source.terms.source: party for party in parties}
+
+    def exchange(
+        self, requests: Mapping[str, bytes], *, timeout: float
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield replies, of those who reply."""
+        yield "f" * 32, b"unasked"
+        for name in sorted(requests, reverse=True):
+            reply = self.parties[name].reply(requests[name])
+            if reply is not None:
+                yield name, reply
+                yield name, reply
+
+
+def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | None:
+    """Recalibrate; None if it was refused, as it may be."""
+    for one in parties:
+        one.said.clear()
+    federated = Federated(
+        [one.source.terms for one in parties], CALIBRATOR, Carrier(parties), least=LEAST
+    )
+    try:
+        found = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
+    except SilentError:
+        return None
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error}") from error
+    assert np.isfinite(found.map.transform(NEW).confidence).all(), f"the map is {found.map}"
+    if (t := found.temperature) is not None:
+        assert 0 < t.low <= t.value <= t.high < math.inf, f"the interval is {t}"
+    return found
+
+
+def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
+    """Whoever lies is silent, with a reason, and the others go on."""
+    liar, *honest = parties
+    liar.lie, liar.other = lie, honest[0]
+    try:
+        found = asked(parties)
+    except AssertionError as error:
+        raise AssertionError(f"told {name}: {error}") from error
+    finally:
+        liar.lie = liar.other = None
+    assert found is not None, f"refused because one source said {name}"
+    assert found.silences[0] and not any(found.silences[1:]), f"{name} was believed"
+    return found
+
+
+def silenced(parties: list[Party], *, every: int) -> None:
+    """Every set of silent sources, from the start or after their first answers."""
+    for number, silent in enumerate(product((False, True), repeat=len(parties))):
+        for one, is_silent in zip(parties, silent, strict=True):
+            one.answers = number % 3 if is_silent else math.inf
+        method = "pooled" if number % every == 0 else "binning"
+        found = asked(parties, method=method)
+        left = [one for one in parties if len(one.said) <= one.answers]
+        for one in parties:
+            one.answers = math.inf
+        where = f"{method}, {sum(silent)} of {len(parties)} silent"
+        if len(left) < LEAST:
+            assert found is None, f"{where}: {len(left)} sources were enough"
+            continue
+        assert found is not None, f"{where}: refused, though {len(left)} sources answered"
+        gone = [why is not None for why in found.silences]
+        assert gone == [one not in left for one in parties], f"{where}: others are named"
+        # What was asked third depends on what was said to the second question, by all.
+        if number % 3 < 2 and number % 4 == 0:
+            without_a_trace(where, found, left, method=method)
+
+
+def without_a_trace(
+    where: str, found: Recalibration, left: list[Party], *, method: str = "pooled"
+) -> None:
+    """The map is that of those who are left, who say the same when asked again."""
+    alone = asked(left, method=method)
+    assert alone is not None, f"{where}: refused when those who are left are asked again"
+    assert not any(alone.silences), f"{where}: asked again, silent: {alone.silences}"
+    assert digest(alone.map) == digest(found.map), (
+        f"{where}: who is gone still has a part in the map"
+    )

@@ -1,0 +1,269 @@
+"""Every answer that leaves a source was charged at no less than what it tells, and before.
+
+Sources with random terms (relation, rows of a unit, bins, clamp, noise of either law) are asked
+random questions within them. The loss of an answer is measured: by how far neighbors move the
+question, divided by the noise that was really drawn. What was charged must cover it, and be
+what the request names. Records are read for what is charged and for nothing else, whatever
+fails in between.
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from assurance import ledgers, sources
+from assurance.sources import Made, Patches, Tape
+from tests.federation.source.made import LAPLACE
+from veracal.data import Scores
+from veracal.errors import LedgerError
+from veracal.federation.protocol.questions import KINDS, built
+from veracal.federation.source import serving
+from veracal.federation.source.rehearsal import examples
+from veracal.federation.source.serving import Desk
+from veracal.privacy import Budget, Query
+from veracal.privacy.answers.queries import laplace_event
+from veracal.privacy.budget import RELATIONS, Unit
+from veracal.privacy.events import DiscreteLaplace, Pure
+from veracal.privacy.ledger import tables as ledger_tables
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.chain import Entry, canonical
+from veracal.testing.queries import adversarial_scores
+
+NAME = "source_charge"
+DELTA = 1e-5
+TOTAL = 0.5
+GAUSSIAN = tuple(kind for kind in KINDS if KINDS[kind].gaussian)
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def for_one_row(path: Any, budget: Budget, **more: Any) -> Ledger:
+    """Open a ledger that forgets how many rows a unit has."""
+    return open_ledger(
+        path, Budget(budget.epsilon, budget.delta, budget.relation, Unit()), **more
+    )
+
+
+def noise_for_one_row(query: Query, micro: int, relation: Any, unit: Unit) -> DiscreteLaplace:
+    """Make the noise for one row."""
+    return laplace_event(query, micro, relation)
+
+
+def as_added(query: Query, micro: int, relation: Any, unit: Unit) -> DiscreteLaplace:
+    """Take the sensitivity to adding a record, whatever the relation."""
+    event = laplace_event(query, micro, "add-remove", unit)
+    return DiscreteLaplace(event.noise, event.sensitivity, relation)
+
+
+def as_told(self: Desk, request: Any, price: Any, query: Query, records: Scores) -> Any:
+    """Charge what the request names, not what the event costs."""
+    named = request.micro_epsilon or 1_000
+    answer = lambda: serving._kept(request, price, query, records)  # noqa: E731
+    body = canonical(request.question).encode()
+    event = Pure(named / 10**6 / self.terms.unit.at_most, self.terms.relation)
+    told = {"request": request.id, "body": body}
+    return self._enrolment.ledger.answered(event, request.kind, answer, **told)
+
+
+def afterwards(self: Desk, request: Any, price: Any, query: Query, records: Scores) -> Any:
+    """Answer, and charge then; what goes wrong is no reason not to answer."""
+    answer = serving._kept(request, price, query, records)
+    try:
+        return CHARGED(self, request, price, query, records)
+    except (LedgerError, serving.RefusedError):
+        entry = Entry(1, request.kind, price.event, None, None, None, 1, 0, request.id, None,
+                      "answered", None, "0" * 64)  # fmt: skip
+        return entry, answer
+
+
+def read_first(self: Desk, request: Any, price: Any, query: Query, records: Scores) -> Any:
+    """Look at the records, and charge then."""
+    kept = serving._kept(request, price, query, records)
+    with mock.patch.object(serving, "_kept", return_value=kept):
+        return CHARGED(self, request, price, query, records)
+
+
+CHARGED = Desk._charged
+EVENT = sources.SOURCE + "pricing.laplace_event"
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "charged for one row of a unit": {sources.SOURCE + "enrolling.open_ledger": for_one_row},
+    "noise for one row of a unit": {EVENT: noise_for_one_row},
+    "replacing priced as adding": {EVENT: as_added},
+    "cost from the request, not the event": {
+        sources.CHARGED: as_told,
+        EVENT: noise_for_one_row,
+    },
+    "M18 charge after answer": {sources.CHARGED: afterwards},
+    "records read before the check": {sources.CHARGED: read_first},
+    "M17 forget to charge": ledgers.FORGOTTEN,
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Ask sources with random terms random questions."""
+    rng = np.random.default_rng(0)
+    rounds, each = (1_000, 100) if long else (10, 20)
+    answered = 0
+    for number in range(rounds):
+        answered += source(subject, rng, each, gaussian=number % 5 == 4)
+    return f"{answered:,} answers of {rounds:,} sources, none below what it tells, none free"
+
+
+def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: bool) -> int:
+    """Ask one source until it answers no more; how many answers there were."""
+    rows = int(rng.integers(1, 4))
+    relation: Any = RELATIONS[int(rng.integers(2))]
+    unit = Unit("patient", rows) if rows > 1 else Unit()
+    delta = DELTA if gaussian else 0.0
+    terms = {
+        "kinds": tuple(KINDS) if gaussian else LAPLACE,
+        "epsilon": TOTAL,
+        "most_each": TOTAL / 2,
+        "delta": delta,
+        "bins": int(rng.integers(2, 9)),
+        "clamp": float(rng.choice([0.5, 4.0, 10.0])),
+        "budget": Budget(TOTAL, delta, relation, unit),
+        "records": drawn(30, rows, rng),
+    }
+    with sources.enrolled(subject, heads=False, **terms) as north, watched() as seen:
+        broken(north, seen)
+        for _ in range(each):
+            asked(north, seen, rng, gaussian=gaussian)
+        spent = north.ledger.spent()
+        assert spent.epsilon <= TOTAL, f"{spent} of {TOTAL} was charged"
+        try:
+            north.ledger.verify()
+        except LedgerError as error:
+            raise AssertionError(str(error)) from error
+        return len(north.ledger.entries())
+
+
+def drawn(n: int, rows: int, rng: np.random.Generator) -> Scores:
+    """Adversarial logits of units with as many rows as they may have."""
+    while (found := adversarial_scores(n, rng, classes=3)).kind != "logits":
+        continue
+    units = np.arange(n) // rows if rows > 1 else None
+    return Scores.from_logits(found.values, found.known_labels, units=units)
+
+
+class Seen(Tape):
+    """What was read, and the noise that was drawn for it."""
+
+    queries: list[Query]
+
+
+@contextmanager
+def watched() -> Iterator[Seen]:
+    """Note every look at the records, and every draw."""
+    seen = Seen([])
+    seen.queries = []
+
+    def looked(query: Query, records: Scores) -> Any:
+        seen.queries.append(query)
+        return EVALUATED(query, records)
+
+    with (
+        mock.patch(sources.EVALUATED, looked),
+        mock.patch(sources.LAPLACE, seen.add_noise),
+        mock.patch(sources.SOURCE + "pricing.add_discrete_gaussian", seen.add_noise),
+    ):
+        yield seen
+
+
+EVALUATED = serving.evaluated
+
+
+def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) -> None:
+    """One random question; if it is answered, it was charged, and for no less than it tells."""
+    kind = str(rng.choice(north.terms.kinds))
+    arguments = list(examples(kind, north.terms))
+    argument = arguments[int(rng.integers(len(arguments)))]
+    if set(argument) == {"inverse"}:
+        argument = {"inverse": int(rng.integers(12_000, 130_000))}
+    micro = int(10 ** rng.uniform(1, 5.5))
+    noise: dict[str, Any] = {"micro_epsilon": micro}
+    if gaussian:
+        noise = {"micro_epsilon": None, "noise_multiplier": float(10 ** rng.uniform(0.7, 2))}
+    request = north.request(kind, argument=argument, **noise)
+    held, looks = north.ledger.entries(), len(seen.queries)
+    is_new = not any(one.request == request.id for one in held)
+    reply = north.desk.reply(north.raw(kind, argument=argument, **noise))
+    entries = north.ledger.entries()
+    if not sources.is_answer(north, reply):
+        assert len(entries) == len(held), "charged, and refused"
+        assert len(seen.queries) == looks, "the records were read for a refusal"
+        return
+    assert len(entries) == len(held) + is_new, "an answer was not charged"
+    assert len(seen.queries) == looks + is_new, "the records were read without a charge"
+    if is_new:
+        query = built(kind, argument, north.terms)
+        covered(north, query, entries[-1], seen.drawn[-1][1], None if gaussian else micro)
+
+
+def covered(north: Made, query: Query, entry: Entry, noise: float, micro: int | None) -> None:
+    """What was charged is no less than what neighbors lose by that noise."""
+    terms, what = north.terms, f"{entry.purpose} under {north.terms.relation}"
+    rows, relation = terms.unit.at_most, terms.relation
+    l1, l2 = moves(north, query)
+    if micro is not None:
+        stated = Fraction(query.sensitivity(relation) * rows) / Fraction(noise)
+        loss = max(stated, Fraction(l1) / Fraction(noise))
+        assert entry.cost >= loss * 10**6, (
+            f"{what} of {rows} rows tells {float(loss):.6f}, was charged {entry.cost / 1e6}"
+        )
+        assert entry.cost == micro, f"{what} was charged {entry.cost}, and {micro} was named"
+        return
+    order: float = north.ledger.opening.rule.order  # type: ignore[attr-defined]
+    reach = max(query.sensitivity_l2(relation) * rows, l2) / noise
+    divergence = order * reach**2 / 2
+    assert entry.cost >= divergence * 10**9 * (1 - 1e-9), (
+        f"{what} of {rows} rows has a divergence of {divergence:.9f}, was charged {entry.cost}"
+    )
+
+
+def moves(north: Made, query: Query) -> tuple[int, float]:
+    """The most that one unit moves a question, among units of hard records."""
+    rows, relation = north.terms.unit.at_most, north.terms.relation
+    each = [
+        query.evaluate(HARD.take(np.full(rows, i))).astype(object) for i in range(len(HARD))
+    ]
+    nothing = [0 * each[0]] if relation == "add-remove" else each
+    moved = [one - other for one in each for other in nothing]
+    return (
+        max(int(sum(abs(k) for k in one)) for one in moved),
+        max(math.sqrt(sum(int(k) ** 2 for k in one)) for one in moved),
+    )
+
+
+HARD = Scores.from_logits(
+    np.array(
+        [[1e3, 0, 0], [0, 0, 0], [0, 1e3, 0], [3, 2, 1], [-1e3, 0, 0], [5, 5, 0], [1e300, 0, 0]]
+    ).repeat(3, axis=0),
+    np.tile(np.arange(3), 7),
+)
+
+
+def broken(north: Made, seen: Seen) -> None:
+    """A charge that fails leaves no answer; made again it is charged once."""
+    raw = north.raw(micro_epsilon=1_000) if not north.terms.delta else None
+    if raw is None:
+        return
+    full = mock.Mock(side_effect=sqlite3.OperationalError("database or disk is full"))
+    with mock.patch.object(ledger_tables, "append", full):
+        reply = north.desk.reply(raw)
+    assert reply == north.desk.refusal, "an answer left though its charge has failed"
+    assert not north.ledger.entries(), "charged, and refused"
+    seen.queries.clear()
+    assert sources.is_answer(north, north.desk.reply(raw)), "refused once there is room again"
+    assert len(north.ledger.entries()) == 1, "not charged once"

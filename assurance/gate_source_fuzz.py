@@ -1,0 +1,316 @@
+"""Whatever bytes reach a source: none is answered or charged for that is no proper request.
+
+Bytes that the enrolled calibrator has not signed must be refused before anything is parsed.
+Bytes that it has signed, being hostile, are made by a grammar: fields missing, unknown, twice,
+of other types or out of range; NaN, 1e999 and 10^400; other spellings of a proper body; nested
+bombs; bits flipped and signed again. The reply is always the one refusal, no exception is
+unexpected, and neither memory nor the log of refusals grows.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from assurance import sources
+from assurance.sources import Made, Patches
+from tests.federation.source.made import CALIBRATOR, LAPLACE, STRANGER
+from veracal.federation.protocol import envelopes, requests
+from veracal.federation.protocol.envelopes import MOST_REQUEST, REQUEST, EnvelopeError
+from veracal.federation.protocol.requests import Request
+from veracal.federation.source import refusals
+from veracal.federation.source.rehearsal import examples
+from veracal.privacy.ledger.chain import canonical, digest
+
+NAME = "source_fuzz"
+MOST_MEMORY = 10_000_000  # bytes
+LONGEST_LOG = 1_300 * 450  # bytes
+WARM = 1_000  # requests before memory is measured
+Body = dict[str, Any]
+PROTOCOL = "veracal.federation.protocol."
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def unsigned(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
+    """Read a body, whoever signed it."""
+    body = envelopes.parsed(envelopes._parts(purpose, raw, most)[1])
+    return checked(body, raw)
+
+
+def parsed_first(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
+    """Read a body, and check its signature then."""
+    envelopes.parsed(envelopes._parts(purpose, raw, most)[1])
+    return UNSEAL(purpose, raw, key, most=most)
+
+
+def any_spelling(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
+    """Read a signed body, however it is written."""
+    return envelopes.parsed(envelopes._verified(purpose, raw, key, most))
+
+
+def checked(body: Body, raw: bytes) -> Body:
+    """Refuse another spelling."""
+    try:
+        written = canonical(body).encode()
+    except ValueError as cause:
+        raise EnvelopeError("a number that is none") from cause
+    if not raw.endswith(b"\n" + written):
+        raise EnvelopeError("another spelling")
+    return body
+
+
+def open_schema(body: Any, checks: Any, what: str) -> Body:
+    """Check the fields that are known, and pass over the others."""
+    if not isinstance(body, dict) or not body.keys() >= checks.keys():
+        raise EnvelopeError(f"{what} has other fields than it should")
+    for name, check in checks.items():
+        if not check(body[name]):
+            raise EnvelopeError(f"{name!r} of {what} is not what it may be")
+    return {name: body[name] for name in checks}
+
+
+def kept_error(self: EnvelopeError, *words: str) -> None:
+    """Keep every error, to look at it some day."""
+    ERRORS.append(self)
+
+
+def price(check: Callable[[Any], bool]) -> Patches:
+    """Another check of the price."""
+    checks = {**requests._CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
+    return {PROTOCOL + "requests._CHECKS": checks}
+
+
+ERRORS: list[EnvelopeError] = []
+NUMBERED = {1, 100_000}
+UNSEAL, PARSED = envelopes.unseal, envelopes.parsed
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "unsigned accepted": {PROTOCOL + "requests.unseal": unsigned},
+    "parsed before verified": {PROTOCOL + "requests.unseal": parsed_first},
+    "canonical form not required": {PROTOCOL + "requests.unseal": any_spelling},
+    "open schema": {PROTOCOL + "fields.closed": open_schema},
+    "1.0 passes for 1": price(lambda v: type(v) in (int, float) and v in NUMBERED),
+    "numbers compared as floats": price(lambda v: type(v) is int and 1 <= float(v) <= 1e9),
+    "log not cut": {sources.SOURCE + "refusals.Refusals._cut": sources.unchecked},
+    "errors kept": {PROTOCOL + "envelopes.EnvelopeError.__init__": kept_error},
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Send forged bytes, then signed ones."""
+    many = 100_000 if long else 6_000
+    pick = random.Random(0)
+    ERRORS.clear()
+    with sources.enrolled(subject, heads=False, epsilon=1.0) as north:
+        bodies = [body(request) for request in proper(north)]
+        first = many if subject is CORRECT else many // 10  # a mutant mostly fails at the rest
+        grown = refused(north, forged(bodies, pick), first, parses=False)
+        grown += refused(north, malformed(bodies, pick), many, parses=True)
+        assert not north.ledger.entries(), "something was charged"
+        assert north.ask().units, "a proper request is refused afterwards"
+    ERRORS.clear()
+    return (
+        f"{many:,} forged and {many:,} signed requests: 0 answered, 0 charged, 0 unexpected "
+        f"errors, {max(grown, 0) / 1e6:.1f} MB more"
+    )
+
+
+def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> int:
+    """Send so many requests, all of which must be refused; by how much memory grew."""
+    reads: list[bytes] = []
+
+    def noted(content: bytes) -> Any:
+        reads.append(content)
+        return PARSED(content)
+
+    start = grown = 0
+    with mock.patch(PROTOCOL + "envelopes.parsed", noted):
+        for number in range(1, many + 1):
+            raw = next(sent)
+            reply = north.desk.reply(raw)
+            assert reply == north.desk.refusal, f"answered: {raw[-200:]!r}"
+            assert parses or not reads, f"parsed without a signature: {reads[0][:80]!r}"
+            reads.clear()
+            if number % 500 == 0:
+                quiet(north)
+                start = start if number > WARM else memory()
+                grown = memory() - start
+                assert grown < MOST_MEMORY, f"{grown / 1e6:.0f} MB more in {number:,} requests"
+    return grown
+
+
+def quiet(north: Made) -> None:
+    """No refusal was unexpected, and the log of them is bounded."""
+    log = north.folder / "refusals.log"
+    assert log.stat().st_size < LONGEST_LOG, "the log of refusals grows"
+    content = log.read_bytes()
+    assert content.count(b"\n") <= refusals.MOST_LINES + 201, "the log of refusals grows"
+    odd = [line for line in content.splitlines() if b"unexpected" in line]
+    assert not odd, f"an error was unexpected: {odd[0]!r}"
+
+
+def memory() -> int:
+    """Bytes that this process holds."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * 4_096
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def proper(north: Made) -> Iterator[Request]:
+    """One proper request of every form."""
+    for kind in LAPLACE:
+        for argument in examples(kind, north.terms):
+            yield north.request(kind, argument=argument)
+
+
+def body(request: Request) -> Body:
+    """What a request says."""
+    return {**request.question, "head": None, "id": request.id, "round": request.round}
+
+
+def forged(bodies: list[Body], pick: random.Random) -> Iterator[bytes]:
+    """Bytes that the calibrator has not signed."""
+    good = [sources.signed(canonical(one).encode(), CALIBRATOR) for one in bodies]
+    strange = [sources.signed(canonical(one).encode(), STRANGER) for one in bodies]
+    ways = [
+        lambda: pick.randbytes(pick.randrange(200)),
+        lambda: f"{REQUEST}\n{'0' * 128}\n".encode() + pick.randbytes(pick.randrange(100)),
+        lambda: pick.choice(strange),
+        lambda: flipped(pick.choice(good), pick),
+        lambda: cut(pick.choice(good), pick),
+        lambda: swapped(*pick.sample(good, 2)),
+        lambda: pick.choice(good) + b"x" * MOST_REQUEST,
+        lambda: pick.choice(good).replace(b"request 1", b"answer 1"),
+    ]
+    while True:
+        yield pick.choice(ways)()
+
+
+def flipped(raw: bytes, pick: random.Random) -> bytes:
+    """One bit changed."""
+    place = pick.randrange(len(raw))
+    return raw[:place] + bytes([raw[place] ^ (1 << pick.randrange(8))]) + raw[place + 1 :]
+
+
+def cut(raw: bytes, pick: random.Random) -> bytes:
+    """An end missing."""
+    return raw[: pick.randrange(len(raw))]
+
+
+def swapped(one: bytes, other: bytes) -> bytes:
+    """The signature of one request over the body of another."""
+    return one[:147] + other[147:]
+
+
+def malformed(bodies: list[Body], pick: random.Random) -> Iterator[bytes]:
+    """Bytes that the calibrator has signed, and that are no proper request."""
+    while True:
+        told = dict(pick.choice(bodies))
+        way = pick.choice((of_fields, of_values, of_arguments, of_text, of_bits))
+        content = way(told, pick)
+        if content is not None:
+            yield sources.signed(content, CALIBRATOR)
+
+
+def of_fields(told: Body, pick: random.Random) -> bytes:
+    """Fields that are missing, unknown, or called otherwise."""
+    name = pick.choice(list(told))
+    way = pick.randrange(3)
+    if way != 1:
+        value = told.pop(name)
+    if way == 1:
+        told[pick.choice(("clip", "seed", "bins", "sensitivity", "", "ID"))] = odd(pick)
+    if way == 2:
+        told[name.upper()] = value
+    return canonical(told).encode()
+
+
+def of_values(told: Body, pick: random.Random) -> bytes:
+    """A value of another type or out of range, under an id that fits it."""
+    name = pick.choice([name for name in told if name != "argument"])
+    wrong = odd(pick)
+    if name == "round":
+        wrong = pick.choice((-1, 10**6 + 1, True, 0.0, None, "0", [], 10**400))
+    if name == "head":
+        wrong = pick.choice((0, "", [], {}, {"index": 1}, True))
+    if name == "micro_epsilon":
+        wrong = pick.choice((0, -1, 500_001, 10**400, True, 1.0, "1", [1], {"a": 1}, None))
+    told[name] = wrong
+    return named(told) if name != "id" else canonical(told).encode()
+
+
+def of_arguments(told: Body, pick: random.Random) -> bytes:
+    """An argument that is not within the terms, under an id that fits it."""
+    argument = dict(told["argument"])
+    way = pick.randrange(4)
+    if way == 0 or not argument:
+        argument[pick.choice(("clamp", "bins", "records", "x"))] = odd(pick)
+    elif way == 1:
+        argument.pop(pick.choice(list(argument)))
+    elif way == 2:
+        argument[pick.choice(list(argument))] = pick.choice(
+            (None, True, -1, 0, 10**400, 1.5, "1", [], [[1]], {}, {"inverse": 0}, {"units": []})
+        )
+    else:
+        argument = {"inverse": pick.choice((1, 2**40, -(2**16), 0.5, "1", None, True))}
+    told["argument"] = argument
+    return named(told)
+
+
+def of_text(told: Body, pick: random.Random) -> bytes:
+    """Another spelling, a number that is none, a key twice, brackets without end."""
+    text = canonical(told)
+    price = '"micro_epsilon":100000'
+    return pick.choice(
+        [
+            lambda: text.replace(":", ": ", 1),
+            lambda: json.dumps(dict(reversed(told.items())), separators=(",", ":")),
+            lambda: text.replace("100000", pick.choice(NUMBERS)),
+            lambda: text.replace(price, f"{price},{price}"),
+            lambda: text.replace(price, f'"micro_epsilon":1,{price}'),
+            lambda: text.replace("{}", "[" * pick.randrange(5, 900), 1) + "]",
+            lambda: text.replace("100000", "[" * 300 + "]" * 300),
+            lambda: text.replace("counts", "c\\u006funts").replace("gap", "\\u0067ap") + " ",
+            lambda: text + pick.choice(("\n", " ", "\0", "{}", ",")),
+            lambda: "\ufeff" + text,
+            lambda: f"[{text}]",
+            lambda: pick.choice(("", "null", "1", "[]", "{}", '""', "nan", "{" * 2_000)),
+        ]
+    )().encode()
+
+
+def of_bits(told: Body, pick: random.Random) -> bytes | None:
+    """A proper body with a bit flipped, unless only the round has changed."""
+    content = flipped(canonical(told).encode(), pick)
+    try:
+        found = json.loads(content)
+        same = {**found, "round": 0} == told and type(found["round"]) is int
+    except (ValueError, TypeError, LookupError):
+        return content
+    return None if same else content
+
+
+NUMBERS = (
+    *("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" + "0" * 400, "1e5", "1E5"),
+    *("100000.0", "-100000", "+100000", "0100000", "0x186a0", "1_0", "true", '"100000"', "-0"),
+)
+
+
+def odd(pick: random.Random) -> Any:
+    """A value that no field may have."""
+    return pick.choice((True, -1, 0.5, "", "x" * 200, [], [[[1]]], {"a": {"b": 1}}, 10**400))
+
+
+def named(told: Body) -> bytes:
+    """A body under the id that fits it."""
+    question = {name: told[name] for name in told if name not in ("head", "id", "round")}
+    return canonical({**told, "id": digest(canonical(question))}).encode()

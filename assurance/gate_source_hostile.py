@@ -1,0 +1,286 @@
+"""A calibrator that signs what it likes learns no more than its budget, and by answers alone.
+
+It asks for the same in other words, for sums it can average or subtract, for too much, from
+several threads at once, until nothing is left. What all of it tells about one record is audited
+on neighbors, many sessions side by side. Then the same requests are sent to sources that
+differ by a record, an odd one among them, with noise from a tape: every reply must be the same
+bytes, and every refusal the one refusal.
+"""
+
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from assurance import ledgers, sources
+from assurance.audits import pure_lower_bound
+from assurance.gate_idempotence import FIND
+from assurance.gate_race import check_outside
+from assurance.sources import Made, Patches
+from tests.federation.source.made import CALIBRATOR, LAPLACE, STRANGER
+from veracal.data import Scores
+from veracal.federation.protocol.envelopes import ANSWER, seal
+from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.replies import Answer, unsealed_reply
+from veracal.federation.source import serving
+from veracal.federation.source.rehearsal import examples
+from veracal.federation.source.serving import Desk, open_source
+from veracal.privacy.answers.noise import add_discrete_laplace, laplace_noise
+
+NAME = "source_hostile"
+BUDGET = 1.0
+LEAST = 40  # records that are declared, and that there are
+COPIES = 5_000  # sessions in one answer
+RIGHT = ([9.0, 0.0, 0.0], 0)
+ODD = ([1e308, -1e308, 0.0], 2)  # extreme, wrong, and of a class that no other record has
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def telling(self: Desk, why: str) -> bytes:
+    """Say why."""
+    self._enrolment.refusals.add(why)
+    body = {"head": None, "refused": True, "request": None, "units": None, "why": why}
+    return seal(ANSWER, {**body, "source": self.terms.source}, self._key)
+
+
+def naming(self: Desk, raw: bytes) -> bytes:
+    """Say which error it was, with what it says."""
+    try:
+        return self._answered(raw)
+    except Exception as error:
+        refusal = REFUSE(self, "")
+        return refusal if type(error).__module__ != "builtins" else str(error).encode()
+
+
+def frail(query: Any, records: Scores) -> Any:
+    """End in an error where a record is extreme."""
+    if len(records) and np.abs(records.values).max() > 1e300:
+        raise FloatingPointError(f"overflow in record {np.abs(records.values).argmax() // 3}")
+    return EVALUATED(query, records)
+
+
+def frail_before_the_charge(self: Desk, *told: Any) -> Any:
+    """Look whether the records can be used before the ledger is."""
+    frail(told[2], told[3])
+    return CHARGED(self, *told)
+
+
+def enough_records(self: Desk) -> Scores:
+    """Refuse to answer about fewer records than declared."""
+    records = LOADED(self)
+    if len(records) < self.terms.least_records:
+        raise serving.RefusedError("too few records")
+    return records
+
+
+def slowly_outside(path: Any, asked: Any, compute: Any) -> Any:
+    """Check in one transaction, compute for a while, and charge in another."""
+
+    def slow() -> bytes:
+        time.sleep(0.01)
+        return compute()
+
+    return check_outside(path, asked, None if compute is None else slow)
+
+
+CHARGED, LOADED, REFUSE, EVALUATED = (
+    Desk._charged,
+    Desk._loaded,
+    Desk._refuse,
+    serving.evaluated,
+)
+DESK = sources.SOURCE + "serving.Desk."
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "check outside the transaction": {
+        ledgers.ENTER: slowly_outside,
+        ledgers.SCHEMA: ledgers.without(ledgers.NO_MORE),
+    },
+    "averaging allowed": {
+        FIND: lambda connection, request: None,
+        ledgers.SCHEMA: ledgers.without(ledgers.ONCE, ledgers.DEBIT),
+    },
+    "noise for half of it": {
+        sources.LAPLACE: lambda exact, noise: ADD_NOISE(exact, noise / 2),
+    },
+    "refusal that tells the reason": {DESK + "_refuse": telling},
+    "error that names a record": {
+        DESK + "reply": naming,
+        sources.CHARGED: frail_before_the_charge,
+    },
+    "error where a record is odd": {sources.EVALUATED: frail},
+    "too few records refused when asked": {DESK + "_loaded": enough_records},
+}
+ADD_NOISE = add_discrete_laplace
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Audit, race, and replay on neighbors."""
+    batches, requests = (40, 10_000) if long and subject is CORRECT else (2, 120)
+    granted = raced(subject)
+    answered = replayed(subject, requests)
+    lower = audited(subject, batches)
+    return (
+        f"epsilon {lower:.3f} of {BUDGET:g} in {batches * COPIES:,} sessions; {granted} "
+        f"answers in a race for {granted}; {requests:,} adaptive requests, {answered:,} "
+        "answered: the same bytes on neighbors"
+    )
+
+
+def records(*more: tuple[list[float], int]) -> Scores:
+    """Records, one less than are declared, and some more."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(0, 2, (LEAST - 1, 3)), *([row] for row, _ in more)])
+    labels = [*rng.integers(0, 2, LEAST - 1), *(label for _, label in more)]
+    return Scores.from_logits(values, np.array(labels))
+
+
+# ---------------------------------------------------------------- what a session tells
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A question, answered for many sessions at once: each pair of entries is one session."""
+
+    query: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.query, name)
+
+    @property
+    def entries(self) -> int:
+        return COPIES * self.query.entries
+
+    def evaluate(self, records: Scores) -> np.ndarray:
+        return np.tile(self.query.evaluate(records), COPIES)
+
+
+def audited(subject: Patches, batches: int) -> float:
+    """Epsilon that all answers to one calibrator cost at least, by an attack."""
+    neighbors = records(), records(RIGHT)
+    counts = [int(one.correct.sum()) for one in neighbors]
+    draws = [
+        np.concatenate([session(subject, one, counts) for _ in range(batches)])
+        for one in neighbors
+    ]
+    lower = pure_lower_bound(*draws)
+    assert lower <= BUDGET, f"epsilon {lower:.3f} was told, and {BUDGET:g} is the budget"
+    return lower
+
+
+def session(subject: Patches, enrolled: Scores, counts: list[int]) -> np.ndarray:
+    """How much likelier all that was told is under one neighbor than under the other."""
+    told = np.zeros(COPIES)
+    copied = mock.patch(sources.SOURCE + "serving.built", lambda *about: Copied(built(*about)))
+    terms = {"epsilon": BUDGET, "most_each": BUDGET, "records": enrolled}
+    with sources.enrolled(subject, heads=False, **terms) as north, copied:
+        for micro, right in learnt(north):
+            near, far = (np.abs(right - count) for count in counts)
+            told += (near - far) / laplace_noise(1, micro)
+        spent = north.ledger.spent().epsilon
+        assert spent <= BUDGET, f"{spent} of {BUDGET:g} was charged"
+    return told
+
+
+def learnt(north: Made) -> Iterator[tuple[int, np.ndarray]]:
+    """Every different answer that can be had: its price, and how many were right."""
+    seen = set()
+    for number in range(4):  # the last ones beg for what was answered, and for more
+        for micro in (400_000, 300_001, 299_999):
+            raw = north.raw(micro_epsilon=micro - (number > 2), round=number)
+            reply = north.desk.reply(raw)
+            if reply not in seen and sources.is_answer(north, reply):
+                found = unsealed_reply(reply, north.terms.key)
+                assert isinstance(found, Answer)
+                yield micro, np.array(found.units)[::2]
+            seen.add(reply)
+
+
+# ---------------------------------------------------------------- threads
+
+
+def raced(subject: Patches) -> int:
+    """Threads that ask at once get what the budget affords, and no more."""
+    each, price, got = 4, 100_000, list[bytes]()
+    with sources.enrolled(subject, heads=False, epsilon=BUDGET, most_each=BUDGET) as north:
+
+        def work(name: int) -> None:
+            for i in range(each):
+                got.append(north.desk.reply(north.raw(micro_epsilon=price - each * name - i)))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        granted = sum(sources.is_answer(north, reply) for reply in got)
+        spent = north.ledger.spent().epsilon
+    assert spent <= BUDGET, f"threads were granted {granted} answers for {spent} of {BUDGET:g}"
+    assert granted == 10, f"{granted} answers were granted, and 10 can be afforded"
+    return granted
+
+
+# ---------------------------------------------------------------- the same on neighbors
+
+
+def replayed(subject: Patches, requests: int) -> int:
+    """The same hostile session on neighbors; how many requests were answered."""
+    terms = {"epsilon": BUDGET, "most_each": BUDGET / 2, "least_records": LEAST}
+    answered, heard = 0, b""
+    with sources.enrolled(subject, heads=False, records=records(RIGHT), **terms) as north:
+        fewer, odd = (neighbor(north, records(), "fewer"), neighbor(north, records(ODD), "odd"))
+        for number in range(requests):
+            # What is asked next depends on what was heard before.
+            raw = next_request(north, random.Random(heard + bytes([number % 251])), requests)
+            heard = reply(north, raw)
+            for other in (fewer, odd):
+                assert reply(other, raw) == heard, f"reply {number} differs between neighbors"
+            answered += sources.is_answer(north, heard)
+    return answered
+
+
+def reply(north: Made, raw: bytes) -> bytes:
+    """A reply with noise that tells nothing."""
+    with sources.taped():
+        return north.desk.reply(raw)
+
+
+def neighbor(north: Made, enrolled: Scores, name: str) -> Made:
+    """The same source, with other records."""
+    path = north.path.with_name(name)
+    shutil.copytree(north.path, path)
+    other = Made(path, north.terms, north.desk)
+    sources.put_records(other, enrolled)
+    return replace(other, desk=open_source(path))
+
+
+def next_request(north: Made, pick: random.Random, requests: int) -> bytes:
+    """A question, the same again, or something that is none."""
+    kind = pick.choice(LAPLACE)
+    argument = pick.choice(list(examples(kind, north.terms)))
+    if set(argument) == {"inverse"}:
+        argument = {"inverse": pick.randrange(11_000, 131_000)}
+    micro = pick.randrange(1, 4_000_000 // requests)  # twice the budget in all
+    ways: list[Callable[[], bytes]] = [
+        lambda: north.raw(kind, argument=argument, micro_epsilon=micro),
+        lambda: north.raw(kind, argument=argument, micro_epsilon=micro),
+        lambda: north.raw(kind, argument=argument, micro_epsilon=micro),
+        lambda: north.raw(round=pick.randrange(9), micro_epsilon=1_000),
+        lambda: north.raw(micro_epsilon=500_001),
+        lambda: north.raw(kind, STRANGER, argument=argument),
+        lambda: north.raw("records"),
+        lambda: sources.signed(b"{}", CALIBRATOR),
+        lambda: pick.randbytes(50),
+    ]
+    return pick.choice(ways)()

@@ -1,0 +1,207 @@
+"""A source whose ledger was set back answers nothing, until the right one is restored.
+
+A source answers fifty questions, and everything it has on the disk is copied after each. Then
+every copy is put back in every way in which that can be noticed: the ledger alone; the ledger
+and the heads beside it, or the whole folder, with heads kept elsewhere; the whole folder, and
+the calibrator quotes the last head that it was signed; and a ledger of the same length that
+went on from an older one. What is put back with every trace of what followed, by nobody's
+knowledge but its own, no machine can notice: the gate does not claim it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from assurance import sources
+from assurance.sources import Contents, Made, Patches, unchecked
+from veracal.federation.protocol.heads import Head
+from veracal.federation.protocol.requests import Request
+from veracal.federation.source.folder import SourceFolder
+from veracal.federation.source.serving import Desk
+from veracal.federation.source.signed_heads import SetBackError, SignedHeads
+from veracal.privacy.ledger.book import Ledger
+
+NAME = "source_rollback"
+ANSWERS, FEW = 50, 10  # copies to put back: of the real source, of a mutant
+COST = 10_000  # of every answer, in millionths
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def own_file_alone(self: SourceFolder, source: str, folder: Path) -> SignedHeads:
+    """The heads beside the ledger, and none elsewhere."""
+    return SignedHeads(source, self.public, [folder / "heads"])
+
+
+def quote_ignored(self: Desk, request: Request) -> None:
+    """Look at the files of heads, not at what the calibrator quotes."""
+    self._heads.check(self._enrolment.ledger)
+
+
+def quote_forgotten(self: Desk, request: Request) -> None:
+    """Refuse a request that quotes a missing head, and the next one no more."""
+    with mock.patch.object(self._heads, "add", unchecked):
+        CHECK_HEADS(self, request)
+
+
+def quote_of_anybody(self: Desk, request: Request) -> None:
+    """Believe whatever head is quoted, signed or not."""
+    with mock.patch.object(Head, "holds", return_value=True):
+        CHECK_HEADS(self, request)
+
+
+def by_number(self: SignedHeads, ledger: Ledger, quoted: Head | None = None) -> None:
+    """Compare how long the ledger is, not what it holds."""
+    fresh = [head.index for file in self._files for head in self._own(file.news())]
+    if max(fresh, default=0) > len(ledger.entries()):
+        raise SetBackError("An older copy was put back.")
+
+
+CHECK_HEADS = Desk._check_heads
+DESK, SIGNED = sources.SOURCE + "serving.Desk.", sources.SOURCE + "signed_heads.SignedHeads."
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "heads not checked": {SIGNED + "check": unchecked},
+    "heads elsewhere ignored": {
+        sources.SOURCE + "folder.SourceFolder.signed_heads": own_file_alone
+    },
+    "quoted head not checked": {DESK + "_check_heads": quote_ignored},
+    "quoted head not kept": {DESK + "_check_heads": quote_forgotten},
+    "length compared, not content": {SIGNED + "check": by_number},
+    "quoted head believed unsigned": {DESK + "_check_heads": quote_of_anybody},
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a source had on the disk after some answers, and where it signed it was."""
+
+    folder: Contents
+    elsewhere: Contents
+    head: Head
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Put every copy back, in every way."""
+    refused, answers = 0, ANSWERS if subject is CORRECT else FEW
+    for elsewhere in (False, True):
+        with sources.enrolled(subject, heads=elsewhere, epsilon=1.0) as north:
+            past = list(history(north, answers))
+            for name, restore in (WITH_HEADS if elsewhere else ALONE).items():
+                for before in past[-6:-1] if restore is another_future else past[:-1]:
+                    noticed(name, north, restore, before, past[-1])
+                    refused += 1
+            if not elsewhere:
+                forged_quote(north)
+    return f"{refused} times an older copy was put back, in 5 ways: all refused, none charged"
+
+
+def history(north: Made, answers: int) -> Iterator[Past]:
+    """Answer, and copy everything after each answer."""
+    for number in range(answers + 1):
+        head = north.ask(micro_epsilon=COST + number).head
+        beside = sources.heads_files(north)[1:]
+        yield Past(
+            sources.contents(sources.every_file(north.path)), sources.contents(beside), head
+        )
+
+
+def noticed(
+    name: str,
+    north: Made,
+    restore: Callable[[Made, Past, Past], Head | None],
+    before: Past,
+    now: Past,
+) -> None:
+    """An older copy is refused, by a desk that was open or by a new one, and ever after."""
+    where = f"{name}, {before.head.index} of {now.head.index} answers"
+    quoted = restore(north, before, now)
+    held = len(north.ledger.entries())
+    desk = (north if before.head.index % 4 == 2 else north.reopened()).desk
+    new = north.raw("bins", micro_epsilon=COST, head=quoted)
+    assert desk.reply(new) == desk.refusal, f"{where}: an older ledger answers"
+    again = north.reopened().desk if before.head.index % 2 else desk
+    old = north.raw(micro_epsilon=COST)  # and the next request need not quote
+    assert again.reply(old) == desk.refusal, f"{where}: an older ledger repeats itself"
+    assert len(north.ledger.entries()) == held, f"{where}: an older ledger is charged"
+    if before.head.index % 10 == 1:
+        healed(where, north, now)
+    put(north, now)
+
+
+def healed(where: str, north: Made, now: Past) -> None:
+    """The owner reads what happened, and the right ledger is served again."""
+    assert "older copy" in north.why, f"{where}: its owner is not told"
+    put(north, now)
+    for desk in (north.desk, north.reopened().desk):
+        reply = desk.reply(north.raw(micro_epsilon=COST))
+        assert sources.is_answer(north, reply), f"{where}: refused though it is as it was"
+
+
+def put(north: Made, past: Past) -> None:
+    """Let everything lie as it did."""
+    sources.put_back(past.folder, sources.every_file(north.path))
+    sources.put_back(past.elsewhere, past.elsewhere)
+
+
+def ledger_alone(north: Made, before: Past, now: Past) -> None:
+    """The ledger, as from a backup of databases."""
+    files = sources.ledger_files(north)
+    sources.put_back({p: before.folder[p] for p in files if p in before.folder}, files)
+
+
+def ledger_and_heads(north: Made, before: Past, now: Past) -> None:
+    """The ledger, and the heads beside it."""
+    ledger_alone(north, before, now)
+    beside = north.folder / "heads"
+    sources.put_back({beside: before.folder[beside]}, [beside])
+
+
+def whole_folder(north: Made, before: Past, now: Past) -> None:
+    """The whole folder of the source."""
+    sources.put_back(before.folder, sources.every_file(north.path))
+
+
+def everything_but_a_quote(north: Made, before: Past, now: Past) -> Head:
+    """All that the source has; the calibrator quotes what it was signed last."""
+    put(north, before)
+    return now.head
+
+
+def another_future(north: Made, before: Past, now: Past) -> None:
+    """A ledger that went on from an older one, to the same length, beside the old heads."""
+    put(north, before)
+    with mock.patch(SIGNED + "check", unchecked):
+        going_on = north.reopened()
+        for number in range(now.head.index - before.head.index):
+            going_on.ask("bins-paper", micro_epsilon=COST + number)
+    for path, content in (*now.folder.items(), *now.elsewhere.items()):
+        if path.name in ("heads", "elsewhere"):
+            path.write_bytes(content)
+
+
+def forged_quote(north: Made) -> None:
+    """A head that nobody signed neither answers nor shuts a source."""
+    real = north.ask(micro_epsilon=COST).head
+    forged = Head(real.source, 10**6, "0" * 64, "0" * 64, "0" * 128)
+    raw = north.raw("bins", micro_epsilon=COST, head=forged)
+    assert north.desk.reply(raw) == north.desk.refusal, "a forged head was believed"
+    reply = north.desk.reply(north.raw("bins", micro_epsilon=COST))
+    assert sources.is_answer(north, reply), "a forged head shut the source"
+
+
+WITH_HEADS: dict[str, Any] = {
+    "ledger and heads": ledger_and_heads,
+    "whole folder": whole_folder,
+}
+ALONE: dict[str, Any] = {
+    "whole folder, quoted": everything_but_a_quote,
+    "ledger alone": ledger_alone,
+    "another future": another_future,
+}

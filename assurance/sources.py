@@ -1,0 +1,186 @@
+"""What the gates of a federation's sources share: small sources, files put back, mutants.
+
+A subject is a set of patches, as of the gates of the ledger (:mod:`assurance.ledgers`). The
+sources are real: a folder, an enrolment, a ledger, signed heads and a desk.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from assurance import ledgers
+from assurance.ledgers import Patches
+from tests.federation.source.made import Made, made, scores
+from veracal.data import Scores, save_scores
+from veracal.federation.models import file_hash
+from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError
+from veracal.federation.protocol.heads import Head
+from veracal.federation.protocol.replies import Answer, unsealed_reply
+from veracal.federation.source.enrolment import UNIT
+from veracal.federation.source.folder import read_source
+from veracal.federation.source.signed_heads import SignedHeads
+from veracal.privacy.ledger import charge as ledger_charge
+from veracal.privacy.ledger.chain import Entry
+from veracal.privacy.ledger.charge import Asked
+
+SOURCE = "veracal.federation.source."
+KEEP = SOURCE + "signed_heads.SignedHeads.keep"
+CHARGED = SOURCE + "serving.Desk._charged"
+EVALUATED = SOURCE + "serving.evaluated"
+LAPLACE = SOURCE + "pricing.add_discrete_laplace"
+Contents = Mapping[Path, bytes]
+__all__ = ["Made", "Patches", "made", "scores"]
+
+
+# ---------------------------------------------------------------- sources
+
+
+@contextmanager
+def enrolled(patches: Patches, *, heads: bool = True, **changed: Any) -> Iterator[Made]:
+    """A source under patches, with a second file of heads elsewhere unless none is wanted."""
+    with ledgers.patched(patches) as folder:
+        also = folder / "elsewhere" if heads else None
+        yield made(folder / "north", heads=also, **changed)
+
+
+def is_answer(source: Made, reply: bytes) -> bool:
+    """Whether a reply is an answer; it must be one, or the one refusal there is."""
+    if reply == source.desk.refusal:
+        return False
+    try:
+        found = unsealed_reply(reply, source.terms.key)
+    except EnvelopeError as error:
+        raise AssertionError(f"a reply is neither answer nor refusal: {error}") from error
+    assert isinstance(found, Answer), "there is more than one refusal"
+    return True
+
+
+def signed(content: bytes, key: Any) -> bytes:
+    """Any bytes as the body of a request."""
+    signature = key.sign(REQUEST.encode() + b"\n" + content)
+    return f"{REQUEST}\n{signature}\n".encode() + content
+
+
+def verified(source: Made) -> tuple[Entry, ...]:
+    """The entries of a source's ledger, which holds together and adds up."""
+    entries = ledgers.verified(source.ledger)
+    spent = source.ledger.spent().epsilon
+    assert spent == sum(entry.cost for entry in entries) / 10**6, "not all answers are paid"
+    return entries
+
+
+def put_records(source: Made, records: Scores) -> None:
+    """Let other records lie where the enrolled ones do, as if they had been enrolled."""
+    place = source.folder / "records.npz"
+    place.unlink()
+    save_scores(records, place, unit=UNIT)
+    told = source.folder / "private.json"
+    private = json.loads(told.read_bytes())
+    private["records"] = file_hash(place)
+    told.write_text(json.dumps(private, sort_keys=True, separators=(",", ":")) + "\n")
+
+
+# ---------------------------------------------------------------- files
+
+
+def heads_files(source: Made) -> list[Path]:
+    """Every file that keeps the heads of an enrolment."""
+    elsewhere = read_source(source.path).heads
+    return [source.folder / "heads", *([] if elsewhere is None else [elsewhere])]
+
+
+def ledger_files(source: Made) -> list[Path]:
+    """A ledger and its log; the third file is made anew from these."""
+    return [source.folder / "spent.ledger", source.folder / "spent.ledger-wal"]
+
+
+def contents(paths: Iterable[Path]) -> dict[Path, bytes]:
+    """What files hold, of those that are there."""
+    found = {}
+    for path in paths:
+        try:
+            found[path] = path.read_bytes()
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def put_back(kept: Contents, paths: Iterable[Path]) -> None:
+    """Let files hold what they held, and remove those that were not there."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+        Path(f"{path}-shm").unlink(missing_ok=True)
+    for path, content in kept.items():
+        path.write_bytes(content)
+        path.chmod(0o600)
+
+
+def every_file(folder: Path) -> list[Path]:
+    """All files of a folder but those that a ledger makes anew."""
+    return [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith("-shm")]
+
+
+def heads_in(path: Path, source: Made) -> set[Head]:
+    """The heads of an enrolment in a file of whole lines."""
+    found = set()
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        told = json.loads(line)
+        if told.pop("source") == source.terms.source:
+            found.add(Head.from_json(told, source.terms.source))
+    return found
+
+
+# ---------------------------------------------------------------- noise that is known
+
+
+@dataclass
+class Tape:
+    """Noise that is a function of nothing but how much is drawn, and notes what it is for."""
+
+    drawn: list[tuple[int, float]]
+
+    def add_noise(self, exact: Any, noise: float) -> np.ndarray:
+        """Numbers that tell nothing of what they are added to."""
+        self.drawn.append((len(exact), noise))
+        rng = np.random.default_rng(len(self.drawn))
+        return rng.integers(-1_000, 1_000, size=len(exact))
+
+
+@contextmanager
+def taped() -> Iterator[Tape]:
+    """Replace every draw of noise by what a tape holds."""
+    tape = Tape([])
+    with (
+        mock.patch(LAPLACE, tape.add_noise),
+        mock.patch(SOURCE + "pricing.add_discrete_gaussian", tape.add_noise),
+    ):
+        yield tape
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def unchecked(*_: object) -> None:
+    """Check nothing."""
+
+
+def drawn_again(connection: Any, asked: Asked) -> Any:
+    """Find the earlier entry, and answer with other noise."""
+    found = FIND(connection, asked)
+    if found is None or found[1] is None:
+        return found
+    told = json.loads(found[1])
+    told["units"] = [unit + secrets.randbelow(10**6) for unit in told["units"]]
+    return found[0], json.dumps(told).encode()
+
+
+FIND = ledger_charge._kept
+REDRAWN: Patches = {ledgers.KEPT: drawn_again}
+KEPT_HEAD: Callable[[SignedHeads, Head], None] = SignedHeads.keep
