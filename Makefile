@@ -52,9 +52,10 @@ $(CORE): $(INPUTS) | $(BIN)/python
 	@touch $@
 
 # torch is named beside everything else: resolved on its own it may bring gigabytes of CUDA.
+# Modules are compiled when they are imported: most of what all extras bring never is.
 $(ALL): $(INPUTS) | $(BIN)/python
 	$(say) 'Installing Veracal with every extra (about three minutes)'
-	@$(PIP) --constraint constraints.txt torch==2.13.0 --editable '.[all]'
+	@$(PIP) --no-compile --constraint constraints.txt torch==2.13.0 --editable '.[all]'
 	@touch $(CORE) $@
 
 # ---------------------------------------------------------------- work
