@@ -227,6 +227,8 @@ def party(folder: Path, number: int) -> Party:
 class Carrier:
     """Carries in any order, everything twice, and what nobody asked for."""
 
+    by_hand = False
+
     def __init__(self, parties: list[Party]) -> None:
         self.parties = {party.source.terms.source: party for party in parties}
 

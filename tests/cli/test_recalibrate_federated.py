@@ -33,7 +33,7 @@ WORDS = ["recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", 
 def made(tmp_path_factory):
     """A model and a federation, which tests get copies of."""
     root = tmp_path_factory.mktemp("federation")
-    federation(root / "study", model(root / "m"), deadline=0.3)
+    federation(root / "study", model(root / "m"), deadline=1.0)
     return root
 
 
@@ -42,6 +42,15 @@ def place(made, tmp_path):
     for name in ("m", "study"):
         shutil.copytree(made / name, tmp_path / name)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Hospitals of this process reply at once: what is tested here is not their deadline.
+
+    Those of a process that a test starts keep theirs.
+    """
+    monkeypatch.setattr(Desk, "answer", Desk.reply)
 
 
 def ledger(i):
@@ -134,7 +143,7 @@ def test_other_methods_by_name(run, method):
 def test_of_any_other_model_only_the_map_is_written(run, tmp_path):
     weights = tmp_path / "network.bin"
     weights.write_bytes(b"weights of a network")
-    federation(tmp_path / "other", weights, deadline=0.3)
+    federation(tmp_path / "other", weights, deadline=1.0)
     words = ["recalibrate", "network.bin", "--sources", "other/federation.toml"]
     code, _, err = run(*words, "--epsilon", "2", "--map-out", "map.json")
     assert code == 0, err
@@ -153,7 +162,7 @@ def test_another_model_is_refused_and_the_sources_named(run):
 
 
 def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
-    federation(tmp_path / "poor", made / "m", deadline=0.3, epsilon=3.0, more="least = 2")
+    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="least = 2")
     words = ["recalibrate", "m", "--sources", "poor/federation.toml", "--map-out", "a.json"]
     code, _, err = run(*words, "--epsilon", "4")
     assert code == 1

@@ -172,6 +172,40 @@ def test_two_that_run_at_once_go_on_from_the_round_that_ended_first(tmp_path, th
     assert set(release.asked) == {(0,), (1,), (2,)}
 
 
+def late_once(desk):
+    """A source whose answer is not ready at its deadline; asked again, it is."""
+    times = []
+
+    def reply(raw):
+        times.append(desk.reply(raw))
+        return times[-1] if len(times) > 1 else Refusal(desk.terms.source).sealed(desk.key)
+
+    return reply
+
+
+def test_whoever_refuses_is_asked_once_more_at_no_cost(three):
+    heard = []
+    replies = {1: late_once(three[1]), 2: refusing(three[2])}
+    asked = federated(three, replies, least=2, watch=heard.append)
+    release = asked.answer(COUNTS, micro_epsilon=1_000)
+    assert release.silences == (None, None, "it refused; its owner can see why")
+    assert [one.fate for one in heard if one.source == 1] == [
+        "asked", "refused", "asked again", "answered"
+    ]  # fmt: skip
+    assert [one.fate for one in heard if one.source == 2] == [
+        "asked", "refused", "asked again", "refused"
+    ]  # fmt: skip
+    assert len(list(three[1].ledger.entries())) == 1
+
+
+def test_files_are_not_carried_twice_for_a_refusal(three):
+    heard = []
+    asked = federated(three, {2: refusing(three[2])}, least=2, watch=heard.append)
+    asked._transport.by_hand = True
+    asked.answer(COUNTS, micro_epsilon=1_000)
+    assert "asked again" not in {one.fate for one in heard}
+
+
 def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three):
     def slow(raw):
         time.sleep(1)
@@ -225,6 +259,7 @@ def test_everything_that_happens_is_told(three):
         *((i, "asked") for i in range(3)),
         (0, "answered"),
         (1, "refused"),
+        (1, "asked again"),
         (2, "answered"),
     }
     assert {one.round for one in told} == {1}

@@ -26,7 +26,7 @@ from veracal.privacy.answers.pooling import (
 from veracal.privacy.ledger.chain import canonical, digest
 
 Given = Release | Silence | NotAsked
-Fate = Literal["asked", "answered", "refused", "silent", "left out"]
+Fate = Literal["asked", "asked again", "answered", "refused", "silent", "left out"]
 SLACK = 60.0  # seconds that carrying may take, beside twice the deadline
 _TOO_POOR = "its budget does not allow the answer"
 _NAMED = 5  # silent sources that an error names for one reason
@@ -44,7 +44,7 @@ class Heard:
         What the question is called.
     source : int
         Number of the source, from 0.
-    fate : {"asked", "answered", "refused", "silent", "left out"}
+    fate : {"asked", "asked again", "answered", "refused", "silent", "left out"}
     why : str
         Why it was silent or left out.
     """
@@ -84,9 +84,11 @@ class Federated(AnswersByRound):
     ----------
     Nothing is sent that a source has not declared; what all are asked is checked first, so
     that nobody pays for a question that another cannot be asked. A source that has answered a
-    question is never asked it again. A round ends in one transaction; one that broke off goes
-    on where it was, and one that ended is repeated from the book, with the same sources. What
-    a source was asked for counts as its cost, whether or not it answered.
+    question is never asked it again; one that refuses is asked once more, at no cost, since
+    its answer may not have been ready at its deadline. A round ends in one transaction; one
+    that broke off goes on where it was, and one that ended is repeated from the book, with
+    the same sources. What a source was asked for counts as its cost, whether or not it
+    answered.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class Federated(AnswersByRound):
         self, wanted: Wanted, number: int, present: Mapping[int, Remote]
     ) -> dict[int, Given]:
         """Send requests to whoever has not answered yet, and listen."""
-        found, sent, place = dict[int, Given](), dict[str, bytes](), dict[str, int]()
+        found, sent, asked = dict[int, Given](), dict[str, bytes](), list[int]()
         for i, one in present.items():
             known = one.known(wanted)
             if known is not None:
@@ -216,21 +218,48 @@ class Federated(AnswersByRound):
                     raise
                 found[i] = NotAsked(_TOO_POOR)
                 continue
-            place[one.terms.source] = i
+            asked.append(i)
             self.watch(Heard(number, wanted.query.name, i, "asked"))
         for i, got in found.items():
             self.watch(_heard(number, wanted, i, got))
-        for source, raw in self._transport.exchange(sent, timeout=self.timeout) if sent else ():
-            i = place.get(source, -1)
-            if i < 0 or isinstance(found.get(i), Release):
-                continue  # of somebody who was not asked, or once more
-            found[i] = present[i].heard(wanted, raw)
-            self.watch(_heard(number, wanted, i, found[i]))
-        for i in place.values():
+        self._listen(wanted, number, sent, found)
+        for i in asked:
             if i not in found:
                 found[i] = present[i].late()
                 self.watch(_heard(number, wanted, i, found[i]))
+        self._ask_again(wanted, number, asked, found)
         return found
+
+    def _listen(
+        self, wanted: Wanted, number: int, sent: Mapping[str, bytes], found: dict[int, Given]
+    ) -> None:
+        """Send, and take note of whatever comes back."""
+        place = {one.terms.source: i for i, one in enumerate(self.sources)}
+        for source, raw in self._transport.exchange(sent, timeout=self.timeout) if sent else ():
+            i = place[source] if source in sent else -1
+            if i < 0 or isinstance(found.get(i), Release):
+                continue  # of somebody who was not asked, or once more
+            found[i] = self.sources[i].heard(wanted, raw)
+            self.watch(_heard(number, wanted, i, found[i]))
+
+    def _ask_again(
+        self, wanted: Wanted, number: int, asked: Iterable[int], found: dict[int, Given]
+    ) -> None:
+        """Ask whoever refused once more: an answer that missed its deadline is ready now.
+
+        A source says the same whatever its reason is, so all of them are asked. What was
+        charged is not charged again. Where somebody carries files by hand, a second request
+        would be one more errand: there, it is left to whoever runs the command again.
+        """
+        if self._transport.by_hand:
+            return
+        sent = dict[str, bytes]()
+        for i in asked:
+            if found[i] == Silence(REFUSED):
+                one = self.sources[i]
+                sent[one.terms.source] = one.prepared(wanted, number)
+                self.watch(Heard(number, wanted.query.name, i, "asked again"))
+        self._listen(wanted, number, sent, found)
 
     def _told(self, wanted: Wanted, given: list[Given]) -> PooledRelease:
         """Add, and count what was asked of whoever gave no answer."""

@@ -157,6 +157,11 @@ class ListedTransport:
         self._stack.close()
         self._open = None
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody has to carry each request."""
+        return bool(self._listing.transport["kind"] == "files")
+
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:

@@ -48,6 +48,8 @@ class FlowerTransport:
     are sent again when a node was away; none are made here.
     """
 
+    by_hand = False
+
     def __init__(
         self, address: str, *, ca: Path, secret: Path, nodes: Mapping[str, Path], home: Path
     ) -> None:

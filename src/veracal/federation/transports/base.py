@@ -12,6 +12,10 @@ class Transport(Protocol):
     holds processes or connections is a context manager, too.
     """
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody carries each request, so that asking again is no small thing."""
+
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:

@@ -59,6 +59,8 @@ class FilesTransport:
         Seconds between two looks.
     """
 
+    by_hand = True
+
     def __init__(
         self,
         requests: Path,

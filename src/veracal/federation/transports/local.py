@@ -20,6 +20,8 @@ class LocalTransport:
         ``veracal.federation.source.serving.Desk.answer``.
     """
 
+    by_hand = False
+
     def __init__(self, desks: Mapping[str, Answers]) -> None:
         self.desks = Frozen(dict(desks))
 
