@@ -158,7 +158,8 @@ def test_what_cannot_be_done(run, model, words, code, said):
     table().with_columns(extra=1).write_csv("more.csv")
     Path("there.csv").write_text("mine")
     found, out, err = run("predict", *(word.replace("MODEL", model) for word in words))
-    assert found == code and not out and said in err
+    told = " ".join(err.replace("│", " ").split())  # where lines end depends on the path
+    assert found == code and not out and said in told
     assert Path("there.csv").read_text() == "mine"
 
 
