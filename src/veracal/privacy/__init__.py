@@ -42,7 +42,7 @@ from veracal.privacy.descent.clipping import (
     pre_noised,
     selection,
 )
-from veracal.privacy.descent.loop import Descended, Descent, Step
+from veracal.privacy.descent.loop import Descended, Descent, Standing, Step
 from veracal.privacy.descent.sampling import FullBatch, Poisson
 from veracal.privacy.descent.schedules import Constant, Exponential, Linear, Schedule, levels
 from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum, Update
@@ -130,6 +130,7 @@ __all__ = [
     "Search",
     "Selection",
     "Source",
+    "Standing",
     "Statement",
     "Step",
     "TrainingPlan",

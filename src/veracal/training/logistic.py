@@ -1,7 +1,6 @@
 """Logistic and softmax regression by noisy gradient descent."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,8 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.data.labels import Label
 from veracal.privacy import (
-    SGD,
     Clip,
     Descent,
-    Event,
-    Flat,
     Langevin,
     Relation,
     Schedule,
@@ -23,21 +19,19 @@ from veracal.privacy import (
     Unit,
     Update,
 )
-from veracal.privacy.budget import RELATIONS
-from veracal.training.ablation import ABLATIONS, Ablation, Unclipped, ablated
-from veracal.training.descents import Goal
+from veracal.training.ablation import Ablation
+from veracal.training.descending import DescentClassifier, Watch
 from veracal.training.facts import Facts, row_norms
 from veracal.training.linear import LinearClassifier
 from veracal.training.sums import GradientSums, blocks_for
 
-_RATE = 1.0  # does well for rows of norm 1 to 7, at budgets of 1 and 3
 _BOUNDS = 1e-9, 1e9  # of a clip, for which single precision will do
-_MOST_DECAY, _MOST_INITIAL = 1e6, 1e30
+_MOST_INITIAL = 1e30
 _TYPES = ("float32", "float64")
 Hook = Callable[["PrivateLogisticRegression", Step], bool | None]
 
 
-class PrivateLogisticRegression(LinearClassifier):
+class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     r"""Logistic regression, or softmax regression for more classes, by DP-SGD.
 
     At every step each record enters the batch by a secret coin, the gradients of the batch
@@ -129,6 +123,8 @@ class PrivateLogisticRegression(LinearClassifier):
     True
     """
 
+    _rate = 1.0  # does well for rows of norm 1 to 7, at budgets of 1 and 3
+
     def __init__(
         self,
         epsilon: float | None = 1.0,
@@ -175,100 +171,24 @@ class PrivateLogisticRegression(LinearClassifier):
         self.random_state = random_state
 
     def _check_settings(self) -> None:
-        _checks.one_of(RELATIONS, relation=self.relation)
-        _check_kinds(self)
-        _checks.fraction(average=self.average, delta=self.delta)
-        _checks.positive(delta=self.delta)
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise ValueError(
+                f"Expected fit_intercept to be True or False, got {self.fit_intercept!r}."
+            )
         if self.dtype is not None:
             _checks.one_of(_TYPES, dtype=self.dtype)
-        if self.not_private is not None:
-            _checks.one_of(ABLATIONS, not_private=self.not_private)
-        if self.size is not None:
-            _checks.whole(size=self.size)
-            self._check_delta(self.size)
-        # Everything else is checked by the records it becomes, in which nothing is computed.
-        noise = self._silent() if self.noise_multiplier is None else self.noise_multiplier
-        self._goal()._with(noise, 1, 1.0)
-
-    def _check_delta(self, size: int) -> None:
-        """Refuse a delta that would allow publishing some record whole."""
-        if self.delta * size >= 1:
-            raise ValueError(
-                f"Expected delta below 1 / size, got delta={self.delta!r} with size={size}: "
-                "it would allow publishing some record whole. Choose a smaller delta."
-            )
-
-    def length(self) -> int:
-        """Steps of a fit, where settings fix them and not the budget."""
-        return self._goal().length()
-
-    def _silent(self) -> float | None:
-        """A noise that stands for the one to be found."""
-        return None if isinstance(self._update(), Langevin) else 1.0
-
-    def _update(self) -> Update:
-        """The update rule."""
-        if self.update is None:
-            return SGD(_RATE)
-        return self.update if isinstance(self.update, Update) else SGD(self.update)
-
-    def _goal(self) -> Goal:
-        """The settings of the descent."""
-        return Goal(
-            self.epsilon,
-            self.delta,
-            self.noise_multiplier,
-            self.steps,
-            self.epochs,
-            self.sampling_rate,
-            self.clip if isinstance(self.clip, Clip) else Flat(self.clip),
-            self._update(),
-            self.weight_decay,
-            self.relation,
-            Unit() if self.unit is None else self.unit,
-        )
-
-    def _descent(self, size: int | None) -> Descent:
-        """The descent, which needs the size where the noise follows from the batch."""
-        if size is None:
-            if isinstance(self._update(), Langevin):
-                raise ValueError(
-                    "Expected a declared size, since under Langevin the noise follows from "
-                    "the expected batch, got size=None. Give size=..., the public number of "
-                    "records."
-                )
-            size = 1
-        return self._goal().descent(self.sampling_rate * size)
-
-    def _cost(self, size: int | None) -> Event | None:
-        return None if self.not_private is not None else self._descent(size).event()
-
-    def _delta(self) -> float:
-        return self.delta
+        super()._check_settings()
 
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
-        descent = self._descent(facts.size)
-        reasons: tuple[str, ...] = ()
-        if self.not_private is None and descent.event() != self._cost(facts.size):
-            raise ValueError(
-                "Expected a schedule or a rule that is the same whenever it is asked, got one "
-                "whose noise changed since it was announced. Nothing was fitted."
-            )
-        if self.not_private is not None:
-            descent = ablated(descent, self.not_private)
-            reasons += (f"it was trained with {self.not_private}, for an ablation",)
+        descent, reasons = self._settled(facts)
         dtype = self._dtype(facts.X)
         weights = self._start(facts, dtype)
         sums = self._sums(facts, descent, dtype, rng)
-        watch = _Watch(self, int(descent.steps), self.average)
+        watch = Watch(self, int(descent.steps))
         with sums.two_threads():
             done = descent.run(weights, sums, len(facts.X), rng=rng, on_step=watch)
         self._show(watch.averaged(done.weights))
-        self.n_iter_ = done.steps
-        self.noise_multipliers_ = descent.noise_multipliers()
-        if done.steps < descent.steps:
-            reasons += ("its run was ended by a hook, which may have looked at records",)
-        return reasons
+        return reasons + self._done(descent, done)
 
     def _sums(
         self, facts: Facts, descent: Descent, dtype: Any, rng: np.random.Generator
@@ -326,53 +246,6 @@ class PrivateLogisticRegression(LinearClassifier):
         self.coef_ = weights[:, : self.n_features_in_].copy()
         self.intercept_ = (
             weights[:, -1].copy() if self.fit_intercept else np.zeros(len(weights))
-        )
-
-
-class _Watch:
-    """Averages the weights of the last steps, and calls the hook."""
-
-    def __init__(self, model: PrivateLogisticRegression, steps: int, share: float) -> None:
-        self._model, self._sum, self._count = model, None, 0
-        self._from = steps - int(np.ceil(share * steps)) if share else steps
-
-    def __call__(self, step: Step) -> bool | None:
-        if step.number >= self._from:
-            added: Any = step.weights.astype(np.float64)
-            self._sum = added if self._sum is None else self._sum + added
-            self._count += 1
-        if self._model.on_step is None:
-            return None
-        self._model._show(self.averaged(step.weights))
-        # Copies: what a hook writes on them changes no later step.
-        shown = replace(step, weights=step.weights.copy(), noisy_sum=step.noisy_sum.copy())
-        return self._model.on_step(self._model, shown)
-
-    def averaged(self, last: Floats) -> Floats:
-        """The mean of what was averaged so far, or the last weights."""
-        if self._sum is None:
-            return last
-        mean: Floats = (self._sum / self._count).astype(last.dtype)
-        return mean
-
-
-def _check_kinds(model: PrivateLogisticRegression) -> None:
-    """Refuse settings of another kind than declared, of which nothing else would tell."""
-    for name, kinds, words in (
-        ("fit_intercept", (bool, np.bool_), "True or False"),
-        ("unit", (Unit, type(None)), "a Unit or None"),
-    ):
-        if not isinstance(getattr(model, name), kinds):
-            raise ValueError(f"Expected {name} to be {words}, got {getattr(model, name)!r}.")
-    if model.on_step is not None and not callable(model.on_step):
-        raise ValueError(f"Expected on_step to be callable, got {model.on_step!r}.")
-    if isinstance(model.update, type):
-        raise ValueError(f"Expected an update rule, got the class {model.update.__name__}.")
-    if isinstance(model.clip, Unclipped):
-        raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
-    if not 0 <= model.weight_decay <= _MOST_DECAY:
-        raise ValueError(
-            f"Expected weight_decay between 0 and {_MOST_DECAY:g}, got {model.weight_decay!r}."
         )
 
 

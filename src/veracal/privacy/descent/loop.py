@@ -35,11 +35,42 @@ class Step:
         The weights after the step.
     clip : Clip
         The rule of the next step.
+    state : object
+        What the update rule remembers.
     """
 
     number: int
     noisy_sum: Any
     weights: Any
+    clip: Clip
+    state: Any = None
+
+    @property
+    def standing(self) -> "Standing":
+        """From where a descent can go on after this step."""
+        return Standing(self.number + 1, self.weights, self.state, self.clip)
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Where a descent stands between two steps: all that it takes to go on.
+
+    No generator is among it: whoever goes on draws batches and noise anew.
+
+    Attributes
+    ----------
+    steps : int
+        Steps that were taken.
+    weights : array
+    state : object
+        What the update rule remembers.
+    clip : Clip
+        The rule of the next step.
+    """
+
+    steps: int
+    weights: Any
+    state: Any
     clip: Clip
 
 
@@ -173,6 +204,7 @@ class Descent:
         *,
         rng: np.random.Generator | None = None,
         on_step: Callable[[Step], bool | None] | None = None,
+        start: Standing | None = None,
     ) -> Descended:
         """Descend.
 
@@ -193,6 +225,10 @@ class Descent:
         on_step : callable, optional
             Called after each step with a :class:`Step`. Where it returns True, the run ends;
             the event stays as announced.
+        start : Standing, optional
+            Where an earlier run was broken off, instead of ``weights``. Steps that it took
+            beyond are lost, and taken anew with other batches and other noise: if nothing of
+            them has left, both runs together cost what one does.
 
         Guarantees
         ----------
@@ -207,18 +243,22 @@ class Descent:
             raise ValueError(f"Expected rng to be a numpy Generator or None, got {rng!r}.")
         # Streams of their own: what the batches consume does not shift the noise.
         coins, normals, counts = rng.spawn(3)
-        ahead = NoiseAhead(tuple(weights.shape), int(self.steps), normals)
-        state, clip = self.update.start(weights), self.clip
-        t = -1
+        if start is None:
+            start = Standing(0, weights, self.update.start(weights), self.clip)
+        weights, state, clip = start.weights, start.state, start.clip
+        t, left = start.steps - 1, self.noise_multipliers()[start.steps :]
+        ahead = NoiseAhead(tuple(weights.shape), len(left), normals)
         with ahead.drawing() as noise:
-            for t, multiplier in enumerate(self.noise_multipliers()):
+            for t, multiplier in enumerate(left, start.steps):
                 rows = self.sampler.batch(records, coins)
                 clipped = self._clipped(weights, rows, clip, clipped_sum_of)
                 noisy = self._perturbed(clipped.total, multiplier * clip.bound, noise)
                 gradient = self._gradient(noisy, weights)
                 weights, state = self.update.step(weights, gradient, state, t)
                 clip = self._next_clip(clip, clipped.exceeding, counts)
-                if on_step is not None and _ended(on_step(Step(t, noisy, weights, clip))):
+                if on_step is not None and _ended(
+                    on_step(Step(t, noisy, weights, clip, state))
+                ):
                     break
         return Descended(weights, self.event(), t + 1, _random.is_secret(rng))
 

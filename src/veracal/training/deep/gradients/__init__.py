@@ -1,0 +1,1 @@
+"""Ways to sum clipped per-example gradients of a network."""

@@ -1,0 +1,155 @@
+"""Which way of summing gradients is right for a network, and which of those is fastest."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from veracal import _checks
+from veracal._types import Frozen
+from veracal.errors import MissingExtraError
+from veracal.privacy import Flat
+from veracal.training.deep.gradients.blocks import (
+    Block,
+    Engine,
+    Losses,
+    called,
+    losses_by_example,
+)
+from veracal.training.deep.gradients.functional import Functional
+from veracal.training.deep.gradients.ghost import Ghost
+from veracal.training.deep.gradients.hooks import Hooks
+from veracal.training.deep.layout import Layout
+
+Way = Literal["ghost", "functional", "hooks"]
+WAYS: tuple[Way, ...] = get_args(Way)
+_ENGINES: dict[Way, Any] = {"ghost": Ghost, "functional": Functional, "hooks": Hooks}
+_TOLERANCE = 1e-3  # of the clip bound, for a sum of a few examples in float32
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of trying all ways on made-up examples.
+
+    Attributes
+    ----------
+    chosen : str
+    seconds : mapping of str to float
+        For one block, of each way that was right.
+    wrong : mapping of str to str
+        Why the others were not.
+    """
+
+    chosen: str
+    seconds: Frozen[str, float]
+    wrong: Frozen[str, str]
+
+
+def engine_for(
+    module: nn.Module, losses: Losses, few: Block, many: Block, *, way: Way | None = None
+) -> tuple[Engine, Trial]:
+    """The fastest way that is right, or the one that is asked for if it is right.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In the mode in which it will be trained.
+    losses : callable
+    few : Block
+        A few made-up examples, on which every way is compared with gradients that are taken
+        one by one.
+    many : Block
+        As many as a block will have, on which ways are timed.
+    way : {"ghost", "functional", "hooks"}, optional
+        The one to take; by default the fastest.
+
+    Raises
+    ------
+    ValueError
+        If none is right, or the one asked for is not.
+    """
+    if way is not None:
+        _checks.one_of(WAYS, gradients=way)
+    tried: tuple[Way, ...] = WAYS if way is None else (way,)
+    engines, wrong = dict[str, Engine](), dict[str, str]()
+    for name in tried:
+        try:
+            engine = _ENGINES[name](module, losses)
+            why = _fault(engine, module, losses, few)
+        except MissingExtraError as error:
+            why = str(error)
+        if why is None:
+            engines[name] = engine
+        else:
+            wrong[name] = why
+    if not engines:
+        told = "; ".join(f"{name}: {why}" for name, why in wrong.items())
+        raise ValueError(
+            f"Expected a module with gradients of single examples, got one for which no way "
+            f"gives them ({told})."
+        )
+    seconds = {name: _timed(engine, many) for name, engine in engines.items()}
+    best = min(seconds, key=lambda name: seconds[name])
+    return engines[best], Trial(best, Frozen(seconds), Frozen(wrong))
+
+
+def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:
+    """The gradient of each example, of shape (n, size), each by a backward pass of its own."""
+    layout, rows = Layout(module), []
+    trained = [one for one in module.parameters() if one.requires_grad]
+    for i in range(len(block)):
+        one = block.part(i, i + 1)
+        with torch.enable_grad():
+            loss = losses_by_example(one, called(module, one.inputs), losses).sum()
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        row = torch.zeros(layout.size, dtype=torch.float64)
+        for parameter, gradient in zip(trained, found, strict=True):
+            if gradient is not None:
+                place = layout.place(parameter)
+                row[place.start : place.end] = gradient.reshape(-1)
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def _fault(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | None:
+    """What is wrong with a way, on a few examples; None if nothing is."""
+    if not getattr(engine, "able", True):
+        return "it does not know all layers that are trained"
+    was = [(layer, layer.training) for layer in module.modules()]
+    module.eval()  # without dropout, so that the two can be compared
+    try:
+        return _compared(engine, module, losses, few)
+    finally:
+        for layer, training in was:
+            layer.training = training
+
+
+def _compared(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | None:
+    """Compare norms and clipped sums with those of gradients taken one by one."""
+    each = one_by_one(module, losses, few)
+    norms = torch.linalg.vector_norm(each, dim=1)
+    clip = Flat(float(norms.median()) or 1.0)
+    total = torch.zeros(each.shape[1], dtype=torch.float64)
+    try:
+        found = engine.add(few, clip, total)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError) as error:
+        return str(error).partition("\n")[0] or type(error).__name__
+    truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
+    off = float(torch.linalg.vector_norm(total - truth)) / (clip.bound * len(few))
+    longer = float((found.norms / norms.clamp(min=1e-30) - 1).abs().max())
+    if not (off <= _TOLERANCE and longer <= 10 * _TOLERANCE):
+        return "its sums are not those of gradients that are taken one by one"
+    return None
+
+
+def _timed(engine: Engine, many: Block) -> float:
+    """Seconds for one block, once everything is in place."""
+    clip, best = Flat(1.0), float("inf")
+    for _ in range(3):
+        total = torch.zeros(engine.size, dtype=torch.float64)
+        start = time.perf_counter()
+        engine.add(many, clip, total)
+        best = min(best, time.perf_counter() - start)
+    return best

@@ -1,0 +1,101 @@
+"""Clipped sums of gradients that are computed one by one, side by side (``torch.func``)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from veracal.privacy import Clip
+from veracal.training.deep.gradients.adding import add_clipped
+from veracal.training.deep.gradients.blocks import (
+    Block,
+    Inputs,
+    Losses,
+    Summed,
+    called,
+)
+from veracal.training.deep.gradients.layers import Each
+from veracal.training.deep.layout import Layout
+
+_ENTRIES = 1 << 25  # of gradients that are written down at a time
+
+
+class Functional:
+    """Writes every example's gradient down, some examples at a time.
+
+    It takes any module that ``torch.func.vmap`` can, whatever its layers are.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    losses : callable
+        ``losses(outputs, targets)`` of shape (n,).
+    """
+
+    name = "functional"
+
+    def __init__(self, module: nn.Module, losses: Losses) -> None:
+        self._module, self._losses, self._layout = module, losses, Layout(module)
+        self.size = self._layout.size
+        self._names = [place.name for place in self._layout.places]
+        self._each = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
+
+    def _loss(self, weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
+        """The loss of one example: the mean over its views."""
+        made = functional_call(_Called(self._module), _renamed(weights), (inputs,))
+        views = len(made)
+        return self._losses(made, target.expand(views)).mean()
+
+    def gradients(self, block: Block) -> dict[str, Tensor]:
+        """The gradient of each example, of shape (n, *parameter), by the parameters' names."""
+        weights = {name: self._module.get_parameter(name).detach() for name in self._names}
+        inputs = _by_example(block)
+        with sdpa_kernel(SDPBackend.MATH):  # the others are not side by side, but in turn
+            found: dict[str, Tensor] = self._each(weights, inputs, block.targets)
+        return found
+
+    def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
+        """Add the clipped sum over a block to a vector."""
+        together = max(1, _ENTRIES // max(1, self._layout.size))
+        norms, exceeding = [], 0
+        for start in range(0, len(block), together):
+            part = block.part(start, start + together)
+            found = {
+                self._module.get_parameter(name): Each(values)
+                for name, values in self.gradients(part).items()
+            }
+            some = add_clipped(found, clip, total, self._layout)
+            norms.append(some.norms)
+            exceeding += some.exceeding
+        return Summed(torch.cat(norms), exceeding)
+
+
+class _Called(nn.Module):
+    """A module by what it makes of its inputs."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Inputs) -> Any:
+        return called(self.module, inputs)
+
+
+def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names of parameters from outside the module that is called."""
+    return {f"module.{name}": one for name, one in weights.items()}
+
+
+def _by_example(block: Block) -> Inputs:
+    """Inputs of shape (n, views, ...)."""
+    n, views = len(block), block.views
+
+    def split(tensor: Tensor) -> Tensor:
+        return tensor.reshape(n, views, *tensor.shape[1:])
+
+    if isinstance(block.inputs, Mapping):
+        return {name: split(one) for name, one in block.inputs.items()}
+    return split(block.inputs)

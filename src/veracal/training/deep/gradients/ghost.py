@@ -1,0 +1,119 @@
+"""Clipped sums from what each layer has seen, in one forward and one backward pass."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from veracal.privacy import Clip
+from veracal.training.deep.gradients.adding import add_clipped
+from veracal.training.deep.gradients.blocks import (
+    Block,
+    Losses,
+    Summed,
+    called,
+    losses_by_example,
+    rows_of,
+)
+from veracal.training.deep.gradients.layers import RULES, Each, Gradients, knows
+from veracal.training.deep.layout import Layout
+
+
+class _Seen(NamedTuple):
+    """One call of a layer."""
+
+    layer: nn.Module
+    inputs: Tensor
+    outputs: Tensor
+
+
+class Ghost:
+    """Sums clipped gradients without writing those of large layers down.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Of layers that :data:`~veracal.training.deep.gradients.layers.RULES` knows, whose first
+        dimension counts the examples.
+    losses : callable
+        ``losses(outputs, targets)`` of shape (n,).
+
+    Notes
+    -----
+    The backward pass goes through the outputs of the layers alone: autograd leaves out
+    whatever leads only to weights, and those gradients are computed once, already clipped.
+    """
+
+    name = "ghost"
+
+    def __init__(self, module: nn.Module, losses: Losses) -> None:
+        self._module, self._losses = module, losses
+        self._layout = Layout(module)
+        self.size = self._layout.size
+        self._layers = [
+            layer
+            for layer in module.modules()
+            if any(one.requires_grad for one in layer.parameters(recurse=False))
+        ]
+
+    @property
+    def able(self) -> bool:
+        """Whether all layers that have parameters to train are known."""
+        return all(knows(layer) for layer in self._layers)
+
+    def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
+        """Add the clipped sum over a block to a vector."""
+        return add_clipped(self._found(block), clip, total, self._layout)
+
+    def _found(self, block: Block) -> dict[nn.Parameter, Gradients]:
+        """The gradients of each parameter, over all its uses."""
+        with self._watching() as seen, torch.enable_grad():
+            outputs = called(self._module, block.inputs)
+            total = losses_by_example(block, outputs, self._losses).sum()
+        slopes = torch.autograd.grad(total, [one.outputs for one in seen], allow_unused=True)
+        found: dict[nn.Parameter, Gradients] = {}
+        rows = rows_of(block.inputs)
+        for one, slope in zip(seen, slopes, strict=True):
+            if slope is None:
+                continue
+            if len(slope) != rows or len(one.inputs) != rows:
+                raise ValueError(_other_order(one.layer))
+            rule = RULES[type(one.layer)]
+            for name, gradients in rule(one.layer, one.inputs, slope, len(block)).items():
+                _also(found, getattr(one.layer, name), gradients)
+        return found
+
+    @contextmanager
+    def _watching(self) -> Iterator[list[_Seen]]:
+        """Take note of what every layer gets and gives."""
+        seen: list[_Seen] = []
+
+        def note(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
+            seen.append(_Seen(layer, inputs[0].detach(), outputs))
+
+        hooks = [layer.register_forward_hook(note) for layer in self._layers]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _also(
+    found: dict[nn.Parameter, Gradients], parameter: nn.Parameter, gradients: Gradients
+) -> None:
+    """Add the gradients of one more use of a parameter: only written down do they add up."""
+    if parameter in found:
+        gradients = Each(found[parameter].each() + gradients.each())
+    found[parameter] = gradients
+
+
+def _other_order(layer: nn.Module) -> str:
+    """What is wrong with a layer whose first dimension is not that of the examples."""
+    return (
+        f"Expected every layer to have one row for each example, got others in {layer}. Give "
+        "it whatever is the same for all examples (positions, say) once for each, put the "
+        'examples first (batch_first=True), or take gradients="functional".'
+    )

@@ -1,0 +1,358 @@
+r"""What a layer knows of each example's gradient, without writing all of it down.
+
+A layer that multiplies by its weights has, for example i, inputs :math:`a_{it}` and gradients
+:math:`g_{it}` of the loss at its outputs, for every place t (a token, a pixel of the output),
+and the gradient of its weights is :math:`\sum_t g_{it} a_{it}^\top`. Its squared norm is
+
+.. math:: \sum_{t,t'} (a_{it} \cdot a_{it'}) (g_{it} \cdot g_{it'})
+
+(Goodfellow 2015, https://arxiv.org/abs/1510.01799, for one place; Li et al. 2022,
+https://arxiv.org/abs/2110.05679, for several), and the sum of all gradients, each times a
+factor, is one product of matrices: no second pass through the network is needed (Bu et al.
+2023, https://arxiv.org/abs/2210.00038). Where the gradients themselves are small, they are
+written down instead.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# By measurement: entries that are written down, read for the norm and read for the sum, against
+# products of small matrices.
+_AN_ENTRY = 50.0
+_MOST_ENTRIES = 1 << 25  # of gradients that are written down at a time
+_UNIT = 2.0**-24  # of rounding in float32
+
+
+class Gradients(Protocol):
+    """The gradients of one parameter, by one use of it, of n examples."""
+
+    def squares(self) -> Tensor:
+        """Squared norms, or a little more, of shape (n,); in float64."""
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        """Sum of the kept gradients, each times its factor, in the shape of the parameter."""
+
+    def each(self) -> Tensor:
+        """All of them, of shape (n, *parameter)."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Each:
+    """Gradients that are written down."""
+
+    values: Tensor
+
+    def squares(self) -> Tensor:
+        """Squared norms."""
+        flat = self.values.reshape(len(self.values), -1)
+        return _squared(flat)
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        """The weighted sum."""
+        values = self.values if kept is None else self.values[kept]
+        flat = values.reshape(len(values), -1)
+        return (factors.to(flat.dtype) @ flat).view(self.values.shape[1:])
+
+    def each(self) -> Tensor:
+        """The gradients."""
+        return self.values
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Product:
+    """Gradients of weights that inputs are multiplied by.
+
+    Attributes
+    ----------
+    inputs : tensor of shape (n, t, d)
+    outputs : tensor of shape (n, t, p)
+        Gradients of the loss at the outputs.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+
+    def squares(self) -> Tensor:
+        """Squared norms, and what rounding may hide of them."""
+        a, g = self.inputs, self.outputs
+        if a.shape[1] == 1:
+            return _squared(a[:, 0]) * _squared(g[:, 0])
+        pairs = (a @ a.mT).mul_(g @ g.mT).sum((1, 2), dtype=torch.float64)
+        lengths = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(g, dim=2)
+        return _at_most(pairs, lengths.sum(1, dtype=torch.float64), a.shape[1], a.shape[2])
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        """The weighted sum, one product of matrices."""
+        a, g = _kept((self.inputs, self.outputs), kept)
+        g = g * factors.to(g.dtype)[:, None, None]
+        return g.reshape(-1, g.shape[2]).mT @ a.reshape(-1, a.shape[2])
+
+    def each(self) -> Tensor:
+        """The gradients, written down."""
+        return self.outputs.mT @ self.inputs
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Looked:
+    """Gradients of a table in which rows are looked up.
+
+    Attributes
+    ----------
+    rows : tensor of ints, of shape (n, t)
+    outputs : tensor of shape (n, t, d)
+    height : int
+        Rows of the table.
+    """
+
+    rows: Tensor
+    outputs: Tensor
+    height: int
+
+    def squares(self) -> Tensor:
+        """Squared norms: places that look up the same row add to the same gradient."""
+        g = self.outputs
+        same = self.rows[:, :, None] == self.rows[:, None, :]
+        pairs = (g @ g.mT).mul_(same).sum((1, 2), dtype=torch.float64)
+        lengths = torch.linalg.vector_norm(g, dim=2).sum(1, dtype=torch.float64)
+        return _at_most(pairs, lengths, g.shape[1], g.shape[2])
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        """The weighted sum."""
+        rows, g = _kept((self.rows, self.outputs), kept)
+        g = g * factors.to(g.dtype)[:, None, None]
+        total = g.new_zeros(self.height, g.shape[2])
+        return total.index_add_(0, rows.reshape(-1), g.reshape(-1, g.shape[2]))
+
+    def each(self) -> Tensor:
+        """The gradients, written down, which takes much room."""
+        n, t, d = self.outputs.shape
+        total = self.outputs.new_zeros(n * self.height, d)
+        shifted = self.rows + self.height * torch.arange(n)[:, None]
+        total.index_add_(0, shifted.reshape(-1), self.outputs.reshape(n * t, d))
+        return total.view(n, self.height, d)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Convolved:
+    """Gradients of the weights of a convolution, too many to write down.
+
+    Attributes
+    ----------
+    module : Conv1d or Conv2d
+    inputs : tensor of shape (n, channels, ...)
+    outputs : tensor of shape (n, p, ...)
+    patches : Product
+        The same as a product, by groups and places.
+    """
+
+    module: Any
+    inputs: Tensor
+    outputs: Tensor
+    patches: Product
+
+    def squares(self) -> Tensor:
+        """Squared norms."""
+        return self.patches.squares()
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        """The weighted sum, as the layer itself would take it."""
+        x, g = _kept((self.inputs, self.outputs), kept)
+        module, scale = self.module, factors.to(g.dtype)
+        found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+            g * scale.view(-1, *[1] * (g.ndim - 1)),
+            x,
+            module.weight.detach(),
+            None,
+            module.stride,
+            module.padding,
+            module.dilation,
+            False,
+            [0] * (g.ndim - 2),
+            module.groups,
+            [False, True, False],
+        )
+        return found[1]
+
+    def each(self) -> Tensor:
+        """The gradients, written down."""
+        each: Tensor = self.patches.each()
+        return each.view(-1, *self.module.weight.shape)
+
+
+Found = dict[str, Gradients]
+
+
+def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int) -> Found:
+    """Gradients of a linear layer."""
+    found: Found = {}
+    g = g.reshape(n, -1, g.shape[-1])
+    if module.weight.requires_grad:
+        found["weight"] = _product(a.reshape(n, -1, a.shape[-1]), g)
+    if module.bias is not None and module.bias.requires_grad:
+        found["bias"] = Each(g.sum(1))
+    return found
+
+
+def convolution(module: nn.Conv1d | nn.Conv2d, a: Tensor, g: Tensor, n: int) -> Found:
+    """Gradients of a convolution in one or two dimensions."""
+    found: Found = {}
+    if module.bias is not None and module.bias.requires_grad:
+        found["bias"] = Each(g.flatten(2).sum(2).view(n, -1, g.shape[1]).sum(1))
+    if not module.weight.requires_grad:
+        return found
+    patches = _patches(module, a)  # (views, groups, d, places)
+    split = g.reshape(len(g), module.groups, -1, patches.shape[3])
+    p, d, places = split.shape[2], patches.shape[2], patches.shape[3]
+    views = len(a) // n
+    entries = module.groups * p * d
+    small = n * entries * views <= _MOST_ENTRIES
+    cheap = views * places * places * (p + d) > _AN_ENTRY * p * d
+    if module.groups > 1 or (small and cheap):
+        each = torch.einsum("ngpl,ngdl->ngpd", split, patches)
+        each = each.view(n, views, *module.weight.shape).sum(1)
+        found["weight"] = Each(each)
+        return found
+    product = Product(
+        patches[:, 0].mT.reshape(n, views * places, d),
+        split[:, 0].mT.reshape(n, views * places, p),
+    )
+    found["weight"] = (
+        Convolved(module, a, g, product)
+        if views == 1
+        else _Shaped(product, module.weight.shape)
+    )
+    return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Shaped:
+    """A product whose parameter has more than two dimensions."""
+
+    product: Product
+    shape: tuple[int, ...]
+
+    def squares(self) -> Tensor:
+        return self.product.squares()
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        return self.product.weighted(factors, kept).view(self.shape)
+
+    def each(self) -> Tensor:
+        return self.product.each().view(-1, *self.shape)
+
+
+def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int) -> Found:
+    """Gradients of a table of embeddings."""
+    if module.max_norm is not None or module.scale_grad_by_freq:
+        return {}  # both look at the whole batch
+    rows, g = rows.reshape(n, -1), g.reshape(n, -1, g.shape[-1])
+    if module.padding_idx is not None:
+        g = g.masked_fill((rows == module.padding_idx)[:, :, None], 0.0)
+    return {"weight": Looked(rows, g, module.num_embeddings)}
+
+
+def normalized(module: nn.Module, x: Tensor, g: Tensor, n: int) -> Found:
+    """Gradients of the scales and shifts of a normalization within each example."""
+    if isinstance(module, nn.LayerNorm):
+        plain = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
+        tail = len(module.normalized_shape)
+    elif isinstance(module, nn.RMSNorm):
+        plain = functional.rms_norm(x, list(module.normalized_shape), eps=module.eps)
+        tail = len(module.normalized_shape)
+    elif isinstance(module, nn.GroupNorm):
+        plain, tail = functional.group_norm(x, module.num_groups, eps=module.eps), -1
+    else:
+        assert isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d)
+        plain, tail = functional.instance_norm(x, eps=module.eps), -1
+
+    def summed(values: Tensor) -> Tensor:
+        """Over all places of an example but those that have parameters of their own."""
+        if tail < 0:  # channels come second
+            return values.flatten(2).sum(2).view(n, -1, values.shape[1]).sum(1)
+        shape = values.shape[values.ndim - tail :]
+        return values.reshape(n, -1, *shape).sum(1)
+
+    found: Found = {}
+    if module.weight is not None and module.weight.requires_grad:
+        found["weight"] = Each(summed(g * plain))
+    bias = getattr(module, "bias", None)
+    if bias is not None and bias.requires_grad:
+        found["bias"] = Each(summed(g))
+    return found
+
+
+RULES: dict[type[nn.Module], Any] = {
+    nn.Linear: linear,
+    nn.Conv1d: convolution,
+    nn.Conv2d: convolution,
+    nn.Embedding: embedding,
+    nn.LayerNorm: normalized,
+    nn.RMSNorm: normalized,
+    nn.GroupNorm: normalized,
+    nn.InstanceNorm1d: normalized,
+    nn.InstanceNorm2d: normalized,
+}
+
+
+def knows(module: nn.Module) -> bool:
+    """Whether a layer with parameters of its own is one of those above."""
+    if type(module) not in RULES:
+        return False
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return not getattr(module, "track_running_stats", False)
+
+
+def _product(a: Tensor, g: Tensor) -> Gradients:
+    """As a product, or written down, whichever takes less."""
+    n, places, d = a.shape
+    p = g.shape[2]
+    if places == 1 or n * p * d > _MOST_ENTRIES:
+        return Product(a, g)
+    if places * places * (p + d) > _AN_ENTRY * p * d:
+        return Each(g.mT @ a)
+    return Product(a, g)
+
+
+def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """What each place of the output has seen, of shape (n, groups, d, places)."""
+    size, stride, padding, dilation = (
+        tuple(getattr(module, name))
+        for name in ("kernel_size", "stride", "padding", "dilation")
+    )
+    if x.ndim == 3:  # one dimension is two, of which the first has length 1
+        x = x[:, :, None]
+        size, stride, dilation = (1, *size), (1, *stride), (1, *dilation)
+        padding = (0, *padding)
+    unfolded = functional.unfold(x, size, dilation, padding, stride)
+    return unfolded.view(len(x), module.groups, -1, unfolded.shape[2])
+
+
+def _squared(rows: Tensor) -> Tensor:
+    """Squared norms of rows, in float64."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms.double().square()
+
+
+def _at_most(squares: Tensor, lengths: Tensor, places: int, width: int) -> Tensor:
+    """Squared norms that are not too small, where terms of both signs have cancelled.
+
+    ``lengths`` is the sum of the norms of all terms, so rounding moves a square by a share of
+    its square, and a sum of the terms by a share of it. The share is the typical one, of
+    roundings that do not all point the same way.
+    """
+    share = 4 * _UNIT * math.sqrt(places + width)
+    upper = (squares.clamp(min=0.0) + share * lengths.square()).sqrt() + share * lengths
+    return upper.square()
+
+
+def _kept(parts: tuple[Tensor, Tensor], kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Rows that count: zero times NaN would be NaN."""
+    if kept is None:
+        return parts
+    return parts[0][kept], parts[1][kept]

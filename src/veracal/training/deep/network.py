@@ -1,0 +1,301 @@
+"""Networks that are trained by noisy gradient descent, as scikit-learn's classifiers."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.special import log_softmax
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from veracal import _checks
+from veracal._types import Array, Floats
+from veracal.data.fixed_shape import Score, each_by_itself
+from veracal.data.labels import Label
+from veracal.privacy import Clip, Descent, Langevin, Relation, Schedule, Step, Unit, Update
+from veracal.training.ablation import Ablation
+from veracal.training.deep.checks import check_parts, check_trial, train_mode
+from veracal.training.deep.gradients.blocks import Engine, Losses, called, cross_entropy
+from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
+from veracal.training.deep.layout import Layout
+from veracal.training.deep.made_up import made_up_block, made_up_rows
+from veracal.training.deep.records import Augment, Records, as_tensor, inputs_of
+from veracal.training.deep.sums import NetworkSums
+from veracal.training.descending import DescentClassifier, Watch
+from veracal.training.facts import Facts
+
+_FEW = 4  # examples on which ways of taking gradients are compared
+_SCORED = 64  # rows that are scored together
+Hook = Callable[["PrivateNetwork", Step], bool | None]
+
+
+class PrivateNetwork(DescentClassifier):
+    r"""Any network of PyTorch as a classifier that is trained with differential privacy.
+
+    At every step each record enters the batch by a secret coin; the gradient of each record
+    of the batch is clipped, the clipped gradients are summed, Gaussian noise is added, and the
+    weights follow (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
+
+    Parameters
+    ----------
+    module : torch.nn.Module, or a function that makes one
+        Gives one logit for each class (or, for two classes, a single one). A module is copied
+        for each fit, with the weights it has, which must be public; a function makes new ones.
+        Parameters that are not to be trained have ``requires_grad`` off.
+    epsilon, delta, noise_multiplier, epochs, steps, sampling_rate
+        As of :class:`~veracal.training.PrivateLogisticRegression`.
+    clip : float > 0 or Clip
+        A number c stands for ``Flat(c)``.
+    update : float > 0, Update or None
+        A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
+    weight_decay : float >= 0
+    average : float in [0, 1]
+        Share of the last steps whose weights are averaged; 0 takes the last.
+    loss : callable, optional
+        ``loss(outputs, targets)`` gives the loss of each example, of shape (n,). By default
+        cross-entropy.
+    prepare : callable, optional
+        Turns an array of rows, each by itself, into the tensor that the module takes. By
+        default bytes of pictures become floats from 0 to 1 with channels first, whole numbers
+        stay, and everything else becomes float32.
+    augment : Augment, optional
+        Makes several views of every example; their gradients are averaged before the clip (De
+        et al. 2022, https://arxiv.org/abs/2204.13650).
+    gradients : {"ghost", "functional", "hooks"}, optional
+        How gradients of examples are taken. By default whichever is fastest in a trial on
+        made-up examples.
+    block : int
+        Examples of a batch that are in memory at a time.
+    not_private : {"clipping only", "noise only", "neither"}, optional
+        Keep only that part of the protection, for an ablation.
+    on_step : callable, optional
+        As of :class:`~veracal.training.PrivateLogisticRegression`.
+    classes, size, relation, unit, random_state
+        As of :class:`~veracal.training.PrivateLogisticRegression`.
+
+    Attributes
+    ----------
+    module_ : torch.nn.Module
+        The trained network.
+    trial_ : Trial
+        Which way of taking gradients was chosen, and why.
+    classes_, n_iter_, noise_multipliers_, event_, private_, not_private_because_, statement_
+        As of :class:`~veracal.training.PrivateLogisticRegression`.
+
+    Guarantees
+    ----------
+    The weights after all steps cost what :meth:`event` says, which depends on the settings
+    alone: one record moves the sum that noise is added to by at most the clip bound, and a
+    record whose gradient is not finite moves nothing. Noise comes from a secret generator of
+    the system's entropy, never from torch's, whose random numbers (for dropout and first
+    weights) promise nothing. The real number of records enters nowhere but the coins. Noise
+    and gradients are in floating point, taken for real numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.repeat([[-1.0, 0.5], [1.0, 0.5]], 500, axis=0)
+    >>> y = np.repeat(["well", "ill"], 500)
+    >>> network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))
+    >>> model = PrivateNetwork(network, epsilon=2.0, classes=["ill", "well"], size=1000)
+    >>> model.fit(X, y).private_
+    True
+    >>> float(model.score(X, y)) > 0.9
+    True
+    """
+
+    _rate = 0.5
+    rows_apart = True  # see logits: each row is scored by itself
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        epsilon: float | None = 1.0,
+        delta: float = 1e-5,
+        *,
+        noise_multiplier: float | Schedule | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        sampling_rate: float = 0.1,
+        clip: float | Clip = 1.0,
+        update: float | Update | None = None,
+        weight_decay: float = 0.0,
+        average: float = 0.0,
+        loss: Losses | None = None,
+        prepare: Callable[[Array], torch.Tensor] | None = None,
+        augment: Augment | None = None,
+        gradients: Way | None = None,
+        block: int = 128,
+        not_private: Ablation | None = None,
+        on_step: Hook | None = None,
+        classes: Sequence[Label] | None = None,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.module = module
+        self.epsilon = epsilon
+        self.delta = delta
+        self.noise_multiplier = noise_multiplier
+        self.epochs = epochs
+        self.steps = steps
+        self.sampling_rate = sampling_rate
+        self.clip = clip
+        self.update = update
+        self.weight_decay = weight_decay
+        self.average = average
+        self.loss = loss
+        self.prepare = prepare
+        self.augment = augment
+        self.gradients = gradients
+        self.block = block
+        self.not_private = not_private
+        self.on_step = on_step
+        self.classes = classes
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        _checks.whole(block=self.block)
+        if self.gradients is not None:
+            _checks.one_of(WAYS, gradients=self.gradients)
+        if isinstance(self.module, nn.Module) or not callable(self.module):
+            check_parts(self.module)
+        for name in ("loss", "prepare", "augment"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ValueError(f"Expected {name} to be callable, got {value!r}.")
+        update = self._update()
+        if isinstance(update, Langevin) and update.pre_noise:
+            raise ValueError(
+                "Expected no noise before the clip, which networks do not have, got "
+                f"pre_noise={update.pre_noise!r}."
+            )
+
+    def _check_form(self, facts: Facts) -> None:
+        self._check_delta(facts.size)
+        module = self._fresh(np.random.default_rng(0))
+        block = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
+        check_trial(module, block, len(facts.classes))
+
+    @property
+    def _prepared(self) -> Callable[[Array], torch.Tensor]:
+        """What turns rows into tensors."""
+        return as_tensor if self.prepare is None else self.prepare
+
+    def _fresh(self, rng: np.random.Generator) -> nn.Module:
+        """The network before it is trained: a copy, or new weights."""
+        if isinstance(self.module, nn.Module):
+            return copy.deepcopy(self.module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**63)))
+            module = self.module()
+        check_parts(module)
+        return module
+
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        descent, reasons = self._settled(facts)
+        first, lots, views, torch_seed = rng.spawn(4)
+        module = self._fresh(first)
+        train_mode(module)
+        self._form, self._classes = made_up_rows(facts.X, module, _SCORED), len(facts.classes)
+        engine, self.trial_ = self._engine(module, descent)
+        records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
+        sums = NetworkSums(
+            module, engine, records, descent.expected_batch, self.block, rng=lots
+        )
+        self._training = module
+        watch = Watch(self, int(descent.steps))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch_seed.integers(2**63)))
+            weights = Layout(module).read(module)
+            done = descent.run(weights, sums, len(records), rng=rng, on_step=watch)
+        self._show(watch.averaged(done.weights))
+        del self._training
+        return reasons + self._done(descent, done)
+
+    def _engine(self, module: nn.Module, descent: Descent) -> tuple[Engine, Trial]:
+        """How gradients are taken."""
+        many = int(min(self.block, max(1.0, descent.expected_batch)))
+        few, more = (
+            made_up_block(self._form, module, n, self._classes, self._prepared)
+            for n in (_FEW, many)
+        )
+        return engine_for(module, self._losses, few, more, way=self.gradients)
+
+    @property
+    def _losses(self) -> Losses:
+        """The loss of each example."""
+        return cross_entropy if self.loss is None else self.loss
+
+    def _show(self, weights: Floats) -> None:
+        shown = copy.deepcopy(self._training)
+        Layout(shown).write(weights, shown)
+        self.module_ = shown.eval()
+        self._score: Score | None = None
+
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
+
+        Rows are scored in blocks of one shape, so that the logits of a row are its own
+        (:func:`veracal.data.fixed_shape.each_by_itself`).
+        """
+        check_is_fitted(self)
+        rows = validate_data(self, X, allow_nd=True, dtype=None, reset=False)
+        if tuple(rows.shape[1:]) != tuple(self._form.shape[1:]):
+            raise ValueError(
+                f"Expected rows of shape {self._form.shape[1:]}, got {rows.shape[1:]}."
+            )
+        if self._score is None:
+            self._score = each_by_itself(self._forward, self._form)
+        scores: Floats = self._score(rows.astype(self._form.dtype, copy=False))
+        return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
+
+    def _forward(self, rows: Array) -> Floats:
+        """Logits of one block of rows."""
+        with torch.inference_mode():
+            made = called(self.module_, inputs_of(rows, slice(None), self._prepared))
+        scores: Floats = made.double().reshape(len(rows), -1).numpy()
+        return scores
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Logits: of shape (n,), of the second class, for two classes, (n, k) for more."""
+        logits = self.logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The likeliest class of each row."""
+        labels: Array = self.classes_[self.logits(X).argmax(axis=1)]
+        return labels
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities of the classes, of shape (n, k)."""
+        result: Floats = log_softmax(self.logits(X), axis=1)
+        return result
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
+        rows, labels = validate_data(
+            self, X, y, allow_nd=True, dtype=None, ensure_min_samples=1
+        )
+        if rows.dtype.kind not in "fiub":
+            raise ValueError(f"Expected rows of numbers, got {rows.dtype}.")
+        check_classification_targets(labels)
+        return rows, labels
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags

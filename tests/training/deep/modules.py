@@ -1,0 +1,142 @@
+"""Small networks of every kind of layer, and examples for them."""
+
+import torch
+from torch import nn
+
+from veracal.training.deep.gradients.blocks import Block
+
+
+class Attention(nn.Module):
+    """Tokens, positions, torch's own attention, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8, padding_idx=0)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        x = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        return self.head(x.mean(1))
+
+
+class PlainAttention(nn.Module):
+    """Attention of linear layers, as transformers has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8, padding_idx=0)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        y = nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+        return self.head(self.norm(x + y).mean(1))
+
+
+class Tied(nn.Module):
+    """A layer that is used twice, and two names for one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def frozen() -> nn.Module:
+    """A backbone that is not trained, one of its biases excepted."""
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    module[0].requires_grad_(False)
+    module[2].weight.requires_grad_(False)
+    return module
+
+
+def pictures(n=5, channels=2, side=9):
+    return torch.randn(n, channels, side, side)
+
+
+def rows(n=5, width=6):
+    return torch.randn(n, width)
+
+
+def ids(n=5, length=7):
+    return torch.randint(0, 11, (n, length))
+
+
+MODULES = {
+    "linear": (lambda: nn.Linear(6, 3), rows),
+    "one logit": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1)), rows),
+    "places": (
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(35, 3)),
+        lambda: torch.randn(5, 7, 4),
+    ),
+    "conv2d": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(100, 3)
+        ),
+        pictures,
+    ),
+    "conv2d, dilated, in groups": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, dilation=2, groups=2, bias=False), nn.Flatten(), nn.Linear(100, 3)
+        ),
+        pictures,
+    ),
+    "few large patches": (
+        lambda: nn.Sequential(nn.Conv2d(2, 16, 8), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)),
+        pictures,
+    ),
+    "conv1d": (
+        lambda: nn.Sequential(
+            nn.Conv1d(3, 4, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(28, 3)
+        ),
+        lambda: torch.randn(5, 3, 7),
+    ),
+    "groupnorm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(196, 3)
+        ),
+        pictures,
+    ),
+    "instancenorm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Flatten(), nn.Linear(196, 3)
+        ),
+        pictures,
+    ),
+    "layernorm": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3)),
+        rows,
+    ),
+    "rmsnorm": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.RMSNorm(4), nn.Tanh(), nn.Linear(4, 3)),
+        rows,
+    ),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(11, 4), nn.Tanh(), nn.Flatten(), nn.Linear(28, 3)),
+        ids,
+    ),
+    "attention of linear layers": (PlainAttention, ids),
+    "attention": (Attention, ids),
+    "tied": (Tied, rows),
+    "frozen": (frozen, rows),
+}
+
+
+def made(name, seed=0):
+    """A network and a block of examples for it."""
+    torch.manual_seed(seed)
+    build, inputs = MODULES[name]
+    module, x = build(), inputs()
+    outputs = module(x).shape[1]
+    return module, Block(x, torch.arange(len(x)) % max(2, outputs))
