@@ -55,7 +55,9 @@ class Tied(nn.Module):
 
 def frozen() -> nn.Module:
     """A backbone that is not trained, one of its biases excepted."""
-    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    module = nn.Sequential(
+        nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
+    )
     module[0].requires_grad_(False)
     module[2].weight.requires_grad_(False)
     return module
@@ -88,7 +90,9 @@ MODULES = {
     ),
     "conv2d, dilated, in groups": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, dilation=2, groups=2, bias=False), nn.Flatten(), nn.Linear(100, 3)
+            nn.Conv2d(2, 4, 3, dilation=2, groups=2, bias=False),
+            nn.Flatten(),
+            nn.Linear(100, 3),
         ),
         pictures,
     ),
@@ -110,7 +114,10 @@ MODULES = {
     ),
     "instancenorm": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Flatten(), nn.Linear(196, 3)
+            nn.Conv2d(2, 4, 3),
+            nn.InstanceNorm2d(4, affine=True),
+            nn.Flatten(),
+            nn.Linear(196, 3),
         ),
         pictures,
     ),
