@@ -2,6 +2,7 @@
 
 from veracal.privacy import NotPrivate
 from veracal.training.ablation import Ablation
+from veracal.training.averaging import Moving
 from veracal.training.estimator import PrivateEstimator
 from veracal.training.logistic import PrivateLogisticRegression
 from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
@@ -20,6 +21,7 @@ __all__ = [
     "Ablation",
     "BoundedScaler",
     "DeclaredOneHot",
+    "Moving",
     "NormClipper",
     "NotPrivate",
     "ObjectivePerturbation",

@@ -6,7 +6,7 @@ None of this is private, and every model that was trained so says it.
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-import numpy as np
+from array_api_compat import array_namespace
 
 from veracal.privacy import Clip, Descent
 
@@ -28,7 +28,7 @@ class Unclipped:
 
     def factors(self, norms: Any) -> Any:
         """One for each example."""
-        return np.ones_like(norms)
+        return array_namespace(norms).ones_like(norms)
 
 
 class _Noiseless(Descent):

@@ -4,8 +4,6 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from veracal import _checks
 from veracal._types import Floats
 from veracal.privacy import (
@@ -23,6 +21,7 @@ from veracal.privacy import (
 )
 from veracal.privacy.budget import RELATIONS
 from veracal.training.ablation import ABLATIONS, Ablation, Unclipped, ablated
+from veracal.training.averaging import Average, Averaged, check_average
 from veracal.training.descents import Goal
 from veracal.training.estimator import PrivateEstimator
 from veracal.training.facts import Facts
@@ -45,7 +44,7 @@ class DescentClassifier(PrivateEstimator):
     clip: float | Clip
     update: float | Update | None
     weight_decay: float
-    average: float
+    average: Average
     not_private: Ablation | None
     on_step: Any
     _rate: float = 1.0  # of the update rule, where none is given
@@ -53,7 +52,8 @@ class DescentClassifier(PrivateEstimator):
     def _check_settings(self) -> None:
         _checks.one_of(RELATIONS, relation=self.relation)
         _check_kinds(self)
-        _checks.fraction(average=self.average, delta=self.delta)
+        check_average(self.average)
+        _checks.fraction(delta=self.delta)
         _checks.positive(delta=self.delta)
         if self.not_private is not None:
             _checks.one_of(ABLATIONS, not_private=self.not_private)
@@ -147,7 +147,7 @@ class DescentClassifier(PrivateEstimator):
 
 
 class Watch:
-    """Averages the weights of the last steps, and calls the hook.
+    """Averages weights over steps, and calls the hook.
 
     Parameters
     ----------
@@ -157,32 +157,20 @@ class Watch:
     """
 
     def __init__(self, model: DescentClassifier, steps: int) -> None:
-        self._model, self._sum, self._count = model, None, 0
-        share = model.average
-        self._from = steps - int(np.ceil(share * steps)) if share else steps
+        self._model, self.average = model, Averaged(model.average, steps)
 
     def __call__(self, step: Step) -> bool | None:
         """Take note of a step."""
-        if step.number >= self._from:
-            added: Any = step.weights.astype(np.float64)
-            self._sum = added if self._sum is None else self._sum + added
-            self._count += 1
+        self.average.add(step.number, step.weights)
         if self._model.on_step is None:
             return None
-        self._model._show(self.averaged(step.weights))
+        self._model._show(self.average.mean(step.weights))
         # Copies: what a hook writes on them changes no later step.
         shown = replace(
             step, weights=step.weights.copy(), noisy_sum=step.noisy_sum.copy(), state=None
         )
         answer: bool | None = self._model.on_step(self._model, shown)
         return answer
-
-    def averaged(self, last: Floats) -> Floats:
-        """The mean of what was averaged so far, or the last weights."""
-        if self._sum is None:
-            return last
-        mean: Floats = (self._sum / self._count).astype(last.dtype)
-        return mean
 
 
 def _check_kinds(model: DescentClassifier) -> None:

@@ -83,6 +83,10 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         """Learn from checked records; return why the result is not private, if it is not."""
 
+    def _check_kind(self, dataset: Dataset) -> None:
+        """Refuse records of another kind than the model takes, by their form alone."""
+        check_numbers(dataset)
+
     def _check_form(self, facts: Facts) -> None:
         """Refuse records whose form does not fit, by their width and their classes alone."""
 
@@ -122,7 +126,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
 
         :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
         """
-        check_numbers(dataset)
+        self._check_kind(dataset)
         self._check_settings()
         _random.check_state(self.random_state)
         self._check_form(self._public(dataset))

@@ -91,7 +91,6 @@ def public_facts(
     DataError
         By what is public alone, so that it may be raised before anything is charged.
     """
-    check_numbers(dataset)
     check_protected(dataset, relation, unit)
     declared = dataset.size if size is None else size
     if declared is None and (relation == "replace-one" or not needs_size):

@@ -20,6 +20,7 @@ from veracal.privacy import (
     Update,
 )
 from veracal.training.ablation import Ablation
+from veracal.training.averaging import Average
 from veracal.training.descending import DescentClassifier, Watch
 from veracal.training.facts import Facts, row_norms
 from veracal.training.linear import LinearClassifier
@@ -61,9 +62,10 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     weight_decay : float >= 0
         Factor of the squared norm of all weights, halved, in the mean loss.
     fit_intercept : bool
-    average : float in [0, 1]
+    average : float in [0, 1] or Moving
         Share of the last steps whose weights are averaged: for DP-SGLD the posterior mean
-        after a burn-in. 0 takes the last weights.
+        after a burn-in. 0 takes the last weights. :class:`~veracal.training.Moving` takes a
+        moving average.
     initial : pair of arrays, optional
         Coefficients and intercept to start from, in the shapes of ``coef_`` and
         ``intercept_``, from *public* knowledge. By default zero.
@@ -138,7 +140,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         update: float | Update | None = None,
         weight_decay: float = 0.0,
         fit_intercept: bool = True,
-        average: float = 0.5,
+        average: Average = 0.5,
         initial: tuple[ArrayLike, ArrayLike] | None = None,
         dtype: str | None = None,
         not_private: Ablation | None = None,
@@ -187,7 +189,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         watch = Watch(self, int(descent.steps))
         with sums.two_threads():
             done = descent.run(weights, sums, len(facts.X), rng=rng, on_step=watch)
-        self._show(watch.averaged(done.weights))
+        self._show(watch.average.mean(done.weights))
         return reasons + self._done(descent, done)
 
     def _sums(

@@ -26,6 +26,7 @@ from veracal._types import Bools, Floats, Ints
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import SGD, Adam, Descent, GlobalAdapt, Langevin, Momentum, selection
+from veracal.training.averaging import Moving
 from veracal.training.facts import Facts, row_norms, with_labels
 from veracal.training.logistic import PrivateLogisticRegression
 from veracal.training.sums import _NORMS, _SMOOTH, blocks_for
@@ -112,6 +113,7 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> Fits:
     # A rule that jumps at a threshold must jump where a fit would, whose norms are float64.
     wide = blocks.dtype if isinstance(descent.clip, _SMOOTH) else np.dtype(np.float64)
     rows, lengths = _rows(facts, model.fit_intercept, blocks.dtype.name, wide)
+    assert not isinstance(model.average, Moving)
     return Fits(
         rows,
         lengths,
@@ -303,6 +305,7 @@ def obstacles(model: PrivateLogisticRegression, dataset: Dataset) -> tuple[str, 
         f"{update!r}, an update rule of its own": not isinstance(update, _RULES),
         "noise before the clip": isinstance(update, Langevin) and update.pre_noise != 0,
         "an adaptive clip": isinstance(goal.clip, GlobalAdapt),
+        "a moving average": isinstance(model.average, Moving),
         "a hook on_step": model.on_step is not None,
         f"not_private={model.not_private!r}": model.not_private is not None,
         "rows on disk": isinstance(dataset.X, MappedRows),

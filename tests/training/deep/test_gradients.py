@@ -24,12 +24,11 @@ CLIPS = [
     GlobalAdapt(0.5, 1.0),
 ]
 # torch's own attention has parameters that no layer multiplies by. Opacus 1.6 has an attention
-# of its own, adds up uses of one layer but not of one parameter under two names, passes over
-# a layer in which only the bias is trained, and counts padded tokens of an embedding.
+# of its own, passes over a layer in which only the bias is trained, and counts padded tokens
+# of an embedding.
 UNABLE = {
     ("ghost", "attention"),
     ("hooks", "attention"),
-    ("hooks", "tied"),
     ("hooks", "frozen"),
     ("hooks", "attention of linear layers"),
 }

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
@@ -51,6 +51,16 @@ class RecordsModel(Protocol):
 
     def fit_records(self, dataset: Dataset) -> Any:
         """Fit to a data set."""
+
+
+@runtime_checkable
+class ResumableModel(Protocol):
+    """A model whose fit can be broken off and goes on later, for the same charge."""
+
+    checkpoint: Any
+
+    def paid(self, head: str) -> None:
+        """Take note of the ledger's head after the charge that pays for the next fit."""
 
 
 Model = TypeVar("Model", bound=PrivateModel)
@@ -216,7 +226,9 @@ class Holder:
             whole = every[0] if len(every) == 1 else Composed(every)
             self.ledger.require(whole, items[0].purpose, part=self.part)
 
-    def fit(self, model: Model, *, purpose: str = "training") -> Model:
+    def fit(
+        self, model: Model, *, purpose: str = "training", request: str | None = None
+    ) -> Model:
         """Charge what a model says it costs, then fit it to the records.
 
         Parameters
@@ -228,13 +240,26 @@ class Holder:
             whether these fit, and given them.
         purpose : str
             For the ledger.
+        request : str, optional
+            An id of the caller's, under which the fit is charged once. A model with a
+            checkpoint needs one: broken off and called again with it, the fit goes on and
+            costs nothing more. Never use it for a second model: what is released of both
+            would be charged as one.
 
         Returns
         -------
         The model.
         """
         event = self._cost(model)
-        self.ledger.charge(event, purpose, part=self.part)
+        resumable = isinstance(model, ResumableModel) and model.checkpoint is not None
+        if resumable != (request is not None):
+            raise ValueError(
+                "Expected request=... exactly for a model with a checkpoint, whose fit goes on "
+                f"under the charge that it began with, got request={request!r} for {model!r}."
+            )
+        entry = self.ledger.charge(event, purpose, part=self.part, request=request)
+        if resumable:
+            cast(ResumableModel, model).paid(entry.hash)
         return self._fitted(model, event, purpose)
 
     def fit_once(

@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,19 +17,34 @@ from torch import nn
 
 from veracal import _checks
 from veracal._types import Array, Floats
+from veracal.data import Dataset
 from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.labels import Label
-from veracal.privacy import Clip, Descent, Langevin, Relation, Schedule, Step, Unit, Update
+from veracal.errors import DataError
+from veracal.privacy import (
+    Clip,
+    Descent,
+    Langevin,
+    Relation,
+    Schedule,
+    Standing,
+    Step,
+    Unit,
+    Update,
+)
 from veracal.training.ablation import Ablation
+from veracal.training.averaging import Average
+from veracal.training.deep.checkpoints import Checkpoint, Kept
 from veracal.training.deep.checks import check_parts, check_trial, train_mode
 from veracal.training.deep.gradients.blocks import Engine, Losses, called, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.made_up import made_up_block, made_up_rows
 from veracal.training.deep.records import Augment, Records, as_tensor, inputs_of
+from veracal.training.deep.self_check import SelfCheck, Watched, unmoved
 from veracal.training.deep.sums import NetworkSums
 from veracal.training.descending import DescentClassifier, Watch
-from veracal.training.facts import Facts
+from veracal.training.facts import Facts, check_numbers
 
 _FEW = 4  # examples on which ways of taking gradients are compared
 _SCORED = 64  # rows that are scored together
@@ -54,8 +71,9 @@ class PrivateNetwork(DescentClassifier):
     update : float > 0, Update or None
         A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
-    average : float in [0, 1]
-        Share of the last steps whose weights are averaged; 0 takes the last.
+    average : float in [0, 1] or Moving
+        Share of the last steps whose weights are averaged, or a moving average; 0 takes the
+        last weights.
     loss : callable, optional
         ``loss(outputs, targets)`` gives the loss of each example, of shape (n,). By default
         cross-entropy.
@@ -71,6 +89,11 @@ class PrivateNetwork(DescentClassifier):
         made-up examples.
     block : int
         Examples of a batch that are in memory at a time.
+    checkpoint : path, optional
+        File from which a fit goes on that was broken off. It is written every
+        ``checkpoint_every`` steps and removed at the end; it belongs to one run on one set of
+        records. A :class:`~veracal.privacy.Holder` charges such a fit once, by its ``request``.
+    checkpoint_every : int
     not_private : {"clipping only", "noise only", "neither"}, optional
         Keep only that part of the protection, for an ablation.
     on_step : callable, optional
@@ -84,6 +107,12 @@ class PrivateNetwork(DescentClassifier):
         The trained network.
     trial_ : Trial
         Which way of taking gradients was chosen, and why.
+    self_check_ : SelfCheck
+        What the run shows of itself: noise, weights that moved, outputs that differ. What is
+        wrong is also warned of.
+    internal_ : Internal
+        Of how many examples gradients were clipped, and how many were not finite. *Internal*:
+        it is about the records, and must not leave.
     classes_, n_iter_, noise_multipliers_, event_, private_, not_private_because_, statement_
         As of :class:`~veracal.training.PrivateLogisticRegression`.
 
@@ -125,12 +154,14 @@ class PrivateNetwork(DescentClassifier):
         clip: float | Clip = 1.0,
         update: float | Update | None = None,
         weight_decay: float = 0.0,
-        average: float = 0.0,
+        average: Average = 0.0,
         loss: Losses | None = None,
         prepare: Callable[[Array], torch.Tensor] | None = None,
         augment: Augment | None = None,
         gradients: Way | None = None,
         block: int = 128,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 50,
         not_private: Ablation | None = None,
         on_step: Hook | None = None,
         classes: Sequence[Label] | None = None,
@@ -155,6 +186,8 @@ class PrivateNetwork(DescentClassifier):
         self.augment = augment
         self.gradients = gradients
         self.block = block
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.not_private = not_private
         self.on_step = on_step
         self.classes = classes
@@ -165,7 +198,7 @@ class PrivateNetwork(DescentClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        _checks.whole(block=self.block)
+        _checks.whole(block=self.block, checkpoint_every=self.checkpoint_every)
         if self.gradients is not None:
             _checks.one_of(WAYS, gradients=self.gradients)
         if isinstance(self.module, nn.Module) or not callable(self.module):
@@ -202,32 +235,41 @@ class PrivateNetwork(DescentClassifier):
         check_parts(module)
         return module
 
+    def paid(self, head: str) -> None:
+        """Take note of the ledger's head after the charge that pays for the next fit."""
+        self._paid = head
+
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         descent, reasons = self._settled(facts)
-        first, lots, views, torch_seed = rng.spawn(4)
-        module = self._fresh(first)
+        first, lots, views, dropout = rng.spawn(4)
+        self._training = module = self._fresh(first)
         train_mode(module)
-        self._form, self._classes = made_up_rows(facts.X, module, _SCORED), len(facts.classes)
+        self._form, self._outputs = made_up_rows(facts.X, module, _SCORED), len(facts.classes)
         engine, self.trial_ = self._engine(module, descent)
         records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
         sums = NetworkSums(
-            module, engine, records, descent.expected_batch, self.block, rng=lots
+            module, engine, records, descent.expected_batch, int(self.block), rng=lots
         )
-        self._training = module
-        watch = Watch(self, int(descent.steps))
+        run = _Run(self, descent, Layout(module).read(module))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch_seed.integers(2**63)))
-            weights = Layout(module).read(module)
-            done = descent.run(weights, sums, len(records), rng=rng, on_step=watch)
-        self._show(watch.averaged(done.weights))
+            torch.manual_seed(int(dropout.integers(2**63)))
+            done = descent.run(
+                run.first, sums, len(records), rng=rng, on_step=run, start=run.standing
+            )
+        self._show(run.watch.average.mean(done.weights))
+        self.internal_ = Internal(sums.seen, sums.clipped, sums.broken)
+        self.self_check_ = run.checked(done.weights, self._forward(self._form))
         del self._training
+        run.over()
+        if self.not_private is None:
+            self.self_check_.warn()
         return reasons + self._done(descent, done)
 
     def _engine(self, module: nn.Module, descent: Descent) -> tuple[Engine, Trial]:
         """How gradients are taken."""
         many = int(min(self.block, max(1.0, descent.expected_batch)))
         few, more = (
-            made_up_block(self._form, module, n, self._classes, self._prepared)
+            made_up_block(self._form, module, n, self._outputs, self._prepared)
             for n in (_FEW, many)
         )
         return engine_for(module, self._losses, few, more, way=self.gradients)
@@ -295,7 +337,84 @@ class PrivateNetwork(DescentClassifier):
         check_classification_targets(labels)
         return rows, labels
 
+    def _check_kind(self, dataset: Dataset) -> None:
+        if not isinstance(dataset, Dataset):
+            check_numbers(dataset)
+        if dataset.X.dtype.kind not in "fiub":
+            raise DataError(
+                f"{dataset.name}: features",
+                "numbers",
+                f"{dataset.X.dtype}",
+                "Turn text into tokens or frozen features first.",
+            )
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+@dataclass(frozen=True)
+class Internal:
+    """What a run has met among the records: for whoever holds them, and nobody else.
+
+    Attributes
+    ----------
+    seen : int
+        Examples in all batches.
+    clipped : int
+        Of these, with a gradient longer than the clip bound.
+    broken : int
+        Of these, with a gradient that was not finite, which added nothing.
+    """
+
+    seen: int
+    clipped: int
+    broken: int
+
+    @property
+    def clip_rate(self) -> float:
+        """Share of examples whose gradient was longer than the bound."""
+        return self.clipped / max(1, self.seen)
+
+
+class _Run:
+    """What happens beside the steps of a fit: averages, the hook, checkpoints, measurements."""
+
+    def __init__(self, model: PrivateNetwork, descent: Descent, first: Floats) -> None:
+        self.first, self.watch = first, Watch(model, int(descent.steps))
+        self._layout = Layout(model._training)
+        self._watched = Watched(descent, self._layout.size)
+        self._every = int(model.checkpoint_every)
+        self.standing: Standing | None = None
+        self._file: Checkpoint | None = None
+        if model.checkpoint is not None:
+            paid = model.__dict__.pop("_paid", None)
+            path = Path(model.checkpoint)
+            self._file = Checkpoint(path, descent, self._layout, model.average, paid)
+            self._go_on(self._file.read())
+
+    def _go_on(self, kept: Kept | None) -> None:
+        """Go on from where a run was broken off."""
+        if kept is not None:
+            self.standing = kept.standing
+            self.watch.average.go_on(kept.mean)
+
+    def __call__(self, step: Step) -> bool | None:
+        """After a step."""
+        self._watched.note(step)
+        ended = self.watch(step)
+        if self._file is not None and (step.number + 1) % self._every == 0:
+            self._file.write(step, self.watch.average.kept())
+        return ended
+
+    def checked(self, last: Floats, logits: Floats) -> SelfCheck:
+        """What the run shows of itself."""
+        still = unmoved(self._layout, self.first, last)
+        constant = bool((logits == logits[0]).all())
+        return SelfCheck(*self._watched.noise(), still, constant)
+
+    def over(self) -> None:
+        """The run has come to its end."""
+        if self._file is not None:
+            self._file.remove()

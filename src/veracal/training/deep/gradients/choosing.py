@@ -21,6 +21,7 @@ from veracal.training.deep.gradients.blocks import (
 from veracal.training.deep.gradients.functional import Functional
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.gradients.hooks import Hooks
+from veracal.training.deep.gradients.layers import RULES
 from veracal.training.deep.layout import Layout
 
 Way = Literal["ghost", "functional", "hooks"]
@@ -118,7 +119,9 @@ def _fault(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | 
     if not getattr(engine, "able", True):
         return "it does not know all layers that are trained"
     was = [(layer, layer.training) for layer in module.modules()]
-    module.eval()  # without dropout, so that the two can be compared
+    for layer, _ in was:  # without dropout, so that the two can be compared
+        if type(layer) not in RULES:  # Opacus looks away from layers that are not trained
+            layer.training = False
     try:
         return _compared(engine, module, losses, few)
     finally:

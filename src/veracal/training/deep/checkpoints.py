@@ -1,0 +1,212 @@
+"""Where a training run was broken off, in one file from which it goes on."""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from veracal._types import Array
+from veracal.data.limits import no_surprises
+from veracal.errors import DataError
+from veracal.privacy import Descent, GlobalAdapt, Standing, Step
+from veracal.privacy.events import to_json
+from veracal.privacy.ledger.chain import canonical, digest
+from veracal.training.deep.layout import Layout
+
+_KEY = "veracal"
+_FORM = 1
+_STATE, _MEAN = "state.", "mean."
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a checkpoint holds.
+
+    Attributes
+    ----------
+    standing : Standing
+    mean : mapping of str to array
+        Of averaged weights.
+    """
+
+    standing: Standing
+    mean: Mapping[str, Array]
+
+
+class Checkpoint:
+    """A file that is written every so many steps, and read where a run goes on.
+
+    It has weights, what the update rule and the average remember, the number of steps, the
+    event, and the head of the ledger that has paid for it. It has nothing of a generator:
+    whoever goes on draws other batches and other noise.
+
+    Parameters
+    ----------
+    path : path
+        Of the file.
+    descent : Descent
+    layout : Layout
+        Of the network.
+    average : object
+        How weights are averaged.
+    paid : str, optional
+        Head of the ledger after the charge that pays for the run.
+
+    Guarantees
+    ----------
+    The file is replaced as a whole, or not at all. A run goes on only under the settings and
+    the charge of the one that was broken off. Steps that were taken after the file was written
+    are taken anew, with other noise; nothing of them has left the process, so the cost is that
+    of one run.
+    """
+
+    def __init__(
+        self, path: Path, descent: Descent, layout: Layout, average: object, paid: str | None
+    ) -> None:
+        self.path, self._descent = Path(path), descent
+        self._about = {
+            "form": _FORM,
+            "event": to_json(descent.event()),
+            "paid": paid,
+            "settings": digest(
+                canonical(
+                    {
+                        "clip": repr(descent.clip),
+                        "update": repr(descent.update),
+                        "expected_batch": descent.expected_batch,
+                        "weight_decay": descent.weight_decay,
+                        "average": repr(average),
+                        "layout": [[one.name, list(one.shape)] for one in layout.places],
+                    }
+                )
+            ),
+        }
+
+    def write(self, step: Step, mean: Mapping[str, Array]) -> None:
+        """Keep where a run stands after a step."""
+        tensors = {"weights": np.ascontiguousarray(step.weights)}
+        tensors |= {f"{_STATE}{i}": one for i, one in enumerate(leaves(step.state))}
+        tensors |= {f"{_MEAN}{name}": one for name, one in mean.items()}
+        clip = step.clip
+        told = {
+            **self._about,
+            "steps": step.number + 1,
+            "threshold": clip.threshold if isinstance(clip, GlobalAdapt) else None,
+        }
+        _replace(self.path, save(tensors, metadata={_KEY: json.dumps(told)}))
+
+    def read(self) -> Kept | None:
+        """Where an earlier run was broken off; None if there is no such file.
+
+        Raises
+        ------
+        DataError
+            If the file is of another run, or none of ours.
+        """
+        if not self.path.exists():
+            return None
+        told, tensors = self._opened()
+        for what, words in (
+            ("form", "of this version"),
+            ("event", "of a run that costs the same"),
+            ("settings", "of a run with the same settings and the same network"),
+            ("paid", "of the run that this charge pays for"),
+        ):
+            if told.get(what) != self._about[what]:
+                raise self._unfit(f"a checkpoint {words}", f"another {what}")
+        weights = tensors["weights"]
+        state = restored(
+            self._descent.update.start(weights),
+            [
+                one
+                for name, one in sorted(tensors.items(), key=_number)
+                if name.startswith(_STATE)
+            ],
+        )
+        clip = self._descent.clip
+        if isinstance(clip, GlobalAdapt):
+            clip = replace(clip, threshold=float(told["threshold"]))
+        mean = {
+            name.removeprefix(_MEAN): one
+            for name, one in tensors.items()
+            if name.startswith(_MEAN)
+        }
+        return Kept(Standing(int(told["steps"]), weights, state, clip), mean)
+
+    def remove(self) -> None:
+        """Remove the file, once the run is over."""
+        with no_surprises(self.path):
+            self.path.unlink(missing_ok=True)
+
+    def _opened(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """What the file says of itself, and its arrays."""
+        try:
+            with no_surprises(self.path), safe_open(str(self.path), "numpy") as file:
+                told = json.loads((file.metadata() or {}).get(_KEY, "null"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, json.JSONDecodeError) as error:
+            raise self._unfit("a checkpoint", "a file that is none, or half of one") from error
+        if not isinstance(told, dict) or "weights" not in tensors:
+            raise self._unfit("a checkpoint", "another file")
+        return told, tensors
+
+    def _unfit(self, expected: str, found: str) -> DataError:
+        """What is wrong with the file."""
+        return DataError(
+            str(self.path),
+            expected,
+            found,
+            "Go on with the settings of the run that was broken off, or remove the file to "
+            "begin anew.",
+        )
+
+
+def leaves(state: Any) -> list[Array]:
+    """The arrays of what an update rule remembers, in order."""
+    if state is None:
+        return []
+    if isinstance(state, np.ndarray):
+        return [np.ascontiguousarray(state)]
+    if isinstance(state, tuple) and all(isinstance(one, np.ndarray) for one in state):
+        return [np.ascontiguousarray(one) for one in state]
+    raise ValueError(
+        "Expected an update rule that remembers nothing, an array or a tuple of arrays, got "
+        f"{type(state).__name__}. Leave out the checkpoint."
+    )
+
+
+def restored(like: Any, arrays: list[Array]) -> Any:
+    """What an update rule remembers, from its arrays; ``like`` is what it starts with."""
+    if like is None:
+        return None
+    if isinstance(like, np.ndarray):
+        return arrays[0]
+    return type(like)(*arrays)
+
+
+def _number(item: tuple[str, Array]) -> tuple[int, str]:
+    """Arrays of a state by their numbers, ten after nine."""
+    name = item[0]
+    return (int(name.removeprefix(_STATE)) if name.startswith(_STATE) else -1, name)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole, or not at all."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with no_surprises(path):
+            with made.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            made.replace(path)
+    finally:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)

@@ -1,0 +1,433 @@
+"""Networks as private classifiers."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from sklearn.base import clone
+from torch import nn
+
+from veracal.data import Dataset
+from veracal.errors import ConflictError, DataError
+from veracal.privacy import (
+    SGD,
+    Adam,
+    Budget,
+    Descent,
+    Flat,
+    GlobalAdapt,
+    Holder,
+    Langevin,
+    Momentum,
+    Step,
+    open_ledger,
+)
+from veracal.training import Moving, PrivateLogisticRegression
+from veracal.training.deep import Pictures, PrivateNetwork, without_batch_norm
+from veracal.training.deep.records import as_tensor
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 4)).astype(np.float32)
+Y = (X[:, 0] + 0.3 * RNG.normal(size=60) > 0).astype(int)
+SETTINGS = {"epsilon": None, "noise_multiplier": 1.0, "classes": [0, 1], "size": 60}
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+def model(module=None, **changed):
+    told = {**SETTINGS, "steps": 4, "random_state": 0, "gradients": "ghost", **changed}
+    return PrivateNetwork(network() if module is None else module, **told)
+
+
+class Seen:
+    """Remembers the steps of a fit."""
+
+    def __init__(self):
+        self.steps = list[Step]()
+
+    def __call__(self, model, step):
+        self.steps.append(step)
+
+
+def test_one_step_is_the_definition():
+    """Clip each gradient, add them up, add the noise, divide by the declared batch."""
+    seen, start = Seen(), network()
+    fitted = model(steps=1, sampling_rate=1.0, clip=0.5, update=0.1, on_step=seen).fit(X, Y)
+    total = np.zeros(4 * 3 + 3 + 3 * 2 + 2)
+    for x, y in zip(X, Y, strict=True):
+        loss = nn.functional.cross_entropy(start(torch.tensor(x)[None]), torch.tensor([y]))
+        found = torch.autograd.grad(loss, list(start.parameters()))
+        gradient = np.concatenate([one.flatten().double().numpy() for one in found])
+        total += gradient * min(1, 0.5 / np.linalg.norm(gradient))
+    noise = seen.steps[0].noisy_sum - total
+    assert np.abs(noise).max() < 5 * 0.5 and noise.std() > 0.5 * 0.6
+    weights = np.concatenate([one.detach().flatten().numpy() for one in start.parameters()])
+    moved = weights - 0.1 * seen.steps[0].noisy_sum / 60
+    found = np.concatenate(
+        [one.detach().flatten().numpy() for one in fitted.module_.parameters()]
+    )
+    np.testing.assert_allclose(found, moved, atol=1e-6)
+    assert fitted.n_iter_ == 1
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "update", [SGD(0.1), Momentum(0.1), Adam(0.01), Langevin(0.1, 1.0)], ids=repr
+)
+def test_the_event_is_that_of_a_linear_model_with_the_same_settings(update, relation):
+    told = {
+        **SETTINGS,
+        "steps": 7,
+        "sampling_rate": 0.2,
+        "relation": relation,
+        "update": update,
+    }
+    if isinstance(update, Langevin):
+        told["noise_multiplier"] = None
+    linear = PrivateLogisticRegression(**told)
+    deep = PrivateNetwork(network(), **told)
+    assert deep.event() == linear.event()
+    assert deep.fit(X, Y).event_ == deep.event()
+    assert deep.private_ and re.search("epsilon", deep.statement_.text())
+
+
+@pytest.mark.parametrize("gradients", ["ghost", "functional", "hooks"])
+@pytest.mark.parametrize("clip", [Flat(0.3), GlobalAdapt(0.3, 1.0)], ids=repr)
+def test_neighbors_differ_by_the_bound_at_most(gradients, clip):
+    """The same randomness on neighbors: the noise cancels in the first noisy sums."""
+    told = {"sampling_rate": 1.0, "clip": clip, "steps": 1, "gradients": gradients}
+    whole, part, other = Seen(), Seen(), Seen()
+    model(on_step=whole, **told).fit(X, Y)
+    model(on_step=part, **told).fit(X[:-1], Y[:-1])
+    changed = X.copy()
+    changed[-1] = 1e4
+    model(on_step=other, **told).fit(changed, 1 - Y)
+    sums = [one.steps[0].noisy_sum for one in (whole, part, other)]
+    assert 0.01 < np.linalg.norm(sums[0] - sums[1]) <= 0.3
+    assert np.linalg.norm(sums[0] - sums[2]) > 0.3  # the whole of the labels is another
+
+
+@pytest.mark.parametrize("block", [1, 7, 60])
+def test_blocks_change_nothing_but_rounding(block):
+    whole, cut = Seen(), Seen()
+    told = {"sampling_rate": 0.5, "clip": 0.3, "update": 0.1}
+    model(block=1000, on_step=whole, **told).fit(X, Y)
+    model(block=block, on_step=cut, **told).fit(X, Y)
+    for one, other in zip(whole.steps, cut.steps, strict=True):
+        np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=5e-3)
+
+
+def test_an_empty_batch_steps_with_noise():
+    seen = Seen()
+    fitted = model(sampling_rate=1e-9, steps=3, on_step=seen).fit(X, Y)
+    assert fitted.internal_.seen == 0 and fitted.n_iter_ == 3
+    assert all(np.linalg.norm(step.noisy_sum) > 0 for step in seen.steps)
+    assert not np.array_equal(seen.steps[0].noisy_sum, seen.steps[1].noisy_sum)
+
+
+def test_noise_is_never_that_of_torch():
+    """Torch's generator may stand where it likes: the noise is another each time."""
+    sums = []
+    for _ in range(2):
+        seen = Seen()
+        torch.manual_seed(3)
+        model(random_state=None, steps=1, sampling_rate=1e-9, on_step=seen).fit(X, Y)
+        sums.append(seen.steps[0].noisy_sum)
+    assert not np.array_equal(*sums)
+
+
+def test_the_generator_of_torch_stays_where_it_was():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))).fit(X, Y)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_record_that_is_not_finite_is_counted_and_adds_nothing():
+    spoiled = Dataset(
+        np.where(np.arange(60)[:, None] == 3, np.float32(3e38), X), Y, (0, 1), size=60
+    )
+    fitted = model(nn.Sequential(nn.Linear(4, 2)), sampling_rate=1.0).fit_records(spoiled)
+    assert fitted.internal_.broken == 4 and fitted.internal_.seen == 240
+    assert np.isfinite(fitted.logits(X)).all()
+
+
+def test_the_module_that_was_given_stays_as_it_was():
+    given = network()
+    before = copy.deepcopy(given.state_dict())
+    fitted = model(given).fit(X, Y)
+    assert all(torch.equal(one, before[name]) for name, one in given.state_dict().items())
+    assert list(fitted.module_.state_dict()) == list(before)
+    assert not fitted.module_.training
+    again = clone(fitted)
+    assert not hasattr(again, "module_")
+
+
+def test_a_function_makes_new_weights_for_every_fit():
+    made = PrivateNetwork(lambda: nn.Linear(4, 2), **SETTINGS, steps=1, update=1e-5)
+    first, second = (clone(made).fit(X, Y).module_.weight for _ in range(2))
+    assert not torch.allclose(first, second, atol=1e-3)
+    same = [clone(made).set_params(random_state=3).fit(X, Y).module_.weight for _ in range(2)]
+    assert torch.equal(*same)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_it_learns_and_predicts_as_scikit_learn_does(outputs):
+    rows = np.repeat(X, 20, axis=0)
+    labels = np.where(np.repeat(Y, 20), "yes", "no")
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, outputs))
+    told = {"classes": ["no", "yes"], "size": 1200, "epsilon": 8.0, "random_state": 0}
+    fitted = PrivateNetwork(module, **told, average=Moving(0.9)).fit(rows, labels)
+    assert fitted.score(rows, labels) > 0.85
+    logits = fitted.logits(X)
+    assert logits.shape == (60, 2)
+    np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1)
+    np.testing.assert_allclose(fitted.decision_function(X), logits[:, 1] - logits[:, 0])
+    assert list(fitted.classes_) == ["no", "yes"]
+    assert not fitted.self_check_.problems
+    with pytest.raises(ValueError, match="features"):
+        fitted.predict(X[:, :3])
+
+
+def test_a_rows_logits_are_its_own():
+    fitted = model().fit(X, Y)
+    whole = fitted.logits(X)
+    for some in (slice(0, 1), slice(3, 30), slice(50, 60)):
+        assert np.array_equal(fitted.logits(X[some]), whole[some])
+
+
+def test_pictures_are_prepared_by_their_form():
+    bytes_ = RNG.integers(0, 256, (30, 6, 6), np.uint8)
+    assert as_tensor(bytes_).shape == (30, 1, 6, 6) and float(as_tensor(bytes_).max()) <= 1
+    colored = Pictures((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))(np.full((2, 5, 4, 3), 255, np.uint8))
+    assert colored.shape == (2, 3, 5, 4)
+    assert float(colored[0, 2, 0, 0]) == pytest.approx((1 - 0.3) / 0.2)
+    data = Dataset(bytes_, np.arange(30) % 2, ("a", "b"), size=30)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
+    fitted = model(module, classes=["a", "b"], size=30, delta=1e-3).fit_records(data)
+    assert fitted.private_ is False  # a seed was given
+    assert fitted.predict(bytes_).shape == (30,)
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
+            "without_batch_norm",
+        ),
+        (nn.Linear(4, 3), "2 logits"),
+        (nn.Linear(4, 2).double(), "float32"),
+        (nn.Linear(4, 2).requires_grad_(False), "parameters to train"),
+        (nn.LazyLinear(2), "has none yet"),
+        ("a network", "torch.nn.Module"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "by itself"),
+    ],
+    ids=["batchnorm", "shape", "double", "frozen", "lazy", "text", "mixes"],
+)
+def test_what_is_refused_before_training(module, match):
+    with pytest.raises(ValueError, match=match):
+        model(module).fit(X, Y)
+
+
+class Counts(nn.Module):
+    """Keeps a running mean of what it has seen, and has a parameter that nobody uses."""
+
+    def __init__(self, keeps, unused):
+        super().__init__()
+        self.line = nn.Linear(4, 2)
+        self.keeps = keeps
+        self.register_buffer("seen", torch.zeros(4))
+        if unused:
+            self.never = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        if self.training and self.keeps:
+            self.seen += x.detach().mean(0)
+        return self.line(x)
+
+
+def test_state_and_unused_parameters_are_refused():
+    with pytest.raises(ValueError, match="buffer 'seen'"):
+        model(Counts(True, False)).fit(X, Y)
+    with pytest.raises(ValueError, match="'never'"):
+        model(Counts(False, True)).fit(X, Y)
+    model(Counts(False, False)).fit(X, Y)
+
+
+def test_a_refusal_charges_nothing(tmp_path):
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    with pytest.raises(ValueError, match="BatchNorm"):
+        holder.fit(model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), random_state=None))
+    assert not list(ledger.entries())
+
+
+def test_batch_norm_has_a_stand_in_that_does_not_erase_its_input():
+    plain = without_batch_norm(
+        nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    )
+    assert isinstance(plain[1], nn.LayerNorm)
+    picture = without_batch_norm(nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)))
+    assert isinstance(picture[1], nn.GroupNorm) and picture[1].num_groups == 3
+    assert float(plain(torch.tensor(X)).detach().std()) > 0.01
+    model(plain).fit(X, Y)
+
+
+def test_a_frozen_backbone_keeps_its_statistics():
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    module[:2].requires_grad_(False)
+    fitted = model(module).fit(X, Y)
+    assert torch.equal(fitted.module_[1].running_mean, module[1].running_mean)
+    assert torch.equal(fitted.module_[0].weight, module[0].weight)
+    assert not torch.equal(fitted.module_[3].weight, module[3].weight)
+
+
+@pytest.mark.parametrize("keep", ["clipping only", "noise only", "neither"])
+def test_an_ablation_is_not_private_and_says_so(keep):
+    fitted = model(not_private=keep, random_state=None, sampling_rate=0.02).fit(X, Y)
+    assert not fitted.private_ and keep in fitted.statement_.text()
+    without = keep != "noise only"
+    assert (fitted.self_check_.noise < fitted.self_check_.least) == without
+
+
+def test_views_are_averaged():
+    class Turned:
+        views = 2
+
+        def __call__(self, inputs, rng):
+            return torch.stack([inputs, -inputs], 1).flatten(0, 1)
+
+    seen, plain = Seen(), Seen()
+    told = {"sampling_rate": 1.0, "steps": 1, "clip": 100.0}
+    module = nn.Linear(4, 2, bias=False)
+    nn.init.zeros_(module.weight)
+    model(module, augment=Turned(), on_step=seen, **told).fit(X, Y)
+    model(module, on_step=plain, **told).fit(X * 0, Y)
+    # At zero weights the gradients of x and -x are opposite, and nothing is left but noise.
+    np.testing.assert_allclose(seen.steps[0].noisy_sum, plain.steps[0].noisy_sum, atol=1e-4)
+
+
+# ---------------------------------------------------------------- broken off
+
+
+class BrokenOffError(Exception):
+    pass
+
+
+def breaks(at):
+    def hook(model, step):
+        if step.number == at:
+            raise BrokenOffError
+
+    return hook
+
+
+@pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize("average", [0.0, 0.8, Moving(0.5)], ids=repr)
+def test_a_fit_that_was_broken_off_goes_on(tmp_path, update, average):
+    path = tmp_path / "run.safetensors"
+    told = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
+    told |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0)}
+    with pytest.raises(BrokenOffError):
+        model(on_step=breaks(5), **told).fit(X, Y)
+    assert path.exists()
+    seen = Seen()
+    fitted = model(on_step=seen, random_state=1, **{k: v for k, v in told.items()}).fit(X, Y)
+    assert [step.number for step in seen.steps] == [4, 5, 6]
+    assert fitted.n_iter_ == 7
+    assert not path.exists()
+
+
+def test_a_checkpoint_is_of_one_run(tmp_path):
+    path = tmp_path / "run.safetensors"
+    told = {"checkpoint": path, "checkpoint_every": 1, "steps": 5}
+    with pytest.raises(BrokenOffError):
+        model(on_step=breaks(2), **told).fit(X, Y)
+    for changed in (
+        {"steps": 6},
+        {"update": 0.3},
+        {"average": 0.5},
+        {"module": nn.Linear(4, 2)},
+    ):
+        with pytest.raises(DataError, match="another (event|settings)"):
+            model(**{**told, **changed}).fit(X, Y)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="none, or half of one"):
+        model(**told).fit(X, Y)
+
+
+def test_a_checkpoint_has_nothing_of_a_generator(tmp_path):
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(BrokenOffError):
+        model(checkpoint=path, checkpoint_every=1, update=Adam(0.1), on_step=breaks(1)).fit(
+            X, Y
+        )
+    with safe_open(str(path), "numpy") as file:
+        assert sorted(file.keys()) == ["state.0", "state.1", "weights"]
+        told = file.metadata()["veracal"]
+    assert set(re.findall(r'"(\w+)":', told)) >= {"event", "paid", "steps", "settings"}
+    assert "seed" not in told and "generator" not in told
+
+
+def test_a_holder_charges_a_fit_that_was_broken_off_once(tmp_path):
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    told = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
+    told["noise_multiplier"] = 3.0
+    with pytest.raises(ValueError, match="request="):
+        holder.fit(model(**told))
+    with pytest.raises(BrokenOffError):
+        holder.fit(model(on_step=breaks(2), **told), request="one")
+    fitted = holder.fit(model(**told), request="one")
+    assert fitted.private_ and fitted.n_iter_ == 4
+    assert len(list(ledger.entries())) == 1
+    with pytest.raises(BrokenOffError):
+        holder.fit(model(on_step=breaks(2), **told), request="two")
+    with pytest.raises(DataError, match="this charge pays for"):
+        holder.fit(model(**told), request="three")
+    with pytest.raises(ConflictError):
+        holder.fit(model(**{**told, "steps": 9}), request="one")
+
+
+def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
+    path, first, second = tmp_path / "run", Seen(), Seen()
+
+    def hook(model, step):
+        first(model, step)
+        if step.number == 3:
+            raise BrokenOffError
+
+    told = {"checkpoint": path, "checkpoint_every": 2, "steps": 5, "random_state": None}
+    with pytest.raises(BrokenOffError):
+        model(on_step=hook, sampling_rate=1e-9, **told).fit(X, Y)
+    model(on_step=second, sampling_rate=1e-9, **told).fit(X, Y)
+    again = {step.number: step for step in second.steps}
+    assert list(again) == [2, 3, 4]
+    for step in first.steps[2:]:
+        assert not np.isclose(step.noisy_sum, again[step.number].noisy_sum).any()
+
+
+# ---------------------------------------------------------------- self-check
+
+
+def test_missing_noise_is_noticed(monkeypatch):
+    monkeypatch.setattr(Descent, "_perturbed", lambda self, total, std, ahead: total)
+    with pytest.warns(UserWarning, match="noise that was paid for"):
+        fitted = model(sampling_rate=0.02).fit(X, Y)
+    assert fitted.self_check_.noise < fitted.self_check_.least
+
+
+def test_a_network_that_answers_the_same_to_all_is_noticed():
+    module = nn.Sequential(nn.Linear(4, 3), nn.Threshold(1e9, 0.0), nn.Linear(3, 2))
+    with pytest.warns(UserWarning, match="same logits"):
+        assert model(module).fit(X, Y).self_check_.constant
