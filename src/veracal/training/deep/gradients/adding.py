@@ -43,7 +43,7 @@ def add_clipped(
     """
     norms = torch.stack([gradients.squares() for gradients in found.values()]).sum(0).sqrt()
     some = _chosen(norms, clip)
-    for parameter, gradients in found.items():
+    for parameter, gradients in found.items() if len(some.factors) else ():
         place = layout.place(parameter)
         part = gradients.weighted(some.factors, some.kept)
         total[place.start : place.end] += part.detach().reshape(-1)

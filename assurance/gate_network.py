@@ -1,0 +1,258 @@
+"""One record moves the gradient sums of a network by no more than its event says.
+
+Whole fits of the real classifier are replayed with the same randomness on neighboring data
+sets, under both relations, with every clip rule, every way of taking gradients and layers of
+every kind: at several places, convolved, looked up, tied. The noise cancels in the difference
+of the first noisy sums. Records are long, short, zero or overflow. No fit may stop, and some
+must come close to what is charged, or the gate would be blind. The trial that compares ways
+before training, which would notice many of the mutants, is switched off.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from assurance.networks import (
+    ADDING,
+    DEEP,
+    LAYERS,
+    LOOP,
+    Patches,
+    fitted,
+    made_up,
+    network,
+    patched,
+    summed_otherwise,
+)
+from veracal.privacy import (
+    Automatic,
+    Clip,
+    Clipped,
+    Descent,
+    Event,
+    Flat,
+    Gaussian,
+    GlobalAdapt,
+    GlobalV1,
+    GlobalV2,
+    Repeated,
+)
+from veracal.training.deep.gradients import adding, functional, ghost, hooks, layers
+from veracal.training.deep.network import PrivateNetwork
+
+NAME = "network"
+BOUND, SIZE = 0.3, 5
+CLIPS: tuple[Clip, ...] = (
+    Flat(BOUND),
+    Automatic(BOUND),
+    GlobalV1(BOUND, 2.0),
+    GlobalV2(BOUND),
+    GlobalAdapt(BOUND, 2.0, count_noise=3.0),
+)
+# What each way can do, and layers in which mutants hide.
+CASES = (
+    *(("ghost", name) for name in ("plain", "places", "convolved", "attention", "tied")),
+    *(("functional", name) for name in ("plain", "convolved", "attention")),
+    ("hooks", "convolved"),
+)
+choose, also, cost = adding._chosen, ghost._also, PrivateNetwork._cost
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def unclipped(norms: Any, clip: Clip) -> Any:
+    """Leave gradients as long as they are, but for those that are not finite."""
+    found = choose(norms, clip)
+    return replace(found, factors=torch.ones_like(found.factors))
+
+
+def broken_kept(norms: Any, clip: Clip) -> Any:
+    """Multiply what is not finite by a factor, like everything else."""
+    finite = torch.where(norms.isfinite(), norms, 1.0)
+    return replace(choose(finite, clip), kept=None)
+
+
+def to_median(norms: Any, clip: Clip) -> Any:
+    """Clip to the median of the block."""
+    finite = norms[norms.isfinite()]
+    usual = float(finite.median()) if len(finite) else 1.0
+    found = choose(norms, Flat(max(usual, 1e-3)))
+    return replace(found, factors=found.factors * clip.bound)
+
+
+def clipped_whole(clipped: Clipped, rows: int, clip: Clip) -> Clipped:
+    """Clip the sum instead of its parts."""
+    length = np.linalg.norm(clipped.total)
+    if not np.isfinite(length):
+        return Clipped(0 * clipped.total)
+    return Clipped(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
+
+
+def places_apart(product: layers.Product) -> Any:
+    """Add up the squares of all places, as if none pointed the same way."""
+    a, g = product.inputs.double(), product.outputs.double()
+    return (a.square().sum(2) * g.square().sum(2)).sum(1)
+
+
+def tokens_apart(looked: layers.Looked) -> Any:
+    """Take every token for another one."""
+    return looked.outputs.double().square().sum((1, 2))
+
+
+def uses_apart(found: Any, parameter: Any, gradients: Any) -> None:
+    """Clip by the last use of a parameter alone, and add all of them up."""
+    if parameter not in found:
+        found[parameter] = gradients
+        return
+    both = layers.Each(found[parameter].each() + gradients.each())
+
+    class Both:
+        """All uses in the sum, the last one in the norm."""
+
+        squares, weighted, each = gradients.squares, both.weighted, both.each
+
+    found[parameter] = Both()
+
+
+def biases_free(each: layers.Each) -> Any:
+    """Leave biases and scales, which have one dimension, out of the norm."""
+    if each.values.ndim == 2:
+        return torch.zeros(len(each.values), dtype=torch.float64)
+    return layers._squared(each.values.reshape(len(each.values), -1))
+
+
+def by_layer(found: Any, clip: Clip, total: Any, layout: Any) -> Any:
+    """Clip the gradients of every parameter by themselves."""
+    parts = [add({one: gradients}, clip, total, layout) for one, gradients in found.items()]
+    return parts[0]
+
+
+add = adding.add_clipped
+
+
+def costing(change: Callable[[Any], Any]) -> Patches:
+    """State another event for a step."""
+
+    def stated(model: PrivateNetwork, size: int | None) -> Event:
+        event = cost(model, size)
+        assert isinstance(event, Repeated)
+        return replace(event, event=change(event.event))
+
+    return {DEEP + "network.PrivateNetwork._cost": stated}
+
+
+def count_forgotten(descent: Descent, multiplier: float) -> Event:
+    """Charge an adaptive rule as if it counted nothing."""
+    return descent.sampler.event(multiplier * BOUND, BOUND, descent.relation)
+
+
+def removed_for_replaced(sampler: Any, noise: float, bound: float, relation: Any) -> Any:
+    """State the reach of a removed record for a replaced one."""
+    return Gaussian(noise, bound, relation)
+
+
+EVERY_WAY = [DEEP + f"gradients.{way}.add_clipped" for way in ("ghost", "functional", "hooks")]
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "M4 half the sensitivity": costing(
+        lambda event: replace(event, sensitivity=event.sensitivity / 2)
+    ),
+    "M4 replaced as if removed": {
+        "veracal.privacy.descent.sampling.FullBatch.event": removed_for_replaced
+    },
+    "M5 no clip": {ADDING + "_chosen": unclipped},
+    "M7 clip per batch": {ADDING + "_chosen": unclipped, **summed_otherwise(clipped_whole)},
+    "clip per parameter": dict.fromkeys(EVERY_WAY, by_layer),
+    "M8 what is not finite passes": {ADDING + "_chosen": broken_kept},
+    "M9 clip to the median norm": {ADDING + "_chosen": to_median},
+    "M12 mean over the realized batch": summed_otherwise(
+        lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)
+    ),
+    "M17 count of an adaptive rule not charged": {LOOP + "_step_event": count_forgotten},
+    "norms of places apart": {LAYERS + "Product.squares": places_apart},
+    "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
+    "norms of uses apart": {DEEP + "gradients.ghost._also": uses_apart},
+    "biases not in the norm": {LAYERS + "Each.squares": biases_free},
+}
+assert functional.add_clipped is ghost.add_clipped is hooks.add_clipped is add
+
+
+# ---------------------------------------------------------------- replays
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Replay neighbors."""
+    rng = np.random.default_rng(0)
+    neighbors, worst, closest = 0, 0.0, dict.fromkeys(CASES, 0.0)
+    with patched(subject):
+        for _ in range(40 if long else 3):
+            for case, clip, relation in cases(rng):
+                used = compare(*case, clip, relation, rng)
+                closest[case] = max(closest[case], used)
+                worst, neighbors = max(worst, used), neighbors + 1
+    least = min(closest.values())
+    assert least > 0.9, f"nothing comes close to the bound: {least:.3f}"
+    return (
+        f"{neighbors:,} neighbors reach {worst:.6f} of what is charged, every case {least:.2f}"
+    )
+
+
+def cases(rng: np.random.Generator) -> list[Any]:
+    """Every combination of settings, in any order."""
+    every = list(itertools.product(CASES, CLIPS, ("add-remove", "replace-one")))
+    return [every[i] for i in rng.permutation(len(every))]
+
+
+def compare(way: str, name: str, clip: Clip, relation: Any, rng: np.random.Generator) -> float:
+    """Remove or replace one record, and return how much of the allowance is used."""
+    n = int(rng.integers(2, 7))
+    X, y = made_up(name, n, rng), rng.integers(2, size=n)
+    row = int(rng.integers(n))
+    if relation == "add-remove":
+        other = np.delete(X, row, axis=0), np.delete(y, row)
+    else:
+        other = X.copy(), y.copy()
+        other[0][row] = made_up(name, 1, rng)[0] if rng.random() < 0.5 else X[row]
+        other[1][row] = 1 - y[row]
+    settings = {
+        "clip": clip,
+        "gradients": way,
+        "sampling_rate": 1.0,
+        "relation": relation,
+        "steps": 1,
+        "noise_multiplier": 1.0,
+        "size": SIZE if relation == "add-remove" else None,
+        "random_state": int(rng.integers(10**9)),
+        "update": 0.1,
+    }
+    sums, counts, event = [], [], None
+    for rows, labels in ((X, y), other):
+        model, steps = fitted(network(name), rows, labels, **settings)
+        sums.append(steps[0].noisy_sum)
+        counts.append(steps[0].clip)
+        event = model.event_
+    assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)
+    moved = np.linalg.norm(sums[0] - sums[1])
+    assert np.isfinite(moved), "a sum is not finite"
+    return allowed(moved, counts, event.event)
+
+
+def allowed(moved: float, rules: list[Clip], event: Gaussian) -> float:
+    """Share of what is charged that sums and counts together have moved by.
+
+    Both are one noisy vector: divided by its own noise, each entry has noise of size 1, and
+    the event says how far the whole may move.
+    """
+    squares = (moved / BOUND) ** 2  # noise_multiplier is 1
+    first, second = rules
+    if isinstance(first, GlobalAdapt) and isinstance(second, GlobalAdapt):
+        steps = np.log(first.threshold / second.threshold) * SIZE  # the noisy counts, apart
+        squares += (steps / first.count_noise) ** 2
+    used = float(np.sqrt(squares) / (event.sensitivity / event.noise))
+    assert used <= 1, f"moved by {used:.6f} of what is charged"
+    return used

@@ -1,0 +1,110 @@
+"""The batches that a network is really trained on are Poisson at the declared rate.
+
+What reaches the gradient sums of the real classifier is noted for hundreds of steps, over all
+blocks of a batch, and put to the statistics of the gate ``sampler``, with the mutants of
+``linear_sampler``. A record that is in two blocks, or in none, is noticed, too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from scipy import stats
+from torch import nn
+
+from assurance import gate_linear_sampler as linear
+from assurance.gate_sampler import ALPHA, statistics
+from assurance.networks import DEEP, LOOP, SUMS, Patches, fitted, patched
+from veracal.privacy import Descent
+from veracal.training.deep.records import Records
+from veracal.training.deep.sums import NetworkSums
+
+NAME = "network_sampler"
+block, dealt, run_descent = Records.block, NetworkSums._dealt, Descent.run
+
+
+def last_block_lost(sums: NetworkSums, rows: Any) -> Any:
+    """Leave out the last block of a batch that has several."""
+    return dealt(sums, rows)[:1]
+
+
+def first_block_twice(sums: NetworkSums, rows: Any) -> Any:
+    """Sum the first block twice."""
+    parts = dealt(sums, rows)
+    return parts[:1] + parts
+
+
+def empty_skipped(descent: Descent, weights: Any, sums: Any, records: int, **more: Any) -> Any:
+    """Tell nobody of a step whose batch is empty."""
+    hook, called = more["on_step"], [False]
+
+    def spied(weights: Any, rows: Any, clip: Any) -> Any:
+        called[0] = True  # which an empty batch is not
+        return sums(weights, rows, clip)
+
+    def told(step: Any) -> Any:
+        was, called[0] = called[0], False
+        return hook(step) if was else None
+
+    return run_descent(descent, weights, spied, records, **{**more, "on_step": told})
+
+
+CORRECT: Callable[[], Patches] = dict
+MUTANTS: dict[str, Callable[[], Patches]] = {
+    **linear.MUTANTS,
+    "M14 empty batches skipped": lambda: {LOOP + "run": empty_skipped},
+    "the last block lost": lambda: {SUMS + "_dealt": last_block_lost},
+    "the first block twice": lambda: {SUMS + "_dealt": first_block_twice},
+}
+
+
+def run(subject: Callable[[], Patches], *, long: bool) -> str:
+    """Put the batches of some fits to the test."""
+    steps, worst = (10_000 if long else 600), 1.0
+    for place, (size, real, rate) in enumerate(linear.SETTINGS):
+        with patched(subject()):
+            members = taken_part(size, real, rate, steps, seed=place)
+        figures = statistics(members, rate)
+        empty = int((~members.any(axis=1)).sum())
+        figures["empty batches"] = float(
+            stats.binomtest(empty, steps, (1 - rate) ** real).pvalue
+        )
+        for name, pvalue in figures.items():
+            assert pvalue > ALPHA, f"{name} at rate {rate}: p = {pvalue:.1e}"
+            worst = min(worst, pvalue)
+    return f"5 statistics of {len(linear.SETTINGS)} fits, smallest p = {worst:.3f}"
+
+
+def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
+    """Who took part in which step."""
+    members = np.zeros((steps, real), dtype=bool)
+    seen = {"step": 0}
+
+    def spied(records: Records, rows: Any) -> Any:
+        assert not members[seen["step"], rows].any(), "a record is in two blocks"
+        members[seen["step"], rows] = True
+        return block(records, rows)
+
+    def counted(model: Any, step: Any) -> None:
+        assert step.number == seen["step"], "a step was skipped"
+        seen["step"] = step.number + 1
+
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((real, 2)), rng.integers(2, size=real)
+    with mock.patch(DEEP + "records.Records.block", spied):
+        model, _ = fitted(
+            nn.Linear(2, 2),
+            X,
+            y,
+            noise_multiplier=1.0,
+            sampling_rate=rate,
+            steps=steps,
+            size=size,
+            random_state=seed,
+            block=100,
+            on_step=counted,
+        )
+    assert seen["step"] == steps, "a step was skipped"
+    linear.check_stated(model.event_, rate, steps)
+    return members

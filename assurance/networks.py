@@ -1,0 +1,145 @@
+"""What the gates of networks share: small networks, fits that can be replayed, and patches."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import nn
+
+from veracal.data import Dataset
+from veracal.privacy import Clip, Clipped, Step
+from veracal.training.deep.network import PrivateNetwork
+from veracal.training.deep.sums import NetworkSums
+
+Patches = Mapping[str, object]
+DEEP = "veracal.training.deep."
+TRIAL = DEEP + "gradients.choosing."
+ADDING = DEEP + "gradients.adding."
+LAYERS = DEEP + "gradients.layers."
+SUMS = DEEP + "sums.NetworkSums."
+LOOP = "veracal.privacy.descent.loop.Descent."
+
+
+class Attention(nn.Module):
+    """Tokens, attention of linear layers, a normalization and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(6, 4)
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        """Logits of sequences of tokens."""
+        x = self.tokens(ids)
+        y = nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+        return self.head(self.norm(x + y).mean(1))
+
+
+class Tied(nn.Module):
+    """One layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Logits of rows."""
+        return self.head(self.line(torch.tanh(self.line(x))))
+
+
+def convolved() -> nn.Module:
+    """A convolution whose gradients are written down, and one whose are not."""
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 2),
+        nn.GroupNorm(1, 2),
+        nn.Conv2d(2, 16, 5),
+        nn.Flatten(),
+        nn.Linear(16, 2),
+    )
+
+
+def places() -> nn.Module:
+    """A linear layer at several places of every example."""
+    return nn.Sequential(nn.Linear(4, 40), nn.Flatten(), nn.Linear(120, 2))
+
+
+# For each network, the shape of a record, and whether records are tokens.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
+    "plain": (lambda: nn.Linear(4, 2), (4,), False),
+    "places": (places, (3, 4), False),
+    "convolved": (convolved, (1, 6, 6), False),
+    "attention": (Attention, (5,), True),
+    "tied": (Tied, (4,), False),
+}
+
+
+def network(name: str) -> nn.Module:
+    """A network with the same weights each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return NETWORKS[name][0]()
+
+
+@contextmanager
+def patched(patches: Patches) -> Iterator[None]:
+    """Put the patches in place."""
+    with ExitStack() as stack:
+        for name, instead in patches.items():
+            stack.enter_context(mock.patch(name, instead))
+        # A trial would notice many mutants: the gate must do so without it.
+        stack.enter_context(
+            mock.patch(DEEP + "gradients.choosing._compared", return_value=None)
+        )
+        stack.enter_context(mock.patch(DEEP + "gradients.choosing._timed", return_value=0.0))
+        yield
+
+
+def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
+    """A network fitted to records, and all its steps; a fit that stops tells of records."""
+    steps: list[Step] = []
+
+    def watch(model: PrivateNetwork, step: Step) -> None:
+        steps.append(step)
+
+    usual = {"epsilon": None, "delta": 1e-9, "on_step": watch, "gradients": "ghost"}
+    model = PrivateNetwork(module, **{**usual, **settings})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", ".*(logits|did not move|paid for)")
+            if X.dtype.kind == "i":  # a data set has no tokens
+                model.fit(X, y, classes=(0, 1))
+            else:
+                model.fit_records(Dataset(X, y, (0, 1)))
+    except (ValueError, IndexError, RuntimeError, RuntimeWarning) as error:
+        raise AssertionError(f"records stop the fit: {error}") from error
+    return model, tuple(steps)
+
+
+def summed_otherwise(change: Callable[[Clipped, int, Clip], Clipped]) -> Patches:
+    """Change the sum of a batch, knowing how many rows it has."""
+    original = NetworkSums.__call__
+
+    def call(sums: NetworkSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
+        return change(original(sums, weights, rows, clip), len(rows), clip)
+
+    return {SUMS + "__call__": call}
+
+
+def made_up(name: str, n: int, rng: np.random.Generator) -> Any:
+    """Records of many lengths for a network."""
+    _, shape, tokens = NETWORKS[name]
+    if tokens:
+        return rng.integers(0, 6 if rng.random() < 0.5 else 1, (n, *shape))
+    lengths = rng.choice([0.0, 1e-6, 0.3, 1.0, 30.0, 1e4, 1e12, 3e38], n)
+    X = rng.standard_normal((n, *shape)) * lengths.reshape(-1, *[1] * len(shape))
+    if rng.random() < 0.5:  # the same at all places, so that their gradients add up
+        X[:] = X.reshape(n, -1)[:, :1].reshape(n, *[1] * len(shape))
+    with np.errstate(over="ignore"):
+        return np.clip(X, -3e38, 3e38).astype(np.float32)
