@@ -390,7 +390,10 @@ def test_a_holder_charges_a_fit_that_was_broken_off_once(tmp_path):
         holder.fit(model(on_step=breaks(2), **told), request="one")
     fitted = holder.fit(model(**told), request="one")
     assert fitted.private_ and fitted.n_iter_ == 4
+    again = holder.fit(model(**told), request="one")
     assert len(list(ledger.entries())) == 1
+    assert np.array_equal(again.logits(X), fitted.logits(X))  # the model that was paid for
+    (tmp_path / "run").unlink()
     with pytest.raises(BrokenOffError):
         holder.fit(model(on_step=breaks(2), **told), request="two")
     with pytest.raises(DataError, match="this charge pays for"):

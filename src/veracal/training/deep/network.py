@@ -90,9 +90,11 @@ class PrivateNetwork(DescentClassifier):
     block : int
         Examples of a batch that are in memory at a time.
     checkpoint : path, optional
-        File from which a fit goes on that was broken off. It is written every
-        ``checkpoint_every`` steps and removed at the end; it belongs to one run on one set of
-        records. A :class:`~veracal.privacy.Holder` charges such a fit once, by its ``request``.
+        File from which a fit goes on that was broken off, written every ``checkpoint_every``
+        steps; it belongs to one run on one set of records. A
+        :class:`~veracal.privacy.Holder` charges such a fit once, by its ``request``, and then
+        the file stays: whoever asks for the same fit again gets the model that was paid for.
+        After a fit of your own it is removed.
     checkpoint_every : int
     not_private : {"clipping only", "noise only", "neither"}, optional
         Keep only that part of the protection, for an ablation.
@@ -386,12 +388,13 @@ class _Run:
         self._layout = Layout(model._training)
         self._watched = Watched(descent, self._layout.size)
         self._every = int(model.checkpoint_every)
+        self._last: Step | None = None
         self.standing: Standing | None = None
         self._file: Checkpoint | None = None
         if model.checkpoint is not None:
-            paid = model.__dict__.pop("_paid", None)
+            self._paid: str | None = model.__dict__.pop("_paid", None)
             path = Path(model.checkpoint)
-            self._file = Checkpoint(path, descent, self._layout, model.average, paid)
+            self._file = Checkpoint(path, descent, self._layout, model.average, self._paid)
             self._go_on(self._file.read())
 
     def _go_on(self, kept: Kept | None) -> None:
@@ -404,6 +407,7 @@ class _Run:
         """After a step."""
         self._watched.note(step)
         ended = self.watch(step)
+        self._last = step
         if self._file is not None and (step.number + 1) % self._every == 0:
             self._file.write(step, self.watch.average.kept())
         return ended
@@ -416,5 +420,9 @@ class _Run:
 
     def over(self) -> None:
         """The run has come to its end."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        if self._paid is None:
             self._file.remove()
+        elif self._last is not None:  # a second model for one charge would be one too many
+            self._file.write(self._last, self.watch.average.kept())

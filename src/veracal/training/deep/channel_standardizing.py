@@ -1,0 +1,295 @@
+"""Channels of features standardized by noisy means and spreads."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from veracal import _checks, _random
+from veracal._types import Array, Floats
+from veracal.data import Dataset
+from veracal.data.rows import MappedRows
+from veracal.errors import DataError
+from veracal.privacy import (
+    Budget,
+    Event,
+    Gaussian,
+    Relation,
+    Statement,
+    Unit,
+    noise_for,
+    statement,
+)
+from veracal.privacy.answers.holder import check_protected
+from veracal.privacy.budget import RELATIONS
+from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
+from veracal.training.deep.channel_moments import (
+    channel_sensitivity,
+    channel_sums,
+    noisy_channel_moments,
+)
+from veracal.training.facts import check_size
+from veracal.training.preprocessing.transformer import PrivateTransformer, float_type
+
+_CELLS = 2**22  # numbers of a block
+
+
+class PrivateChannelStandardizer(PrivateTransformer):
+    r"""Subtract noisy means of channels and divide by their noisy spreads; charged.
+
+    For features such as those of :class:`~veracal.training.deep.scattering.Scattering`, before
+    a network is trained on them. Sums of the channel means of all records, and of their mean
+    squares, get Gaussian noise, once, and all means and spreads follow from that vector and
+    the declared size (:mod:`veracal.training.deep.channel_moments`).
+
+    Parameters
+    ----------
+    mean_norm : float > 0
+        Public norm A to which the vector of a record's channel means is shortened. Take it
+        from public pictures of the same kind, never from the records.
+    square_norm : float > 0
+        Public norm B for the vector of its channels' mean squares.
+    noise_multiplier : float > 0, optional
+        Noise on both sums together, divided by the most that one record moves them. Under
+        add-remove, :math:`8 / \sqrt 2` puts on each the noise that the papers' code does, 8.
+    epsilon : float > 0, optional
+        The noise is found for it. With neither, epsilon is 1.
+    delta : float in (0, 1)
+    typical : float > 0, or one for each channel
+        Public guesses at the sizes of channels, the units in which means are clipped, and
+        squares and the floor in their squares. Noise is in proportion to them: where channels
+        differ much, as those of scattering do by their order, one guess for all drowns the
+        small ones.
+    least_variance : float > 0
+        Public floor of the variances.
+    channels : int, optional
+        Declared number of channels; rows may then be flat. None: the length of the second
+        axis, so that every column of flat rows is a channel.
+    size : int, optional
+        Declared number of records. None: counted, so not private under add-remove.
+    relation : {"add-remove", "replace-one"}
+    unit : Unit, optional
+        Whom epsilon protects; by default one record.
+    random_state : int, Generator or None
+        None, fresh secret entropy, is the only private choice.
+
+    Attributes
+    ----------
+    mean_, scale_ : arrays of shape (channels,)
+        Noisy means and standard deviations.
+    event_ : Event
+    private_ : bool
+    not_private_because_ : tuple of str
+    statement_ : Statement or NotPrivate
+
+    Guarantees
+    ----------
+    One record moves the vector of both sums by at most
+    :func:`~.channel_moments.channel_sensitivity`, and the event says how much noise that
+    meets: one release of both, stated in units of the sensitivity, so that it depends on no
+    norm and no width. Norms, floor and size are declared, and the real number of records
+    enters nowhere but the sums. A record that is not finite adds nothing to them, and raises
+    no error. Noise is in floating point, taken for real numbers. A transformed value depends
+    on its own value and on what was released.
+
+    Examples
+    --------
+    >>> scaler = PrivateChannelStandardizer(2.0, 4.0, noise_multiplier=8.0, size=1000)
+    >>> scaler.event()
+    Gaussian(noise=8.0, sensitivity=1.0, relation='add-remove')
+    >>> scaler.fit(np.ones((1000, 3, 4, 4))).transform(np.ones((2, 3, 4, 4))).shape
+    (2, 3, 4, 4)
+    """
+
+    def __init__(
+        self,
+        mean_norm: float,
+        square_norm: float,
+        *,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        typical: float | Sequence[float] | Floats = 1.0,
+        least_variance: float = 1e-4,
+        channels: int | None = None,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.mean_norm = mean_norm
+        self.square_norm = square_norm
+        self.noise_multiplier = noise_multiplier
+        self.epsilon = epsilon
+        self.delta = delta
+        self.typical = typical
+        self.least_variance = least_variance
+        self.channels = channels
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        _checks.positive(
+            mean_norm=self.mean_norm,
+            square_norm=self.square_norm,
+            least_variance=self.least_variance,
+            delta=self.delta,
+        )
+        _checks.one_of(RELATIONS, relation=self.relation)
+        if self.noise_multiplier is not None:
+            _checks.positive(noise_multiplier=self.noise_multiplier)
+        if self.noise_multiplier is not None and self.epsilon is not None:
+            raise ValueError(
+                "Expected noise_multiplier or epsilon, got both: one follows from the other."
+            )
+        Budget(1.0 if self.epsilon is None else self.epsilon, self.delta, self.relation)
+        for guess in np.ravel(self.typical):
+            _checks.positive(typical=guess)
+        for name in ("channels", "size"):
+            if getattr(self, name) is not None:
+                _checks.whole(**{name: getattr(self, name)})
+        _random.check_state(self.random_state)
+
+    def _undeclared(self) -> tuple[str, ...]:
+        return ()
+
+    def _cost(self) -> Event:
+        return Gaussian(self._multiplier(), 1.0, self.relation)
+
+    def _multiplier(self) -> float:
+        """Noise in units of the sensitivity."""
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        epsilon = 1.0 if self.epsilon is None else self.epsilon
+        budget = Budget(epsilon, self.delta, self.relation, self.unit or Unit())
+        return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be standardized, by what is public about it."""
+        self.event()
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use "
+                "fit(X) for arrays."
+            )
+        self._check_shape(dataset.X)
+        check_protected(dataset, self.relation, self.unit)
+        if self.relation == "replace-one":
+            check_size(self.size or len(dataset), len(dataset), self.relation)
+        elif self.size is None and dataset.size is None:
+            raise DataError(
+                dataset.name,
+                "a declared number of records",
+                "none",
+                "Give size=... to the standardizer or to the data set: the real number is "
+                "private.",
+            )
+
+    def _check_shape(self, rows: Array | MappedRows) -> None:
+        """Refuse rows of another form, by their shape and type alone."""
+        if rows.dtype.kind != "f" or rows.ndim < 2 or 0 in rows.shape[1:]:
+            raise ValueError(
+                "Expected features as floats of shape (n, channels, ...), got "
+                f"{rows.dtype} of shape (n, {', '.join(map(str, rows.shape[1:]))}). Make "
+                "features of pictures first, by Scattering for one."
+            )
+        channels, numbers = self._channels(rows), math.prod(rows.shape[1:])
+        flat = rows.ndim == 2 and numbers % channels == 0
+        if rows.shape[1] != channels and not flat:
+            raise ValueError(
+                f"Expected rows of {channels} channels, or flat rows of a multiple of that, "
+                f"got shape (n, {', '.join(map(str, rows.shape[1:]))}). Declare channels=... "
+                "as the features have them."
+            )
+
+        if np.ndim(self.typical) and np.shape(self.typical) != (channels,):
+            raise ValueError(
+                f"Expected one typical size, or one for each of {channels} channels, got "
+                f"typical of shape {np.shape(self.typical)}."
+            )
+
+    def _channels(self, rows: Array | MappedRows) -> int:
+        """How many channels there are."""
+        return int(rows.shape[1] if self.channels is None else self.channels)
+
+    def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
+        """Rows of the right form; what is not finite passes, and counts for nothing."""
+        rows = MappedRows.of(X) if isinstance(X, np.memmap) else X
+        if not isinstance(rows, MappedRows):
+            rows = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=[np.float64, np.float32],
+                allow_nd=True,
+                ensure_all_finite=False,
+            )
+        self._check_shape(rows)
+        if reset:
+            self.n_features_in_ = rows.shape[1]
+        elif self._channels(rows) != len(self.mean_):
+            raise ValueError(
+                f"Expected rows of {len(self.mean_)} channels, as in the fit, got "
+                f"{self._channels(rows)}."
+            )
+        return rows
+
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        reasons: tuple[str, ...] = ()
+        declared = size if self.size is None else self.size
+        if self.relation == "replace-one":
+            check_size(self.size or len(rows), len(rows), self.relation)
+            declared = len(rows)
+        elif declared is None:
+            reasons += ("the number of records was read from them; declare size=...",)
+            declared = len(rows)
+        rng = _random.generator(self.random_state)
+        if not _random.is_secret(rng):
+            reasons += (REPEATABLE,)
+        self._release(rows, declared, rng)
+        return reasons
+
+    def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
+        """Set means and spreads, from sums that never leave the fit."""
+        channels, typical = self._channels(rows), np.asarray(self.typical, dtype=np.float64)
+        means, spreads = noisy_channel_moments(
+            channel_sums(rows, channels, self.mean_norm, self.square_norm, typical),
+            size,
+            self._multiplier() * channel_sensitivity(self.relation),
+            mean_norm=self.mean_norm,
+            square_norm=self.square_norm,
+            least_variance=self.least_variance,
+            rng=rng,
+        )
+        self.mean_, self.scale_ = means * typical, spreads * typical
+
+    def _apply(self, rows: Array) -> Array:
+        values = np.reshape(rows, (len(rows), len(self.mean_), -1))
+        kind = float_type(rows)
+        mean, scale = self.mean_.astype(kind)[:, None], self.scale_.astype(kind)[:, None]
+        result: Array = ((values - mean) / scale).reshape(rows.shape)
+        return result
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Standardize the channels of rows, which keep their shape and precision."""
+        check_is_fitted(self)
+        rows = self._validated(X, reset=False)
+        step = max(1, _CELLS // math.prod(rows.shape[1:]))
+        result = np.empty(rows.shape, float_type(rows[:0]))
+        for start in range(0, len(rows), step):
+            result[start : start + step] = self._apply(rows[start : start + step])
+        return result
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """What this fit promises, in words and as JSON; computed when asked for."""
+        if not self.private_:
+            return NotPrivate(self.not_private_because_)
+        assert self.event_ is not None
+        covers = ("the means and spreads of the channels",)
+        return statement(self.event_, self.delta, self.unit, covers=covers)
