@@ -65,23 +65,23 @@ choose, also, cost = adding._chosen, ghost._also, PrivateNetwork._cost
 # ---------------------------------------------------------------- mutants
 
 
-def unclipped(norms: Any, clip: Clip) -> Any:
+def unclipped(norms: Any, clip: Clip, slack: float) -> Any:
     """Leave gradients as long as they are, but for those that are not finite."""
-    found = choose(norms, clip)
+    found = choose(norms, clip, slack)
     return replace(found, factors=torch.ones_like(found.factors))
 
 
-def broken_kept(norms: Any, clip: Clip) -> Any:
+def broken_kept(norms: Any, clip: Clip, slack: float) -> Any:
     """Multiply what is not finite by a factor, like everything else."""
     finite = torch.where(norms.isfinite(), norms, 1.0)
-    return replace(choose(finite, clip), kept=None)
+    return replace(choose(finite, clip, slack), kept=None)
 
 
-def to_median(norms: Any, clip: Clip) -> Any:
+def to_median(norms: Any, clip: Clip, slack: float) -> Any:
     """Clip to the median of the block."""
     finite = norms[norms.isfinite()]
     usual = float(finite.median()) if len(finite) else 1.0
-    found = choose(norms, Flat(max(usual, 1e-3)))
+    found = choose(norms, Flat(max(usual, 1e-3)), slack)
     return replace(found, factors=found.factors * clip.bound)
 
 
@@ -126,9 +126,9 @@ def biases_free(each: layers.Each) -> Any:
     return layers._squared(each.values.reshape(len(each.values), -1))
 
 
-def by_layer(found: Any, clip: Clip, total: Any, layout: Any) -> Any:
+def by_layer(found: Any, clip: Clip, total: Any, layout: Any, usual: int) -> Any:
     """Clip the gradients of every parameter by themselves."""
-    parts = [add({one: gradients}, clip, total, layout) for one, gradients in found.items()]
+    parts = [add({one: gradients}, clip, total, layout, usual) for one, gradients in found.items()]
     return parts[0]
 
 

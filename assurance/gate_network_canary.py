@@ -26,9 +26,9 @@ BOUND = 0.3
 choose = adding._chosen
 
 
-def unclipped(norms: Any, clip: Any) -> Any:
+def unclipped(norms: Any, clip: Any, slack: float) -> Any:
     """Leave gradients as long as they are."""
-    found = choose(norms, clip)
+    found = choose(norms, clip, slack)
     return type(found)(torch.ones_like(found.factors), found.kept, found.exceeding)
 
 

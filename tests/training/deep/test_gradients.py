@@ -53,7 +53,7 @@ def expected(module, block, clip):
 @pytest.mark.parametrize(("way", "name"), ABLE)
 def test_sums_are_those_of_gradients_taken_one_by_one(way, name, clip):
     module, block = made(name)
-    total, found = summed(ENGINES[way](module, cross_entropy), block, clip)
+    total, found = summed(ENGINES[way](module, cross_entropy, 8), block, clip)
     truth, norms = expected(module, block, clip)
     np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
     if not isinstance(clip, GlobalV1 | GlobalV2):  # which jump, where norms differ a little
@@ -65,8 +65,8 @@ def test_sums_are_those_of_gradients_taken_one_by_one(way, name, clip):
 def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
     module, block = made(name)
     with pytest.raises(ValueError, match=way):
-        engine_for(module, cross_entropy, block, block, way=way)
-    engine, trial = engine_for(module, cross_entropy, block, block)
+        engine_for(module, cross_entropy, block, block, usual=8, way=way)
+    engine, trial = engine_for(module, cross_entropy, block, block, usual=8)
     assert trial.chosen == engine.name != way
     assert way in trial.wrong
 
@@ -74,7 +74,7 @@ def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
 @pytest.mark.parametrize("name", MODULES)
 def test_the_fastest_right_way_is_taken(name):
     module, block = made(name)
-    engine, trial = engine_for(module, cross_entropy, block, block)
+    engine, trial = engine_for(module, cross_entropy, block, block, usual=8)
     assert engine.name == trial.chosen == min(trial.seconds, key=trial.seconds.get)
     assert set(trial.seconds) | set(trial.wrong) == set(WAYS)
 
@@ -90,7 +90,7 @@ def test_views_of_an_example_are_averaged_before_the_clip(way, name, views):
         -1, *[1] * (block.inputs.ndim - 1)
     )
     several = Block(inputs, block.targets, views)
-    total, found = summed(ENGINES[way](module, cross_entropy), several, Flat(0.5))
+    total, found = summed(ENGINES[way](module, cross_entropy, 8), several, Flat(0.5))
     truth, norms = expected(module, several, Flat(0.5))
     np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
     np.testing.assert_allclose(total, truth, atol=2e-3)
@@ -112,7 +112,7 @@ def test_a_gradient_that_is_not_finite_adds_nothing(way, name, bad):
     spoiled = block.inputs.clone()
     spoiled[2] = bad
     rest = [0, 1, 3, 4]
-    engine = ENGINES[way](module, cross_entropy)
+    engine = ENGINES[way](module, cross_entropy, 8)
     total, found = summed(engine, Block(spoiled, block.targets), Flat(0.5))
     alone, _ = summed(engine, Block(block.inputs[rest], block.targets[rest]), Flat(0.5))
     np.testing.assert_allclose(total, alone, atol=1e-3)
@@ -124,7 +124,7 @@ def test_a_gradient_that_is_not_finite_adds_nothing(way, name, bad):
 @pytest.mark.parametrize(("way", "name"), ABLE)
 def test_no_example_moves_a_sum_beyond_the_bound(way, name, clip):
     module, block = made(name)
-    engine = ENGINES[way](module, cross_entropy)
+    engine = ENGINES[way](module, cross_entropy, 8)
     if block.inputs.is_floating_point():
         block.inputs[:2] *= 1e4
     whole, _ = summed(engine, block, clip)
@@ -145,7 +145,7 @@ def test_cancelling_terms_do_not_hide_a_gradient_from_the_clip():
     x[:, 1] += 1e-3 * torch.randn(4, 3)
     block = Block(x, torch.tensor([0, 1, 0, 1]))
     for way in ("ghost", "functional"):
-        total, _ = summed(ENGINES[way](module, cross_entropy), block, Flat(1.0))
+        total, _ = summed(ENGINES[way](module, cross_entropy, 8), block, Flat(1.0))
         assert np.linalg.norm(total) <= 4.0, way
 
 

@@ -1,7 +1,10 @@
 """Networks as private classifiers."""
 
 import copy
+import fcntl
 import re
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,6 +31,8 @@ from veracal.privacy import (
 from veracal.training import Moving, PrivateLogisticRegression
 from veracal.training.deep import Pictures, PrivateNetwork, without_batch_norm
 from veracal.training.deep.records import as_tensor
+from veracal.training.deep.self_check import Watched
+from veracal.training.deep.sums import NetworkSums
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4)).astype(np.float32)
@@ -117,7 +122,7 @@ def test_neighbors_differ_by_the_bound_at_most(gradients, clip):
 def test_blocks_change_nothing_but_rounding(block):
     whole, cut = Seen(), Seen()
     told = {"sampling_rate": 0.5, "clip": 0.3, "update": 0.1}
-    model(block=1000, on_step=whole, **told).fit(X, Y)
+    model(block=64, on_step=whole, **told).fit(X, Y)
     model(block=block, on_step=cut, **told).fit(X, Y)
     for one, other in zip(whole.steps, cut.steps, strict=True):
         np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=5e-3)
@@ -239,6 +244,79 @@ def test_what_is_refused_before_training(module, match):
         model(module).fit(X, Y)
 
 
+class Centered(nn.Module):
+    """Mixes examples while it is trained, or all the time."""
+
+    def __init__(self, always):
+        super().__init__()
+        self.line, self.always = nn.Linear(4, 2), always
+
+    def forward(self, x):
+        return self.line(x - x.mean(0) if self.training or self.always else x)
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_module_that_mixes_examples_is_refused_even_if_only_in_training(always):
+    with pytest.raises(ValueError, match="by itself"):
+        model(Centered(always)).fit(X, Y)
+
+
+def test_a_preparation_that_mixes_rows_is_refused():
+    def centered(rows):
+        return torch.from_numpy((rows - rows.mean(0)).astype(np.float32))
+
+    with pytest.raises(ValueError, match="prepare"):
+        model(prepare=centered).fit(X, Y)
+
+
+def test_views_are_counted_before_anything_is_charged():
+    class Lost:
+        views = 3
+
+        def __call__(self, inputs, rng):
+            return inputs
+
+    with pytest.raises(ValueError, match="3 views"):
+        model(augment=Lost()).fit(X, Y)
+
+
+class Touchy(nn.Module):
+    """Fails for some values, and says which."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 2)
+
+    def forward(self, x):
+        assert float(x.abs().max()) < 50, f"value {float(x.abs().max())}"
+        return self.line(x)
+
+
+def test_a_record_for_which_a_module_fails_adds_nothing_and_is_not_told_of():
+    rows = X.copy()
+    rows[7] = 61.25
+    fitted = model(Touchy(), sampling_rate=1.0, steps=2).fit(rows, Y)
+    assert fitted.internal_.broken == 2 and fitted.internal_.seen == 120
+
+
+class Hoards(nn.Module):
+    """Keeps what it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.seen = nn.Linear(4, 2), []
+
+    def forward(self, x):
+        self.seen.append(x.detach())
+        return self.line(x)
+
+
+def test_what_is_released_has_seen_no_record():
+    rows = X + 100  # made-up rows have no such values
+    kept = model(Hoards()).fit(rows, Y).module_.seen
+    assert kept and not any(bool((one > 50).any()) for one in kept)
+
+
 class Counts(nn.Module):
     """Keeps a running mean of what it has seen, and has a parameter that nobody uses."""
 
@@ -324,12 +402,32 @@ class BrokenOffError(Exception):
     pass
 
 
-def breaks(at):
-    def hook(model, step):
-        if step.number == at:
-            raise BrokenOffError
+@contextmanager
+def broken_off(at):
+    """Every fit ends while the gradients of a step are summed, as if it were killed."""
+    call, steps = NetworkSums.__call__, []
 
-    return hook
+    def stop(self, weights, rows, clip):
+        steps.append(1)
+        if len(steps) > at:
+            raise BrokenOffError
+        return call(self, weights, rows, clip)
+
+    with mock.patch.object(NetworkSums, "__call__", stop), pytest.raises(BrokenOffError):
+        yield
+
+
+@contextmanager
+def noted():
+    """The steps that are taken meanwhile."""
+    steps, note = list[Step](), Watched.note
+
+    def spied(self, step):
+        steps.append(step)
+        note(self, step)
+
+    with mock.patch.object(Watched, "note", spied):
+        yield steps
 
 
 @pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
@@ -337,27 +435,41 @@ def breaks(at):
 def test_a_fit_that_was_broken_off_goes_on(tmp_path, update, average):
     path = tmp_path / "run.safetensors"
     told = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
-    told |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0)}
-    with pytest.raises(BrokenOffError):
-        model(on_step=breaks(5), **told).fit(X, Y)
+    told |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0), "sampling_rate": 1.0}
+    with broken_off(5):
+        model(**told).fit(X, Y)
     assert path.exists()
-    seen = Seen()
-    fitted = model(on_step=seen, random_state=1, **{k: v for k, v in told.items()}).fit(X, Y)
-    assert [step.number for step in seen.steps] == [4, 5, 6]
+    with noted() as steps:
+        fitted = model(random_state=1, **told).fit(X, Y)
+    assert [step.number for step in steps] == [4, 5, 6]
     assert fitted.n_iter_ == 7
-    assert not path.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_in_two_parts_is_a_run_in_one(tmp_path):
+    """Without noise there is nothing left to differ."""
+    told = {"steps": 6, "sampling_rate": 1.0, "update": Adam(0.05), "average": Moving(0.7)}
+    told |= {"not_private": "clipping only", "clip": 0.1}
+    whole = model(**told).fit(X, Y)
+    told |= {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    with broken_off(5):
+        model(**told).fit(X, Y)
+    parts = model(**told).fit(X, Y)
+    np.testing.assert_allclose(parts.logits(X), whole.logits(X), atol=1e-6)
 
 
 def test_a_checkpoint_is_of_one_run(tmp_path):
     path = tmp_path / "run.safetensors"
-    told = {"checkpoint": path, "checkpoint_every": 1, "steps": 5}
-    with pytest.raises(BrokenOffError):
-        model(on_step=breaks(2), **told).fit(X, Y)
+    told = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
+    with broken_off(2):
+        model(**told).fit(X, Y)
     for changed in (
         {"steps": 6},
         {"update": 0.3},
         {"average": 0.5},
         {"module": nn.Linear(4, 2)},
+        {"module": nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))},
+        {"prepare": lambda rows: torch.from_numpy(rows)},
     ):
         with pytest.raises(DataError, match="another (event|settings)"):
             model(**{**told, **changed}).fit(X, Y)
@@ -368,10 +480,14 @@ def test_a_checkpoint_is_of_one_run(tmp_path):
 
 def test_a_checkpoint_has_nothing_of_a_generator(tmp_path):
     path = tmp_path / "run.safetensors"
-    with pytest.raises(BrokenOffError):
-        model(checkpoint=path, checkpoint_every=1, update=Adam(0.1), on_step=breaks(1)).fit(
-            X, Y
-        )
+    told = {
+        "checkpoint": path,
+        "checkpoint_every": 1,
+        "update": Adam(0.1),
+        "sampling_rate": 1.0,
+    }
+    with broken_off(1):
+        model(**told).fit(X, Y)
     with safe_open(str(path), "numpy") as file:
         assert sorted(file.keys()) == ["state.0", "state.1", "weights"]
         told = file.metadata()["veracal"]
@@ -379,45 +495,82 @@ def test_a_checkpoint_has_nothing_of_a_generator(tmp_path):
     assert "seed" not in told and "generator" not in told
 
 
-def test_a_holder_charges_a_fit_that_was_broken_off_once(tmp_path):
+def test_what_cannot_go_on_is_refused(tmp_path):
+    for changed, match in (
+        ({"on_step": lambda model, step: None}, "no hook"),
+        ({"module": lambda: nn.Linear(4, 2)}, "Expected a module"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model(checkpoint=tmp_path / "run", **changed).fit(X, Y)
+
+
+@pytest.fixture
+def paid(tmp_path):
+    """A holder, and settings of a fit with a checkpoint."""
     ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    holder = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
     told = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
-    told["noise_multiplier"] = 3.0
+    return holder, {**told, "noise_multiplier": 3.0, "sampling_rate": 1.0}
+
+
+def test_a_holder_charges_a_fit_that_was_broken_off_once(paid):
+    holder, told = paid
     with pytest.raises(ValueError, match="request="):
         holder.fit(model(**told))
-    with pytest.raises(BrokenOffError):
-        holder.fit(model(on_step=breaks(2), **told), request="one")
+    with broken_off(2):
+        holder.fit(model(**told), request="one")
     fitted = holder.fit(model(**told), request="one")
     assert fitted.private_ and fitted.n_iter_ == 4
     again = holder.fit(model(**told), request="one")
-    assert len(list(ledger.entries())) == 1
+    assert len(list(holder.ledger.entries())) == 1
     assert np.array_equal(again.logits(X), fitted.logits(X))  # the model that was paid for
-    (tmp_path / "run").unlink()
-    with pytest.raises(BrokenOffError):
-        holder.fit(model(on_step=breaks(2), **told), request="two")
-    with pytest.raises(DataError, match="this charge pays for"):
-        holder.fit(model(**told), request="three")
     with pytest.raises(ConflictError):
         holder.fit(model(**{**told, "steps": 9}), request="one")
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_no_second_model_for_one_charge(paid, tmp_path, steps):
+    holder, told = paid
+    with broken_off(steps):
+        holder.fit(model(**told), request="one")
+    with pytest.raises(ValueError, match="got none at"):
+        holder.fit(model(**{**told, "checkpoint": tmp_path / "other"}), request="one")
+    with pytest.raises(ValueError, match="before 'two' is paid for"):
+        holder.fit(model(**told), request="two")
+    other = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
+    with pytest.raises(DataError, match="this charge pays for"):
+        other.fit(model(**told), request="one")
+    (tmp_path / "run").unlink()
+    with pytest.raises(ValueError, match="got none at"):
+        holder.fit(model(**told), request="one")
+    with pytest.raises(ValueError, match="without a checkpoint"):
+        holder.fit_once(model(**told), lambda model: b"", request="x", body=b"")
+    assert len(list(holder.ledger.entries())) == 1
+
+
+def test_one_process_at_a_time(paid):
+    holder, told = paid
+    with broken_off(1):
+        holder.fit(model(**told), request="one")
+    lock = told["checkpoint"].with_name(".run.lock")
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another process"):
+            holder.fit(model(**told), request="one")
+    assert holder.fit(model(**told), request="one").n_iter_ == 4
+
+
 def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
-    path, first, second = tmp_path / "run", Seen(), Seen()
-
-    def hook(model, step):
-        first(model, step)
-        if step.number == 3:
-            raise BrokenOffError
-
-    told = {"checkpoint": path, "checkpoint_every": 2, "steps": 5, "random_state": None}
-    with pytest.raises(BrokenOffError):
-        model(on_step=hook, sampling_rate=1e-9, **told).fit(X, Y)
-    model(on_step=second, sampling_rate=1e-9, **told).fit(X, Y)
-    again = {step.number: step for step in second.steps}
-    assert list(again) == [2, 3, 4]
-    for step in first.steps[2:]:
-        assert not np.isclose(step.noisy_sum, again[step.number].noisy_sum).any()
+    told = {"checkpoint": tmp_path / "run", "checkpoint_every": 2, "steps": 5}
+    told |= {"random_state": None, "sampling_rate": 1.0}
+    with noted() as first, broken_off(4):
+        model(**told).fit(X, Y)
+    with noted() as second:
+        model(**told).fit(X, Y)
+    again = {step.number: step for step in second}
+    assert [step.number for step in first] == [0, 1, 2, 3] and list(again) == [4]
+    with broken_off(3):
+        model(**told).fit(X, Y)
 
 
 # ---------------------------------------------------------------- self-check

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from veracal.privacy.events import (
     to_json,
 )
 from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.chain import canonical, digest
 from veracal.privacy.ledger.plan import Item, unpaid_of
 
 
@@ -59,8 +60,11 @@ class ResumableModel(Protocol):
 
     checkpoint: Any
 
-    def paid(self, head: str) -> None:
-        """Take note of the ledger's head after the charge that pays for the next fit."""
+    def has_begun(self) -> bool:
+        """Whether there is a checkpoint."""
+
+    def paid(self, by: str) -> None:
+        """Take note of what pays for the next fit, which only goes on if it is the same."""
 
 
 Model = TypeVar("Model", bound=PrivateModel)
@@ -243,24 +247,45 @@ class Holder:
         request : str, optional
             An id of the caller's, under which the fit is charged once. A model with a
             checkpoint needs one: broken off and called again with it, the fit goes on and
-            costs nothing more. Never use it for a second model: what is released of both
-            would be charged as one.
+            costs nothing more; once it is over, the same model comes from the checkpoint, at
+            no cost. Without its checkpoint a request that was paid for is refused.
 
         Returns
         -------
         The model.
         """
         event = self._cost(model)
-        resumable = isinstance(model, ResumableModel) and model.checkpoint is not None
-        if resumable != (request is not None):
+        resumable = _resumable(model)
+        if (resumable is None) != (request is None):
             raise ValueError(
                 "Expected request=... exactly for a model with a checkpoint, whose fit goes on "
                 f"under the charge that it began with, got request={request!r} for {model!r}."
             )
+        if resumable is not None and request is not None:
+            self._check_begun(resumable, request)
         entry = self.ledger.charge(event, purpose, part=self.part, request=request)
-        if resumable:
-            cast(ResumableModel, model).paid(entry.hash)
+        if resumable is not None:
+            records = [self._records.name, self.part or "", self.version]
+            resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
         return self._fitted(model, event, purpose)
+
+    def _check_begun(self, model: ResumableModel, request: str) -> None:
+        """Refuse a second fit for one charge.
+
+        A fit that was paid for goes on from its checkpoint, or is over and gives the model
+        that is in it. Without the file nobody can tell whether a model of it has left.
+        """
+        known, begun = self.ledger.knows(request), model.has_begun()
+        if known and not begun:
+            raise ValueError(
+                f"Expected the checkpoint of the fit that {request!r} has paid for, got none "
+                f"at {model.checkpoint}. Put it back, or pay for another under another request."
+            )
+        if begun and not known:
+            raise ValueError(
+                f"Expected no checkpoint before {request!r} is paid for, got one at "
+                f"{model.checkpoint}. Use the request that it belongs to, or another file."
+            )
 
     def fit_once(
         self,
@@ -293,6 +318,11 @@ class Holder:
         AnswerError
             If the fit failed. The charge stands.
         """
+        if _resumable(model) is not None:
+            raise ValueError(
+                "Expected a model without a checkpoint, whose steps would be on the disk "
+                f"before they are paid for, got {model!r}. Use fit(..., request=...)."
+            )
         event = self._cost(model)
         return self.ledger.answer(
             event,
@@ -335,6 +365,13 @@ class Holder:
                 "Do not release this model: its cost is not the one that was paid."
             )
         return model
+
+
+def _resumable(model: object) -> ResumableModel | None:
+    """A model as one that can go on, if it has a checkpoint."""
+    if isinstance(model, ResumableModel) and model.checkpoint is not None:
+        return model
+    return None
 
 
 def question(

@@ -1,9 +1,10 @@
 """Where a training run was broken off, in one file from which it goes on."""
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from safetensors.numpy import save
 from veracal._types import Array
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError
-from veracal.privacy import Descent, GlobalAdapt, Standing, Step
+from veracal.privacy import Descent, GlobalAdapt, Standing
 from veracal.privacy.events import to_json
 from veracal.privacy.ledger.chain import canonical, digest
 from veracal.training.deep.layout import Layout
@@ -54,21 +55,27 @@ class Checkpoint:
     descent : Descent
     layout : Layout
         Of the network.
-    average : object
-        How weights are averaged.
+    run : mapping
+        Whatever else must be the same for a run to go on, as what JSON can hold.
     paid : str, optional
-        Head of the ledger after the charge that pays for the run.
+        By what the run was paid for: the head of the ledger, and which records.
 
     Guarantees
     ----------
     The file is replaced as a whole, or not at all. A run goes on only under the settings and
     the charge of the one that was broken off. Steps that were taken after the file was written
     are taken anew, with other noise; nothing of them has left the process, so the cost is that
-    of one run.
+    of one run. Whoever puts an older copy of the file back and goes on from there makes a
+    second run that nobody has paid for: that cannot be seen here.
     """
 
     def __init__(
-        self, path: Path, descent: Descent, layout: Layout, average: object, paid: str | None
+        self,
+        path: Path,
+        descent: Descent,
+        layout: Layout,
+        run: Mapping[str, Any],
+        paid: str | None,
     ) -> None:
         self.path, self._descent = Path(path), descent
         self._about = {
@@ -82,22 +89,41 @@ class Checkpoint:
                         "update": repr(descent.update),
                         "expected_batch": descent.expected_batch,
                         "weight_decay": descent.weight_decay,
-                        "average": repr(average),
+                        "run": dict(run),
                         "layout": [[one.name, list(one.shape)] for one in layout.places],
                     }
                 )
             ),
         }
 
-    def write(self, step: Step, mean: Mapping[str, Array]) -> None:
-        """Keep where a run stands after a step."""
-        tensors = {"weights": np.ascontiguousarray(step.weights)}
-        tensors |= {f"{_STATE}{i}": one for i, one in enumerate(leaves(step.state))}
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from the same run for as long as the block lasts."""
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        with no_surprises(self.path), lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DataError(
+                    str(self.path),
+                    "a run that nobody else is at",
+                    "another process at work on it",
+                    "Wait until it is over, or stop it.",
+                ) from error
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+
+    def write(self, standing: Standing, mean: Mapping[str, Array]) -> None:
+        """Keep where a run stands."""
+        tensors = {"weights": np.ascontiguousarray(standing.weights)}
+        tensors |= {f"{_STATE}{i}": one for i, one in enumerate(leaves(standing.state))}
         tensors |= {f"{_MEAN}{name}": one for name, one in mean.items()}
-        clip = step.clip
+        clip = standing.clip
         told = {
             **self._about,
-            "steps": step.number + 1,
+            "steps": standing.steps,
             "threshold": clip.threshold if isinstance(clip, GlobalAdapt) else None,
         }
         _replace(self.path, save(tensors, metadata={_KEY: json.dumps(told)}))

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -71,7 +72,7 @@ def _frozen(layer: nn.Module) -> bool:
     return settled and not any(one.requires_grad for one in layer.parameters())
 
 
-def check_trial(module: nn.Module, block: Block, outputs: int) -> None:
+def check_trial(module: nn.Module, block: Block, others: Block, outputs: int) -> None:
     """Refuse a module by what it does with made-up examples.
 
     Parameters
@@ -79,6 +80,8 @@ def check_trial(module: nn.Module, block: Block, outputs: int) -> None:
     module : torch.nn.Module
     block : Block
         Of three made-up examples or more, in the form of the records.
+    others : Block
+        The same first and last example, with others between them.
     outputs : int
         How many classes there are.
 
@@ -86,15 +89,16 @@ def check_trial(module: nn.Module, block: Block, outputs: int) -> None:
     ------
     ValueError
         If outputs have another shape than the classes ask for, an example's output depends on
-        the others, a forward pass changes a buffer, or a parameter gets no gradient.
+        the others, in training or later, a forward pass changes a buffer, or a parameter gets
+        no gradient.
     """
     trial = copy.deepcopy(module)
     train_mode(trial)
     before = {name: one.clone() for name, one in trial.named_buffers()}
     with torch.enable_grad():
-        made = called(trial, block.inputs)
+        made = _called(trial, block.inputs)
         _check_shape(made, rows_of(block.inputs), outputs)
-        made.double().square().sum().backward()
+        torch.autograd.backward(made.double().square().sum())
     for name, one in trial.named_buffers():
         if not torch.equal(torch.nan_to_num(one), torch.nan_to_num(before[name])):
             raise ValueError(
@@ -110,7 +114,20 @@ def check_trial(module: nn.Module, block: Block, outputs: int) -> None:
             f"{', '.join(map(repr, unused[:5]))}. Freeze what is not used, by "
             "requires_grad_(False)."
         )
-    _check_apart(trial, block)
+    _check_apart(trial, block, others)
+    _check_apart(trial.eval(), block, others)
+
+
+def _called(module: nn.Module, inputs: Inputs) -> Any:
+    """Outputs for made-up examples, or what is wrong with them in a sentence."""
+    try:
+        return called(module, inputs)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            "Expected a module that takes rows in the form of the records, got one that fails "
+            f"for made-up ones: {str(error).partition(chr(10))[0]} Give prepare=..., which "
+            "turns rows into what the module takes."
+        ) from error
 
 
 def _check_shape(made: Any, rows: int, outputs: int) -> None:
@@ -124,31 +141,56 @@ def _check_shape(made: Any, rows: int, outputs: int) -> None:
         )
 
 
-def _check_apart(trial: nn.Module, block: Block) -> None:
+def _check_apart(trial: nn.Module, block: Block, others: Block) -> None:
     """Refuse a module in which one example's output depends on another's input."""
-    trial.eval()
-    with torch.no_grad():
-        made = called(trial, block.inputs)
-        other = called(trial, _others_changed(block.inputs))
-    spread = max(float(made.abs().max()), 1e-6)
-    if not float((made[0] - other[0]).abs().max()) <= _CLOSE * spread:
+    found = []
+    for one in (block, others):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # so that dropout is the same
+            found.append(called(trial, one.inputs))
+    spread = max(float(found[0].abs().max()), 1e-6)
+    for place in (0, -1):
+        if not float((found[0][place] - found[1][place]).abs().max()) <= _CLOSE * spread:
+            raise ValueError(
+                "Expected a module that takes each example by itself, got one in which the "
+                "output for an example changes with the others beside it. Look for means or "
+                "maxima over the first dimension."
+            )
+
+
+def check_prepared(block: Block, others: Block) -> None:
+    """Refuse a preparation that mixes rows: the first and the last are the same in both."""
+    for name, one in _named(block.inputs).items():
+        other = _named(others.inputs)[name]
+        if len(one) != len(other) or not all(torch.equal(one[i], other[i]) for i in (0, -1)):
+            raise ValueError(
+                "Expected prepare to turn each row by itself, got one whose result for a row "
+                "changes with the others beside it. Scale by public figures instead."
+            )
+
+
+def check_views(augment: Any, block: Block) -> None:
+    """Refuse an augmentation that does not give every example so many views as it says."""
+    inputs = block.inputs
+    if not isinstance(inputs, Tensor):
+        raise ValueError("Expected a single input beside augment, got several by name.")
+    made = augment(inputs, np.random.default_rng(0))
+    expected = len(block) * int(augment.views)
+    if (
+        not isinstance(made, Tensor)
+        or len(made) != expected
+        or made.shape[1:] != inputs.shape[1:]
+    ):
+        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise ValueError(
-            "Expected a module that takes each example by itself, got one in which the output "
-            "for an example changes with the others beside it. Look for means or maxima over "
-            "the first dimension."
+            f"Expected {augment.views} views of each of {len(block)} examples, of shape "
+            f"{(expected, *inputs.shape[1:])}, got {found}."
         )
 
 
-def _others_changed(inputs: Inputs) -> Inputs:
-    """All rows but the first in reverse order, which changes whoever stands beside it."""
-
-    def turned(rows: Tensor) -> Tensor:
-        rest = rows[1:].flip(0)
-        return torch.cat([rows[:1], rest * 2 if rest.is_floating_point() else rest])
-
-    if isinstance(inputs, Mapping):
-        return {name: turned(one) for name, one in inputs.items()}
-    return turned(inputs)
+def _named(inputs: Inputs) -> Mapping[str, Tensor]:
+    """Inputs by their names; a single one has none."""
+    return inputs if isinstance(inputs, Mapping) else {"": inputs}
 
 
 def train_mode(module: nn.Module) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from veracal._types import Array
 from veracal.training.deep.gradients.blocks import Block
 from veracal.training.deep.records import inputs_of
 
@@ -30,20 +29,37 @@ def made_up_rows(X: Any, module: nn.Module, n: int) -> Any:
         ]
         return rng.integers(0, min(tables, default=2), shape).astype(X.dtype)
     if X.dtype.kind == "b":
-        return np.ones(shape, X.dtype)
-    return rng.standard_normal(shape).astype(X.dtype)
+        return rng.random(shape) < 0.5
+    rows = rng.standard_normal(shape)
+    # Some have zeros, in different numbers, which a module may take for something missing.
+    rows[rng.random(shape) < 0.5 * rng.random((n, *[1] * (len(shape) - 1)))] = 0.0
+    return rows.astype(X.dtype)
 
 
 def made_up_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any) -> Block:
-    """Made-up examples of random classes."""
-    rows = made_up_rows(X, module, n)
-    targets = torch.arange(n) % classes
-    return Block(inputs_of(rows, slice(None), prepare), targets)
+    """Made-up examples of all classes in turn."""
+    return _block(made_up_rows(X, module, n), n, classes, prepare)
 
 
-def form_of(X: Any) -> Any:
-    """What is public about the form of records: shapes of one, and types."""
-    if isinstance(X, Mapping):
-        return {name: form_of(one) for name, one in X.items()}
-    array: Array = X
-    return tuple(array.shape[1:]), str(array.dtype)
+def made_up_pair(
+    X: Any, module: nn.Module, n: int, classes: int, prepare: Any
+) -> tuple[Block, Block]:
+    """Two blocks with the same first and last example, and others between them."""
+    rows = made_up_rows(X, module, 2 * n)
+    one, other = np.arange(n), np.arange(n, 2 * n)
+    other[[0, -1]] = 0, n - 1
+
+    def chosen(places: Any) -> Any:
+        if isinstance(rows, Mapping):
+            return {name: each[places] for name, each in rows.items()}
+        return rows[places]
+
+    return (
+        _block(chosen(one), n, classes, prepare),
+        _block(chosen(other), n, classes, prepare),
+    )
+
+
+def _block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
+    """Made-up rows with targets."""
+    return Block(inputs_of(rows, slice(None), prepare), torch.arange(n) % classes)

@@ -1,7 +1,8 @@
 """Networks that are trained by noisy gradient descent, as scikit-learn's classifiers."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from scipy.special import log_softmax
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from veracal import _checks
@@ -34,12 +36,18 @@ from veracal.privacy import (
 )
 from veracal.training.ablation import Ablation
 from veracal.training.averaging import Average
-from veracal.training.deep.checkpoints import Checkpoint, Kept
-from veracal.training.deep.checks import check_parts, check_trial, train_mode
+from veracal.training.deep.checkpoints import Checkpoint
+from veracal.training.deep.checks import (
+    check_parts,
+    check_prepared,
+    check_trial,
+    check_views,
+    train_mode,
+)
 from veracal.training.deep.gradients.blocks import Engine, Losses, called, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
 from veracal.training.deep.layout import Layout
-from veracal.training.deep.made_up import made_up_block, made_up_rows
+from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_rows
 from veracal.training.deep.records import Augment, Records, as_tensor, inputs_of
 from veracal.training.deep.self_check import SelfCheck, Watched, unmoved
 from veracal.training.deep.sums import NetworkSums
@@ -209,6 +217,8 @@ class PrivateNetwork(DescentClassifier):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ValueError(f"Expected {name} to be callable, got {value!r}.")
+        if self.checkpoint is not None:
+            self._check_resumable()
         update = self._update()
         if isinstance(update, Langevin) and update.pre_noise:
             raise ValueError(
@@ -216,11 +226,30 @@ class PrivateNetwork(DescentClassifier):
                 f"pre_noise={update.pre_noise!r}."
             )
 
+    def _check_resumable(self) -> None:
+        """Refuse what would make a run in two parts another one than a run in one."""
+        if self.on_step is not None:
+            raise ValueError(
+                "Expected no hook beside a checkpoint, got both: a step that is taken twice, "
+                "after a break, would be shown twice with different noise, and is paid once."
+            )
+        if not isinstance(self.module, nn.Module):
+            raise ValueError(
+                "Expected a module beside a checkpoint, got a function that makes one: what is "
+                "frozen in it would be another after a break. Call it, and give its result."
+            )
+
     def _check_form(self, facts: Facts) -> None:
+        """Refuse before anything is charged what would fail afterwards, on made-up rows."""
         self._check_delta(facts.size)
-        module = self._fresh(np.random.default_rng(0))
-        block = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
-        check_trial(module, block, len(facts.classes))
+        module, k = self._fresh(np.random.default_rng(0)), len(facts.classes)
+        block, others = made_up_pair(facts.X, module, _FEW, k, self._prepared)
+        check_prepared(block, others)
+        check_trial(module, block, others, k)
+        train_mode(module)
+        if self.augment is not None:
+            check_views(self.augment, block)
+        engine_for(module, self._losses, block, None, usual=int(self.block), way=self.gradients)
 
     @property
     def _prepared(self) -> Callable[[Array], torch.Tensor]:
@@ -237,15 +266,21 @@ class PrivateNetwork(DescentClassifier):
         check_parts(module)
         return module
 
-    def paid(self, head: str) -> None:
-        """Take note of the ledger's head after the charge that pays for the next fit."""
-        self._paid = head
+    def has_begun(self) -> bool:
+        """Whether there is a checkpoint from which a fit would go on."""
+        return self.checkpoint is not None and Path(self.checkpoint).exists()
+
+    def paid(self, by: str) -> None:
+        """Take note of what pays for the next fit, which only goes on if it is the same."""
+        self._paid = by
 
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         descent, reasons = self._settled(facts)
         first, lots, views, dropout = rng.spawn(4)
-        self._training = module = self._fresh(first)
+        self._paid_by = self.__dict__.pop("_paid", None)
+        module = self._fresh(first)
         train_mode(module)
+        self._blank = copy.deepcopy(module)  # of which nothing has seen a record
         self._form, self._outputs = made_up_rows(facts.X, module, _SCORED), len(facts.classes)
         engine, self.trial_ = self._engine(module, descent)
         records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
@@ -253,16 +288,21 @@ class PrivateNetwork(DescentClassifier):
             module, engine, records, descent.expected_batch, int(self.block), rng=lots
         )
         run = _Run(self, descent, Layout(module).read(module))
-        with torch.random.fork_rng(devices=[]):
+        # Threads of numpy's linear algebra would wait for those of torch, and these for them.
+        with (
+            run.begun(),
+            threadpool_limits(1, user_api="blas"),
+            torch.random.fork_rng(devices=[]),
+        ):
             torch.manual_seed(int(dropout.integers(2**63)))
             done = descent.run(
                 run.first, sums, len(records), rng=rng, on_step=run, start=run.standing
             )
+            run.over()
         self._show(run.watch.average.mean(done.weights))
         self.internal_ = Internal(sums.seen, sums.clipped, sums.broken)
         self.self_check_ = run.checked(done.weights, self._forward(self._form))
-        del self._training
-        run.over()
+        del self._blank, self._paid_by
         if self.not_private is None:
             self.self_check_.warn()
         return reasons + self._done(descent, done)
@@ -274,7 +314,18 @@ class PrivateNetwork(DescentClassifier):
             made_up_block(self._form, module, n, self._outputs, self._prepared)
             for n in (_FEW, many)
         )
-        return engine_for(module, self._losses, few, more, way=self.gradients)
+        usual = int(self.block)
+        return engine_for(module, self._losses, few, more, usual=usual, way=self.gradients)
+
+    def _about_run(self) -> dict[str, Any]:
+        """Whatever else must be the same for a run to go on."""
+        names = ("loss", "prepare", "augment")
+        return {
+            "average": repr(self.average),
+            "module": repr(self.module),
+            "classes": [str(one) for one in self.classes_.tolist()],
+            **{name: _name_of(getattr(self, name)) for name in names},
+        }
 
     @property
     def _losses(self) -> Losses:
@@ -282,7 +333,7 @@ class PrivateNetwork(DescentClassifier):
         return cross_entropy if self.loss is None else self.loss
 
     def _show(self, weights: Floats) -> None:
-        shown = copy.deepcopy(self._training)
+        shown = copy.deepcopy(self._blank)
         Layout(shown).write(weights, shown)
         self.module_ = shown.eval()
         self._score: Score | None = None
@@ -301,7 +352,13 @@ class PrivateNetwork(DescentClassifier):
             )
         if self._score is None:
             self._score = each_by_itself(self._forward, self._form)
-        scores: Floats = self._score(rows.astype(self._form.dtype, copy=False))
+        typed = rows.astype(self._form.dtype, copy=False)
+        if typed.dtype.kind != "f" and not np.array_equal(typed, rows):
+            raise ValueError(
+                f"Expected rows of {typed.dtype}, as it was trained on, got {rows.dtype} with "
+                "values that this does not have."
+            )
+        scores: Floats = self._score(typed)
         return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
 
     def _forward(self, rows: Array) -> Floats:
@@ -356,6 +413,11 @@ class PrivateNetwork(DescentClassifier):
         return tags
 
 
+def _name_of(function: object) -> str:
+    """What a function is called, or how a record of settings looks."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 @dataclass(frozen=True)
 class Internal:
     """What a run has met among the records: for whoever holds them, and nobody else.
@@ -385,23 +447,38 @@ class _Run:
 
     def __init__(self, model: PrivateNetwork, descent: Descent, first: Floats) -> None:
         self.first, self.watch = first, Watch(model, int(descent.steps))
-        self._layout = Layout(model._training)
+        self._descent = descent
+        self._layout = Layout(model._blank)
         self._watched = Watched(descent, self._layout.size)
         self._every = int(model.checkpoint_every)
         self._last: Step | None = None
         self.standing: Standing | None = None
         self._file: Checkpoint | None = None
         if model.checkpoint is not None:
-            self._paid: str | None = model.__dict__.pop("_paid", None)
-            path = Path(model.checkpoint)
-            self._file = Checkpoint(path, descent, self._layout, model.average, self._paid)
-            self._go_on(self._file.read())
+            self._paid: str | None = model._paid_by
+            self._file = Checkpoint(
+                Path(model.checkpoint), descent, self._layout, model._about_run(), self._paid
+            )
 
-    def _go_on(self, kept: Kept | None) -> None:
-        """Go on from where a run was broken off."""
-        if kept is not None:
-            self.standing = kept.standing
-            self.watch.average.go_on(kept.mean)
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Go on from where a run was broken off, or say on the disk that it has begun.
+
+        A run that was paid for is there before its first batch is drawn: should the file be
+        missing later, a model of it may have left.
+        """
+        if self._file is None:
+            yield
+            return
+        with self._file.held():
+            kept = self._file.read()
+            if kept is not None:
+                self.standing = kept.standing
+                self.watch.average.go_on(kept.mean)
+            elif self._paid is not None:
+                state = self._descent.update.start(self.first)
+                self._file.write(Standing(0, self.first, state, self._descent.clip), {})
+            yield
 
     def __call__(self, step: Step) -> bool | None:
         """After a step."""
@@ -409,7 +486,7 @@ class _Run:
         ended = self.watch(step)
         self._last = step
         if self._file is not None and (step.number + 1) % self._every == 0:
-            self._file.write(step, self.watch.average.kept())
+            self._file.write(step.standing, self.watch.average.kept())
         return ended
 
     def checked(self, last: Floats, logits: Floats) -> SelfCheck:
@@ -425,4 +502,4 @@ class _Run:
         if self._paid is None:
             self._file.remove()
         elif self._last is not None:  # a second model for one charge would be one too many
-            self._file.write(self._last, self.watch.average.kept())
+            self._file.write(self._last.standing, self.watch.average.kept())

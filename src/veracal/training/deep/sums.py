@@ -53,7 +53,7 @@ class NetworkSums:
     ) -> None:
         self._module, self._engine, self._records = module, engine, records
         self._layout = Layout(module)
-        self._blocks = max(1, math.ceil(expected_batch / block))
+        self._blocks, self._most = max(1, math.ceil(expected_batch / block)), 2 * block
         self._rng = rng
         self.seen = self.clipped = self.broken = 0
 
@@ -62,20 +62,41 @@ class NetworkSums:
         self._layout.write(weights, self._module)
         total = torch.zeros(self._layout.size, dtype=torch.float64)
         exceeding = 0
-        for part in self._dealt(rows):
-            summed = self._engine.add(self._records.block(part), clip, total)
-            exceeding += summed.exceeding
-            self._count(summed.norms, clip)
+        with np.errstate(all="ignore"):  # a warning, too, would tell of a record
+            for part in self._dealt(rows):
+                exceeding += self._added(part, clip, total)
         return Clipped(total.numpy(), exceeding)
+
+    def _added(self, rows: Ints, clip: Clip, total: torch.Tensor) -> int:
+        """Add the clipped sum over some rows; how many exceed the threshold of the clip.
+
+        Where the module fails for one of them, which would tell of it, all are taken one by
+        one, and those that fail by themselves add nothing.
+        """
+        part = torch.zeros_like(total)
+        try:
+            summed = self._engine.add(self._records.block(rows), clip, part)
+        except Exception:
+            if len(rows) == 1:
+                self.seen, self.broken = self.seen + 1, self.broken + 1
+                return 0
+            return sum(self._added(rows[i : i + 1], clip, total) for i in range(len(rows)))
+        total += part
+        self._count(summed.norms, clip)
+        return summed.exceeding
 
     def _dealt(self, rows: Ints) -> list[Ints]:
         """Rows by the blocks that they drew."""
-        if self._blocks == 1:
-            return [rows] if len(rows) else []
-        lots = self._rng.integers(self._blocks, size=len(rows))
-        order = np.argsort(lots, kind="stable")
-        cuts = np.cumsum(np.bincount(lots, minlength=self._blocks))[:-1]
-        return [part for part in np.split(rows[order], cuts) if len(part)]
+        parts = [rows]
+        if self._blocks > 1:
+            lots = self._rng.integers(self._blocks, size=len(rows))
+            order = np.argsort(lots, kind="stable")
+            cuts = np.cumsum(np.bincount(lots, minlength=self._blocks))[:-1]
+            parts = np.split(rows[order], cuts)
+        # What the slack for rounding does not cover is cut once more, which changes roundings.
+        return [
+            part[i : i + self._most] for part in parts for i in range(0, len(part), self._most)
+        ]
 
     def _count(self, norms: Any, clip: Clip) -> None:
         """Take note of what the clip did."""

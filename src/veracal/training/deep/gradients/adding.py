@@ -1,5 +1,6 @@
 """From the gradients of single examples to their clipped sum."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ from veracal.training.deep.gradients.blocks import Summed
 from veracal.training.deep.gradients.layers import Gradients
 from veracal.training.deep.layout import Layout
 
+_UNIT = 2.0**-24  # of rounding in float32
+_LONGEST = 1e30  # times the bound
+_MANY = 4_096  # places up to which they make no difference
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Chosen:
@@ -23,7 +28,11 @@ class _Chosen:
 
 
 def add_clipped(
-    found: Mapping[torch.nn.Parameter, Gradients], clip: Clip, total: Tensor, layout: Layout
+    found: Mapping[torch.nn.Parameter, Gradients],
+    clip: Clip,
+    total: Tensor,
+    layout: Layout,
+    usual: int,
 ) -> Summed:
     """Clip the gradients of a block by their norms over all parameters, and add them.
 
@@ -34,15 +43,21 @@ def add_clipped(
     total : tensor of float64
         The vector that is added to.
     layout : Layout
+    usual : int
+        Examples of a block, as declared. There are at most twice as many.
 
     Guarantees
     ----------
     Every example adds at most ``clip.bound`` to the vector, in the L2 norm, roundings in
     float32 included as far as they are of a typical size; one whose norm is not finite adds
-    nothing.
+    nothing. What an example adds does not depend on how many others there are.
     """
     norms = torch.stack([gradients.squares() for gradients in found.values()]).sum(0).sqrt()
-    some = _chosen(norms, clip)
+    # Factors of what is longer have too few digits in float32; it is left out.
+    norms = torch.where(norms <= _LONGEST * clip.bound, norms, math.inf)
+    assert len(norms) <= 2 * usual
+    places = max(gradients.places for gradients in found.values())
+    some = _chosen(norms, clip, slack_for(usual, places))
     for parameter, gradients in found.items() if len(some.factors) else ():
         place = layout.place(parameter)
         part = gradients.weighted(some.factors, some.kept)
@@ -50,14 +65,20 @@ def add_clipped(
     return Summed(norms, some.exceeding)
 
 
-def _chosen(norms: Tensor, clip: Clip) -> _Chosen:
-    r"""Factors of examples with these norms, with room left for the rounding of a sum.
+def slack_for(usual: int, places: int) -> float:
+    r"""Share of the bound that is left to the rounding of a sum over a block.
 
-    The sum over a block is taken in float32. Roundings of n terms, none longer than the bound,
-    move it by some :math:`n^{3/2} u` of the bound, u being 2^-24: every norm is taken for that
-    much longer, so that an example and the roundings together stay within the bound.
+    The sum is taken in float32. Roundings of n terms, none longer than the bound, move it by
+    some :math:`n^{3/2} u` of the bound, u being 2^-24, for n up to twice the usual number, and
+    by more where every term is itself a sum over very many places. All of these are public:
+    what is left to rounding must not change with the records.
     """
-    slack = 8 * 2.0**-24 * max(64, len(norms)) ** 1.5
+    most = 2.0 * max(32, usual)
+    return 2 * _UNIT * most * math.sqrt(most) * max(1.0, math.sqrt(places / _MANY))
+
+
+def _chosen(norms: Tensor, clip: Clip, slack: float) -> _Chosen:
+    """Factors of examples with these norms, each taken for longer by the slack."""
     found = selection(norms * (1 + slack), clip)
     whole = bool(found.kept.all())
     return _Chosen(found.factors, None if whole else found.kept, found.exceeding)

@@ -49,7 +49,13 @@ class Trial:
 
 
 def engine_for(
-    module: nn.Module, losses: Losses, few: Block, many: Block, *, way: Way | None = None
+    module: nn.Module,
+    losses: Losses,
+    few: Block,
+    many: Block | None,
+    *,
+    usual: int,
+    way: Way | None = None,
 ) -> tuple[Engine, Trial]:
     """The fastest way that is right, or the one that is asked for if it is right.
 
@@ -61,8 +67,11 @@ def engine_for(
     few : Block
         A few made-up examples, on which every way is compared with gradients that are taken
         one by one.
-    many : Block
-        As many as a block will have, on which ways are timed.
+    many : Block or None
+        As many as a block will have, on which ways are timed; None takes the first that is
+        right.
+    usual : int
+        Examples of a block, as declared.
     way : {"ghost", "functional", "hooks"}, optional
         The one to take; by default the fastest.
 
@@ -77,7 +86,7 @@ def engine_for(
     engines, wrong = dict[str, Engine](), dict[str, str]()
     for name in tried:
         try:
-            engine = _ENGINES[name](module, losses)
+            engine = _ENGINES[name](module, losses, usual)
             why = _fault(engine, module, losses, few)
         except MissingExtraError as error:
             why = str(error)
@@ -91,7 +100,9 @@ def engine_for(
             f"Expected a module with gradients of single examples, got one for which no way "
             f"gives them ({told})."
         )
-    seconds = {name: _timed(engine, many) for name, engine in engines.items()}
+    seconds = {
+        name: 0.0 if many is None else _timed(engine, many) for name, engine in engines.items()
+    }
     best = min(seconds, key=lambda name: seconds[name])
     return engines[best], Trial(best, Frozen(seconds), Frozen(wrong))
 
@@ -131,17 +142,20 @@ def _fault(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | 
 
 def _compared(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | None:
     """Compare norms and clipped sums with those of gradients taken one by one."""
-    each = one_by_one(module, losses, few)
+    try:
+        each = one_by_one(module, losses, few)
+    except Exception as error:  # a module that cannot take one example by itself
+        return str(error).partition("\n")[0] or type(error).__name__
     norms = torch.linalg.vector_norm(each, dim=1)
     clip = Flat(float(norms.median()) or 1.0)
     total = torch.zeros(each.shape[1], dtype=torch.float64)
     try:
         found = engine.add(few, clip, total)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError) as error:
+    except Exception as error:  # whatever layers and hooks may raise that do not fit together
         return str(error).partition("\n")[0] or type(error).__name__
     truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
     off = float(torch.linalg.vector_norm(total - truth)) / (clip.bound * len(few))
-    longer = float((found.norms / norms.clamp(min=1e-30) - 1).abs().max())
+    longer = float(((found.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
     if not (off <= _TOLERANCE and longer <= 10 * _TOLERANCE):
         return "its sums are not those of gradients that are taken one by one"
     return None

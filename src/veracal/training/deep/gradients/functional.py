@@ -33,13 +33,15 @@ class Functional:
     module : torch.nn.Module
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
+    usual : int
+        Examples of a block, as declared; there may be twice as many.
     """
 
     name = "functional"
 
-    def __init__(self, module: nn.Module, losses: Losses) -> None:
+    def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
         self._module, self._losses, self._layout = module, losses, Layout(module)
-        self.size = self._layout.size
+        self.size, self._usual = self._layout.size, usual
         self._names = [place.name for place in self._layout.places]
         self._each = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
 
@@ -67,7 +69,7 @@ class Functional:
                 self._module.get_parameter(name): Each(values)
                 for name, values in self.gradients(part).items()
             }
-            some = add_clipped(found, clip, total, self._layout)
+            some = add_clipped(found, clip, total, self._layout, self._usual)
             norms.append(some.norms)
             exceeding += some.exceeding
         return Summed(torch.cat(norms), exceeding)

@@ -39,6 +39,8 @@ class Ghost:
         dimension counts the examples.
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
+    usual : int
+        Examples of a block, as declared; there may be twice as many.
 
     Notes
     -----
@@ -48,10 +50,10 @@ class Ghost:
 
     name = "ghost"
 
-    def __init__(self, module: nn.Module, losses: Losses) -> None:
+    def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
         self._module, self._losses = module, losses
         self._layout = Layout(module)
-        self.size = self._layout.size
+        self.size, self._usual = self._layout.size, usual
         self._layers = [
             layer
             for layer in module.modules()
@@ -65,7 +67,7 @@ class Ghost:
 
     def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
         """Add the clipped sum over a block to a vector."""
-        return add_clipped(self._found(block), clip, total, self._layout)
+        return add_clipped(self._found(block), clip, total, self._layout, self._usual)
 
     def _found(self, block: Block) -> dict[nn.Parameter, Gradients]:
         """The gradients of each parameter, over all its uses."""
@@ -81,7 +83,9 @@ class Ghost:
             if len(slope) != rows or len(one.inputs) != rows:
                 raise ValueError(_other_order(one.layer))
             rule = RULES[type(one.layer)]
-            for name, gradients in rule(one.layer, one.inputs, slope, len(block)).items():
+            for name, gradients in rule(
+                one.layer, one.inputs, slope, len(block), self._usual
+            ).items():
                 _also(found, getattr(one.layer, name), gradients)
         return found
 

@@ -30,14 +30,16 @@ class Hooks:
     module : torch.nn.Module
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
+    usual : int
+        Examples of a block, as declared; there may be twice as many.
     """
 
     name = "hooks"
 
-    def __init__(self, module: nn.Module, losses: Losses) -> None:
+    def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
         self._opacus = extra("opacus.grad_sample", "torch")
         self._module, self._losses, self._layout = module, losses, Layout(module)
-        self.size = self._layout.size
+        self.size, self._usual = self._layout.size, usual
         self._trained = [one for one in module.parameters() if one.requires_grad]
 
     def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
@@ -47,7 +49,7 @@ class Hooks:
                 outputs = called(wrapped, block.inputs)
                 torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
             found = {one: Each(self._sample(one, block)) for one in self._trained}
-        return add_clipped(found, clip, total, self._layout)
+        return add_clipped(found, clip, total, self._layout, self._usual)
 
     def _sample(self, parameter: Any, block: Block) -> Tensor:
         """Gradients of one parameter, of shape (n, *parameter), and forget them."""

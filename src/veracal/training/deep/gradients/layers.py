@@ -40,12 +40,17 @@ class Gradients(Protocol):
     def each(self) -> Tensor:
         """All of them, of shape (n, *parameter)."""
 
+    @property
+    def places(self) -> int:
+        """How many terms of an example are added up for a weighted sum."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Each:
     """Gradients that are written down."""
 
     values: Tensor
+    places = 1
 
     def squares(self) -> Tensor:
         """Squared norms."""
@@ -77,14 +82,19 @@ class Product:
     inputs: Tensor
     outputs: Tensor
 
+    @property
+    def places(self) -> int:
+        """How many places an example has."""
+        return self.inputs.shape[1]
+
     def squares(self) -> Tensor:
         """Squared norms, and what rounding may hide of them."""
         a, g = self.inputs, self.outputs
         if a.shape[1] == 1:
             return _squared(a[:, 0]) * _squared(g[:, 0])
         pairs = (a @ a.mT).mul_(g @ g.mT).sum((1, 2), dtype=torch.float64)
-        lengths = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(g, dim=2)
-        return _at_most(pairs, lengths.sum(1, dtype=torch.float64), a.shape[1], a.shape[2])
+        lengths = (_lengths(a) * _lengths(g)).sum(1)
+        return _at_most(pairs, lengths, a.shape[1], a.shape[2])
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum, one product of matrices."""
@@ -113,13 +123,17 @@ class Looked:
     outputs: Tensor
     height: int
 
+    @property
+    def places(self) -> int:
+        """How many rows an example looks up."""
+        return self.rows.shape[1]
+
     def squares(self) -> Tensor:
         """Squared norms: places that look up the same row add to the same gradient."""
         g = self.outputs
         same = self.rows[:, :, None] == self.rows[:, None, :]
         pairs = (g @ g.mT).mul_(same).sum((1, 2), dtype=torch.float64)
-        lengths = torch.linalg.vector_norm(g, dim=2).sum(1, dtype=torch.float64)
-        return _at_most(pairs, lengths, g.shape[1], g.shape[2])
+        return _at_most(pairs, _lengths(g).sum(1), g.shape[1], g.shape[2])
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum."""
@@ -155,6 +169,11 @@ class Convolved:
     outputs: Tensor
     patches: Product
 
+    @property
+    def places(self) -> int:
+        """How many places an example has."""
+        return self.patches.places
+
     def squares(self) -> Tensor:
         """Squared norms."""
         return self.patches.squares()
@@ -187,18 +206,20 @@ class Convolved:
 Found = dict[str, Gradients]
 
 
-def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int) -> Found:
+def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int) -> Found:
     """Gradients of a linear layer."""
     found: Found = {}
     g = g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
-        found["weight"] = _product(a.reshape(n, -1, a.shape[-1]), g)
+        found["weight"] = _product(a.reshape(n, -1, a.shape[-1]), g, usual)
     if module.bias is not None and module.bias.requires_grad:
         found["bias"] = Each(g.sum(1))
     return found
 
 
-def convolution(module: nn.Conv1d | nn.Conv2d, a: Tensor, g: Tensor, n: int) -> Found:
+def convolution(
+    module: nn.Conv1d | nn.Conv2d, a: Tensor, g: Tensor, n: int, usual: int
+) -> Found:
     """Gradients of a convolution in one or two dimensions."""
     found: Found = {}
     if module.bias is not None and module.bias.requires_grad:
@@ -210,7 +231,7 @@ def convolution(module: nn.Conv1d | nn.Conv2d, a: Tensor, g: Tensor, n: int) -> 
     p, d, places = split.shape[2], patches.shape[2], patches.shape[3]
     views = len(a) // n
     entries = module.groups * p * d
-    small = n * entries * views <= _MOST_ENTRIES
+    small = usual * entries * views <= _MOST_ENTRIES
     cheap = views * places * places * (p + d) > _AN_ENTRY * p * d
     if module.groups > 1 or (small and cheap):
         each = torch.einsum("ngpl,ngdl->ngpd", split, patches)
@@ -236,6 +257,10 @@ class _Shaped:
     product: Product
     shape: tuple[int, ...]
 
+    @property
+    def places(self) -> int:
+        return self.product.places
+
     def squares(self) -> Tensor:
         return self.product.squares()
 
@@ -246,7 +271,7 @@ class _Shaped:
         return self.product.each().view(-1, *self.shape)
 
 
-def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int) -> Found:
+def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int) -> Found:
     """Gradients of a table of embeddings."""
     if module.max_norm is not None or module.scale_grad_by_freq:
         return {}  # both look at the whole batch
@@ -256,7 +281,7 @@ def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int) -> Found:
     return {"weight": Looked(rows, g, module.num_embeddings)}
 
 
-def normalized(module: nn.Module, x: Tensor, g: Tensor, n: int) -> Found:
+def normalized(module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int) -> Found:
     """Gradients of the scales and shifts of a normalization within each example."""
     if isinstance(module, nn.LayerNorm):
         plain = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
@@ -308,11 +333,15 @@ def knows(module: nn.Module) -> bool:
     return not getattr(module, "track_running_stats", False)
 
 
-def _product(a: Tensor, g: Tensor) -> Gradients:
-    """As a product, or written down, whichever takes less."""
-    n, places, d = a.shape
+def _product(a: Tensor, g: Tensor, usual: int) -> Gradients:
+    """As a product, or written down, whichever takes less.
+
+    The norms of the two differ a little, so nothing but public figures may decide: how many
+    examples there usually are, and not how many there are.
+    """
+    _, places, d = a.shape
     p = g.shape[2]
-    if places == 1 or n * p * d > _MOST_ENTRIES:
+    if places == 1 or usual * p * d > _MOST_ENTRIES:
         return Product(a, g)
     if places * places * (p + d) > _AN_ENTRY * p * d:
         return Each(g.mT @ a)
@@ -335,8 +364,15 @@ def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 def _squared(rows: Tensor) -> Tensor:
     """Squared norms of rows, in float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms.double().square()
+    # In float32 a sum of many squares comes out too small by more than the slack.
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms.square()
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """Norms at all places, of shape (n, t), in float64."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64)
+    return norms
 
 
 def _at_most(squares: Tensor, lengths: Tensor, places: int, width: int) -> Tensor:
