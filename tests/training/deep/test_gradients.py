@@ -7,6 +7,7 @@ from torch import nn
 
 from tests.training.deep.modules import MODULES, made
 from veracal.privacy import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.training.deep.gradients import layers
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, engine_for, one_by_one
 from veracal.training.deep.gradients.functional import Functional
@@ -162,3 +163,48 @@ def test_a_layout_is_written_as_it_was_read():
     assert np.array_equal(layout.read(module), weights)
     with pytest.raises(ValueError, match="19 weights"):
         layout.write(weights[1:], module)
+
+
+def test_how_many_examples_there_are_changes_nothing_for_the_others(monkeypatch):
+    """Neither the way a norm is taken nor what is left to rounding: both are public."""
+    monkeypatch.setattr(layers, "_MOST_ENTRIES", 8 * 4 * 5)
+    module, block = made("places")
+    few = [engine_norms(module, block.part(0, n)) for n in (1, 2, 4, 5)]
+    for norms in few:
+        np.testing.assert_allclose(norms[0], few[0][0], rtol=1e-6)
+    kinds = {
+        type(layers.linear(module[0], block.inputs[:n], torch.randn(n, 7, 5), n, 8)["weight"])
+        for n in (1, 2, 4, 5)
+    }
+    assert len(kinds) == 1
+
+
+def engine_norms(module, block):
+    return summed(Ghost(module, cross_entropy, 8), block, Flat(1.0))[1].norms.numpy()
+
+
+def test_a_crowd_does_not_carry_one_example_beyond_the_bound():
+    module = nn.Linear(4, 2)
+    x = torch.randn(1, 4).expand(201, 4) * 1e3
+    targets = torch.zeros(201, dtype=torch.long)
+    targets[-1] = 1
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    for way, make in ENGINES.items():
+        engine = make(module, cross_entropy, 128)
+        whole, _ = summed(engine, Block(x, targets), Flat(1.0))
+        rest, _ = summed(engine, Block(x[:-1], targets[:-1]), Flat(1.0))
+        assert np.linalg.norm(whole - rest) <= 1.0, way
+
+
+@pytest.mark.parametrize("width", [1024, 2048])
+def test_norms_of_many_equal_entries_are_not_too_short(width):
+    module = nn.Linear(width, width, bias=False)
+    nn.init.zeros_(module.weight)
+
+    def alike(outputs, targets):
+        return outputs.sum(1)
+
+    engine = Functional(module, alike, 8)
+    total, _ = summed(engine, Block(torch.ones(1, width), torch.zeros(1)), Flat(1.0))
+    assert np.linalg.norm(total) <= 1.0

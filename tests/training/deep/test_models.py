@@ -58,14 +58,14 @@ def test_the_docstrings_state_the_numbers():
 def test_it_may_be_trained_privately(name):
     module, block = made(name, 4)
     check_parts(module)
-    check_trial(module, block, MODELS[name][2])
+    check_trial(module, block, block, MODELS[name][2])
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_way_gives_the_gradients_that_are_taken_one_by_one(name, way):
     module, block = made(name)
-    engine, trial = engine_for(module, cross_entropy, block, block, way=way)
+    engine, trial = engine_for(module, cross_entropy, block, block, usual=8, way=way)
     assert trial.chosen == way and not trial.wrong
     each = one_by_one(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)

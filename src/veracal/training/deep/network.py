@@ -249,7 +249,12 @@ class PrivateNetwork(DescentClassifier):
         train_mode(module)
         if self.augment is not None:
             check_views(self.augment, block)
-        engine_for(module, self._losses, block, None, usual=int(self.block), way=self.gradients)
+        engine_for(module, self._losses, block, None, usual=self._usual, way=self.gradients)
+
+    @property
+    def _usual(self) -> int:
+        """Examples of a block, or of a trial."""
+        return max(int(self.block), _FEW)
 
     @property
     def _prepared(self) -> Callable[[Array], torch.Tensor]:
@@ -314,8 +319,9 @@ class PrivateNetwork(DescentClassifier):
             made_up_block(self._form, module, n, self._outputs, self._prepared)
             for n in (_FEW, many)
         )
-        usual = int(self.block)
-        return engine_for(module, self._losses, few, more, usual=usual, way=self.gradients)
+        return engine_for(
+            module, self._losses, few, more, usual=self._usual, way=self.gradients
+        )
 
     def _about_run(self) -> dict[str, Any]:
         """Whatever else must be the same for a run to go on."""

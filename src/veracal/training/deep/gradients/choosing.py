@@ -11,6 +11,7 @@ from veracal import _checks
 from veracal._types import Frozen
 from veracal.errors import MissingExtraError
 from veracal.privacy import Flat
+from veracal.training.deep.gradients.adding import slack_for
 from veracal.training.deep.gradients.blocks import (
     Block,
     Engine,
@@ -87,7 +88,7 @@ def engine_for(
     for name in tried:
         try:
             engine = _ENGINES[name](module, losses, usual)
-            why = _fault(engine, module, losses, few)
+            why = _fault(engine, module, losses, few, usual)
         except MissingExtraError as error:
             why = str(error)
         if why is None:
@@ -125,7 +126,9 @@ def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:
     return torch.stack(rows)
 
 
-def _fault(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | None:
+def _fault(
+    engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
+) -> str | None:
     """What is wrong with a way, on a few examples; None if nothing is."""
     if not getattr(engine, "able", True):
         return "it does not know all layers that are trained"
@@ -134,13 +137,15 @@ def _fault(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | 
         if type(layer) not in RULES:  # Opacus looks away from layers that are not trained
             layer.training = False
     try:
-        return _compared(engine, module, losses, few)
+        return _compared(engine, module, losses, few, usual)
     finally:
         for layer, training in was:
             layer.training = training
 
 
-def _compared(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str | None:
+def _compared(
+    engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
+) -> str | None:
     """Compare norms and clipped sums with those of gradients taken one by one."""
     try:
         each = one_by_one(module, losses, few)
@@ -155,8 +160,9 @@ def _compared(engine: Any, module: nn.Module, losses: Losses, few: Block) -> str
         return str(error).partition("\n")[0] or type(error).__name__
     truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
     off = float(torch.linalg.vector_norm(total - truth)) / (clip.bound * len(few))
+    allowed = _TOLERANCE + slack_for(usual, 1)
     longer = float(((found.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
-    if not (off <= _TOLERANCE and longer <= 10 * _TOLERANCE):
+    if not (off <= allowed and longer <= 10 * _TOLERANCE):
         return "its sums are not those of gradients that are taken one by one"
     return None
 

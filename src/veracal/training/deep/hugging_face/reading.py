@@ -1,0 +1,164 @@
+"""Records of a trainer as arrays of one declared form."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from veracal._types import Array, Ints
+from veracal.errors import DataError
+from veracal.training.deep.hugging_face.sequences import NAMES, taken_by
+from veracal.training.deep.hugging_face.tokens import LABELS, Tokens
+from veracal.training.deep.records import Records
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is public about the texts of a training.
+
+    Attributes
+    ----------
+    names : tuple of str
+        What the model is given.
+    length : int
+        Tokens of every text.
+    vocabulary, classes : int
+        How many tokens and labels there are.
+    pad : int
+        The token that fills a text up.
+    """
+
+    names: tuple[str, ...]
+    length: int
+    vocabulary: int
+    classes: int
+    pad: int
+
+
+def as_dataset(given: Any) -> Any:
+    """A mapping of arrays as a data set that a trainer can take row by row."""
+    if isinstance(given, Mapping) and "input_ids" in given:
+        return Tokens.of(given)
+    return given
+
+
+def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | None) -> Form:
+    """The form of the records, of which none is read.
+
+    Parameters
+    ----------
+    dataset : Tokens, or anything with a length and rows by number
+    model : torch.nn.Module
+    max_length : int, optional
+        Declared; needed for anything but :class:`Tokens`, which have one length.
+    pad : int, optional
+        The token of the tokenizer that fills texts up.
+
+    Raises
+    ------
+    ValueError
+        If nothing, or nothing of a known length, is there to be read.
+    """
+    if dataset is None:
+        raise ValueError("Expected a train_dataset, got None.")
+    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+        raise ValueError(
+            "Expected a train_dataset whose records have numbers, so that each can enter a "
+            f"batch by its own coin, got {type(dataset).__name__}."
+        )
+    config: Any = model.config
+    taken = taken_by(model)
+    if isinstance(dataset, Tokens):
+        names, length = _of_tokens(dataset, taken, max_length)
+    elif max_length is None:
+        raise ValueError(
+            "Expected a declared max_length, got None: how long the records are is private. "
+            "Give PrivacyArguments(max_length=...), or tokenize with "
+            "veracal.training.deep.hugging_face.tokenized."
+        )
+    else:
+        names, length = tuple(name for name in NAMES if name in taken), int(max_length)
+    most = getattr(config, "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise ValueError(
+            f"Expected max_length of at most {most}, the positions of the model, got {length}."
+        )
+    filler = getattr(config, "pad_token_id", None) if pad is None else pad
+    return Form(names, length, int(config.vocab_size), int(config.num_labels), filler or 0)
+
+
+def _of_tokens(
+    tokens: Tokens, taken: tuple[str, ...], max_length: int | None
+) -> tuple[tuple[str, ...], int]:
+    """Names and length of tokens."""
+    if max_length not in (None, tokens.length):
+        raise ValueError(
+            f"Expected max_length=None or {tokens.length}, the length of the arrays, got "
+            f"max_length={max_length!r}."
+        )
+    if tokens.labels is None:
+        raise ValueError("Expected arrays with labels to train on, got none named 'labels'.")
+    return tuple(
+        name for name in NAMES if name in tokens.arrays and name in taken
+    ), tokens.length
+
+
+def records_of(dataset: Any, form: Form) -> Records:
+    """Read all records: only after they were paid for.
+
+    Raises
+    ------
+    DataError
+        For a token or a label that there is not. It depends on a record, as an error of
+        ``fit`` may; check records that come from others before they are charged for.
+    """
+    if isinstance(dataset, Tokens):
+        assert dataset.labels is not None
+        arrays, labels = dict(dataset.arrays), np.asarray(dataset.labels)
+    else:
+        arrays, labels = _gathered(dataset, form)
+    _check_range("input_ids", arrays["input_ids"], form.vocabulary)
+    _check_range("labels", labels, form.classes)
+    return Records({name: arrays[name] for name in form.names}, labels)
+
+
+def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints]:
+    """Rows that are asked for one by one, cut and padded."""
+    shape = len(dataset), form.length
+    arrays = {name: np.zeros(shape, np.int32) for name in form.names}
+    arrays["input_ids"][:] = form.pad
+    labels = np.zeros(len(dataset), np.int64)
+    for i in range(len(dataset)):
+        row = dataset[i]
+        tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: form.length])
+        for name in form.names:
+            if name == "attention_mask" and name not in row:
+                arrays[name][i, :tokens] = 1
+            elif name in row:
+                arrays[name][i, :tokens] = np.asarray(row[name]).reshape(-1)[: form.length]
+        labels[i] = int(np.asarray(_label(row)))
+    return arrays, labels
+
+
+def _label(row: Mapping[str, Any]) -> Any:
+    """The label of a row, by whichever name it has."""
+    for name in LABELS:
+        if name in row:
+            return row[name]
+    raise DataError(
+        "train_dataset", "rows with labels", f"{sorted(row)}", "Name them 'labels'."
+    )
+
+
+def _check_range(name: str, values: Array, end: int) -> None:
+    """Refuse whole numbers that do not stand for anything."""
+    if values.size and not (values.min() >= 0 and values.max() < end):
+        raise DataError(
+            name,
+            f"whole numbers from 0 to {end - 1}",
+            "others",
+            "Labels are positions among the classes of the model; tokens, in its vocabulary.",
+        )

@@ -1,0 +1,335 @@
+"""Hugging Face's trainer, with differential privacy."""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from torch import nn
+from transformers import Trainer
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints, speed_metrics
+
+from veracal import _random
+from veracal._types import Floats
+from veracal.privacy import (
+    Descended,
+    Descent,
+    Event,
+    Ledger,
+    NotPrivate,
+    Statement,
+    Unit,
+    statement,
+)
+from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
+from veracal.training.deep.checks import check_parts, check_trial, train_mode
+from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
+from veracal.training.deep.gradients.choosing import Trial, engine_for
+from veracal.training.deep.hugging_face.arguments import PrivacyArguments
+from veracal.training.deep.hugging_face.reading import (
+    Form,
+    as_dataset,
+    form_of,
+    records_of,
+)
+from veracal.training.deep.hugging_face.refusing import check_arguments, check_trainer
+from veracal.training.deep.hugging_face.sequences import Sequences, made_up_texts
+from veracal.training.deep.hugging_face.telling import Telling
+from veracal.training.deep.hugging_face.translating import descent_for, learning_rate
+from veracal.training.deep.layout import Layout
+from veracal.training.deep.sums import NetworkSums
+from veracal.training.facts import check_size
+
+_FEW = 3  # made-up examples on which a model and its gradients are tried
+_PLACES = ([0, 1, 2], [0, 4, 2])  # of two blocks, with the same first and last example
+_TARGETS = torch.arange(_FEW)
+_UNTRAINED = "it was not trained here"
+_UNDECLARED = "the number of records was read from them; declare size=..."
+_ENDED = "its run was ended by a hook, which may have looked at records"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Plan:
+    """A training that is settled and tried, before a record is read."""
+
+    module: Sequences
+    form: Form
+    descent: Descent
+    reasons: tuple[str, ...]
+
+
+class PrivateTrainer(Trainer):
+    r"""A ``transformers.Trainer`` for sequence classification, with differential privacy.
+
+    A script changes by its import and one argument, ``privacy=PrivacyArguments(...)``. At every
+    step each record enters the batch by a secret coin; the gradient of each record is clipped,
+    the clipped gradients are summed, Gaussian noise is added, and the weights follow (Abadi et
+    al. 2016, https://arxiv.org/abs/1607.00133; Li et al. 2022,
+    https://arxiv.org/abs/2110.05679, for language models).
+
+    ``TrainingArguments`` mean what they mean elsewhere, with these exceptions:
+    ``per_device_train_batch_size`` is how many examples are in memory at a time, and times
+    ``gradient_accumulation_steps`` how many are *expected* in a batch; ``max_grad_norm`` bounds
+    the gradient of each example where ``privacy`` has no clip. What could not be honored is
+    refused.
+
+    Parameters
+    ----------
+    *inherited, **settings
+        All that ``transformers.Trainer`` takes. ``train_dataset`` is a
+        :class:`~veracal.training.deep.hugging_face.Tokens`, a mapping of names to arrays, or
+        rows by number, each a mapping with ``input_ids`` and ``labels``.
+    privacy : PrivacyArguments
+    ledger : Ledger, optional
+        Charged before a record is read.
+    purpose : str
+        For the ledger.
+    part : str, optional
+        Part of the ledger that the records are.
+
+    Attributes
+    ----------
+    event_ : Event or None
+        What the training cost.
+    private_ : bool
+        Whether the guarantee of ``event_`` holds.
+    not_private_because_ : tuple of str
+    statement_ : Statement or NotPrivate
+        What the training promises, in words and as JSON.
+    trial_ : Trial
+        Which way of taking gradients was chosen.
+
+    Guarantees
+    ----------
+    The weights after all steps cost what :meth:`event` says, which depends on arguments alone:
+    one record moves the sum that noise is added to by at most the clip bound, and a record
+    whose gradient is not finite moves nothing. Noise comes from a secret generator of the
+    system's entropy, which no seed of ``TrainingArguments`` reaches. The weights that the model
+    came with are taken to be public. Evaluations are figures for whoever trains: nobody charged
+    them. Errors about a record (a label that there is not) are raised after the charge, as
+    those of ``fit`` are.
+
+    Notes
+    -----
+    It trains once: what would follow from weights that were trained here is another release
+    and asks for another trainer, whose cost adds to this one's.
+    """
+
+    model: Any
+    train_dataset: Any
+
+    # Whatever Hugging Face's trainer takes is passed on: scripts use all of it.
+    def __init__(
+        self,
+        *inherited: Any,
+        privacy: PrivacyArguments,
+        ledger: Ledger | None = None,
+        purpose: str = "training",
+        part: str | None = None,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(privacy, PrivacyArguments):
+            raise ValueError(f"Expected privacy to be PrivacyArguments, got {privacy!r}.")
+        super().__init__(*inherited, **settings)
+        self.privacy, self.ledger, self.purpose, self.part = privacy, ledger, purpose, part
+        self.train_dataset = as_dataset(self.train_dataset)
+        self.eval_dataset = as_dataset(self.eval_dataset)
+        self.event_: Event | None = None
+        self.not_private_because_: tuple[str, ...] = (_UNTRAINED,)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what could not be honored, by the settings alone."""
+        check_arguments(self.args, self.privacy)
+        check_trainer(self)
+        check_parts(self.model)
+        unit = self.privacy.unit or Unit()
+        if self.ledger is not None and self.ledger.budget.unit != unit:
+            raise ValueError(
+                f"Expected unit={self.ledger.budget.unit!r}, whom the ledger protects, got "
+                f"unit={unit!r}."
+            )
+
+    def event(self) -> Event:
+        """Cost of the training, known before any record is read."""
+        return self._planned().descent.event()
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train, and leave the weights in ``model``.
+
+        Parameters
+        ----------
+        resume_from_checkpoint, trial
+            None: a run cannot be resumed, and settings that are chosen by trying them on the
+            records would cost more than one run.
+        ignore_keys_for_eval : list of str, optional
+
+        Returns
+        -------
+        TrainOutput
+            Its loss is NaN: nobody computes, and nobody charges, the loss on the records.
+        """
+        self._check_fresh(resume_from_checkpoint, trial)
+        plan = self._planned()
+        event = plan.descent.event()
+        engine, self.trial_ = self._engine(plan)
+        if self.ledger is not None:
+            self.ledger.charge(event, self.purpose, part=self.part)
+        # From here on records are read. What is claimed waits until the end.
+        self.not_private_because_ = (UNFINISHED,)
+        started = time.time()
+        done = self._descended(plan, engine, ignore_keys_for_eval)
+        ended = (_ENDED,) if done.steps < plan.descent.steps else ()
+        self.not_private_because_ = plan.reasons + ended
+        self.event_ = event
+        metrics = speed_metrics(  # type: ignore[no-untyped-call]
+            "train", started, num_steps=done.steps
+        )
+        return TrainOutput(done.steps, float("nan"), metrics)
+
+    def _check_fresh(self, resume_from_checkpoint: Any, trial: Any) -> None:
+        """Refuse a run that is not the first, or not a run of its own."""
+        self._check()
+        if resume_from_checkpoint:
+            raise ValueError(
+                "Expected resume_from_checkpoint=None, got "
+                f"{resume_from_checkpoint!r}: a run cannot be resumed."
+            )
+        if trial is not None:
+            raise ValueError(
+                "Expected no search for hyperparameters: settings that are chosen by trying "
+                "them on the records cost more than one run. Use veracal.training.search."
+            )
+        if self.not_private_because_ != (_UNTRAINED,):
+            raise ValueError(
+                "Expected a trainer that has not trained yet. Load the model again and make "
+                "another trainer; what both cost adds up."
+            )
+
+    def _planned(self) -> _Plan:
+        """Everything about a training but the records."""
+        self._check()
+        privacy, tokenizer = self.privacy, self.processing_class
+        pad = getattr(tokenizer, "pad_token_id", None)
+        form = form_of(self.train_dataset, self.model, privacy.max_length, pad)
+        reasons: tuple[str, ...] = ()
+        size, n = privacy.size, len(self.train_dataset)
+        if size is None:
+            reasons += (_UNDECLARED,) if privacy.relation == "add-remove" else ()
+            size = max(1, n)
+        check_size(size, n, privacy.relation)
+        if not _random.is_secret(_random.generator(privacy.random_state)):
+            reasons += (REPEATABLE,)
+        module = Sequences(self.model)
+        decayed = {f"model.{name}" for name in self.get_decay_parameter_names(self.model)}
+        descent = descent_for(self.args, privacy, int(size), Layout(module), decayed)
+        return _Plan(module, form, descent, reasons)
+
+    def _engine(self, plan: _Plan) -> tuple[Engine, Trial]:
+        """Try the model on made-up texts, and choose how gradients are taken."""
+        form, module = plan.form, plan.module
+        texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
+        few, others = (
+            Block({name: one[places] for name, one in texts.items()}, _TARGETS % form.classes)
+            for places in _PLACES
+        )
+        taken = partial(
+            engine_for,
+            module,
+            self._losses(),
+            few,
+            None,
+            usual=self.args.per_device_train_batch_size,
+        )
+        with torch.random.fork_rng(devices=[]):
+            module.settle(texts)
+            check_trial(module, few, others, form.classes)
+            train_mode(module)
+            if self.privacy.gradients is not None:
+                return taken(way=self.privacy.gradients)
+            try:  # not all of them, as others take room for the gradient of every example
+                return taken(way="ghost")
+            except ValueError:
+                return taken(way="functional")
+
+    def _losses(self) -> Losses:
+        """The loss of each example."""
+        smoothing = float(self.args.label_smoothing_factor)
+        if not smoothing:
+            return cross_entropy
+        return partial(nn.functional.cross_entropy, reduction="none", label_smoothing=smoothing)
+
+    def _descended(self, plan: _Plan, engine: Engine, ignore: list[str] | None) -> Descended:
+        """Read the records and descend."""
+        rng = _random.generator(self.privacy.random_state)
+        lots, torch_seed = rng.spawn(2)
+        records = records_of(self.train_dataset, plan.form)
+        module, descent = plan.module, plan.descent
+        block = self.args.per_device_train_batch_size
+        sums = NetworkSums(module, engine, records, descent.expected_batch, block, rng=lots)
+        rate = learning_rate(self.args, int(descent.steps))
+        telling = Telling(self, module, descent, rate, ignore)
+        layout = Layout(module)
+        first = layout.read(module)
+        # Threads of numpy's linear algebra would wait for those of torch, and these for them.
+        with threadpool_limits(1, user_api="blas"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch_seed.integers(2**63)))
+            telling.begin()
+            done = descent.run(first, sums, len(records), rng=rng, on_step=telling)
+        layout.write(done.weights, module)
+        if rate.values(done.steps).any():
+            _check_moved(layout, first, layout.read(module))
+        telling.end()
+        return done
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Save the weights after a step, which its event covers, and nothing to resume from."""
+        folder = Path(self.args.output_dir or ".") / f"checkpoint-{self.state.global_step}"
+        self.save_model(str(folder), _internal_call=True)
+        self.state.save_to_json(str(folder / "trainer_state.json"))
+        rotate_checkpoints(str(folder.parent), save_total_limit=self.args.save_total_limit)
+
+    @property
+    def private_(self) -> bool:
+        """Whether the guarantee of ``event_`` holds for this training."""
+        return self.event_ is not None and not self.not_private_because_
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """What this training promises; computed when asked for."""
+        if self.event_ is None or self.not_private_because_:
+            return NotPrivate(self.not_private_because_)
+        return statement(
+            self.event_,
+            self.privacy.delta,
+            self.privacy.unit,
+            covers=("the weights of the classifier, after every step",),
+        )
+
+
+def _check_moved(layout: Layout, first: Floats, last: Floats) -> None:
+    """Raise if a parameter that was to be trained is what it was.
+
+    Noise alone moves every one of them: a model that stays was never trained, whatever its
+    scores are (https://github.com/pytorch/opacus/issues/820).
+    """
+    still = [
+        place.name.removeprefix("model.")
+        for place in layout.places
+        if np.array_equal(first[place.start : place.end], last[place.start : place.end])
+    ]
+    if still:
+        raise RuntimeError(
+            f"Expected every trained parameter to move, got {', '.join(map(repr, still[:5]))} "
+            "as before: it was not trained. Raise learning_rate, or freeze what is not used; "
+            "if neither is it, report a bug. Do not rely on this model."
+        )

@@ -1,0 +1,147 @@
+"""Gradients of models of Hugging Face are those of examples taken one by one."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.training.deep.hugging_face.tiny import FAMILIES, LENGTH, arrays, bert, texts
+from veracal.privacy import Flat
+from veracal.training.deep.checks import check_trial
+from veracal.training.deep.gradients.blocks import Block, cross_entropy
+from veracal.training.deep.gradients.choosing import one_by_one
+from veracal.training.deep.gradients.functional import Functional
+from veracal.training.deep.gradients.ghost import Ghost
+from veracal.training.deep.hugging_face import train_only, with_lora
+from veracal.training.deep.hugging_face.sequences import Sequences, made_up_texts
+
+ENGINES = {"ghost": Ghost, "functional": Functional}
+
+
+def block(model, n=5):
+    """Padded texts, and one that is not."""
+    found = arrays(texts(n, seed=3), pad=model.config.pad_token_id)
+    labels = torch.from_numpy(found.pop("labels"))
+    found["input_ids"][0], found["attention_mask"][0] = np.arange(5, 5 + LENGTH), 1
+    return Block({name: torch.from_numpy(one) for name, one in found.items()}, labels)
+
+
+def settled(model):
+    """A model as it is trained, without dropout."""
+    module = Sequences(model)
+    module.settle(made_up_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config))
+    return module.eval()
+
+
+def compare(module, batch, engine):
+    each = one_by_one(module, cross_entropy, batch)
+    norms = torch.linalg.vector_norm(each, dim=1)
+    clip = Flat(float(norms.median()))
+    total = torch.zeros(engine.size, dtype=torch.float64)
+    found = engine.add(batch, clip, total)
+    np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
+    truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
+    np.testing.assert_allclose(total, truth, atol=1e-3 * clip.bound)
+
+
+@pytest.mark.parametrize("way", ENGINES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sums_are_those_of_gradients_taken_one_by_one(family, way):
+    module = settled(FAMILIES[family]())
+    assert module.wide
+    compare(module, block(module.model), ENGINES[way](module, cross_entropy, 8))
+
+
+def tied():
+    """One matrix in two layers."""
+    model = bert()
+    first, second = model.bert.encoder.layer
+    second.output.dense.weight = first.output.dense.weight
+    return model
+
+
+def last_layers():
+    model = bert()
+    train_only(model, "bert.encoder.layer.1.*", "bert.pooler.*", "classifier.*")
+    return model
+
+
+@pytest.mark.parametrize("build", [tied, last_layers, lambda: with_lora(bert(), rank=2)])
+def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
+    model = build()
+    with torch.no_grad():  # adapters start at zero, where half of their gradients vanish
+        for name, one in model.named_parameters():
+            if "lora_B" in name:
+                one.normal_(std=0.1)
+    module = settled(model)
+    compare(module, block(model), Ghost(module, cross_entropy, 8))
+
+
+def test_a_model_takes_each_example_by_itself():
+    for build in FAMILIES.values():
+        module = settled(build())
+        batch = block(module.model)
+        turned = [0, 3, 2, 1, 4]
+        inputs = {name: one[turned] for name, one in batch.inputs.items()}
+        check_trial(module, batch, Block(inputs, batch.targets), 3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_wrapped_model_says_what_the_model_says(family):
+    model = FAMILIES[family]().eval()
+    batch = block(model)
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            settled(model)(**batch.inputs), model(**batch.inputs).logits, atol=1e-5
+        )
+
+
+def test_padding_does_not_matter():
+    model = bert().eval()
+    module, batch = settled(model), block(model)
+    other = {name: one.clone() for name, one in batch.inputs.items()}
+    other["input_ids"][other["attention_mask"] == 0] = 9
+    with torch.no_grad():
+        np.testing.assert_allclose(module(**other), module(**batch.inputs), atol=1e-6)
+
+
+def test_dropout_is_the_same_in_norms_and_sums():
+    """With nothing clipped, the sum is what autograd gives for the same random draws."""
+    model = bert(hidden_dropout_prob=0.4, attention_probs_dropout_prob=0.4)
+    module, batch = settled(model).train(), block(model)
+    engine = Ghost(module, cross_entropy, 8)
+    total = torch.zeros(engine.size, dtype=torch.float64)
+    torch.manual_seed(1)
+    engine.add(batch, Flat(1e6), total)
+    torch.manual_seed(1)
+    loss = nn.functional.cross_entropy(module(**batch.inputs), batch.targets, reduction="sum")
+    loss.backward()
+    whole = torch.cat([one.grad.reshape(-1) for one in module.parameters()])
+    np.testing.assert_allclose(total, whole, atol=1e-4 * float(whole.norm()))
+
+
+def test_positions_are_looked_up_once_for_each_example_only_while_it_is_called():
+    model = bert()
+    module, batch = settled(model), block(model)
+    Ghost(module, cross_entropy, 8).add(
+        batch, Flat(1.0), torch.zeros(sum(p.numel() for p in model.parameters())).double()
+    )
+    assert not any(layer._forward_pre_hooks for layer in model.modules())
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
+    class Narrow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = bert()
+            self.config = self.inner.config
+
+        def forward(self, input_ids, attention_mask):
+            if attention_mask.ndim != 2:
+                raise ValueError("two axes, please")
+            return self.inner(input_ids=input_ids, attention_mask=attention_mask)
+
+    module = settled(Narrow())
+    assert not module.wide
+    compare(module, block(module.model), Ghost(module, cross_entropy, 8))

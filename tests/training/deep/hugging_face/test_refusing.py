@@ -1,0 +1,164 @@
+"""What a private training could not honor is refused before it begins."""
+
+import pytest
+import torch
+from transformers import DataCollatorForTokenClassification, default_data_collator
+
+from tests.training.deep.hugging_face.tiny import (
+    LENGTH,
+    arguments,
+    arrays,
+    bert,
+    texts,
+    trainer,
+)
+from veracal.privacy import Automatic, Budget, Flat, Unit, open_ledger
+from veracal.training.deep.hugging_face import PrivacyArguments, PrivateTrainer
+from veracal.training.deep.hugging_face.refusing import check_arguments
+
+REFUSED = [
+    ("no bf16", {"bf16": True, "use_cpu": True}),
+    ("train_sampling_strategy='random'", {"train_sampling_strategy": "group_by_length"}),
+    ("no data_seed", {"data_seed": 1}),
+    ("no full_determinism", {"full_determinism": True}),
+    ("no dataloader_drop_last", {"dataloader_drop_last": True}),
+    ("no gradient_checkpointing", {"gradient_checkpointing": True}),
+    ("no neftune_noise_alpha", {"neftune_noise_alpha": 5.0}),
+    ("no auto_find_batch_size", {"auto_find_batch_size": True}),
+    ("no optim_args", {"optim_args": "momentum=0.9"}),
+    ("optim to be one of", {"optim": "adafactor"}),
+    ("lr_scheduler_type to be one of", {"lr_scheduler_type": "cosine"}),
+    ("include_num_input_tokens_seen='no'", {"include_num_input_tokens_seen": "all"}),
+    ("learning_rate > 0", {"learning_rate": 0.0}),
+    ("max_grad_norm > 0", {"max_grad_norm": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("said", "settings"), REFUSED, ids=lambda one: str(one)[:30])
+def test_arguments_are_refused(tmp_path, said, settings):
+    args = arguments(tmp_path, **settings)
+    with pytest.raises(ValueError, match=f"Expected (a finite )?{said}"):
+        check_arguments(args, PrivacyArguments(epsilon=1.0))
+
+
+def test_the_best_of_several_models_is_refused(tmp_path):
+    others = {"eval_dataset": arrays(texts(9))}
+    with pytest.raises(ValueError, match="no load_best_model_at_end.*nobody charged"):
+        trainer(
+            tmp_path,
+            others=others,
+            load_best_model_at_end=True,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            metric_for_best_model="loss",
+        )
+
+
+def test_a_bound_is_given_once(tmp_path):
+    made = trainer(tmp_path, max_grad_norm=0.3)
+    assert made._planned().descent.clip == Flat(0.3)
+    made = trainer(tmp_path, privacy={"clip": Automatic(0.5)})
+    assert made._planned().descent.clip == Automatic(0.5)
+    with pytest.raises(ValueError, match="one bound on gradients"):
+        trainer(tmp_path, max_grad_norm=0.3, privacy={"clip": 0.5})
+    with pytest.raises(ValueError, match="which both fix the expected batch"):
+        trainer(tmp_path, privacy={"sampling_rate": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        ("no compute_loss_func", {"compute_loss_func": lambda *_: 0}),
+        ("no optimizers", {"optimizers": (torch.optim.SGD([torch.ones(1)]), None)}),
+        ("no data_collator", {"data_collator": DataCollatorForTokenClassification(None)}),
+    ],
+)
+def test_parts_of_another_loop_are_refused(tmp_path, said, given):
+    with pytest.raises(ValueError, match=f"Expected {said}"):
+        trainer(tmp_path, others=given)
+
+
+def test_what_would_never_be_called_is_refused(tmp_path):
+    class Own(PrivateTrainer):
+        def compute_loss(self, *given, **others):
+            return 0
+
+    with pytest.raises(ValueError, match="overrides compute_loss"):
+        Own(
+            bert(),
+            arguments(tmp_path),
+            data_collator=default_data_collator,
+            train_dataset=texts(),
+            privacy=PrivacyArguments(epsilon=1.0, size=60, max_length=LENGTH),
+        )
+
+
+def test_runs_that_are_not_runs_of_their_own_are_refused(tmp_path):
+    made = trainer(tmp_path)
+    with pytest.raises(ValueError, match="cannot be resumed"):
+        made.train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="no search for hyperparameters"):
+        made.train(trial={"learning_rate": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("said", "privacy"),
+    [
+        ("declared max_length", {"max_length": None}),
+        ("at most 12, the positions", {"max_length": 13}),
+        ("delta below 1 / size", {"delta": 0.1}),
+        ("batch of at most 10", {"size": 10}),
+    ],
+)
+def test_facts_that_do_not_fit_are_refused_before_a_record_is_read(tmp_path, said, privacy):
+    made = trainer(tmp_path, privacy=privacy)
+    with pytest.raises(ValueError, match=said):
+        made.train()
+    assert made.not_private_because_ == ("it was not trained here",)
+
+
+def test_records_without_numbers_are_refused(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(texts())
+
+    with pytest.raises(ValueError, match="each can enter a batch by its own coin"):
+        trainer(tmp_path, rows=Stream()).event()
+
+
+def test_regression_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="two classes or more"):
+        trainer(tmp_path, bert(num_labels=1))
+
+
+def test_the_unit_is_the_ledgers(tmp_path):
+    unit = Unit("patient", at_most=2)
+    ledger = open_ledger(tmp_path / "ledger", Budget(5.0, 1e-3, unit=unit), kind="open")
+    with pytest.raises(ValueError, match="whom the ledger protects"):
+        trainer(tmp_path, ledger=ledger)
+
+
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        ("either epsilon or noise_multiplier", {}),
+        ("either epsilon or noise_multiplier", {"epsilon": 1.0, "noise_multiplier": 1.0}),
+        ("finite epsilon > 0", {"epsilon": -1.0}),
+        ("finite delta > 0", {"epsilon": 1.0, "delta": 0.0}),
+        ("finite clip > 0", {"epsilon": 1.0, "clip": 0}),
+        ("integer size >= 1", {"epsilon": 1.0, "size": 0.5}),
+        ("sampling_rate between", {"epsilon": 1.0, "sampling_rate": 2.0}),
+        ("relation to be one of", {"epsilon": 1.0, "relation": "both"}),
+        ("gradients to be one of", {"epsilon": 1.0, "gradients": "magic"}),
+        ("unit to be a Unit", {"epsilon": 1.0, "unit": "patient"}),
+        ("random_state to be", {"epsilon": 1.0, "random_state": "x"}),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(said, given):
+    with pytest.raises(ValueError, match=f"Expected .*{said}|Expected {said}|{said}"):
+        PrivacyArguments(**given)
+
+
+def test_privacy_is_what_it_says(tmp_path):
+    with pytest.raises(ValueError, match="Expected privacy to be PrivacyArguments"):
+        PrivateTrainer(bert(), arguments(tmp_path), privacy={"epsilon": 1.0})

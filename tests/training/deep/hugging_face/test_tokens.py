@@ -1,0 +1,122 @@
+"""Tokens of one length, which come back from the disk as they were or not at all."""
+
+import stat
+
+import numpy as np
+import pytest
+
+from veracal.errors import DataError
+from veracal.training.deep.hugging_face import Tokens, minilm_tokenizer, tokenized
+from veracal.training.deep.hugging_face import tokens as module
+
+TEXTS = ["a fine film", "dull", "", "so long a text that nobody reads it to its very end"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return minilm_tokenizer()
+
+
+def kept(folder):
+    return list((folder / "tokens").iterdir())
+
+
+def test_tokens_are_those_of_the_tokenizer(tokenizer):
+    found = tokenized(TEXTS, tokenizer, max_length=8)
+    theirs = tokenizer(TEXTS, padding="max_length", truncation=True, max_length=8)
+    for name, one in found.arrays.items():
+        np.testing.assert_array_equal(one, theirs[name])
+    assert len(found) == 4 and found.length == 8 and found.labels is None
+
+
+def test_pairs_have_two_kinds_of_tokens(tokenizer):
+    pairs = np.array([["who?", "me"], ["why so?", "because of this and that and those"]])
+    found = tokenized(pairs, tokenizer, max_length=8, labels=[0, 1])
+    theirs = tokenizer(
+        *pairs.T.tolist(), padding="max_length", truncation="longest_first", max_length=8
+    )
+    np.testing.assert_array_equal(found.arrays["input_ids"], theirs["input_ids"])
+    np.testing.assert_array_equal(found.arrays["token_type_ids"], theirs["token_type_ids"])
+    assert found[1]["labels"] == 1 and found[1]["input_ids"].dtype == np.int64
+
+
+def test_the_same_texts_are_not_tokenized_twice(tokenizer, tmp_path, monkeypatch):
+    first = tokenized(TEXTS, tokenizer, max_length=8, cache=True, folder=tmp_path)
+    (path,) = kept(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    monkeypatch.setattr(module, "_encoded", lambda *_: pytest.fail("tokenized again"))
+    again = tokenized(
+        TEXTS, tokenizer, max_length=8, cache=True, folder=tmp_path, labels=[0] * 4
+    )
+    for name, one in first.arrays.items():
+        np.testing.assert_array_equal(one, again.arrays[name])
+        assert one.dtype == again.arrays[name].dtype
+
+
+def test_other_texts_lengths_and_tokenizers_have_files_of_their_own(tokenizer, tmp_path):
+    def keep(texts, length=8, by=tokenizer):
+        tokenized(texts, by, max_length=length, cache=True, folder=tmp_path)
+        return len(kept(tmp_path))
+
+    other = minilm_tokenizer()
+    other.add_tokens(["film"])
+    found = [
+        keep(TEXTS),
+        keep(TEXTS[::-1]),
+        keep(TEXTS, 9),
+        keep([("a", "b")]),
+        keep(["a", "b"]),
+        keep(["ab", ""]),
+        keep(TEXTS, by=other),
+    ]
+    assert found == list(range(1, 8))
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "other", "pickle"])
+def test_a_damaged_file_is_made_anew(tokenizer, tmp_path, damage):
+    first = tokenized(TEXTS, tokenizer, max_length=8, cache=True, folder=tmp_path)
+    (path,) = kept(tmp_path)
+    data = path.read_bytes()
+    if damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "changed":
+        path.write_bytes(data[:80] + bytes([data[80] ^ 255]) + data[81:])
+    elif damage == "other":  # a whole file that belongs to other texts
+        tokenized(TEXTS[::-1], tokenizer, max_length=8, cache=True, folder=tmp_path)
+        (other,) = set(kept(tmp_path)) - {path}
+        path.write_bytes(other.read_bytes())
+    else:
+        with path.open("wb") as file:
+            np.savez(file, key=np.array([{"a": 1}], dtype=object))
+    again = tokenized(TEXTS, tokenizer, max_length=8, cache=True, folder=tmp_path)
+    np.testing.assert_array_equal(first.arrays["input_ids"], again.arrays["input_ids"])
+    assert path.read_bytes()[:80] == data[:80]
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tokenizer, tmp_path, monkeypatch):
+    def fails(file, **arrays):
+        file.write(b"half")
+        raise MemoryError
+
+    monkeypatch.setattr(module.np, "savez_compressed", fails)
+    with pytest.raises(MemoryError):
+        tokenized(TEXTS, tokenizer, max_length=8, cache=True, folder=tmp_path)
+    assert kept(tmp_path) == []
+
+
+def test_what_is_no_text_is_refused(tokenizer):
+    with pytest.raises(DataError, match="a text or a pair"):
+        tokenized([("a", "b", "c")], tokenizer, max_length=8)
+    with pytest.raises(ValueError, match="a fast tokenizer"):
+        tokenized(TEXTS, object(), max_length=8)
+
+
+def test_arrays_fit_together():
+    ids = np.zeros((3, 4), int)
+    with pytest.raises(DataError, match="attention_mask"):
+        Tokens.of({"input_ids": ids, "attention_mask": np.zeros((3, 5), int)})
+    with pytest.raises(DataError, match="one label for each of 3"):
+        Tokens.of({"input_ids": ids, "labels": [1, 2]})
+    with pytest.raises(DataError, match="position_ids"):
+        Tokens.of({"input_ids": ids, "position_ids": ids})
+    assert len(Tokens.of({"input_ids": ids}).with_labels([0, 1, 0])) == 3

@@ -1,0 +1,340 @@
+"""A trainer that promises what it charges, and trains what it says."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from tests.training.deep.hugging_face.tiny import (
+    LENGTH,
+    arguments,
+    arrays,
+    bert,
+    distilbert,
+    texts,
+    trainer,
+)
+from veracal.errors import BudgetError, DataError
+from veracal.privacy import Budget, Flat, Poisson, Repeated, Unit, epsilon_for, open_ledger
+from veracal.training.deep.gradients.blocks import cross_entropy
+from veracal.training.deep.hugging_face import (
+    PrivacyArguments,
+    PrivateTrainer,
+    train_only,
+    with_lora,
+)
+from veracal.training.deep.hugging_face.trainer import _check_moved
+from veracal.training.deep.layout import Layout
+
+
+def weights(model):
+    return {name: one.detach().clone() for name, one in model.named_parameters()}
+
+
+def moved(before, model):
+    return {
+        name for name, one in model.named_parameters() if not torch.equal(before[name], one)
+    }
+
+
+class Watched(list):
+    """Rows that take note of when they are read."""
+
+    def __init__(self, rows, on_read):
+        super().__init__(rows)
+        self.on_read = on_read
+
+    def __getitem__(self, row):
+        self.on_read()
+        return super().__getitem__(row)
+
+
+# ------------------------------------------------------------------ two lines
+
+
+def test_a_script_changes_by_two_lines(tmp_path):
+    """The same call with another class and one argument more."""
+    given = {
+        "model": bert(),
+        "args": arguments(tmp_path),
+        "train_dataset": texts(),
+        "eval_dataset": arrays(texts(20, seed=1)),
+        "compute_metrics": lambda found: {
+            "accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())
+        },
+    }
+    privacy = PrivacyArguments(epsilon=3.0, delta=1e-3, size=60, max_length=LENGTH)
+    model, names = given["model"], set(weights(given["model"]))
+    before = weights(model)
+    made = PrivateTrainer(**given, privacy=privacy)
+    output = made.train()
+
+    assert isinstance(made, Trainer) and made.model is model
+    assert output.global_step == 3 and math.isnan(output.training_loss)
+    assert moved(before, model) == names  # under their own names, and all of them
+    assert made.private_ and made.not_private_because_ == ()
+    assert "eval_accuracy" in made.evaluate()
+    assert made.predict(made.eval_dataset).predictions.shape == (20, 3)
+
+
+def test_the_weights_can_be_saved_and_loaded(tmp_path):
+    made = trainer(tmp_path)
+    made.train()
+    made.save_model(str(tmp_path / "saved"))
+    again = type(made.model).from_pretrained(tmp_path / "saved", local_files_only=True)
+    assert not moved(weights(made.model), again)
+
+
+@pytest.mark.parametrize("rows", [texts(), arrays(texts())], ids=["rows", "arrays"])
+def test_rows_and_arrays_are_the_same(tmp_path, rows):
+    """Draws that can be repeated lead to the same weights from both."""
+    made = trainer(tmp_path, distilbert(), rows, privacy={"random_state": 3})
+    made.train()
+    other = trainer(tmp_path, distilbert(), privacy={"random_state": 3})
+    other.train()
+    for name, one in weights(made.model).items():
+        torch.testing.assert_close(one, other.model.get_parameter(name).detach())
+
+
+# ------------------------------------------------------------------ promises
+
+
+def test_what_is_charged_is_what_the_run_says(tmp_path):
+    """Charged once, before the first record is read, at the cost that was announced."""
+    ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
+    entries = []
+    rows = Watched(texts(), lambda: entries.append(ledger.length()))
+    made = trainer(tmp_path, rows=rows, ledger=ledger, privacy={"noise_multiplier": 4.0})
+    announced = made.event()
+    assert not entries and ledger.length() == 0
+
+    made.train()
+
+    assert set(entries) == {1}
+    (entry,) = ledger.entries()
+    assert entry.event == announced == made.event_ and entry.purpose == "training"
+    assert isinstance(announced, Repeated) and announced.times == 3
+    assert announced.event.rate == 16 / 60
+
+
+def test_a_ledger_that_cannot_pay_lets_nothing_be_read(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(0.5, 1e-3), kind="open")
+    rows = Watched(texts(), lambda: pytest.fail("a record was read"))
+    made = trainer(tmp_path, rows=rows, ledger=ledger)
+    before = weights(made.model)
+    with pytest.raises(BudgetError):
+        made.train()
+    assert not moved(before, made.model) and not made.private_
+    assert made.statement_.reasons == ("it was not trained here",)
+
+
+def test_the_noise_keeps_to_epsilon(tmp_path):
+    made = trainer(tmp_path, privacy={"noise_multiplier": None, "epsilon": 2.0})
+    assert 1.9 < epsilon_for(made.event(), 1e-3) <= 2.0
+
+
+def test_the_statement_says_what_is_promised(tmp_path):
+    unit = Unit("patient", at_most=2)
+    made = trainer(tmp_path, privacy={"unit": unit, "noise_multiplier": 4.0})
+    made.train()
+    text = made.statement_.text()
+    assert "one patient with at most 2 rows" in text
+    assert "the weights of the classifier, after every step" in text
+    assert "every row enters on its own with probability 0.266667" in text
+    assert made.statement_.epsilon == epsilon_for(made.event_, 1e-3, unit)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "why"),
+    [({"size": None}, "declare size"), ({"random_state": 0}, "can be repeated")],
+)
+def test_what_breaks_the_promise_is_said(tmp_path, privacy, why):
+    made = trainer(tmp_path, privacy=privacy)
+    made.train()
+    assert not made.private_ and made.event_ is not None
+    assert (
+        why in made.statement_.text() and "NOT differentially private" in made.statement_.text()
+    )
+
+
+def test_under_replace_one_the_size_is_public(tmp_path):
+    made = trainer(tmp_path, privacy={"size": None, "relation": "replace-one"})
+    made.train()
+    assert made.private_ and made.event_.relation == "replace-one"
+    with pytest.raises(ValueError, match="Expected size=60"):
+        trainer(tmp_path, privacy={"size": 61, "relation": "replace-one"}).event()
+
+
+def test_a_callback_that_ends_the_run_ends_the_promise(tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **others):
+            control.should_training_stop = True
+
+    made = trainer(tmp_path, others={"callbacks": [Stop()]})
+    assert made.train().global_step == 1
+    assert not made.private_ and "ended by a hook" in made.not_private_because_[0]
+    assert made.event_.times == 3  # all that was announced is paid
+
+
+def test_an_interrupted_run_promises_nothing_and_is_not_taken_up(tmp_path):
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **others):
+            raise KeyboardInterrupt
+
+    made = trainer(tmp_path, others={"callbacks": [Break()]})
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert not made.private_ and made.event_ is None
+    with pytest.raises(ValueError, match="has not trained yet"):
+        made.train()
+
+
+def test_it_trains_once(tmp_path):
+    made = trainer(tmp_path)
+    made.train()
+    with pytest.raises(ValueError, match="what both cost adds up"):
+        made.train()
+
+
+# ------------------------------------------------------------------ steps
+
+
+def test_empty_batches_step_with_noise(tmp_path):
+    """No record at all: every batch is empty, and every parameter moves."""
+    made = trainer(tmp_path, rows=[], eval_strategy="no")
+    before = weights(made.model)
+    assert made.train().global_step == 3
+    assert moved(before, made.model) == set(before) and made.private_
+
+
+def test_a_batch_is_cut_into_blocks_and_its_size_is_not_read(tmp_path, monkeypatch):
+    made = trainer(tmp_path, max_steps=20, privacy={"random_state": 0, "gradients": "ghost"})
+    plan = made._planned()
+    assert plan.descent.expected_batch == 16 and plan.descent.sampler == Poisson(16 / 60)
+    assert plan.descent.clip == Flat(1.0)
+    engine, _ = made._engine(plan)
+    sizes, add = [], engine.add
+
+    def noted(block, clip, total):
+        sizes.append(len(block))
+        return add(block, clip, total)
+
+    monkeypatch.setattr(engine, "add", noted)
+    monkeypatch.setattr(made, "_engine", lambda _: (engine, None))
+    made.train()
+    assert len(sizes) > 30 and 5 < np.mean(sizes) < 11  # two blocks a batch, of 8 expected
+
+
+def test_callbacks_hear_of_steps_and_epochs(tmp_path):
+    heard = []
+
+    class Listen(TrainerCallback):
+        def __getattribute__(self, name):
+            if name.startswith("on_"):
+                heard.append(name)
+            return super().__getattribute__(name)
+
+    made = trainer(
+        tmp_path,
+        others={"callbacks": [Listen()], "eval_dataset": arrays(texts(9))},
+        max_steps=-1,
+        num_train_epochs=2,
+        logging_strategy="steps",
+        logging_steps=2,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+    )
+    output = made.train()
+    assert output.global_step == 8  # 2 epochs of 60 / 16 steps, rounded up
+    count = {name: heard.count(name) for name in set(heard)}
+    assert count["on_step_end"] == count["on_step_begin"] == 8
+    assert count["on_epoch_end"] == count["on_evaluate"] == count["on_save"] == 2
+    assert count["on_train_begin"] == count["on_train_end"] == 1
+    logged = [one for one in made.state.log_history if "grad_norm" in one]
+    assert [one["step"] for one in logged] == [2, 4, 6, 8]
+    assert not any("loss" in one for one in logged)  # on training records: nobody charged it
+    assert [one.name for one in tmp_path.glob("checkpoint-*")] == ["checkpoint-8"]
+
+
+def test_a_mode_that_a_callback_sets_does_not_stay(tmp_path):
+    modes = []
+
+    class Meddle(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **others):
+            model.eval()
+
+    made = trainer(tmp_path, others={"callbacks": [Meddle()]}, privacy={"gradients": "ghost"})
+    made.model.register_forward_hook(lambda module, *_: modes.append(module.training))
+    made.train()
+    assert all(modes[-3:])
+
+
+def test_the_loss_can_be_smoothed(tmp_path):
+    losses = trainer(tmp_path, label_smoothing_factor=0.1)._losses()
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    plain = cross_entropy(logits, labels)
+    spread = -torch.log_softmax(logits, 1).mean(1)
+    torch.testing.assert_close(losses(logits, labels), 0.9 * plain + 0.1 * spread)
+
+
+# ------------------------------------------------------------------ parts
+
+
+def test_adapters_alone_move(tmp_path):
+    model = with_lora(bert(), rank=2)
+    before = weights(model)
+    trained = {name for name, one in model.named_parameters() if one.requires_grad}
+    assert all("lora_" in name or "classifier" in name for name in trained)
+    made = trainer(tmp_path, model)
+    made.train()
+    assert made.private_ and moved(before, model) == trained
+
+
+def test_the_last_layers_alone_move(tmp_path):
+    model = bert()
+    before = weights(model)
+    names = train_only(model, "classifier.*", "bert.pooler.*")
+    assert len(names) == 4
+    trainer(tmp_path, model).train()
+    assert moved(before, model) == set(names)
+    with pytest.raises(ValueError, match="'head.*', which none has"):
+        train_only(model, "head.*")
+
+
+def test_a_run_that_trains_nothing_is_noticed():
+    model = bert()
+    layout = Layout(model)
+    first = layout.read(model)
+    last = first + 1.0
+    place = next(one for one in layout.places if one.name == "classifier.bias")
+    last[place.start : place.end] -= 1.0
+    with pytest.raises(RuntimeError, match="'classifier.bias' as before: it was not trained"):
+        _check_moved(layout, first, last)
+
+
+def test_all_that_is_frozen_is_refused(tmp_path):
+    model = bert().requires_grad_(False)
+    with pytest.raises(ValueError, match="all are frozen"):
+        trainer(tmp_path, model)
+
+
+# ------------------------------------------------------------------ records
+
+
+@pytest.mark.parametrize(
+    ("change", "where"), [({"labels": 3}, "labels"), ({"input_ids": [99]}, "input_ids")]
+)
+def test_labels_and_tokens_that_there_are_not_are_refused(tmp_path, change, where):
+    made = trainer(tmp_path, rows=[*texts(59), {"input_ids": [5], "labels": 0, **change}])
+    with pytest.raises(DataError, match=where):
+        made.train()
+    assert not made.private_
+
+
+def test_long_texts_are_cut(tmp_path):
+    made = trainer(tmp_path, rows=[{"input_ids": [5] * 11, "label": 1}] * 60)
+    made.train()
+    assert made.private_

@@ -1,0 +1,69 @@
+"""Arguments of Hugging Face mean in our descent what they mean in theirs."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, get_scheduler
+
+from tests.training.deep.hugging_face.tiny import arguments, bert, texts, trainer
+from veracal.privacy import SGD, Adam
+from veracal.testing import check_update
+from veracal.training.deep.hugging_face.translating import Decayed, Warmed, learning_rate
+from veracal.training.deep.layout import Layout
+
+
+@pytest.mark.parametrize("kind", ["linear", "constant", "constant_with_warmup"])
+@pytest.mark.parametrize("warmup", [0, 3, 0.25])
+def test_the_learning_rate_is_theirs(tmp_path, kind, warmup):
+    args = arguments(tmp_path, lr_scheduler_type=kind, warmup_steps=warmup, learning_rate=0.3)
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.3)
+    theirs = get_scheduler(
+        kind, optimizer, num_warmup_steps=args.get_warmup_steps(10), num_training_steps=10
+    )
+    expected = []
+    for _ in range(10):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+    np.testing.assert_allclose(learning_rate(args, 10).values(10), expected, atol=1e-12)
+
+
+def test_a_learning_rate_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="a learning rate above zero"):
+        learning_rate(arguments(tmp_path, warmup_steps=1), 1)
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])
+def test_steps_are_those_of_their_optimizer(tmp_path, optim):
+    """The same gradients lead to the same weights, decay of some of them included."""
+    settings = {"optim": optim, "weight_decay": 0.2, "learning_rate": 0.01, "adam_beta2": 0.9}
+    ours = trainer(tmp_path, bert(), **settings)
+    descent = ours._planned().descent
+    model = bert()
+    theirs = Trainer(model, arguments(tmp_path, **settings), train_dataset=texts())
+    optimizer = theirs.create_optimizer()
+    schedule = theirs.create_scheduler(3, optimizer)
+    layout = Layout(model)
+    weights = layout.read(model)
+    state = descent.update.start(weights)
+    rng = np.random.default_rng(0)
+    for t in range(3):
+        gradient = rng.standard_normal(layout.size).astype(np.float32)
+        for name, one in layout.split(gradient).items():
+            model.get_parameter(name).grad = torch.from_numpy(one.copy())
+        optimizer.step()
+        schedule.step()
+        weights, state = descent.update.step(weights, gradient, state, t)
+        np.testing.assert_allclose(weights, layout.read(model), atol=2e-6)
+
+
+def test_a_rule_that_decays_is_a_rule():
+    for rule in (SGD(0.1), Adam(Warmed(0.1, 1, 9, True))):
+        decayed = Decayed(rule, 0.5, ((0, 2),))
+        weights, gradient = np.ones(3), np.zeros(3)
+        moved, _ = decayed.step(weights, gradient, decayed.start(weights), 1)
+        assert moved[0] == moved[1] < 1 == moved[2] and (weights == 1).all()
+
+
+def test_a_learning_rate_of_ours_passes_for_an_update():
+    check_update(Adam(Warmed(0.1, 2, 9, True)))
