@@ -30,9 +30,12 @@ from veracal.privacy import (
 )
 from veracal.training import Moving, PrivateLogisticRegression
 from veracal.training.deep import Pictures, PrivateNetwork, without_batch_norm
-from veracal.training.deep.records import as_tensor
+from veracal.training.deep.gradients.blocks import cross_entropy
+from veracal.training.deep.gradients.ghost import Ghost
+from veracal.training.deep.layout import Layout
+from veracal.training.deep.records import Records, as_tensor
 from veracal.training.deep.self_check import Watched
-from veracal.training.deep.sums import NetworkSums
+from veracal.training.deep.sums import Lane, NetworkSums
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4)).astype(np.float32)
@@ -126,6 +129,25 @@ def test_blocks_change_nothing_but_rounding(block):
     model(block=block, on_step=cut, **told).fit(X, Y)
     for one, other in zip(whole.steps, cut.steps, strict=True):
         np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=5e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 59, 60])
+def test_two_lanes_have_the_sums_of_one(count):
+    module, twin = network(), network(1)
+    layout, records = Layout(module), Records(X, Y)
+    one, other = (Lane(each, Ghost(each, cross_entropy, 8)) for each in (module, twin))
+    sums = [
+        NetworkSums(lanes, records, 60.0, 8, rng=np.random.default_rng(0))
+        for lanes in ([one], [one, other])
+    ]
+    rows, found = np.arange(count), []
+    before = torch.get_num_threads()
+    for each in sums:
+        with each.threads():
+            found.append(each(layout.read(module), rows, Flat(0.3)))
+    np.testing.assert_allclose(found[0].total, found[1].total, atol=1e-12)
+    assert sums[0].tally == sums[1].tally and sums[0].tally.seen == count
+    assert torch.get_num_threads() == before
 
 
 def test_an_empty_batch_steps_with_noise():

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from veracal import _checks
+from veracal import _checks, _random
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.fixed_shape import Score, each_by_itself
@@ -46,11 +46,12 @@ from veracal.training.deep.checks import (
 )
 from veracal.training.deep.gradients.blocks import Engine, Losses, called, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
+from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_rows
 from veracal.training.deep.records import Augment, Records, as_tensor, inputs_of
 from veracal.training.deep.self_check import SelfCheck, Watched, unmoved
-from veracal.training.deep.sums import NetworkSums
+from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.descending import DescentClassifier, Watch
 from veracal.training.facts import Facts, check_numbers
 
@@ -289,13 +290,17 @@ class PrivateNetwork(DescentClassifier):
         self._form, self._outputs = made_up_rows(facts.X, module, _SCORED), len(facts.classes)
         engine, self.trial_ = self._engine(module, descent)
         records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
-        sums = NetworkSums(
-            module, engine, records, descent.expected_batch, int(self.block), rng=lots
-        )
+        lanes = [Lane(module, engine)]
+        if _random.is_secret(rng) and torch.get_num_threads() > 1 and engine.name == "ghost":
+            # Not with a seed: which thread draws for dropout first is up to the system.
+            twin = copy.deepcopy(module)
+            lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual)))
+        sums = NetworkSums(lanes, records, descent.expected_batch, int(self.block), rng=lots)
         run = _Run(self, descent, Layout(module).read(module))
         # Threads of numpy's linear algebra would wait for those of torch, and these for them.
         with (
             run.begun(),
+            sums.threads(),
             threadpool_limits(1, user_api="blas"),
             torch.random.fork_rng(devices=[]),
         ):
@@ -305,7 +310,8 @@ class PrivateNetwork(DescentClassifier):
             )
             run.over()
         self._show(run.watch.average.mean(done.weights))
-        self.internal_ = Internal(sums.seen, sums.clipped, sums.broken)
+        met = sums.tally
+        self.internal_ = Internal(met.seen, met.clipped, met.broken)
         self.self_check_ = run.checked(done.weights, self._forward(self._form))
         del self._blank, self._paid_by
         if self.not_private is None:

@@ -41,7 +41,7 @@ from veracal.training.deep.hugging_face.sequences import Sequences, made_up_text
 from veracal.training.deep.hugging_face.telling import Telling
 from veracal.training.deep.hugging_face.translating import descent_for, learning_rate
 from veracal.training.deep.layout import Layout
-from veracal.training.deep.sums import NetworkSums
+from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.facts import check_size
 
 _FEW = 3  # made-up examples on which a model and its gradients are tried
@@ -275,7 +275,8 @@ class PrivateTrainer(Trainer):
         records = records_of(self.train_dataset, plan.form)
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
-        sums = NetworkSums(module, engine, records, descent.expected_batch, block, rng=lots)
+        lanes = [Lane(module, engine)]
+        sums = NetworkSums(lanes, records, descent.expected_batch, block, rng=lots)
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)
         layout = Layout(module)
