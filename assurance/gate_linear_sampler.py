@@ -95,10 +95,19 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
 
 def run(subject: Callable[[], Patches], *, long: bool) -> str:
     """Put the batches of some fits to the test."""
-    steps, worst = (10_000 if long else 1_000), 1.0
-    for place, (size, real, rate) in enumerate(SETTINGS):
+
+    def members(*setting: Any, seed: int) -> Any:
         with patched(subject()):
-            members = taken_part(size, real, rate, steps, seed=place)
+            return taken_part(*setting, seed=seed)
+
+    return tested(members, 10_000 if long else 1_000)
+
+
+def tested(members_of: Callable[..., Any], steps: int) -> str:
+    """Put batches to the test, by who was in which."""
+    worst = 1.0
+    for place, (size, real, rate) in enumerate(SETTINGS):
+        members = members_of(size, real, rate, steps, seed=place)
         figures = statistics(members, rate)
         empty = int((~members.any(axis=1)).sum())
         figures["empty batches"] = float(

@@ -10,11 +10,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from scipy import stats
 from torch import nn
 
 from assurance import gate_linear_sampler as linear
-from assurance.gate_sampler import ALPHA, statistics
 from assurance.networks import DEEP, LOOP, SUMS, Patches, fitted, patched
 from veracal.privacy import Descent
 from veracal.training.deep.records import Records
@@ -61,19 +59,12 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
 
 def run(subject: Callable[[], Patches], *, long: bool) -> str:
     """Put the batches of some fits to the test."""
-    steps, worst = (10_000 if long else 600), 1.0
-    for place, (size, real, rate) in enumerate(linear.SETTINGS):
+
+    def members(*setting: Any, seed: int) -> Any:
         with patched(subject()):
-            members = taken_part(size, real, rate, steps, seed=place)
-        figures = statistics(members, rate)
-        empty = int((~members.any(axis=1)).sum())
-        figures["empty batches"] = float(
-            stats.binomtest(empty, steps, (1 - rate) ** real).pvalue
-        )
-        for name, pvalue in figures.items():
-            assert pvalue > ALPHA, f"{name} at rate {rate}: p = {pvalue:.1e}"
-            worst = min(worst, pvalue)
-    return f"5 statistics of {len(linear.SETTINGS)} fits, smallest p = {worst:.3f}"
+            return taken_part(*setting, seed=seed)
+
+    return linear.tested(members, 10_000 if long else 600)
 
 
 def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:

@@ -8,7 +8,6 @@ one step of each is compared on the same records, so that a fast wrong answer is
 """
 
 import time
-from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any
 
@@ -27,6 +26,7 @@ from benchmarks.network_peers import (
     Problem,
     problem_of,
 )
+from benchmarks.test_training import Clocked
 from benchmarks.training_peers import cores
 from veracal.privacy import SGD
 from veracal.training.deep import PrivateNetwork
@@ -43,22 +43,6 @@ pytestmark = [
 @pytest.fixture(scope="module", params=TASKS, ids=lambda task: task.name)
 def problem(request: pytest.FixtureRequest) -> Problem:
     return problem_of(request.param)
-
-
-@dataclass(eq=False)
-class Clocked:
-    """Gradient descent that notes when each step was done."""
-
-    rule: SGD = field(default_factory=lambda: SGD(RATE))
-    times: list[float] = field(default_factory=list)
-
-    def start(self, weights: Any) -> None:
-        return self.rule.start(weights)
-
-    def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
-        moved = self.rule.step(weights, gradient, state, t)
-        self.times.append(time.perf_counter())
-        return moved
 
 
 def model(problem: Problem, **settings: Any) -> PrivateNetwork:
@@ -78,7 +62,7 @@ def model(problem: Problem, **settings: Any) -> PrivateNetwork:
 
 def ours(problem: Problem, block: int) -> float:
     """Seconds for a step of ours, inside a fit."""
-    clock = Clocked()
+    clock = Clocked(SGD(RATE))
     model(problem, update=clock, steps=WARM + STEPS, block=block).fit(problem.X, problem.y)
     return (clock.times[-1] - clock.times[WARM - 1]) / STEPS
 
