@@ -25,12 +25,10 @@ CLIPS = [
     GlobalAdapt(0.5, 1.0),
 ]
 # torch's own attention has parameters that no layer multiplies by. Opacus 1.6 has an attention
-# of its own, passes over a layer in which only the bias is trained, and counts padded tokens
-# of an embedding.
+# of its own, and counts padded tokens of an embedding.
 UNABLE = {
     ("ghost", "attention"),
     ("hooks", "attention"),
-    ("hooks", "frozen"),
     ("hooks", "attention of linear layers"),
 }
 ABLE = [(way, name) for way in ENGINES for name in MODULES if (way, name) not in UNABLE]

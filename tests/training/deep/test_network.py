@@ -307,18 +307,46 @@ class Touchy(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.line = nn.Linear(4, 2)
+        self.line, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
 
     def forward(self, x):
+        hidden = self.line(x)
         assert float(x.abs().max()) < 50, f"value {float(x.abs().max())}"
-        return self.line(x)
+        return self.head(hidden)
 
 
-def test_a_record_for_which_a_module_fails_adds_nothing_and_is_not_told_of():
-    rows = X.copy()
+@pytest.mark.parametrize("gradients", ["ghost", "hooks"])
+def test_a_record_for_which_a_module_fails_adds_nothing_and_is_not_told_of(gradients):
+    rows, module = X.copy(), Touchy()
     rows[7] = 61.25
-    fitted = model(Touchy(), sampling_rate=1.0, steps=2).fit(rows, Y)
+    others = np.arange(60) != 7
+    whole, rest = Seen(), Seen()
+    told = {"sampling_rate": 1.0, "steps": 2, "gradients": gradients, "clip": 0.3}
+    fitted = model(module, on_step=whole, **told).fit(rows, Y)
     assert fitted.internal_.broken == 2 and fitted.internal_.seen == 120
+    model(module, on_step=rest, **told).fit(rows[others], Y[others])
+    for one, other in zip(whole.steps, rest.steps, strict=True):
+        np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=1e-4)
+    assert not any(hasattr(layer, "activations") for layer in fitted.module_.modules())
+
+
+def test_a_hook_that_sets_the_generator_of_torch_does_not_set_dropout():
+    """Known masks would be other ones for everybody once a record is gone."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.Linear(30, 2))
+    found = []
+    for _ in range(2):
+        seen = Seen()
+
+        def hook(model, step, seen=seen):
+            torch.manual_seed(0)
+            seen(model, step)
+
+        told = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1e-6, "update": 1e-9}
+        with pytest.warns(UserWarning, match="did not move"):
+            model(module, on_step=hook, random_state=None, **told).fit(X, Y)
+        found.append(seen.steps[1].noisy_sum)
+    assert np.linalg.norm(found[0] - found[1]) > 0.01
 
 
 class Hoards(nn.Module):

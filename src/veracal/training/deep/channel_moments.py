@@ -48,8 +48,8 @@ def channel_moments(
     >>> means.tolist(), squares.tolist()
     ([[2.0, 1.0]], [[5.0, 2.0]])
     """
-    values = np.reshape(rows, (len(rows), channels, -1)).astype(np.float64)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a warning would tell of a record
+        values = np.reshape(rows, (len(rows), channels, -1)).astype(np.float64)
         values /= np.broadcast_to(typical, channels)[:, None]
         means = values.mean(axis=2)
         squares = np.einsum("ncp,ncp->nc", values, values) / values.shape[2]

@@ -282,7 +282,7 @@ class PrivateNetwork(DescentClassifier):
 
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         descent, reasons = self._settled(facts)
-        first, lots, views, dropout = rng.spawn(4)
+        first, lots, views = rng.spawn(3)
         self._paid_by = self.__dict__.pop("_paid", None)
         module = self._fresh(first)
         train_mode(module)
@@ -304,7 +304,6 @@ class PrivateNetwork(DescentClassifier):
             threadpool_limits(1, user_api="blas"),
             torch.random.fork_rng(devices=[]),
         ):
-            torch.manual_seed(int(dropout.integers(2**63)))
             done = descent.run(
                 run.first, sums, len(records), rng=rng, on_step=run, start=run.standing
             )

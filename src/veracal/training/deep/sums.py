@@ -118,6 +118,9 @@ class NetworkSums:
 
     def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
         """The clipped sum over rows."""
+        # Whoever was told of a step may have set torch's generator, which draws for dropout:
+        # masks that somebody knows would be others for everybody once a record is gone.
+        torch.manual_seed(int(self._rng.integers(2**63)))
         parts, together = self._dealt(rows), len(self._lanes)
         if self._pool is None or len(parts) < 2:
             found = [self._summed(self._lanes[0], weights, parts, clip)]

@@ -115,7 +115,7 @@ def test_arrays_fit_together():
     ids = np.zeros((3, 4), int)
     with pytest.raises(DataError, match="attention_mask"):
         Tokens.of({"input_ids": ids, "attention_mask": np.zeros((3, 5), int)})
-    with pytest.raises(DataError, match="one label for each of 3"):
+    with pytest.raises(DataError, match="one whole number for each text"):
         Tokens.of({"input_ids": ids, "labels": [1, 2]})
     with pytest.raises(DataError, match="position_ids"):
         Tokens.of({"input_ids": ids, "position_ids": ids})

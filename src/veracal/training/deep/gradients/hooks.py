@@ -73,4 +73,17 @@ class Hooks:
                 yield wrapped
         finally:
             wrapped.remove_hooks()
-            wrapped.del_grad_sample()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Leave nothing of Opacus' on the module.
+
+        Where a forward pass fails, it would keep the inputs, and count the pass as one whose
+        gradients are still to come: no later example would have any.
+        """
+        for layer in self._module.modules():
+            layer.__dict__.pop("activations", None)
+        for one in self._module.parameters():
+            one.grad = None
+            for name in ("_forward_counter", "_current_grad_sample", "grad_sample"):
+                one.__dict__.pop(name, None)

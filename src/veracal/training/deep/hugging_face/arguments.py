@@ -33,7 +33,7 @@ class PrivacyArguments:
         ``per_device_train_batch_size * gradient_accumulation_steps``, divided by the size.
     max_length : int, optional
         Tokens to which every text is padded, and after which it is cut. Needed unless the
-        records are arrays of one length already.
+        records were tokenized to a declared length (``tokenized``).
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
         Whom the guarantee protects; by default one record.

@@ -1,5 +1,6 @@
 """Records of a trainer as arrays of one declared form."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from veracal.errors import DataError
 from veracal.training.deep.hugging_face.sequences import NAMES, taken_by
 from veracal.training.deep.hugging_face.tokens import LABELS, Tokens
 from veracal.training.deep.records import Records
+
+TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | N
             f"batch by its own coin, got {type(dataset).__name__}."
         )
     config: Any = model.config
-    taken = taken_by(model)
+    taken = tuple(name for name in taken_by(model) if name != TYPES or _has_types(config))
     if isinstance(dataset, Tokens):
         names, length = _of_tokens(dataset, taken, max_length)
     elif max_length is None:
@@ -90,20 +93,29 @@ def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | N
     return Form(names, length, int(config.vocab_size), int(config.num_labels), filler or 0)
 
 
+def _has_types(config: Any) -> bool:
+    """Whether a model tells kinds of tokens apart; for some, kind 0 would mean something."""
+    return int(getattr(config, "type_vocab_size", 0) or 0) >= 1
+
+
 def _of_tokens(
     tokens: Tokens, taken: tuple[str, ...], max_length: int | None
 ) -> tuple[tuple[str, ...], int]:
     """Names and length of tokens."""
-    if max_length not in (None, tokens.length):
+    if max_length is None and not tokens.declared:
         raise ValueError(
-            f"Expected max_length=None or {tokens.length}, the length of the arrays, got "
-            f"max_length={max_length!r}."
+            "Expected a declared max_length, got None: arrays may be as long as the longest "
+            "text, which is private. Give PrivacyArguments(max_length=...), or tokenize with "
+            "veracal.training.deep.hugging_face.tokenized."
         )
     if tokens.labels is None:
         raise ValueError("Expected arrays with labels to train on, got none named 'labels'.")
-    return tuple(
-        name for name in NAMES if name in tokens.arrays and name in taken
-    ), tokens.length
+    if "attention_mask" in taken and "attention_mask" not in tokens.arrays:
+        raise ValueError(
+            "Expected an array 'attention_mask' that tells tokens from padding, got none."
+        )
+    names = tuple(name for name in NAMES if name in tokens.arrays and name in taken)
+    return names, tokens.length if max_length is None else int(max_length)
 
 
 def records_of(dataset: Any, form: Form) -> Records:
@@ -117,30 +129,51 @@ def records_of(dataset: Any, form: Form) -> Records:
     """
     if isinstance(dataset, Tokens):
         assert dataset.labels is not None
-        arrays, labels = dict(dataset.arrays), np.asarray(dataset.labels)
+        arrays = {name: _cut(dataset.arrays[name], form, name) for name in form.names}
+        labels: Ints = np.asarray(dataset.labels, np.int64)
     else:
         arrays, labels = _gathered(dataset, form)
     _check_range("input_ids", arrays["input_ids"], form.vocabulary)
     _check_range("labels", labels, form.classes)
-    return Records({name: arrays[name] for name in form.names}, labels)
+    return Records({name: arrays[name].astype(np.int64) for name in form.names}, labels)
+
+
+def _cut(array: Array, form: Form, name: str) -> Array:
+    """An array cut or filled up to the declared length."""
+    found = np.full((len(array), form.length), form.pad if name == "input_ids" else 0, np.int64)
+    width = min(form.length, array.shape[1])
+    found[:, :width] = array[:, :width]
+    return found
 
 
 def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints]:
     """Rows that are asked for one by one, cut and padded."""
     shape = len(dataset), form.length
-    arrays = {name: np.zeros(shape, np.int32) for name in form.names}
+    arrays = {name: np.zeros(shape, np.int64) for name in form.names}
     arrays["input_ids"][:] = form.pad
     labels = np.zeros(len(dataset), np.int64)
     for i in range(len(dataset)):
-        row = dataset[i]
-        tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: form.length])
-        for name in form.names:
-            if name == "attention_mask" and name not in row:
-                arrays[name][i, :tokens] = 1
-            elif name in row:
-                arrays[name][i, :tokens] = np.asarray(row[name]).reshape(-1)[: form.length]
-        labels[i] = int(np.asarray(_label(row)))
+        try:
+            _gather(dataset[i], i, arrays, form)
+            labels[i] = operator.index(np.asarray(_label(dataset[i])).item())
+        except Exception:  # whatever it says may be of the record
+            raise DataError(
+                "train_dataset",
+                "rows of whole numbers, with labels",
+                "one that is not so",
+                "Look at the rows where they are; what is wrong is not shown here.",
+            ) from None
     return arrays, labels
+
+
+def _gather(row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], form: Form) -> None:
+    """Put one row in its place."""
+    tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: form.length])
+    for name in form.names:
+        if name == "attention_mask" and name not in row:
+            arrays[name][i, :tokens] = 1
+        elif name in row:
+            arrays[name][i, :tokens] = np.asarray(row[name]).reshape(-1)[: form.length]
 
 
 def _label(row: Mapping[str, Any]) -> Any:
@@ -148,9 +181,7 @@ def _label(row: Mapping[str, Any]) -> Any:
     for name in LABELS:
         if name in row:
             return row[name]
-    raise DataError(
-        "train_dataset", "rows with labels", f"{sorted(row)}", "Name them 'labels'."
-    )
+    raise KeyError("labels")
 
 
 def _check_range(name: str, values: Array, end: int) -> None:

@@ -34,10 +34,13 @@ class Tokens:
     arrays : mapping of str to array of ints, of shape (n, length)
         Under the names that models of Hugging Face give them, ``input_ids`` among them.
     labels : array of ints, of shape (n,), optional
+    declared : bool
+        Whether the length is a declared one, and not that of the longest text.
     """
 
     arrays: Mapping[str, Array]
     labels: Ints | None = None
+    declared: bool = False
 
     def __post_init__(self) -> None:
         shape = self.arrays["input_ids"].shape
@@ -49,12 +52,14 @@ class Tokens:
                     f"{one.dtype} of shape {one.shape}",
                     "Tokenize with veracal.training.deep.hugging_face.tokenized.",
                 )
-        if self.labels is not None and self.labels.shape != shape[:1]:
+        if self.labels is not None and (
+            self.labels.shape != shape[:1] or self.labels.dtype.kind not in "iu"
+        ):
             raise DataError(
                 "labels",
-                f"one label for each of {shape[0]} texts",
-                f"an array of shape {self.labels.shape}",
-                "Give labels in the order of the texts.",
+                "one whole number for each text",
+                f"{self.labels.dtype}, or another number of them",
+                "Give positions among the classes, in the order of the texts.",
             )
 
     @classmethod
@@ -91,7 +96,7 @@ class Tokens:
 
     def with_labels(self, labels: Any) -> "Tokens":
         """The same texts with labels."""
-        return Tokens(self.arrays, np.asarray(labels))
+        return Tokens(self.arrays, np.asarray(labels), self.declared)
 
 
 def tokenized(
@@ -138,7 +143,8 @@ def tokenized(
         arrays = _encoded(rows, words, int(max_length), tokenizer) if found is None else found
         if found is None:
             _write(path, arrays)
-    return Tokens(arrays, None if labels is None else np.asarray(labels))
+    told = None if labels is None else np.asarray(labels)
+    return Tokens(arrays, told, declared=True)
 
 
 def _row(text: Any) -> tuple[str, ...]:

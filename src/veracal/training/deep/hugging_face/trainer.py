@@ -248,7 +248,7 @@ class PrivateTrainer(Trainer):
             self._losses(),
             few,
             None,
-            usual=self.args.per_device_train_batch_size,
+            usual=max(_FEW, self.args.per_device_train_batch_size),
         )
         with torch.random.fork_rng(devices=[]):
             module.settle(texts)
