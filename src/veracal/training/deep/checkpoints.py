@@ -77,7 +77,7 @@ class Checkpoint:
         run: Mapping[str, Any],
         paid: str | None,
     ) -> None:
-        self.path, self._descent = Path(path), descent
+        self.path, self.paid, self._descent = Path(path), paid, descent
         self._about = {
             "form": _FORM,
             "event": to_json(descent.event()),

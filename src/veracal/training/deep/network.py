@@ -1,9 +1,7 @@
 """Networks that are trained by noisy gradient descent, as scikit-learn's classifiers."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ from veracal.privacy import (
     Langevin,
     Relation,
     Schedule,
-    Standing,
     Step,
     Unit,
     Update,
@@ -50,7 +47,7 @@ from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_rows
 from veracal.training.deep.records import Augment, Records, as_tensor, inputs_of
-from veracal.training.deep.self_check import SelfCheck, Watched, unmoved
+from veracal.training.deep.running import Internal, Run
 from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.descending import DescentClassifier, Watch
 from veracal.training.facts import Facts, check_numbers
@@ -283,7 +280,6 @@ class PrivateNetwork(DescentClassifier):
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         descent, reasons = self._settled(facts)
         first, lots, views = rng.spawn(3)
-        self._paid_by = self.__dict__.pop("_paid", None)
         module = self._fresh(first)
         train_mode(module)
         self._blank = copy.deepcopy(module)  # of which nothing has seen a record
@@ -296,7 +292,7 @@ class PrivateNetwork(DescentClassifier):
             twin = copy.deepcopy(module)
             lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual)))
         sums = NetworkSums(lanes, records, descent.expected_batch, int(self.block), rng=lots)
-        run = _Run(self, descent, Layout(module).read(module))
+        run = self._run(module, descent)
         # Threads of numpy's linear algebra would wait for those of torch, and these for them.
         with (
             run.begun(),
@@ -312,7 +308,7 @@ class PrivateNetwork(DescentClassifier):
         met = sums.tally
         self.internal_ = Internal(met.seen, met.clipped, met.broken)
         self.self_check_ = run.checked(done.weights, self._forward(self._form))
-        del self._blank, self._paid_by
+        del self._blank
         if self.not_private is None:
             self.self_check_.warn()
         return reasons + self._done(descent, done)
@@ -327,6 +323,16 @@ class PrivateNetwork(DescentClassifier):
         return engine_for(
             module, self._losses, few, more, usual=self._usual, way=self.gradients
         )
+
+    def _run(self, module: nn.Module, descent: Descent) -> Run:
+        """What happens beside the steps."""
+        layout, file = Layout(module), None
+        if self.checkpoint is not None:
+            paid = self.__dict__.pop("_paid", None)
+            path = Path(self.checkpoint)
+            file = Checkpoint(path, descent, layout, self._about_run(), paid)
+        watch, every = Watch(self, int(descent.steps)), int(self.checkpoint_every)
+        return Run(watch, descent, layout, layout.read(module), file, every)
 
     def _about_run(self) -> dict[str, Any]:
         """Whatever else must be the same for a run to go on."""
@@ -427,90 +433,3 @@ class PrivateNetwork(DescentClassifier):
 def _name_of(function: object) -> str:
     """What a function is called, or how a record of settings looks."""
     return getattr(function, "__qualname__", None) or repr(function)
-
-
-@dataclass(frozen=True)
-class Internal:
-    """What a run has met among the records: for whoever holds them, and nobody else.
-
-    Attributes
-    ----------
-    seen : int
-        Examples in all batches.
-    clipped : int
-        Of these, with a gradient longer than the clip bound.
-    broken : int
-        Of these, with a gradient that was not finite, which added nothing.
-    """
-
-    seen: int
-    clipped: int
-    broken: int
-
-    @property
-    def clip_rate(self) -> float:
-        """Share of examples whose gradient was longer than the bound."""
-        return self.clipped / max(1, self.seen)
-
-
-class _Run:
-    """What happens beside the steps of a fit: averages, the hook, checkpoints, measurements."""
-
-    def __init__(self, model: PrivateNetwork, descent: Descent, first: Floats) -> None:
-        self.first, self.watch = first, Watch(model, int(descent.steps))
-        self._descent = descent
-        self._layout = Layout(model._blank)
-        self._watched = Watched(descent, self._layout.size)
-        self._every = int(model.checkpoint_every)
-        self._last: Step | None = None
-        self.standing: Standing | None = None
-        self._file: Checkpoint | None = None
-        if model.checkpoint is not None:
-            self._paid: str | None = model._paid_by
-            self._file = Checkpoint(
-                Path(model.checkpoint), descent, self._layout, model._about_run(), self._paid
-            )
-
-    @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Go on from where a run was broken off, or say on the disk that it has begun.
-
-        A run that was paid for is there before its first batch is drawn: should the file be
-        missing later, a model of it may have left.
-        """
-        if self._file is None:
-            yield
-            return
-        with self._file.held():
-            kept = self._file.read()
-            if kept is not None:
-                self.standing = kept.standing
-                self.watch.average.go_on(kept.mean)
-            elif self._paid is not None:
-                state = self._descent.update.start(self.first)
-                self._file.write(Standing(0, self.first, state, self._descent.clip), {})
-            yield
-
-    def __call__(self, step: Step) -> bool | None:
-        """After a step."""
-        self._watched.note(step)
-        ended = self.watch(step)
-        self._last = step
-        if self._file is not None and (step.number + 1) % self._every == 0:
-            self._file.write(step.standing, self.watch.average.kept())
-        return ended
-
-    def checked(self, last: Floats, logits: Floats) -> SelfCheck:
-        """What the run shows of itself."""
-        still = unmoved(self._layout, self.first, last)
-        constant = bool((logits == logits[0]).all())
-        return SelfCheck(*self._watched.noise(), still, constant)
-
-    def over(self) -> None:
-        """The run has come to its end."""
-        if self._file is None:
-            return
-        if self._paid is None:
-            self._file.remove()
-        elif self._last is not None:  # a second model for one charge would be one too many
-            self._file.write(self._last.standing, self.watch.average.kept())
