@@ -28,6 +28,7 @@ from veracal.training.deep.hugging_face import (
 )
 
 CLASSES = ("negative", "positive")
+LENGTH = 32  # tokens of a sentence, declared
 
 
 def made_up(records, rng):
@@ -46,7 +47,7 @@ def tiny():
     return BertForSequenceClassification(
         BertConfig(
             vocab_size=64,
-            max_position_embeddings=16,
+            max_position_embeddings=LENGTH,
             hidden_size=16,
             intermediate_size=32,
             num_hidden_layers=1,
@@ -63,7 +64,7 @@ def sst2(records, rng):
     train, dev = load("sst2", part="train"), load("sst2", part="dev")
     rows = np.sort(rng.permutation(len(train))[:records])
     return [
-        tokenized(X, tokenizer, max_length=32, labels=y, cache=True)
+        tokenized(X, tokenizer, max_length=LENGTH, labels=y, cache=True)
         for X, y in ((train.X[rows], train.y[rows]), (dev.X[:], dev.y))
     ]
 
@@ -104,7 +105,12 @@ def main(options, folder):
         eval_dataset=test,
         compute_metrics=accuracy,
         # The second.
-        privacy=PrivacyArguments(epsilon=options.epsilon, delta=1e-5, size=options.records),
+        privacy=PrivacyArguments(
+            epsilon=options.epsilon,
+            delta=1e-5,
+            size=options.records,
+            max_length=LENGTH if options.sst2 else 10,
+        ),
     )
     print(f"Before a record is read: {trainer.event()}")
     trainer.train()
