@@ -1,20 +1,16 @@
 """Networks as private classifiers."""
 
 import copy
-import fcntl
 import re
-from contextlib import contextmanager
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from sklearn.base import clone
 from torch import nn
 
+from tests.training.deep.fits import RNG, SETTINGS, Seen, X, Y, model, network
 from veracal.data import Dataset
-from veracal.errors import ConflictError, DataError
 from veracal.privacy import (
     SGD,
     Adam,
@@ -25,7 +21,6 @@ from veracal.privacy import (
     Holder,
     Langevin,
     Momentum,
-    Step,
     open_ledger,
 )
 from veracal.training import Moving, PrivateLogisticRegression
@@ -34,33 +29,7 @@ from veracal.training.deep.gradients.blocks import cross_entropy
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.records import Records, as_tensor
-from veracal.training.deep.self_check import Watched
 from veracal.training.deep.sums import Lane, NetworkSums
-
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 4)).astype(np.float32)
-Y = (X[:, 0] + 0.3 * RNG.normal(size=60) > 0).astype(int)
-SETTINGS = {"epsilon": None, "noise_multiplier": 1.0, "classes": [0, 1], "size": 60}
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-
-
-def model(module=None, **changed):
-    told = {**SETTINGS, "steps": 4, "random_state": 0, "gradients": "ghost", **changed}
-    return PrivateNetwork(network() if module is None else module, **told)
-
-
-class Seen:
-    """Remembers the steps of a fit."""
-
-    def __init__(self):
-        self.steps = list[Step]()
-
-    def __call__(self, model, step):
-        self.steps.append(step)
 
 
 def test_one_step_is_the_definition():
@@ -443,184 +412,6 @@ def test_views_are_averaged():
     model(module, on_step=plain, **told).fit(X * 0, Y)
     # At zero weights the gradients of x and -x are opposite, and nothing is left but noise.
     np.testing.assert_allclose(seen.steps[0].noisy_sum, plain.steps[0].noisy_sum, atol=1e-4)
-
-
-# ---------------------------------------------------------------- broken off
-
-
-class BrokenOffError(Exception):
-    pass
-
-
-@contextmanager
-def broken_off(at):
-    """Every fit ends while the gradients of a step are summed, as if it were killed."""
-    call, steps = NetworkSums.__call__, []
-
-    def stop(self, weights, rows, clip):
-        steps.append(1)
-        if len(steps) > at:
-            raise BrokenOffError
-        return call(self, weights, rows, clip)
-
-    with mock.patch.object(NetworkSums, "__call__", stop), pytest.raises(BrokenOffError):
-        yield
-
-
-@contextmanager
-def noted():
-    """The steps that are taken meanwhile."""
-    steps, note = list[Step](), Watched.note
-
-    def spied(self, step):
-        steps.append(step)
-        note(self, step)
-
-    with mock.patch.object(Watched, "note", spied):
-        yield steps
-
-
-@pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
-@pytest.mark.parametrize("average", [0.0, 0.8, Moving(0.5)], ids=repr)
-def test_a_fit_that_was_broken_off_goes_on(tmp_path, update, average):
-    path = tmp_path / "run.safetensors"
-    told = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
-    told |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0), "sampling_rate": 1.0}
-    with broken_off(5):
-        model(**told).fit(X, Y)
-    assert path.exists()
-    with noted() as steps:
-        fitted = model(random_state=1, **told).fit(X, Y)
-    assert [step.number for step in steps] == [4, 5, 6]
-    assert fitted.n_iter_ == 7
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_run_in_two_parts_is_a_run_in_one(tmp_path):
-    """Without noise there is nothing left to differ."""
-    told = {"steps": 6, "sampling_rate": 1.0, "update": Adam(0.05), "average": Moving(0.7)}
-    told |= {"not_private": "clipping only", "clip": 0.1}
-    whole = model(**told).fit(X, Y)
-    told |= {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
-    with broken_off(5):
-        model(**told).fit(X, Y)
-    parts = model(**told).fit(X, Y)
-    np.testing.assert_allclose(parts.logits(X), whole.logits(X), atol=1e-6)
-
-
-def test_a_checkpoint_is_of_one_run(tmp_path):
-    path = tmp_path / "run.safetensors"
-    told = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
-    with broken_off(2):
-        model(**told).fit(X, Y)
-    for changed in (
-        {"steps": 6},
-        {"update": 0.3},
-        {"average": 0.5},
-        {"module": nn.Linear(4, 2)},
-        {"module": nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))},
-        {"prepare": lambda rows: torch.from_numpy(rows)},
-    ):
-        with pytest.raises(DataError, match="another (event|settings)"):
-            model(**{**told, **changed}).fit(X, Y)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="none, or half of one"):
-        model(**told).fit(X, Y)
-
-
-def test_a_checkpoint_has_nothing_of_a_generator(tmp_path):
-    path = tmp_path / "run.safetensors"
-    told = {
-        "checkpoint": path,
-        "checkpoint_every": 1,
-        "update": Adam(0.1),
-        "sampling_rate": 1.0,
-    }
-    with broken_off(1):
-        model(**told).fit(X, Y)
-    with safe_open(str(path), "numpy") as file:
-        assert sorted(file.keys()) == ["state.0", "state.1", "weights"]
-        told = file.metadata()["veracal"]
-    assert set(re.findall(r'"(\w+)":', told)) >= {"event", "paid", "steps", "settings"}
-    assert "seed" not in told and "generator" not in told
-
-
-def test_what_cannot_go_on_is_refused(tmp_path):
-    for changed, match in (
-        ({"on_step": lambda model, step: None}, "no hook"),
-        ({"module": lambda: nn.Linear(4, 2)}, "Expected a module"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            model(checkpoint=tmp_path / "run", **changed).fit(X, Y)
-
-
-@pytest.fixture
-def paid(tmp_path):
-    """A holder, and settings of a fit with a checkpoint."""
-    ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
-    told = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
-    return holder, {**told, "noise_multiplier": 3.0, "sampling_rate": 1.0}
-
-
-def test_a_holder_charges_a_fit_that_was_broken_off_once(paid):
-    holder, told = paid
-    with pytest.raises(ValueError, match="request="):
-        holder.fit(model(**told))
-    with broken_off(2):
-        holder.fit(model(**told), request="one")
-    fitted = holder.fit(model(**told), request="one")
-    assert fitted.private_ and fitted.n_iter_ == 4
-    again = holder.fit(model(**told), request="one")
-    assert len(list(holder.ledger.entries())) == 1
-    assert np.array_equal(again.logits(X), fitted.logits(X))  # the model that was paid for
-    with pytest.raises(ConflictError):
-        holder.fit(model(**{**told, "steps": 9}), request="one")
-
-
-@pytest.mark.parametrize("steps", [0, 2])
-def test_no_second_model_for_one_charge(paid, tmp_path, steps):
-    holder, told = paid
-    with broken_off(steps):
-        holder.fit(model(**told), request="one")
-    with pytest.raises(ValueError, match="got none at"):
-        holder.fit(model(**{**told, "checkpoint": tmp_path / "other"}), request="one")
-    with pytest.raises(ValueError, match="before 'two' is paid for"):
-        holder.fit(model(**told), request="two")
-    other = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
-    with pytest.raises(DataError, match="this charge pays for"):
-        other.fit(model(**told), request="one")
-    (tmp_path / "run").unlink()
-    with pytest.raises(ValueError, match="got none at"):
-        holder.fit(model(**told), request="one")
-    with pytest.raises(ValueError, match="without a checkpoint"):
-        holder.fit_once(model(**told), lambda model: b"", request="x", body=b"")
-    assert len(list(holder.ledger.entries())) == 1
-
-
-def test_one_process_at_a_time(paid):
-    holder, told = paid
-    with broken_off(1):
-        holder.fit(model(**told), request="one")
-    lock = told["checkpoint"].with_name(".run.lock")
-    with lock.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another process"):
-            holder.fit(model(**told), request="one")
-    assert holder.fit(model(**told), request="one").n_iter_ == 4
-
-
-def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
-    told = {"checkpoint": tmp_path / "run", "checkpoint_every": 2, "steps": 5}
-    told |= {"random_state": None, "sampling_rate": 1.0}
-    with noted() as first, broken_off(4):
-        model(**told).fit(X, Y)
-    with noted() as second:
-        model(**told).fit(X, Y)
-    again = {step.number: step for step in second}
-    assert [step.number for step in first] == [0, 1, 2, 3] and list(again) == [4]
-    with broken_off(3):
-        model(**told).fit(X, Y)
 
 
 # ---------------------------------------------------------------- self-check

@@ -1,5 +1,6 @@
 """What a private training could not honor is refused before it begins."""
 
+import numpy as np
 import pytest
 import torch
 from transformers import DataCollatorForTokenClassification, default_data_collator
@@ -12,8 +13,10 @@ from tests.training.deep.hugging_face.tiny import (
     texts,
     trainer,
 )
+from veracal.errors import DataError
 from veracal.privacy import Automatic, Budget, Flat, Unit, open_ledger
 from veracal.training.deep.hugging_face import PrivacyArguments, PrivateTrainer
+from veracal.training.deep.hugging_face.reading import as_dataset, form_of, records_of
 from veracal.training.deep.hugging_face.refusing import check_arguments
 
 REFUSED = [
@@ -115,6 +118,35 @@ def test_facts_that_do_not_fit_are_refused_before_a_record_is_read(tmp_path, sai
     with pytest.raises(ValueError, match=said):
         made.train()
     assert made.not_private_because_ == ("it was not trained here",)
+
+
+def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(tmp_path):
+    given = arrays(texts())
+    with pytest.raises(ValueError, match="declared max_length"):
+        trainer(tmp_path, rows=given, privacy={"max_length": None}).train()
+    del given["attention_mask"]
+    with pytest.raises(ValueError, match="attention_mask"):
+        trainer(tmp_path, rows=given).train()
+
+
+@pytest.mark.parametrize("longer", [-2, 0, 3])
+def test_arrays_of_any_length_are_read_as_the_declared_one(longer):
+    given = {name: one.astype(np.uint8) for name, one in arrays(texts()).items()}
+    form = form_of(as_dataset(given), bert(), LENGTH + longer, 0)
+    read = records_of(as_dataset(given), form)
+    found = read.X["input_ids"]
+    assert found.shape == (len(read), LENGTH + longer) and found.dtype == np.int64
+    width = min(LENGTH, LENGTH + longer)
+    assert (found[:, :width] == given["input_ids"][:, :width]).all()
+    assert not read.X["attention_mask"][:, LENGTH:].any()
+
+
+def test_an_error_after_the_charge_says_nothing_of_a_row(tmp_path):
+    rows = texts()
+    rows[3] = {**rows[3], "labels": "HIV positive"}
+    with pytest.raises(DataError) as told:
+        trainer(tmp_path, rows=rows).train()
+    assert "HIV" not in str(told.value) and told.value.__cause__ is None
 
 
 def test_records_without_numbers_are_refused(tmp_path):

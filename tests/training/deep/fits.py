@@ -1,0 +1,33 @@
+"""A small network, records for it, and fits that can be watched."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from veracal.privacy import Step
+from veracal.training.deep import PrivateNetwork
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 4)).astype(np.float32)
+Y = (X[:, 0] + 0.3 * RNG.normal(size=60) > 0).astype(int)
+SETTINGS = {"epsilon": None, "noise_multiplier": 1.0, "classes": [0, 1], "size": 60}
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+def model(module=None, **changed):
+    told = {**SETTINGS, "steps": 4, "random_state": 0, "gradients": "ghost", **changed}
+    return PrivateNetwork(network() if module is None else module, **told)
+
+
+class Seen:
+    """Remembers the steps of a fit."""
+
+    def __init__(self):
+        self.steps = list[Step]()
+
+    def __call__(self, model, step):
+        self.steps.append(step)
