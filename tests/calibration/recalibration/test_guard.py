@@ -40,11 +40,22 @@ def test_a_chance_is_a_probability(chance, told, kept):
 
 
 def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders):
-    """Calibrated scores, and so much noise that anything may have been found."""
+    """Calibrated scores, and so much noise that anything may have been found.
+
+    A useless map may be kept at most once in twenty times (``beta``; here it was once in two
+    hundred): five of ten are kept by chance in less than one of ten thousand runs at the
+    first rate, and always if the chance were not looked at.
+    """
     right = miscalibrated(200, 1.0, np.random.default_rng(3))
-    found = recalibrate(holders(4, Budget(0.05), records=right), "pooled", epsilon=0.05)
-    assert not found.guarded.kept and found.map == Identity()
-    assert found.guarded.chance < 0.95 and "was not kept" in found.text()
+    runs = [
+        recalibrate(holders(4, Budget(0.05), records=right), "pooled", epsilon=0.05)
+        for _ in range(10)
+    ]
+    left = [found for found in runs if not found.guarded.kept]
+    assert len(left) > 5
+    for found in left:
+        assert found.map == Identity() and found.guarded.chance < 0.95
+        assert "was not kept" in found.text()
 
 
 def test_a_fitter_of_ones_own_is_guarded_like_its_name(holders):
