@@ -1,5 +1,6 @@
 """A classifier that was trained, repaired, saved, and can be asked again."""
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,15 @@ from sklearn.utils.validation import validate_data
 
 from veracal._types import Frozen
 from veracal.artifact.folder import write_folder
-from veracal.artifact.linear import LinearWeights, most_bytes
+from veracal.artifact.front import Front
+from veracal.artifact.kinds import (
+    WEIGHTS,
+    Weights,
+    read_weights,
+    weights_of,
+    weights_size,
+)
+from veracal.artifact.linear import LinearWeights
 from veracal.artifact.manifest import (
     NAME,
     Manifest,
@@ -30,10 +39,8 @@ from veracal.data import Dataset, Schema, Scores
 from veracal.data.rows import MappedRows
 from veracal.data.score_values import Kind
 from veracal.errors import DataError
-from veracal.training.linear import LinearClassifier
 from veracal.training.perturbation.arbitrariness import Arbitrariness
 
-WEIGHTS = "model.safetensors"
 _NONE = object()  # not there, unlike null
 
 
@@ -71,40 +78,48 @@ class PrivateClassifier(
     hashes, so compare that of ``model.json`` with one that came another way.
     """
 
-    def __init__(self, weights: LinearWeights, map_: Map, manifest: Manifest) -> None:
+    def __init__(self, weights: Weights, map_: Map, manifest: Manifest) -> None:
         self.weights, self.map, self.manifest = weights, map_, manifest
         self.estimator_, self.map_ = weights, map_
         self.classes_ = np.array(manifest.classes)
-        self.n_features_in_ = manifest.features
+        self.n_features_in_ = weights.row[0]
         gives = map_.transform(Scores.from_logits(np.zeros((1, len(manifest.classes)))))
         self.gives_: Kind = gives.kind
 
     @classmethod
-    def of(cls, model: Any, *, schema: Schema | None = None, name: str = "model") -> Self:
+    def of(
+        cls,
+        model: Any,
+        *,
+        schema: Schema | None = None,
+        name: str = "model",
+        front: Front | None = None,
+    ) -> Self:
         """Take what predictions need from a fitted model.
 
         Parameters
         ----------
-        model : LinearClassifier or PrivateCalibratedClassifier of one
+        model : LinearClassifier, PrivateNetwork or PrivateCalibratedClassifier of one
         schema : Schema, optional
             How the table was encoded.
         name : str
+        front : Front, optional
+            The frozen network whose features it was trained on.
         """
         inner, map_ = getattr(model, "estimator_", model), getattr(model, "map_", Identity())
-        if not isinstance(inner, LinearClassifier):
-            raise ValueError(
-                f"Expected a linear classifier, calibrated or not, got {inner!r}. Only those "
-                "can be saved so far."
-            )
-        stated, noise = model.statement_, KeptNoise.of(inner, model)
-        kept = {} if noise is None else {"noise": noise.to_json()}
+        weights, stated = weights_of(inner), model.statement_
+        about = weights.to_json()
+        if (noise := KeptNoise.of(inner, model)) is not None:
+            about["noise"] = noise.to_json()
+        if front is not None:
+            about["front"] = front.to_json()
         manifest = Manifest(
             name=name,
             classes=tuple(np.asarray(model.classes_).tolist()),
-            features=int(inner.coef_.shape[1]),
+            features=math.prod(weights.row),
             feature_names=() if schema is None else schema.feature_names,
             schema=None if schema is None else schema.to_toml(),
-            model={**LinearWeights.of(inner).to_json(), **kept},
+            model=about,
             map=map_.to_json(),
             guarantee={
                 **stated.to_json(),
@@ -112,11 +127,20 @@ class PrivateClassifier(
                 "text": stated.text(),
             },
         )
-        return cls(LinearWeights.of(inner), map_, manifest)
+        return cls(weights, map_, manifest)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path, *, module: Any = None, prepare: Any = None) -> Self:
         """Read an artifact that anybody may have made.
+
+        Parameters
+        ----------
+        path : path
+        module : torch.nn.Module, optional
+            The network, where the artifact holds weights of a module of your own: its code is
+            not in the artifact. It is copied.
+        prepare : callable, optional
+            What turns rows into its inputs, where that was a function of your own.
 
         Raises
         ------
@@ -126,28 +150,25 @@ class PrivateClassifier(
         """
         folder = Path(path)
         manifest, files = read_manifest(folder)
-        most = most_bytes(len(manifest.classes), manifest.features, str(folder / NAME))
-        return cls._read(manifest, read_listed(folder, WEIGHTS, files, most), str(folder))
+        content = read_listed(folder, WEIGHTS, files, weights_size(manifest, str(folder)))
+        return cls._read(manifest, content, str(folder), module=module, prepare=prepare)
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes], where: str) -> Self:
+    def from_files(
+        cls, files: Mapping[str, bytes], where: str, *, module: Any = None, prepare: Any = None
+    ) -> Self:
         """Make one of files that are kept elsewhere than in a folder."""
         manifest, listed = parse_manifest(files[NAME], where)
-        return cls._read(manifest, check_listed(files[WEIGHTS], WEIGHTS, listed, where), where)
+        content = check_listed(files[WEIGHTS], WEIGHTS, listed, where)
+        return cls._read(manifest, content, where, module=module, prepare=prepare)
 
     @classmethod
-    def _read(cls, manifest: Manifest, content: bytes, where: str) -> Self:
+    def _read(cls, manifest: Manifest, content: bytes, where: str, **own: Any) -> Self:
         """Make one of its description and its weights."""
-        weights = LinearWeights.read(
-            content,
-            manifest.model,
-            len(manifest.classes),
-            manifest.features,
-            f"{where}/{WEIGHTS}",
-        )
+        weights = read_weights(manifest, content, where, **own)
         made = cls(weights, from_json(manifest.map, f"{where}/{NAME}"), manifest)
-        # An artifact with a schema or noise that nobody can read is refused at once.
-        _ = made.schema, made.noise
+        # An artifact with a schema, noise or front that nobody can read is refused at once.
+        _ = made.schema, made.noise, made.front
         return made
 
     def files(self, more: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
@@ -182,7 +203,10 @@ class PrivateClassifier(
         written = self.manifest.model.get("noise", _NONE)
         if written is _NONE:
             return None
-        found = KeptNoise.from_json(written, self.weights, f"{self.manifest.name}: noise")
+        where = f"{self.manifest.name}: noise"
+        if not isinstance(self.weights, LinearWeights):
+            raise DataError(where, "no noise of a network", "some", "Do not trust it.")
+        found = KeptNoise.from_json(written, self.weights, where)
         if not self.private_:
             raise DataError(
                 f"{self.manifest.name}: noise",
@@ -191,6 +215,25 @@ class PrivateClassifier(
                 "Get the artifact again from whoever made it.",
             )
         return found
+
+    @cached_property
+    def front(self) -> Front | None:
+        """The frozen network that pictures or texts go through first, if there is one."""
+        written = self.manifest.model.get("front", _NONE)
+        if written is _NONE:
+            return None
+        found = Front.from_json(written, f"{self.manifest.name}: front")
+        if self.weights.row != (found.dimension,):
+            raise DataError(
+                f"{self.manifest.name}: front",
+                f"a classifier of {found.dimension} features behind {found.extractor.name}",
+                f"one for rows of shape {self.weights.row}",
+                "Get the artifact again from whoever made it.",
+            )
+        return found
+
+    def _mapped(self, X: Any) -> Scores:
+        return super()._mapped(X if self.front is None else self.front.rows(X))
 
     @property
     def private_(self) -> bool:
@@ -203,25 +246,28 @@ class PrivateClassifier(
         Parameters
         ----------
         dataset : Dataset
-            Encoded by the artifact's schema.
+            Encoded by the artifact's schema; or pictures or texts, where a frozen network is
+            to turn them into features first.
         mapped : bool
             Whether after the map, or before it.
         """
         place = {label: at for at, label in enumerate(self.manifest.classes)}
-        width = dataset.X.shape[1] if dataset.X.ndim == 2 else 0
-        if (width, set(dataset.classes)) != (self.n_features_in_, set(place)):
+        if self.front is not None and self.front.takes(dataset.X):
+            dataset = self.front.dataset(dataset)
+        found, row = dataset.X.shape[1:], self.weights.row
+        if (found, set(dataset.classes)) != (row, set(place)):
             raise DataError(
                 dataset.name,
-                f"{self.n_features_in_} features and classes {list(place)}",
-                f"{width} and {list(dataset.classes)}"[:200],
+                f"{_form(row)} and classes {list(place)}",
+                f"{_form(found)} and {list(dataset.classes)}"[:200],
                 "Load the table through the artifact's schema.",
             )
         # The map may treat classes apart, and knows them in the order of the weights.
         given = Scores.from_logits(logits_of(self.estimator_, dataset.X, len(place)))
-        found = self.map_.transform(given) if mapped else given
+        mapped_ = self.map_.transform(given) if mapped else given
         return Scores(
-            found.values[:, [place[label] for label in dataset.classes]],
-            found.kind,
+            mapped_.values[:, [place[label] for label in dataset.classes]],
+            mapped_.kind,
             dataset.classes,
             dataset.y,
             dataset.groups,
@@ -260,7 +306,8 @@ class PrivateClassifier(
         """
         noise = self.noise
         if noise is None:
-            raise no_noise(self.manifest.name, self.weights, private=self.private_)
+            raise no_noise(self.manifest.name, self.weights.one_vs_rest, private=self.private_)
+        assert isinstance(self.weights, LinearWeights)
         threshold = decision_threshold(self.map_, len(self.classes_))
         rows = X[0 : len(X)] if isinstance(X, MappedRows) else X
         rows = validate_data(
@@ -282,3 +329,8 @@ class PrivateClassifier(
         k, promise = len(self.classes_), self.manifest.guarantee
         told = f"epsilon {promise.get('epsilon')}" if self.private_ else "not private"
         return f"PrivateClassifier({self.manifest.name!r}: {k} classes, {self.map_!r}, {told})"
+
+
+def _form(row: tuple[int, ...]) -> str:
+    """Rows in words."""
+    return f"{row[0]} features" if len(row) == 1 else f"rows of shape {row}"

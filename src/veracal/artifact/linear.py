@@ -34,6 +34,12 @@ class LinearWeights:
 
     kind = "linear"
     rows_apart = True  # as LinearClassifier
+    any_rows = False  # rows of numbers
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Shape of a row."""
+        return (self.coef.shape[1],)
 
     @classmethod
     def of(cls, model: LinearClassifier) -> "LinearWeights":
@@ -64,9 +70,11 @@ class LinearWeights:
     ) -> "LinearWeights":
         """Read weights for a number of classes and of features.
 
-        ``about`` may tell of their noise, too, which is for :class:`~.noise.KeptNoise` to read.
+        ``about`` may tell of their noise and of what stands before them, too, which is for
+        :class:`~.noise.KeptNoise` and :class:`~.front.Front` to read.
         """
-        if set(about) - {"noise"} != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
+        bare = set(about) - {"noise", "front"}
+        if bare != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
             raise DataError(
                 where, f"a {cls.kind} classifier", repr(about)[:80], "Update Veracal."
             )

@@ -184,7 +184,7 @@ class KeptNoise:
         return replace(found, caveats=(*found.caveats, MAP_AS_RELEASED))
 
 
-def no_noise(name: str, weights: LinearWeights, *, private: bool) -> DataError:
+def no_noise(name: str, one_vs_rest: bool, *, private: bool) -> DataError:
     """Error for a classifier whose arbitrariness cannot be told from its weights."""
     found = "none: it was saved before Veracal kept it"
     if not private:
@@ -192,7 +192,7 @@ def no_noise(name: str, weights: LinearWeights, *, private: bool) -> DataError:
             "none, since it is not private: its noise may depend on the records, be known, or "
             "belong to a model that was chosen among others"
         )
-    elif not weights.one_vs_rest:
+    elif not one_vs_rest:
         found = (
             "none, since it was trained by noisy steps: what many draws of noise do to its "
             "weights depends on the records"

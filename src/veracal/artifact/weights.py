@@ -3,7 +3,7 @@
 import math
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -14,20 +14,23 @@ from veracal.errors import DataError
 
 _LENGTH = 8  # bytes that tell how long the header is
 _LONGEST_HEADER = 2**20
-_DTYPE = "F64"
-_BYTES = 8
+_TYPES = {"F64": (8, "doubles"), "F32": (4, "single precision")}
+Precision = Literal["F64", "F32"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def to_bytes(arrays: Mapping[str, Floats]) -> bytes:
-    """Write arrays of doubles."""
-    plain = {name: np.ascontiguousarray(a, dtype=np.float64) for name, a in arrays.items()}
+def to_bytes(arrays: Mapping[str, Floats], precision: Precision = "F64") -> bytes:
+    """Write arrays, all in doubles or in single precision."""
+    dtype = np.dtype(f"f{_TYPES[precision][0]}")
+    plain = {name: np.ascontiguousarray(a, dtype=dtype) for name, a in arrays.items()}
     return bytes(save(plain))
 
 
-def from_bytes(content: bytes, shapes: Shapes, where: str) -> dict[str, Floats]:
-    """Read finite doubles of known names and shapes.
+def from_bytes(
+    content: bytes, shapes: Shapes, where: str, precision: Precision = "F64"
+) -> dict[str, Floats]:
+    """Read finite numbers of known names and shapes.
 
     The header says where each array lies; it is compared with what is expected, to the
     byte, before the arrays are read.
@@ -43,13 +46,13 @@ def from_bytes(content: bytes, shapes: Shapes, where: str) -> dict[str, Floats]:
     if set(found) != set(shapes):
         raise _no_weights(where, f"arrays {', '.join(shapes)}", ", ".join(found)[:200])
     start = _LENGTH + struct.unpack("<Q", content[:_LENGTH])[0]
-    spans = list[list[int]]()
+    spans, (width, words) = list[list[int]](), _TYPES[precision]
     for name, shape in shapes.items():
-        size = _BYTES * math.prod(shape)
+        size = width * math.prod(shape)
         offsets = found[name].get("data_offsets") if isinstance(found[name], dict) else None
-        right = {"dtype": _DTYPE, "shape": list(shape), "data_offsets": offsets}
+        right = {"dtype": precision, "shape": list(shape), "data_offsets": offsets}
         if found[name] != right or not _span(offsets, size):
-            expected = f"{name} of shape {shape}, in doubles"
+            expected = f"{name} of shape {shape}, in {words}"
             raise _no_weights(where, expected, repr(found[name])[:200])
         assert isinstance(offsets, list)
         spans.append(offsets)

@@ -24,7 +24,7 @@ from veracal.calibration.arranging import (
 from veracal.calibration.paid import Paid
 from veracal.calibration.parts import check_declared, dataset_of, dealt, in_form, sized
 from veracal.calibration.planning import plan_recalibration
-from veracal.calibration.predicting import MappedPredictions
+from veracal.calibration.predicting import MappedPredictions, rows_for
 from veracal.calibration.private import Guarded, never_worse
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.scoring import logits_of, way_of
@@ -296,9 +296,8 @@ class PrivateCalibratedClassifier(
         It may stop with an error that depends on a record, as scikit-learn demands.
         """
         self._check_settings()
-        rows, labels = validate_data(
-            self, X[:] if isinstance(X, MappedRows) else X, y, dtype=[np.float64, np.float32]
-        )
+        given = X[:] if isinstance(X, MappedRows) else X
+        rows, labels = validate_data(self, given, y, **rows_for(self.estimator))
         check_classification_targets(labels)
         dataset, classes, reasons = dataset_of(
             rows, labels, self.classes, self._known_size(), self.relation

@@ -79,6 +79,13 @@ class MappedPredictions:
         """Mapped scores of rows."""
         check_is_fitted(self)
         if not isinstance(X, MappedRows):
-            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+            X = validate_data(self, X, reset=False, **rows_for(self.estimator_))
         logits = logits_of(self.estimator_, X, len(self.classes_))
         return self.map_.transform(Scores.from_logits(logits))
+
+
+def rows_for(model: Any) -> dict[str, Any]:
+    """What scikit-learn is to check of rows for a model: numbers, or whatever it takes."""
+    if getattr(model, "any_rows", False) is True:
+        return {"dtype": None, "allow_nd": True}
+    return {"dtype": [np.float64, np.float32]}

@@ -3,7 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from veracal.artifact.classifier import WEIGHTS, PrivateClassifier
+from veracal.artifact import PrivateClassifier
+from veracal.artifact.kinds import WEIGHTS
 from veracal.data.limits import no_surprises, readable
 from veracal.privacy.ledger.chain import canonical, digest
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.classifier import WEIGHTS
+from veracal.artifact.kinds import WEIGHTS
 from veracal.artifact.manifest import read_listed, read_manifest
 from veracal.calibration.maps import Identity, Map, Platt
 from veracal.data.labels import Label

@@ -18,8 +18,8 @@ from torch import nn
 from veracal import _checks, _random
 from veracal._types import Array, Floats
 from veracal.data import Dataset
-from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.labels import Label
+from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.privacy import (
     Clip,
@@ -41,19 +41,20 @@ from veracal.training.deep.checks import (
     check_views,
     train_mode,
 )
-from veracal.training.deep.gradients.blocks import Engine, Losses, called, cross_entropy
+from veracal.training.deep.gradients.blocks import Engine, Losses, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_rows
-from veracal.training.deep.records import Augment, Records, as_tensor, inputs_of
+from veracal.training.deep.records import Augment, Records, as_tensor
 from veracal.training.deep.running import Internal, Run
+from veracal.training.deep.scoring import SCORED, NetworkScores
 from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.descending import DescentClassifier, Watch
 from veracal.training.facts import Facts, check_numbers
 
 _FEW = 4  # examples on which ways of taking gradients are compared
-_SCORED = 64  # rows that are scored together
+_WINDOW = 4096  # rows of a file that are in memory at a time
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
@@ -148,6 +149,7 @@ class PrivateNetwork(DescentClassifier):
 
     _rate = 0.5
     rows_apart = True  # see logits: each row is scored by itself
+    any_rows = True  # pictures, too, and whole numbers as they are
 
     def __init__(
         self,
@@ -283,7 +285,7 @@ class PrivateNetwork(DescentClassifier):
         module = self._fresh(first)
         train_mode(module)
         self._blank = copy.deepcopy(module)  # of which nothing has seen a record
-        self._form, self._outputs = made_up_rows(facts.X, module, _SCORED), len(facts.classes)
+        self._form, self._outputs = made_up_rows(facts.X, module, SCORED), len(facts.classes)
         engine, self.trial_ = self._engine(module, descent)
         records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
         lanes = [Lane(module, engine)]
@@ -307,7 +309,7 @@ class PrivateNetwork(DescentClassifier):
         self._show(run.watch.average.mean(done.weights))
         met = sums.tally
         self.internal_ = Internal(met.seen, met.clipped, met.broken)
-        self.self_check_ = run.checked(done.weights, self._forward(self._form))
+        self.self_check_ = run.checked(done.weights, self._scores.forward(self._form))
         del self._blank
         if self.not_private is None:
             self.self_check_.warn()
@@ -353,7 +355,7 @@ class PrivateNetwork(DescentClassifier):
         shown = copy.deepcopy(self._blank)
         Layout(shown).write(weights, shown)
         self.module_ = shown.eval()
-        self._score: Score | None = None
+        self._scores = NetworkScores(self.module_, self._form, self._prepared)
 
     def logits(self, X: ArrayLike) -> Floats:
         """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
@@ -362,28 +364,10 @@ class PrivateNetwork(DescentClassifier):
         (:func:`veracal.data.fixed_shape.each_by_itself`).
         """
         check_is_fitted(self)
-        rows = validate_data(self, X, allow_nd=True, dtype=None, reset=False)
-        if tuple(rows.shape[1:]) != tuple(self._form.shape[1:]):
-            raise ValueError(
-                f"Expected rows of shape {self._form.shape[1:]}, got {rows.shape[1:]}."
-            )
-        if self._score is None:
-            self._score = each_by_itself(self._forward, self._form)
-        typed = rows.astype(self._form.dtype, copy=False)
-        if typed.dtype.kind != "f" and not np.array_equal(typed, rows):
-            raise ValueError(
-                f"Expected rows of {typed.dtype}, as it was trained on, got {rows.dtype} with "
-                "values that this does not have."
-            )
-        scores: Floats = self._score(typed)
-        return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
-
-    def _forward(self, rows: Array) -> Floats:
-        """Logits of one block of rows."""
-        with torch.inference_mode():
-            made = called(self.module_, inputs_of(rows, slice(None), self._prepared))
-        scores: Floats = made.double().reshape(len(rows), -1).numpy()
-        return scores
+        if isinstance(X, MappedRows):  # finite already
+            parts = (self._scores(part) for part in X.windows(_WINDOW))
+            return np.concatenate([self._scores(X[:0]), *parts])
+        return self._scores(validate_data(self, X, allow_nd=True, dtype=None, reset=False))
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Logits: of shape (n,), of the second class, for two classes, (n, k) for more."""
