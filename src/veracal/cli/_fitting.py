@@ -40,7 +40,8 @@ Seed = Annotated[
 ModelKind = Annotated[
     str | None,
     typer.Option(
-        help="logistic, objective or output; by default logistic.",
+        help="logistic, objective or output; networks: mlp, cnn (pictures), features (of "
+        "pictures or texts, frozen) or text. By default logistic.",
         autocompletion=lambda: list(MODELS),
     ),
 ]
@@ -66,13 +67,21 @@ Bins = Annotated[
 Version = Annotated[
     str | None, typer.Option(help="Public mark of the records; change it when they change.")
 ]
+AtMost = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Rows kept of one unit, where a named set has units; a schema says it itself.",
+    ),
+]
 ConfigFile = Annotated[
     Path | None, typer.Option(help="TOML file with all of this; options come first.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 # As in veracal.pipeline.config, whose import takes longer than one waits for a completion.
-MODELS = ("logistic", "objective", "output")
+PERTURBED = ("objective", "output")
+MODELS = ("logistic", *PERTURBED, "mlp", "cnn", "features", "text")
 METHODS = ("auto", "temperature", "two-temperatures", "none")
 # Which field of the config an option sets.
 _FIELDS: Mapping[str, tuple[str, str]] = {
@@ -80,6 +89,7 @@ _FIELDS: Mapping[str, tuple[str, str]] = {
     "--test": ("data", "test"),
     "--seed": ("data", "seed"),
     "--version": ("data", "version"),
+    "--at-most": ("data", "at_most"),
     "--epsilon": ("privacy", "epsilon"),
     "--delta": ("privacy", "delta"),
     "--model": ("model", "kind"),
@@ -175,7 +185,7 @@ def _check_norm(chosen: "Config", kind: str, norm: float | None) -> None:
     """Refuse a model that needs a bound on rows where none is declared."""
     from veracal.errors import DataError
 
-    if kind != "logistic" and chosen.model.norm is None and norm is None:
+    if kind in PERTURBED and chosen.model.norm is None and norm is None:
         raise DataError(
             chosen.data.source,
             f"a declared bound on the norm of a row, which {kind} perturbation needs",

@@ -16,7 +16,7 @@ def fit(
         str | None,
         typer.Argument(
             metavar="DATA",
-            help="CSV, TSV, Parquet, Arrow or npz file, or the name of a built-in set.",
+            help="CSV, TSV, Parquet, Arrow or npz file, or a name of 'veracal data list'.",
         ),
     ] = None,
     target: _fitting.Target = None,
@@ -39,6 +39,7 @@ def fit(
         int | None, typer.Option(min=0, help="Measurements to keep budget for: 2.")
     ] = None,
     version: _fitting.Version = None,
+    at_most: _fitting.AtMost = None,
     config: _fitting.ConfigFile = None,
     force: Annotated[
         bool, typer.Option("--force", help="Put the model in the place of one at --out.")
@@ -67,6 +68,7 @@ def fit(
         "--test": test,
         "--seed": seed,
         "--version": version,
+        "--at-most": at_most,
         "--epsilon": epsilon,
         "--delta": delta,
         "--model": model,

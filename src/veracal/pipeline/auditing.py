@@ -29,6 +29,10 @@ KINDS = {
     "logistic": "logistic regression by noisy gradient descent",
     "objective": "objective perturbation",
     "output": "output perturbation",
+    "mlp": "a network of dense layers by noisy gradient descent",
+    "cnn": "a convolutional network by noisy gradient descent",
+    "features": "dense layers on frozen features by noisy gradient descent",
+    "text": "fine-tuning of a network for texts by noisy gradient descent",
 }
 WHOLE = "The whole budget goes to training: nothing is laid by for a map."
 

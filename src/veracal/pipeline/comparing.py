@@ -21,7 +21,8 @@ class Way:
 
     Attributes
     ----------
-    model : {"logistic", "objective", "output"}
+    model : str
+        As of :class:`~veracal.pipeline.config.ModelConfig`.
     map : {"auto", "temperature", "two-temperatures", "none"}
     """
 

@@ -15,9 +15,13 @@ from veracal.privacy.budget import RELATIONS
 
 FORMAT = 1
 _LARGEST_FILE = 2**20
-MODELS = ("logistic", "objective", "output")
+PERTURBED = ("objective", "output")
+NETWORKS = ("mlp", "cnn", "features", "text")
+MODELS = ("logistic", *PERTURBED, *NETWORKS)
+OPTIMIZERS = ("sgd", "adam")
 METHODS = ("auto", "temperature", "two-temperatures", "none")
-Model = Literal["logistic", "objective", "output"]
+Model = Literal["logistic", "objective", "output", "mlp", "cnn", "features", "text"]
+Optimizer = Literal["sgd", "adam"]
 Method = Literal["auto", "temperature", "two-temperatures", "none"]
 
 
@@ -37,6 +41,9 @@ class DataConfig:
         Public key of the split: the same key deals the same records to the same part.
     version : str
         Public mark of the records; change it when they change.
+    at_most : int or None
+        Rows that are kept of one unit, chosen at random, where records say whom they belong to
+        and no schema says how many of them one has.
     """
 
     source: str
@@ -44,9 +51,12 @@ class DataConfig:
     test: float = 0.2
     seed: str = "veracal"
     version: str = ""
+    at_most: int | None = None
 
     def __post_init__(self) -> None:
         _checks.fraction(test=self.test)
+        if self.at_most is not None:
+            _checks.whole(at_most=self.at_most)
         if self.test in (0, 1):
             raise ValueError(f"Expected test between 0 and 1, got test={self.test!r}.")
 
@@ -80,39 +90,104 @@ class PrivacyConfig:
 class ModelConfig:
     """What is trained.
 
+    Settings that are None take the usual value of the kind (:meth:`settled`).
+
     Attributes
     ----------
-    kind : {"logistic", "objective", "output"}
-        By noisy gradient descent, or by perturbing the objective or the minimum.
+    kind : str
+        "logistic": logistic regression by noisy gradient descent. "objective", "output": by
+        perturbing the objective or the minimum. Networks, which need the extra ``torch``:
+        "mlp", dense layers for rows of numbers; "cnn", convolutions for pictures; "features",
+        two dense layers on what a frozen network makes of pictures or texts; "text", the last
+        layers of such a network for texts are trained as well.
     epochs, sampling_rate, clip, learning_rate, weight_decay
-        Of "logistic".
+        Of "logistic" and of networks.
+    optimizer : {"sgd", "adam"}
+        Of the same.
+    hidden : tuple of int or None
+        Of "mlp" and "features": units of the layers between.
     strength : float
-        Of the other two: the parameter C, large for a weak penalty.
+        Of objective and output perturbation: the parameter C, large for a weak penalty.
     norm : float or None
-        Of the other two: declared bound on the norm of a row; by default the schema's.
+        Of the same: declared bound on the norm of a row; by default the schema's.
     """
 
     kind: Model = "logistic"
-    epochs: float = 40.0
-    sampling_rate: float = 0.1
-    clip: float = 1.0
-    learning_rate: float = 1.0
+    epochs: float | None = None
+    sampling_rate: float | None = None
+    clip: float | None = None
+    learning_rate: float | None = None
     weight_decay: float = 0.0
+    optimizer: Optimizer | None = None
+    hidden: tuple[int, ...] | None = None
     strength: float = 1.0
     norm: float | None = None
 
     def __post_init__(self) -> None:
         _checks.one_of(MODELS, kind=self.kind)
-        _checks.positive(
-            epochs=self.epochs,
-            sampling_rate=self.sampling_rate,
-            clip=self.clip,
-            learning_rate=self.learning_rate,
-            strength=self.strength,
+        if self.optimizer is not None:
+            _checks.one_of(OPTIMIZERS, optimizer=self.optimizer)
+        for name in ("epochs", "sampling_rate", "clip", "learning_rate", "norm"):
+            value = getattr(self, name)
+            if value is not None:
+                _checks.positive(**{name: value})
+        _checks.positive(strength=self.strength)
+        if self.sampling_rate is not None:
+            _checks.fraction(sampling_rate=self.sampling_rate)
+        if self.hidden is not None:
+            object.__setattr__(self, "hidden", tuple(self.hidden))
+            for units in self.hidden:
+                _checks.whole(hidden=units)
+
+    def settled(self) -> "ModelConfig":
+        """The same, with the usual value of the kind wherever none was chosen."""
+        usual = _USUAL.get(self.kind, _USUAL["logistic"])
+        return replace(
+            self,
+            **{name: value for name, value in usual.items() if getattr(self, name) is None},
         )
-        _checks.fraction(sampling_rate=self.sampling_rate)
-        if self.norm is not None:
-            _checks.positive(norm=self.norm)
+
+
+# Found on public data (docs/benchmarks.md), and public: nothing of them is read from records.
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "logistic": {
+        "epochs": 40.0,
+        "sampling_rate": 0.1,
+        "clip": 1.0,
+        "learning_rate": 1.0,
+        "optimizer": "sgd",
+    },
+    "mlp": {
+        "epochs": 40.0,
+        "sampling_rate": 0.1,
+        "clip": 1.0,
+        "learning_rate": 0.5,
+        "optimizer": "sgd",
+        "hidden": (64, 64),
+    },
+    "cnn": {
+        "epochs": 20.0,
+        "sampling_rate": 0.05,
+        "clip": 0.1,
+        "learning_rate": 4.0,
+        "optimizer": "sgd",
+    },
+    "features": {
+        "epochs": 30.0,
+        "sampling_rate": 0.1,
+        "clip": 1.0,
+        "learning_rate": 0.5,
+        "optimizer": "sgd",
+        "hidden": (64,),
+    },
+    "text": {
+        "epochs": 5.0,
+        "sampling_rate": 0.02,
+        "clip": 0.1,
+        "learning_rate": 1e-3,
+        "optimizer": "adam",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -259,8 +334,18 @@ class Config:
         return replace(self, data=DataConfig(**data))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        return asdict(self)
+        """Everything as what JSON can hold, with the usual values of what was not chosen.
+
+        What the kind of model has no use for is left out.
+        """
+        told = asdict(replace(self, model=self.model.settled()))
+        if self.model.optimizer is None and self.model.kind not in NETWORKS:
+            del told["model"]["optimizer"]
+        if told["model"]["hidden"] is None:
+            del told["model"]["hidden"]
+        if told["data"]["at_most"] is None:
+            del told["data"]["at_most"]
+        return told
 
 
 _SECTIONS: dict[str, type] = {

@@ -9,14 +9,16 @@ import numpy as np
 from veracal.artifact import PrivateClassifier
 from veracal.calibration.curves import ReliabilityCurve
 from veracal.calibration.measuring import CalibrationResult, measure
+from veracal.calibration.scoring import logits_of
 from veracal.data import Dataset, Scores
 from veracal.pipeline.config import Config
 from veracal.pipeline.steps import Loaded
 from veracal.privacy import Step
 from veracal.training import PrivateLogisticRegression
+from veracal.training.descending import DescentClassifier
 
 _POINTS = 100  # of the training curve
-_ROWS = 5_000  # that the loss is computed of
+_ROWS, _FEWER = 5_000, 500  # that the loss is computed of, and of a network
 _WORK, _USUAL = 20_000_000, 100  # numbers that are drawn again, and replicates
 _FIGURES = ("accuracy", "ece", "brier", "nll")
 
@@ -24,8 +26,8 @@ _FIGURES = ("accuracy", "ece", "brier", "nll")
 class TrainingCurve:
     """Mean loss of the training records while a model learns, at up to 100 of its steps.
 
-    It is computed of the first 5,000 rows, without penalty, and changes nothing of the
-    training. Its values are internal.
+    It is computed of the first 5,000 rows (of a network, 500), without penalty, and changes
+    nothing of the training. Its values are internal.
 
     Parameters
     ----------
@@ -41,12 +43,16 @@ class TrainingCurve:
         self.losses: list[float] = []
         self._X, self._y = np.asarray(train.X[:_ROWS]), train.y[:_ROWS]
 
-    def note(self, model: PrivateLogisticRegression, step: Step) -> None:
+    def note(self, model: DescentClassifier, step: Step) -> None:
         """Compute the loss of the model as it stands, if it is time to."""
         every = -(-model.length() // _POINTS)
-        if (step.number + 1) % every == 0:
+        if (step.number + 1) % every:
+            return
+        if isinstance(model, PrivateLogisticRegression):
             z = self._X @ model.coef_.T + model.intercept_
-            self.losses.append(_loss(z, self._y))
+        else:  # a network, which takes longer
+            z = logits_of(model, self._X[:_FEWER], len(model.classes_))
+        self.losses.append(_loss(z, self._y[: len(z)]))
 
 
 def _loss(z: Any, labels: Any) -> float:

@@ -83,7 +83,12 @@ class Job:
         kept = holder.fit_once(
             self.model,
             lambda fitted: packed(
-                PrivateClassifier.of(fitted, schema=self.records.schema, name=config.name)
+                PrivateClassifier.of(
+                    fitted,
+                    schema=self.records.schema,
+                    name=config.name,
+                    front=self.records.front,
+                )
             ),
             request=self.request,
             body=self.body,

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from veracal._types import Progress
+from veracal.artifact.front import Front
 from veracal.calibration.private import MeasurementPlan, plan_measurement
-from veracal.data import Dataset, Schema, Split, load, split
+from veracal.data import Dataset, Schema, Split, limit_contributions, load, split
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import DataError, LedgerError
 from veracal.pipeline.config import Config
+from veracal.pipeline.networks import front_for
 from veracal.privacy import Budget, Item, Ledger, Unit, open_ledger
 from veracal.privacy.costs.pure import micro
 
@@ -24,11 +26,12 @@ FIGURES = ("accuracy", "ece", "brier", "curve")
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """Records, dealt to parts, and the schema they came through."""
+    """Records, dealt to parts, and the schema and the frozen network they came through."""
 
     whole: Dataset
     parts: Split
     schema: Schema | None
+    front: Front | None = None
 
     @property
     def train(self) -> Dataset:
@@ -63,6 +66,11 @@ def loaded(
     if schema is None and chosen.schema is not None:
         schema = Schema.load(chosen.schema)
     whole = load(chosen.source, schema=schema, progress=progress)
+    front = front_for(config.model.kind, whole)
+    if front is not None:
+        whole = front.dataset(whole, progress)
+    if chosen.at_most is not None:
+        whole = limited(whole, chosen.at_most, schema)
     if whole.size is None:
         raise DataError(
             whole.name,
@@ -80,7 +88,19 @@ def loaded(
         sized = [replace(part, size=len(part)) for part in (dealt.train, dealt.test)]
         dealt = replace(dealt, train=sized[0], test=sized[1])
     known = SCHEMAS.get(chosen.source) if schema is None else schema
-    return Loaded(whole, dealt, known)
+    return Loaded(whole, dealt, known, front)
+
+
+def limited(whole: Dataset, at_most: int, schema: Schema | None) -> Dataset:
+    """At most so many rows of each unit, where records have units and no schema says it."""
+    if schema is not None or whole.units is None:
+        raise DataError(
+            whole.name,
+            "no at_most where " + ("a schema says it" if schema else "rows belong to nobody"),
+            f"at_most={at_most}",
+            "Leave it out, or write it in the schema.",
+        )
+    return limit_contributions(whole, at_most=at_most)
 
 
 def budget_of(config: Config, records: Loaded) -> Budget:
@@ -99,6 +119,16 @@ def budget_of(config: Config, records: Loaded) -> Budget:
                 "has more rows, that many are drawn.",
             )
         unit = Unit(schema.unit, schema.at_most)
+    elif records.whole.units is not None:
+        if records.whole.at_most is None:
+            raise DataError(
+                records.whole.name,
+                "a declared number of rows that one unit has at most",
+                "none",
+                "Say --at-most …, or write at_most = … under [data]: of whoever has more rows, "
+                "that many are drawn.",
+            )
+        unit = Unit("unit", records.whole.at_most)
     return Budget(privacy.epsilon, delta, privacy.relation, unit)
 
 

@@ -1,5 +1,6 @@
 """What is told of a run: results, the files beside the classifier, where it came from."""
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -54,7 +55,7 @@ def results(
         data={
             "name": whole.name,
             "classes": list(whole.classes),
-            "features": int(whole.X.shape[1]),
+            "features": math.prod(whole.X.shape[1:]),
             "groups": {name: list(group.names) for name, group in whole.groups.items()},
             "unit": budget.unit.name,
             "at_most": budget.unit.at_most,

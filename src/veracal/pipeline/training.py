@@ -6,8 +6,9 @@ from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.base import PrivateFitter
 from veracal.data import Dataset
-from veracal.pipeline.config import Config
-from veracal.privacy import Budget
+from veracal.pipeline.config import PERTURBED, Config
+from veracal.pipeline.networks import private_network
+from veracal.privacy import SGD, Adam, Budget
 from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,
@@ -67,19 +68,22 @@ def _trainer(
     on_step: Hook | None,
 ) -> PrivateEstimator:
     """The classifier alone."""
-    chosen = config.model
-    if chosen.kind == "logistic":
-        return PrivateLogisticRegression(
-            budget.epsilon,
-            budget.delta,
-            epochs=chosen.epochs,
-            sampling_rate=chosen.sampling_rate,
-            clip=chosen.clip,
-            update=chosen.learning_rate,
-            weight_decay=chosen.weight_decay,
-            on_step=on_step,
+    chosen = config.model.settled()
+    if chosen.kind not in PERTURBED:
+        assert chosen.learning_rate is not None
+        kind_of_update = Adam if chosen.optimizer == "adam" else SGD
+        descent: dict[str, Any] = {
+            "epochs": chosen.epochs,
+            "sampling_rate": chosen.sampling_rate,
+            "clip": chosen.clip,
+            "update": kind_of_update(chosen.learning_rate),
+            "weight_decay": chosen.weight_decay,
+            "on_step": on_step,
             **public,
-        )
+        }
+        if chosen.kind == "logistic":
+            return PrivateLogisticRegression(budget.epsilon, budget.delta, **descent)
+        return private_network(chosen, train, budget, descent)
     kind = ObjectivePerturbation if chosen.kind == "objective" else OutputPerturbation
     norm = train.norm if chosen.norm is None else chosen.norm
     return kind(budget.epsilon, C=chosen.strength, norm=norm, **public)

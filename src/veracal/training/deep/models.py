@@ -48,7 +48,9 @@ def mnist_cnn(classes: int = 10, *, tanh: bool = False) -> nn.Sequential:
     )
 
 
-def five_layer_cnn(classes: int = 10, channels: int = 1, side: int = 28) -> nn.Sequential:
+def five_layer_cnn(
+    classes: int = 10, channels: int = 1, side: int = 28, *, flat: bool = False
+) -> nn.Sequential:
     """A network of five layers for small pictures; 23,626 parameters.
 
     Knolle et al. 2021 (https://arxiv.org/abs/2107.04296) train a convolutional network of five
@@ -63,12 +65,16 @@ def five_layer_cnn(classes: int = 10, channels: int = 1, side: int = 28) -> nn.S
         One for gray pictures, three for colors.
     side : int >= 8
         Pixels of a side of the picture.
+    flat : bool
+        Whether pictures come as rows of numbers, channel after channel.
     """
     _checks.whole(least=2, classes=classes)
     _checks.whole(channels=channels)
     _checks.whole(least=8, side=side)
     halved = side // 8  # three times, rounded down each time
+    unfolded = [nn.Unflatten(1, (channels, side, side))] if flat else []
     return nn.Sequential(
+        *unfolded,
         *_convolutions(channels, (16, "halve", 32, "halve", 32, "halve"), nn.ReLU),
         nn.Flatten(),
         *_dense(32 * halved * halved, (32,), classes, nn.ReLU),
