@@ -1,0 +1,225 @@
+"""Networks in artifacts: the same predictions after loading, and no code of a stranger's."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.artifact.made import changed, replaced
+from veracal.artifact import PrivateClassifier
+from veracal.artifact.front import Front
+from veracal.calibration import PrivateCalibratedClassifier
+from veracal.data import Dataset
+from veracal.data.features import MiniLM
+from veracal.errors import DataError, MissingExtraError
+from veracal.training.deep import Pictures, PrivateNetwork
+from veracal.training.deep.known import KnownNetwork
+from veracal.training.deep.models import dense_head, five_layer_cnn, mlp, mnist_cnn
+
+CLASSES = ("ill", "unknown", "well")
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return np.random.default_rng(0).integers(0, 256, (30, 8, 8), np.uint8)
+
+
+def fitted(module, X, **more):
+    model = PrivateNetwork(
+        module,
+        classes=CLASSES,
+        size=30,
+        steps=2,
+        delta=1e-3,
+        gradients="functional",
+        random_state=0,
+        **more,
+    )
+    data = Dataset(X, np.arange(len(X)) % 3, CLASSES, size=30)
+    return model.fit_records(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, pictures):
+    """An artifact that no test may change."""
+    model = fitted(partial(five_layer_cnn, 3, side=8), pictures, prepare=Pictures(0.5, 0.25))
+    return PrivateClassifier.of(model).save(tmp_path_factory.mktemp("network") / "a"), model
+
+
+@pytest.fixture
+def spoiled(folder, tmp_path):
+    """A copy that a test may change."""
+    return PrivateClassifier.load(folder[0]).save(tmp_path / "b")
+
+
+def refused(folder, match, **own):
+    with pytest.raises(DataError, match=match):
+        PrivateClassifier.load(folder, **own)
+
+
+def test_predictions_are_the_same_after_loading(folder, pictures):
+    place, model = folder
+    found = PrivateClassifier.load(place)
+    assert np.array_equal(found.logits(pictures), model.logits(pictures))
+    assert np.allclose(found.predict_proba(pictures), model.predict_proba(pictures), atol=1e-14)
+    assert found.predict(pictures[:3]).tolist() == model.predict(pictures[:3]).tolist()
+    assert found.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
+    assert found.weights.prepare == Pictures(0.5, 0.25)
+    assert not found.private_  # a seed
+    records = Dataset(pictures, np.zeros(30, int), CLASSES[::-1])
+    logits = found.scores(records, mapped=False).values
+    assert np.array_equal(logits, model.logits(pictures)[:, ::-1])
+
+
+def test_a_calibrated_network_of_pictures(pictures, tmp_path):
+    inner = PrivateNetwork(partial(five_layer_cnn, 3, side=8), gradients="functional", steps=2)
+    model = PrivateCalibratedClassifier(
+        inner, epsilon=8.0, delta=1e-3, classes=CLASSES, size=30, random_state=0
+    ).fit(pictures, np.array(CLASSES)[np.arange(30) % 3])
+    place = PrivateClassifier.of(model).save(tmp_path / "c")
+    found = PrivateClassifier.load(place)
+    assert np.array_equal(found.predict_proba(pictures), model.predict_proba(pictures))
+    assert found.map_ == model.map_
+
+
+def test_a_module_of_ones_own_needs_its_code(pictures, tmp_path):
+    def module():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+    model = fitted(module, pictures, prepare=_halves)
+    place = PrivateClassifier.of(model).save(tmp_path / "d")
+    refused(place, "the module of whoever made it")
+    refused(place, "the function that prepares rows", module=module())
+    refused(place, "0.weight|1.weight", module=nn.Linear(64, 3), prepare=_halves)
+    given = module()
+    before = given[1].weight.detach().clone()
+    found = PrivateClassifier.load(place, module=given, prepare=_halves)
+    assert np.array_equal(found.logits(pictures), model.logits(pictures))
+    assert torch.equal(given[1].weight, before)  # a copy was filled
+    assert PrivateClassifier.from_files(found.files(), "x", module=given, prepare=_halves)
+
+
+def _halves(rows):
+    return torch.from_numpy(rows.astype(np.float32) / 2)
+
+
+@pytest.mark.parametrize(
+    ("maker", "settings"),
+    [
+        (mnist_cnn, {}),
+        (partial(mnist_cnn, tanh=True), {"tanh": True}),
+        (partial(mlp, 4, 3, hidden=(5, 6)), {"features": 4, "classes": 3, "hidden": [5, 6]}),
+        (
+            partial(mlp, 4, 3, activation=nn.ReLU),
+            {"features": 4, "classes": 3, "activation": "ReLU"},
+        ),
+        (partial(dense_head, 7, classes=2), {"features": 7, "classes": 2}),
+    ],
+)
+def test_functions_of_ours_are_known_by_their_names(maker, settings):
+    known = KnownNetwork.of(maker)
+    assert dict(known.settings) == settings
+    again = KnownNetwork.from_json(known.to_json(), "x")
+    shapes = {name: one.shape for name, one in maker().state_dict().items()}
+    assert {name: one.shape for name, one in again().state_dict().items()} == shapes
+
+
+@pytest.mark.parametrize("maker", [nn.Linear(2, 2), partial(nn.Linear, 2), len])
+def test_others_are_not(maker):
+    assert KnownNetwork.of(maker) is None
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        None,
+        "own ",
+        {"name": "mlp"},
+        {"name": "exec", "settings": {}},
+        {"name": "mlp", "settings": {"features": 4}},
+        {"name": "mlp", "settings": {"features": 4, "classes": 3, "more": 1}},
+        {"name": "mlp", "settings": {"features": 4, "classes": True}},
+        {"name": "mlp", "settings": {"features": 4, "classes": 3, "hidden": [1] * 100}},
+        {"name": "mlp", "settings": {"features": 1_000_000, "classes": 1_000_000}},
+        {"name": "mlp", "settings": {"features": 10**12, "classes": 3}},
+        {"name": "mlp", "settings": {"features": 4, "classes": 3, "activation": "os.system"}},
+        {"name": "mnist_cnn", "settings": {"classes": -1}},
+    ],
+)
+def test_a_stranger_can_name_nothing_else(spoiled, written):
+    changed(spoiled, lambda told: told["model"].update(network=written))
+    refused(spoiled, "networks|a network")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("row", [64]),
+        ("row", [8, 9]),
+        ("row", []),
+        ("row", [8.0, 8]),
+        ("type", "object"),
+        ("prepare", {"pictures": {"mean": 0.0}}),
+        ("prepare", {"pictures": {"mean": "0", "std": 1.0}}),
+        ("prepare", {"pictures": {"mean": 0.0, "std": 0.0}}),
+        ("prepare", ["os", "system"]),
+        ("kind", "networks"),
+        ("noise", {}),
+        ("front", {}),
+    ],
+)
+def test_fields_that_are_not_ours(spoiled, field, value):
+    changed(spoiled, lambda told: told["model"].update({field: value}))
+    with pytest.raises(DataError):
+        PrivateClassifier.load(spoiled)
+
+
+def test_other_weights(spoiled, folder):
+    content = (spoiled / WEIGHTS).read_bytes()
+    replaced(spoiled, content[:-4] + np.float32(np.nan).tobytes())
+    refused(spoiled, "finite numbers")
+    linear = PrivateClassifier.load(folder[0])
+    changed(spoiled, lambda told: told["model"]["network"].update(name="mnist_cnn"))
+    with pytest.raises(DataError):
+        PrivateClassifier.load(spoiled)
+    with pytest.raises(DataError, match="no known law|a known law"):
+        linear.arbitrariness(np.zeros((1, 8, 8)))
+
+
+def test_what_is_not_single_precision_is_not_saved(pictures):
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 3)
+            self.register_buffer("steps", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, x):
+            return self.linear(x.flatten(1))
+
+    with pytest.raises(ValueError, match="float32"):
+        PrivateClassifier.of(fitted(Counts, pictures)).files()
+
+
+def test_texts_go_through_a_frozen_network_first(tmp_path):
+    try:
+        front = Front.of(MiniLM())
+    except MissingExtraError as missing:
+        pytest.skip(str(missing))
+    texts = np.array([["a fine film"], ["dull"], ["no"]], dtype=np.dtypes.StringDType())
+    data = Dataset(texts, np.arange(3), CLASSES, size=30)
+    features = front.dataset(data)
+    model = fitted(partial(dense_head, 384, 3, hidden=4), features.X)
+    place = PrivateClassifier.of(model, front=front).save(tmp_path / "t")
+    found = PrivateClassifier.load(place)
+    right = model.logits(features.X)
+    for same in (texts, texts.tolist(), features.X):
+        assert np.array_equal(found.logits(same), right)
+    assert np.array_equal(found.scores(data, mapped=False).values, right)
+    changed(place, lambda told: told["model"]["front"].update(weights="0" * 64))
+    with pytest.raises(DataError, match="weights that the classifier was trained behind"):
+        PrivateClassifier.load(place).predict_proba(texts)
+    changed(place, lambda told: told["model"]["front"].update(name="efficientnet-lite0"))
+    refused(place, "frozen networks|behind")
