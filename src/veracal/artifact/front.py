@@ -9,12 +9,13 @@ import numpy as np
 
 from veracal._types import Array, Progress
 from veracal.data import Dataset
-from veracal.data.features import EfficientNetLite0, MiniLM, extract
+from veracal.data.features import EfficientNetLite0, MiniLM, MiniLMTokens, extract
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
-_EXTRACTORS: Mapping[str, type[EfficientNetLite0 | MiniLM]] = {
-    one.name: one for one in (EfficientNetLite0, MiniLM)
+Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
+_EXTRACTORS: Mapping[str, type[Extractors]] = {
+    one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)
 }
 
 
@@ -24,16 +25,16 @@ class Front:
 
     Attributes
     ----------
-    extractor : EfficientNetLite0 or MiniLM
+    extractor : EfficientNetLite0, MiniLM or MiniLMTokens
     weights : str
         SHA-256 of the weights it had when the classifier was trained.
     """
 
-    extractor: EfficientNetLite0 | MiniLM
+    extractor: Extractors
     weights: str
 
     @classmethod
-    def of(cls, extractor: EfficientNetLite0 | MiniLM) -> "Front":
+    def of(cls, extractor: Extractors) -> "Front":
         """The network as it is installed here."""
         return cls(extractor, str(extractor.fingerprint()["weights"]))
 

@@ -101,8 +101,11 @@ class NetworkWeights:
         }
 
     def to_bytes(self) -> bytes:
-        """The numbers, as safetensors: every parameter under its name, in single precision."""
-        return to_bytes(_arrays(self.module), "F32")
+        """The numbers, as safetensors: every parameter under its name, in single precision.
+
+        Without those that were not trained, where they are published elsewhere.
+        """
+        return to_bytes(_arrays(self.module, self.known), "F32")
 
     @classmethod
     def read(
@@ -133,10 +136,11 @@ class NetworkWeights:
         row, dtype = _form(about, features, where)
         known, fresh = _network(about["network"], module, where)
         ready = _preparation(about["prepare"], prepare, where)
-        shapes: Shapes = {name: tuple(one.shape) for name, one in fresh.state_dict().items()}
+        state = _state(fresh, known)
+        shapes: Shapes = {name: tuple(one.shape) for name, one in state.items()}
         arrays = from_bytes(content, shapes, where, "F32")
         with torch.no_grad():
-            for name, one in fresh.state_dict().items():
+            for name, one in state.items():
                 one.copy_(torch.from_numpy(np.array(arrays[name])))
         made = cls(fresh.eval(), known, ready, row, dtype)
         made._check_outputs(classes, where)
@@ -158,10 +162,17 @@ class NetworkWeights:
             )
 
 
-def _arrays(module: nn.Module) -> dict[str, Floats]:
-    """Everything that a module remembers, refused where that is not single precision."""
+def _state(module: nn.Module, known: KnownNetwork | None) -> dict[str, torch.Tensor]:
+    """What a file must hold of a module."""
+    if known is None or not known.published:
+        return dict(module.state_dict())
+    return {name: one.data for name, one in module.named_parameters() if one.requires_grad}
+
+
+def _arrays(module: nn.Module, known: KnownNetwork | None) -> dict[str, Floats]:
+    """What a file must hold of a module, refused where that is not single precision."""
     found = {}
-    for name, one in module.state_dict().items():
+    for name, one in _state(module, known).items():
         if one.dtype != torch.float32:
             raise ValueError(
                 f"Expected a module of float32, got {name!r} of {one.dtype}: only such can be "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from veracal._types import Floats
 from veracal.artifact import PrivateClassifier
 from veracal.calibration.curves import ReliabilityCurve
 from veracal.calibration.measuring import CalibrationResult, measure
@@ -48,6 +49,7 @@ class TrainingCurve:
         every = -(-model.length() // _POINTS)
         if (step.number + 1) % every:
             return
+        z: Floats
         if isinstance(model, PrivateLogisticRegression):
             z = self._X @ model.coef_.T + model.intercept_
         else:  # a network, which takes longer

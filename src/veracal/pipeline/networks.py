@@ -8,7 +8,7 @@ import numpy as np
 from veracal._checks import extra
 from veracal.artifact.front import Front
 from veracal.data import Dataset
-from veracal.data.features import EfficientNetLite0, MiniLM
+from veracal.data.features import EfficientNetLite0, MiniLM, MiniLMTokens
 from veracal.errors import DataError
 from veracal.pipeline.config import ModelConfig
 from veracal.privacy import Budget
@@ -22,6 +22,9 @@ _GRAY, _COLOR = (28, 28), (32, 32, 3)  # pictures that have networks of their ow
 
 def front_for(kind: str, records: Dataset) -> Front | None:
     """The frozen network that records go through first, by their form and the kind of model."""
+    if kind == "text":
+        MiniLMTokens().check(records.X, records.name)
+        return Front.of(MiniLMTokens())
     if kind != "features":
         return None
     if records.X.dtype.kind == "T":
@@ -58,6 +61,8 @@ def _network(chosen: ModelConfig, train: Dataset) -> "KnownNetwork":
     row, classes = train.X.shape[1:], len(train.classes)
     if chosen.kind == "cnn":
         return _known(*_convolutional(row, classes, train.name))
+    if chosen.kind == "text":
+        return _known("minilm_texts", {"classes": classes})
     if len(row) != 1 or train.X.dtype.kind not in "fiu":
         raise DataError(
             train.name,
@@ -84,10 +89,12 @@ def _convolutional(
         return "mnist_cnn", {"classes": classes, "tanh": True}
     if row == _COLOR:
         return "cifar_cnn", {"classes": classes}
-    flat = len(row) == 1
-    sides = (math.isqrt(row[0]),) * 2 if flat else row[:2]
-    channels = 1 if len(row) < 3 else row[2]
-    fits = sides[0] == sides[1] >= 8 and (not flat or sides[0] ** 2 == row[0])
+    flat, channels = len(row) == 1, 1 if len(row) < 3 else row[2]
+    sides = row[:2]
+    if flat:  # a square, or three of them for colors
+        channels = 1 if math.isqrt(row[0]) ** 2 == row[0] else 3
+        sides = (math.isqrt(row[0] // channels),) * 2
+    fits = sides[0] == sides[1] >= 8 and math.prod((*sides, channels)) == math.prod(row)
     if not fits:
         raise DataError(
             name,

@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from veracal.data.dataset import Dataset
 from veracal.data.features import EfficientNetLite0, MiniLM, extract
+from veracal.data.features.networks import minilm_encoder
 from veracal.data.labels import TEXT
 from veracal.errors import DataError, MissingExtraError
 
@@ -276,7 +277,7 @@ def test_the_network_is_not_asked_and_generators_are_left_alone(extractor, monke
 
 
 def test_networks_do_not_learn():
-    for network in (EfficientNetLite0()._network(), MiniLM()._network()):
+    for network in (EfficientNetLite0()._network(), minilm_encoder()):
         assert not any(part.training for part in network.modules())
         assert {weight.dtype for weight in network.parameters()} == {torch.float32}
 

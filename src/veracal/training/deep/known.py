@@ -12,6 +12,7 @@ from torch import nn
 from veracal._types import Frozen
 from veracal.errors import DataError
 from veracal.training.deep import models
+from veracal.training.deep.texts import minilm_texts
 
 _MAKERS: Mapping[str, Callable[..., nn.Module]] = {
     maker.__name__: maker
@@ -22,8 +23,10 @@ _MAKERS: Mapping[str, Callable[..., nn.Module]] = {
         models.scatter_cnn,
         models.mlp,
         models.dense_head,
+        minilm_texts,
     )
 }
+_PUBLISHED = ("minilm_texts",)  # whose frozen weights come with a package
 _ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "ELU": nn.ELU,
     "GELU": nn.GELU,
@@ -85,6 +88,11 @@ class KnownNetwork:
             raise ValueError(f"Expected a known network, got {problem}.")
         return self._made()
 
+    @property
+    def published(self) -> bool:
+        """Whether its frozen weights are published, so that nobody needs to keep them."""
+        return self.name in _PUBLISHED
+
     def to_json(self) -> dict[str, Any]:
         """Name and settings, as what JSON can hold."""
         return {"name": self.name, "settings": dict(self.settings)}
@@ -115,6 +123,8 @@ class KnownNetwork:
                 continue
             if not isinstance(key, str) or not _usual(value):
                 return f"{key}={value!r}"
+        if self.published:  # of a size that settings hardly change
+            return _unfit(self.name, self.settings)
         try:
             # Without memory for the weights, whatever numbers a stranger has written.
             with torch.device("meta"):
@@ -142,7 +152,17 @@ def _usual(value: Any) -> bool:
     """Whether it is a setting that one of the networks could have."""
     if isinstance(value, list):
         return len(value) <= _LONGEST and all(type(one) is int and _usual(one) for one in value)
-    return type(value) is bool or (type(value) is int and 0 < value <= _MOST)
+    return type(value) is bool or (type(value) is int and 0 <= value <= _MOST)
+
+
+def _unfit(name: str, settings: Mapping[str, Any]) -> str:
+    """What is wrong with settings, by their names and range."""
+    try:
+        inspect.signature(_MAKERS[name]).bind(**settings)
+    except TypeError as cause:
+        return f"{name}: {cause}"
+    layers = settings.get("layers", 1)
+    return "" if type(layers) is int and layers <= 6 else f"layers={layers!r}"
 
 
 def _refused(where: str, found: str) -> DataError:
