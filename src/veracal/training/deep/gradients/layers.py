@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from veracal.training.deep.gradients.patches import in_order, patches_of
+
 # By measurement: entries that are written down, read for the norm and read for the sum, against
 # products of small matrices.
 _AN_ENTRY = 50.0
@@ -160,14 +162,14 @@ class Convolved:
     module : Conv1d or Conv2d
     inputs : tensor of shape (n, channels, ...)
     outputs : tensor of shape (n, p, ...)
-    patches : Product
-        The same as a product, by groups and places.
+    patches : Gradients
+        The same as a product, by places.
     """
 
     module: Any
     inputs: Tensor
     outputs: Tensor
-    patches: Product
+    patches: Gradients
 
     @property
     def places(self) -> int:
@@ -199,8 +201,7 @@ class Convolved:
 
     def each(self) -> Tensor:
         """The gradients, written down."""
-        each: Tensor = self.patches.each()
-        return each.view(-1, *self.module.weight.shape)
+        return self.patches.each()
 
 
 Found = dict[str, Gradients]
@@ -218,57 +219,63 @@ def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int) -> Found
 
 
 def convolution(
-    module: nn.Conv1d | nn.Conv2d, a: Tensor, g: Tensor, n: int, usual: int
+    module: nn.Conv1d | nn.Conv2d,
+    a: Tensor,
+    g: Tensor,
+    n: int,
+    usual: int,
+    patches: Tensor | None = None,
 ) -> Found:
-    """Gradients of a convolution in one or two dimensions."""
+    """Gradients of a convolution in one or two dimensions.
+
+    ``patches`` are those of :func:`~.patches.patches_of`, if somebody has them already.
+    """
     found: Found = {}
     if module.bias is not None and module.bias.requires_grad:
-        found["bias"] = Each(g.flatten(2).sum(2).view(n, -1, g.shape[1]).sum(1))
+        summed = g.sum(tuple(range(2, g.ndim)))
+        found["bias"] = Each(summed.view(n, -1, g.shape[1]).sum(1))
     if not module.weight.requires_grad:
         return found
-    patches = _patches(module, a)  # (views, groups, d, places)
-    split = g.reshape(len(g), module.groups, -1, patches.shape[3])
-    p, d, places = split.shape[2], patches.shape[2], patches.shape[3]
-    views = len(a) // n
-    entries = module.groups * p * d
-    small = usual * entries * views <= _MOST_ENTRIES
+    if patches is None:
+        patches = patches_of(module, a)
+    _, groups, places, d = patches.shape
+    slopes = g.movedim(1, -1).reshape(len(g), places, groups, -1)
+    views, p = len(a) // n, slopes.shape[3]
+    small = usual * groups * p * d * views <= _MOST_ENTRIES
     cheap = views * places * places * (p + d) > _AN_ENTRY * p * d
-    if module.groups > 1 or (small and cheap):
-        each = torch.einsum("ngpl,ngdl->ngpd", split, patches)
-        each = each.view(n, views, *module.weight.shape).sum(1)
-        found["weight"] = Each(each)
+    if groups > 1 or (small and cheap):
+        each = torch.einsum("nlgp,ngld->ngpd", slopes, patches)
+        each = each.reshape(n, views, groups * p, d)
+        found["weight"] = _Kernels(Each(each.sum(1) if views > 1 else each[:, 0]), module)
         return found
     product = Product(
-        patches[:, 0].mT.reshape(n, views * places, d),
-        split[:, 0].mT.reshape(n, views * places, p),
+        patches[:, 0].reshape(n, views * places, d),
+        slopes[:, :, 0].reshape(n, views * places, p),
     )
-    found["weight"] = (
-        Convolved(module, a, g, product)
-        if views == 1
-        else _Shaped(product, module.weight.shape)
-    )
+    kernels = _Kernels(product, module)
+    found["weight"] = Convolved(module, a, g, kernels) if views == 1 else kernels
     return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Shaped:
-    """A product whose parameter has more than two dimensions."""
+class _Kernels:
+    """Gradients of kernels by output, row, column and channel, in the order of the weights."""
 
-    product: Product
-    shape: tuple[int, ...]
+    flat: Each | Product
+    module: nn.Conv1d | nn.Conv2d
 
     @property
     def places(self) -> int:
-        return self.product.places
+        return self.flat.places
 
     def squares(self) -> Tensor:
-        return self.product.squares()
+        return self.flat.squares()
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
-        return self.product.weighted(factors, kept).view(self.shape)
+        return in_order(self.module, self.flat.weighted(factors, kept))
 
     def each(self) -> Tensor:
-        return self.product.each().view(-1, *self.shape)
+        return in_order(self.module, self.flat.each())
 
 
 def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int) -> Found:
@@ -346,20 +353,6 @@ def _product(a: Tensor, g: Tensor, usual: int) -> Gradients:
     if places * places * (p + d) > _AN_ENTRY * p * d:
         return Each(g.mT @ a)
     return Product(a, g)
-
-
-def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """What each place of the output has seen, of shape (n, groups, d, places)."""
-    size, stride, padding, dilation = (
-        tuple(getattr(module, name))
-        for name in ("kernel_size", "stride", "padding", "dilation")
-    )
-    if x.ndim == 3:  # one dimension is two, of which the first has length 1
-        x = x[:, :, None]
-        size, stride, dilation = (1, *size), (1, *stride), (1, *dilation)
-        padding = (0, *padding)
-    unfolded = functional.unfold(x, size, dilation, padding, stride)
-    return unfolded.view(len(x), module.groups, -1, unfolded.shape[2])
 
 
 def _squared(rows: Tensor) -> Tensor:
