@@ -65,13 +65,21 @@ class Averaged:
             return
         added: Any = weights.astype(np.float64)
         if self._moving is None:
-            self._sum = added if self._sum is None else self._sum + added
+            self._sum = self._added(added)
             self._weight += 1
             return
         decay = self._moving.decay
         added *= 1 - decay
-        self._sum = added if self._sum is None else decay * self._sum + added
+        if self._sum is not None:
+            self._sum *= decay
+        self._sum = self._added(added)
         self._weight = decay * self._weight + 1 - decay
+
+    def _added(self, added: Floats) -> Floats:
+        """The sum with one more, in the place of one of the two: there may be very many."""
+        if self._sum is not None:
+            added += self._sum
+        return added
 
     def mean(self, last: Floats) -> Floats:
         """The mean, or the last weights if nothing was averaged."""
@@ -89,4 +97,4 @@ class Averaged:
     def go_on(self, kept: Mapping[str, Array]) -> None:
         """Go on from what was kept."""
         if kept:
-            self._sum, self._weight = kept["sum"], float(kept["weight"][0])
+            self._sum, self._weight = np.array(kept["sum"]), float(kept["weight"][0])

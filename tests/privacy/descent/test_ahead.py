@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from veracal import _random
+from veracal.privacy.descent import ahead
 from veracal.privacy.descent.ahead import NoiseAhead
 
 SHAPES = [(2,), (3, 50), (90, 60), (300, 300)]  # some are drawn on a thread, some are not
@@ -23,6 +24,26 @@ def test_what_is_handed_out_is_what_the_generator_gives(shape, steps) -> None:
         for step in range(steps):
             found = noise.normal(0.5 * step, 2.0, shape)
             assert np.array_equal(found, plain.normal(0.5 * step, 2.0, shape))
+
+
+@pytest.mark.parametrize("shape", [(2_500,), (50, 50)])
+@pytest.mark.parametrize(("least", "steps"), [(1, 3), (1, 1), (10_000, 3)])
+def test_noise_of_one_step_may_come_in_pieces(shape, steps, least, monkeypatch) -> None:
+    for name, small in (("_DRAWN", 1_000), ("_PIECE", 300), ("_LEAST", least)):
+        monkeypatch.setattr(ahead, name, small)
+    plain, sums = np.random.default_rng(1), np.random.default_rng(2).random((steps, *shape))
+    with NoiseAhead(shape, steps, np.random.default_rng(1), overwrite=True).drawing() as noise:
+        for total in sums:
+            before = total.copy()
+            assert noise.onto(total, 2.0) is total
+            assert np.array_equal(total, plain.normal(0.0, 2.0, shape) + before)
+
+
+def test_what_may_not_be_written_over_is_not() -> None:
+    total = np.zeros(5)
+    with NoiseAhead((5,), 1, np.random.default_rng(1)).drawing() as noise:
+        assert noise.onto(total, 1.0).any()
+    assert not total.any()
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from veracal._types import Array
 _LEAST = 4_096  # entries of a step below which a second thread costs more than it saves
 _DRAWN = 1 << 20  # entries that are drawn together: to wake a thread is dear
 _MOST = 64  # steps that are drawn for together
+_PIECE = 1 << 18  # entries of a piece, where one step has more than are drawn together
+_STOCK = 8  # pieces that are kept in stock: those of a whole step would take much room
 _WAIT = 0.5  # seconds between two looks at whether the other thread lives
 
 
@@ -31,6 +34,8 @@ class NoiseAhead:
         How many steps there will be; no more is drawn.
     rng : Generator
         Nobody else may draw from it.
+    overwrite : bool
+        Whether noise is added to sums in their place.
 
     Guarantees
     ----------
@@ -38,20 +43,62 @@ class NoiseAhead:
     that do not come is forgotten.
     """
 
-    def __init__(self, shape: tuple[int, ...], steps: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        steps: int,
+        rng: np.random.Generator,
+        *,
+        overwrite: bool = False,
+    ) -> None:
         self._shape, self._process = shape, os.getpid()
         entries = int(np.prod(shape, dtype=np.int64))
         self._together = min(_MOST, max(1, _DRAWN // max(1, entries)))
-        self._steps, self._rng = steps, rng
+        self._rng = rng
         self._stock: Iterator[Array] = iter(())  # one array of several steps
         self._threaded = entries >= _LEAST and steps > 1
-        self._drawn: queue.Queue[Array | BaseException] = queue.Queue(maxsize=1)
+        # Pieces of the noise of each step; a single one if there are few entries.
+        cut = _PIECE if entries > _DRAWN else max(1, entries)
+        self._pieces = [slice(i, min(i + cut, entries)) for i in range(0, entries, cut)] or [
+            slice(0, 0)
+        ]
+        self._plan = self._planned(steps)
+        self._overwrite = overwrite
+        stock = 1 if len(self._pieces) == 1 else _STOCK
+        self._drawn: queue.Queue[Array | BaseException] = queue.Queue(maxsize=stock)
         self._over = threading.Event()
         self._worker = threading.Thread(target=self._work, name="noise", daemon=True)
 
     def normal(self, mean: float, std: float, shape: tuple[int, ...]) -> Array:
         """Noise of the next step, as ``Generator.normal`` would give it."""
         assert shape == self._shape, "noise was announced for another shape"
+        if len(self._pieces) > 1:
+            many = np.empty(shape)
+            flat = many.reshape(-1)
+            for piece in self._pieces:
+                np.multiply(self._taken(), std, out=flat[piece])
+            if mean:
+                many += mean
+            return many
+        scaled: Array = self._taken() * std  # a copy: a step must not show the next one's
+        if mean:
+            scaled += mean
+        return scaled
+
+    def onto(self, total: Array, std: float) -> Array:
+        """A sum with the noise of the next step, in its place where that was announced."""
+        if not (self._overwrite and total.flags.c_contiguous and total.flags.writeable):
+            noise = self.normal(0.0, std, tuple(total.shape))
+            noise += total  # in place: for many weights, a copy takes as long as the sum
+            return noise
+        assert total.shape == self._shape, "noise was announced for another shape"
+        flat = total.reshape(-1)
+        for piece in self._pieces:
+            flat[piece] += self._taken().reshape(-1) * std
+        return total
+
+    def _taken(self) -> Array:
+        """Standard normals of the next step, or of the next piece of it."""
         if os.getpid() != self._process:
             # What is in stock would hide the steps of the parent, too.
             raise RuntimeError("Expected no fork within a step; noise is not shared.")
@@ -59,17 +106,12 @@ class NoiseAhead:
         if noise is None:
             self._stock = iter(self._next())
             noise = next(self._stock)
-        scaled: Array = noise * std  # a copy: a step must not show the next one's
-        if mean:
-            scaled += mean
-        return scaled
+        return noise
 
     def _next(self) -> Array:
-        """Normals of several steps."""
+        """Normals of several steps, or of one piece, in an array of one row for each."""
         if not self._threaded:
-            now = max(1, min(self._together, self._steps))
-            self._steps -= now
-            return self._fresh(now)
+            return self._rng.standard_normal(next(self._plan, (1, *self._shape)))
         while True:
             try:
                 drawn = self._drawn.get(timeout=_WAIT)
@@ -80,18 +122,27 @@ class NoiseAhead:
                 raise drawn
             return drawn
 
-    def _fresh(self, steps: int) -> Array:
-        """Draw for that many steps, in one call: each waits for the other thread twice."""
-        return self._rng.standard_normal((steps, *self._shape))
+    def _planned(self, steps: int) -> Iterator[tuple[int, ...]]:
+        """Shapes of what is drawn in one call, in which each waits for the other thread twice.
+
+        The first step need not wait for many to be drawn.
+        """
+        if len(self._pieces) > 1:
+            for piece in chain.from_iterable(repeat(self._pieces, steps)):
+                yield 1, piece.stop - piece.start
+        now = 1 if self._threaded else self._together
+        while len(self._pieces) == 1 and steps > 0:
+            now = min(steps, now, self._together)
+            yield now, *self._shape
+            steps, now = steps - now, 2 * now
 
     def _work(self) -> None:
         """Draw until all is drawn or nobody wants more."""
-        left, now = self._steps, 1
         try:
-            while left > 0 and not self._over.is_set():
-                now = min(left, now, self._together)
-                self._give(self._fresh(now))
-                left, now = left - now, 2 * now  # the first step need not wait for many
+            for shape in self._plan:
+                if self._over.is_set():
+                    return
+                self._give(self._rng.standard_normal(shape))
         except BaseException as problem:  # the other thread is the one to stop
             self._give(problem)
 

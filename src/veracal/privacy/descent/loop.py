@@ -13,6 +13,7 @@ from veracal._types import Floats, Ints
 from veracal.privacy.budget import RELATIONS, Relation
 from veracal.privacy.descent.ahead import NoiseAhead
 from veracal.privacy.descent.clipping import Clip, Clipped, GlobalAdapt
+from veracal.privacy.descent.pieces import own, step_in_place
 from veracal.privacy.descent.sampling import Sampler
 from veracal.privacy.descent.schedules import Schedule, levels, values
 from veracal.privacy.descent.updates import Langevin, Update
@@ -205,6 +206,7 @@ class Descent:
         rng: np.random.Generator | None = None,
         on_step: Callable[[Step], bool | None] | None = None,
         start: Standing | None = None,
+        in_place: bool = False,
     ) -> Descended:
         """Descend.
 
@@ -229,6 +231,11 @@ class Descent:
             Where an earlier run was broken off, instead of ``weights``. Steps that it took
             beyond are lost, and taken anew with other batches and other noise: if nothing of
             them has left, both runs together cost what one does.
+        in_place : bool
+            Write over the weights (those of ``start``, too), what the update rule remembers,
+            and the sums that ``clipped_sum_of`` gives, which must be new ones at each step.
+            The numbers are the same; what a :class:`Step` shows is good until the next one.
+            For a vector of very many weights.
 
         Guarantees
         ----------
@@ -246,20 +253,22 @@ class Descent:
         if start is None:
             start = Standing(0, weights, self.update.start(weights), self.clip)
         weights, state, clip = start.weights, start.state, start.clip
+        if in_place:
+            _check_vector(weights)
+            state = own(state)
         t, left = start.steps - 1, self.noise_multipliers()[start.steps :]
-        ahead = NoiseAhead(tuple(weights.shape), len(left), normals)
+        ahead = NoiseAhead(tuple(weights.shape), len(left), normals, overwrite=in_place)
         with ahead.drawing() as noise:
             for t, multiplier in enumerate(left, start.steps):
                 rows = self.sampler.batch(records, coins)
                 clipped = self._clipped(weights, rows, clip, clipped_sum_of)
                 noisy = self._perturbed(clipped.total, multiplier * clip.bound, noise)
-                gradient = self._gradient(noisy, weights)
-                weights, state = self.update.step(weights, gradient, state, t)
+                weights, state = self._moved(weights, noisy, state, t, in_place)
                 clip = self._next_clip(clip, clipped.exceeding, counts)
-                if on_step is not None and _ended(
-                    on_step(Step(t, noisy, weights, clip, state))
-                ):
+                step = Step(t, noisy, weights, clip, state)
+                if on_step is not None and _ended(on_step(step)):
                     break
+                del clipped, noisy, step  # before the next sum: they may be large
         return Descended(weights, self.event(), t + 1, _random.is_secret(rng))
 
     def _step_event(self, multiplier: float) -> Event:
@@ -288,11 +297,21 @@ class Descent:
 
     def _perturbed(self, total: Any, noise_std: float, ahead: NoiseAhead) -> Any:
         """The sum with its noise."""
-        noise = ahead.normal(0.0, noise_std, tuple(total.shape))
         if isinstance(total, np.ndarray):
-            noise += total  # in place: for many weights, a copy takes as long as the sum
-            return noise
+            return ahead.onto(total, noise_std)
+        noise = ahead.normal(0.0, noise_std, tuple(total.shape))
         return total + array_namespace(total).asarray(noise)
+
+    def _moved(
+        self, weights: Any, noisy: Any, state: Any, t: int, in_place: bool
+    ) -> tuple[Any, Any]:
+        """Weights after a step, and what the update rule remembers."""
+        if not in_place:
+            return self.update.step(weights, self._gradient(noisy, weights), state, t)
+        state = step_in_place(
+            self.update, weights, lambda at: self._gradient(noisy[at], weights[at]), state, t
+        )
+        return weights, state
 
     def _gradient(self, noisy: Any, weights: Any) -> Any:
         """What the update follows: the noisy sum over the declared batch."""
@@ -319,6 +338,15 @@ def _finite(total: Any) -> bool:
         return True
     xp = array_namespace(total)
     return bool(xp.all(xp.isfinite(total)))
+
+
+def _check_vector(weights: object) -> None:
+    """Refuse weights that cannot be written over piece by piece."""
+    if not isinstance(weights, np.ndarray) or weights.ndim != 1 or not weights.flags.writeable:
+        raise ValueError(
+            "Expected a vector of numpy that can be written over, for in_place=True, got "
+            f"{type(weights).__name__} of shape {tuple(getattr(weights, 'shape', ()))}."
+        )
 
 
 def _ended(answer: object) -> bool:

@@ -56,6 +56,10 @@ class SGD:
         # In this order numpy adds to the product in its place.
         return -value_at(self.rate, t) * gradient + weights, None
 
+    def part(self, start: int, end: int) -> "SGD":
+        """The same for every weight."""
+        return self
+
 
 @dataclass(frozen=True)
 class Momentum:
@@ -89,6 +93,10 @@ class Momentum:
         velocity = self.momentum * state + gradient
         ahead = gradient + self.momentum * velocity if self.nesterov else velocity
         return weights - value_at(self.rate, t) * ahead, velocity
+
+    def part(self, start: int, end: int) -> "Momentum":
+        """The same for every weight."""
+        return self
 
 
 class Moments(NamedTuple):
@@ -146,6 +154,10 @@ class Adam:
         direction = first / (1 - slow ** (t + 1)) / (spread + self.stability)
         moved = direction + self.weight_decay * weights
         return weights - value_at(self.rate, t) * moved, Moments(first, second)
+
+    def part(self, start: int, end: int) -> "Adam":
+        """The same for every weight."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -222,6 +234,10 @@ class Langevin:
         """Go down the gradient of the energy."""
         energy = (self.records or 1) * gradient
         return weights - value_at(self.rate, t) * energy, None
+
+    def part(self, start: int, end: int) -> "Langevin":
+        """The same for every weight."""
+        return self
 
 
 def _check_rate(rate: object) -> None:

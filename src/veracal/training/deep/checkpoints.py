@@ -176,7 +176,8 @@ class Checkpoint:
         try:
             with no_surprises(self.path), safe_open(str(self.path), "numpy") as file:
                 told = json.loads((file.metadata() or {}).get(_KEY, "null"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                names = list(file.keys())
+                tensors = {name: np.array(file.get_tensor(name)) for name in names}
         except (SafetensorError, json.JSONDecodeError) as error:
             raise self._unfit("a checkpoint", "a file that is none, or half of one") from error
         if not isinstance(told, dict) or "weights" not in tensors:

@@ -1,5 +1,6 @@
 """The trainable parameters of a network as one vector, and back."""
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,10 +64,41 @@ class Layout:
             vector[place.start : place.end] = flat.numpy()
         return vector
 
-    def write(self, vector: Floats, module: torch.nn.Module) -> None:
-        """Set the parameters."""
+    def share(self, vector: Floats, module: torch.nn.Module) -> None:
+        """Make the parameters views of the vector, so that they are in memory once.
+
+        Whatever is written on one is then on the other.
+        """
+        self._check(vector)
+        whole = torch.from_numpy(vector)
+        for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
+            if parameter.data_ptr() == whole.data_ptr() + place.start * whole.element_size():
+                continue
+            # By numpy, each is a storage of its own: files of weights have no shared ones.
+            part = torch.from_numpy(vector[place.start : place.end])
+            parameter.data = part.view(place.shape)
+
+    def marks(self, vector: Floats) -> tuple[bytes, ...]:
+        """A digest of each parameter, to tell later whether it has moved."""
+        self._check(vector)
+        return tuple(
+            hashlib.blake2b(vector[one.start : one.end], digest_size=16).digest()
+            for one in self.places
+        )
+
+    def unmoved(self, before: tuple[bytes, ...], vector: Floats) -> tuple[str, ...]:
+        """Names of the parameters whose digests are what they were."""
+        pairs = zip(self.places, before, self.marks(vector), strict=True)
+        return tuple(place.name for place, old, new in pairs if old == new)
+
+    def _check(self, vector: Floats) -> None:
+        """Refuse a vector of another length."""
         if vector.shape != (self.size,):
             raise ValueError(f"Expected a vector of {self.size} weights, got {vector.shape}.")
+
+    def write(self, vector: Floats, module: torch.nn.Module) -> None:
+        """Set the parameters."""
+        self._check(vector)
         with torch.no_grad():
             for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
                 part = torch.from_numpy(vector[place.start : place.end])

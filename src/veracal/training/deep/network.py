@@ -55,6 +55,7 @@ from veracal.training.facts import Facts, check_numbers
 
 _FEW = 4  # examples on which ways of taking gradients are compared
 _WINDOW = 4096  # rows of a file that are in memory at a time
+_SMALL = 1 << 21  # weights up to which two blocks at a time take no more room than one may
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
@@ -289,7 +290,8 @@ class PrivateNetwork(DescentClassifier):
         engine, self.trial_ = self._engine(module, descent)
         records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
         lanes = [Lane(module, engine)]
-        if _random.is_secret(rng) and torch.get_num_threads() > 1 and engine.name == "ghost":
+        small = engine.size <= _SMALL and engine.name == "ghost"
+        if _random.is_secret(rng) and torch.get_num_threads() > 1 and small:
             # Not with a seed: which thread draws for dropout first is up to the system.
             twin = copy.deepcopy(module)
             lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual)))
@@ -303,7 +305,13 @@ class PrivateNetwork(DescentClassifier):
             torch.random.fork_rng(devices=[]),
         ):
             done = descent.run(
-                run.first, sums, len(records), rng=rng, on_step=run, start=run.standing
+                run.first,
+                sums,
+                len(records),
+                rng=rng,
+                on_step=run,
+                start=run.standing,
+                in_place=True,
             )
             run.over()
         self._show(run.watch.average.mean(done.weights))

@@ -8,7 +8,7 @@ from veracal._types import Floats
 from veracal.privacy import Descent, Standing, Step
 from veracal.training.deep.checkpoints import Checkpoint
 from veracal.training.deep.layout import Layout
-from veracal.training.deep.self_check import SelfCheck, Watched, unmoved
+from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.descending import Watch
 
 
@@ -70,8 +70,8 @@ class Run:
         self.watch, self.first = watch, first
         self.standing: Standing | None = None
         self._descent, self._layout, self._file, self._every = descent, layout, file, every
-        self._watched = Watched(descent, layout.size)
-        self._last: Step | None = None
+        self._watched, self._marks = Watched(descent, layout.size), layout.marks(first)
+        self._last: Standing | None = None
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -97,14 +97,14 @@ class Run:
         """Take note of a step."""
         self._watched.note(step)
         ended = self.watch(step)
-        self._last = step
+        self._last = step.standing  # and not the sum, which is large
         if self._file is not None and (step.number + 1) % self._every == 0:
             self._file.write(step.standing, self.watch.average.kept())
         return ended
 
     def checked(self, last: Floats, logits: Floats) -> SelfCheck:
         """What the run shows of itself, by its last weights and logits of made-up rows."""
-        still = unmoved(self._layout, self.first, last)
+        still = self._layout.unmoved(self._marks, last)
         constant = bool((logits == logits[0]).all())
         return SelfCheck(*self._watched.noise(), still, constant)
 
@@ -115,4 +115,4 @@ class Run:
         if self._file.paid is None:
             self._file.remove()
         elif self._last is not None:  # a second model for one charge would be one too many
-            self._file.write(self._last.standing, self.watch.average.kept())
+            self._file.write(self._last, self.watch.average.kept())

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from veracal._types import Floats
 from veracal.privacy import Descent, Step
-from veracal.training.deep.layout import Layout
 
 _FALSE_ALARM = 1e-9  # chance that noise as it should be is taken for too little
 
@@ -87,12 +85,3 @@ class Watched:
             return 1.0, 0.0
         entries = self._steps * self._size
         return self._total / self._steps, float(chi2.ppf(_FALSE_ALARM, entries)) / entries
-
-
-def unmoved(layout: Layout, before: Floats, after: Floats) -> tuple[str, ...]:
-    """Parameters that are what they were."""
-    return tuple(
-        place.name
-        for place in layout.places
-        if np.array_equal(before[place.start : place.end], after[place.start : place.end])
-    )

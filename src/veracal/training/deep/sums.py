@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from veracal._types import Floats, Ints
 from veracal.privacy import Clip, Clipped
-from veracal.training.deep.gradients.blocks import Engine
+from veracal.training.deep.gradients.blocks import Engine, HalfAddedError
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.records import Records
 
@@ -76,6 +76,9 @@ class NetworkSums:
     expected_batch : float
     block : int
         Examples expected in a block.
+    most : int, optional
+        Examples that a block has at most: a larger one is cut into even parts. By default
+        twice as many as are expected.
     rng : Generator
         Of the lots.
 
@@ -92,10 +95,12 @@ class NetworkSums:
         expected_batch: float,
         block: int,
         *,
+        most: int | None = None,
         rng: np.random.Generator,
     ) -> None:
         self._lanes, self._records = tuple(lanes), records
-        self._blocks, self._most = max(1, math.ceil(expected_batch / block)), 2 * block
+        self._blocks = max(1, math.ceil(expected_batch / block))
+        self._most = 2 * block if most is None else min(most, 2 * block)
         self._rng = rng
         self._pool: ThreadPoolExecutor | None = None
         self.tally = Tally()
@@ -145,8 +150,9 @@ class NetworkSums:
     ) -> tuple[Tensor, Tally]:
         """The clipped sum over some parts of a batch, in one lane."""
         layout, tally = Layout(lane.module), Tally()
-        layout.write(weights, lane.module)
-        total = torch.zeros(layout.size, dtype=torch.float64)
+        layout.share(weights, lane.module)
+        # By numpy: where nothing is added yet, it takes no room.
+        total = torch.from_numpy(np.zeros(layout.size))
         with np.errstate(all="ignore"):  # a warning, too, would tell of a record
             for part in parts:
                 self._add(lane, part, clip, total, tally)
@@ -158,16 +164,19 @@ class NetworkSums:
         Where the module fails for one of them, which would tell of it, all are taken one by
         one, and those that fail by themselves add nothing.
         """
-        part = torch.zeros_like(total)
+        part = total if lane.engine.at_once else torch.zeros_like(total)
         try:
             summed = lane.engine.add(self._records.block(rows), clip, part)
+        except HalfAddedError:
+            raise
         except Exception:
             if len(rows) == 1:
                 tally.seen, tally.broken = tally.seen + 1, tally.broken + 1
             for i in range(len(rows) if len(rows) > 1 else 0):
                 self._add(lane, rows[i : i + 1], clip, total, tally)
             return
-        total += part
+        if not lane.engine.at_once:
+            total += part
         tally.exceeding += summed.exceeding
         tally.add(summed.norms, clip)
 
@@ -181,5 +190,8 @@ class NetworkSums:
             parts = np.split(rows[order], cuts)
         # What the slack for rounding does not cover is cut once more, which changes roundings.
         return [
-            part[i : i + self._most] for part in parts for i in range(0, len(part), self._most)
+            some
+            for part in parts
+            if len(part)
+            for some in np.array_split(part, math.ceil(len(part) / self._most))
         ]

@@ -312,7 +312,7 @@ def test_a_run_that_trains_nothing_is_noticed():
     place = next(one for one in layout.places if one.name == "classifier.bias")
     last[place.start : place.end] -= 1.0
     with pytest.raises(RuntimeError, match="'classifier.bias' as before: it was not trained"):
-        _check_moved(layout, first, last)
+        _check_moved(layout, layout.marks(first), last)
 
 
 def test_all_that_is_frozen_is_refused(tmp_path):

@@ -1,7 +1,6 @@
 """From the gradients of single examples to their clipped sum."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from veracal.privacy import Clip
 from veracal.privacy.descent.clipping import selection
-from veracal.training.deep.gradients.blocks import Summed
+from veracal.training.deep.gradients.blocks import HalfAddedError, Summed
 from veracal.training.deep.gradients.layers import Gradients
 from veracal.training.deep.layout import Layout
 
@@ -28,7 +27,7 @@ class _Chosen:
 
 
 def add_clipped(
-    found: Mapping[torch.nn.Parameter, Gradients],
+    found: dict[torch.nn.Parameter, Gradients],
     clip: Clip,
     total: Tensor,
     layout: Layout,
@@ -38,7 +37,8 @@ def add_clipped(
 
     Parameters
     ----------
-    found : mapping of parameters to the gradients of n examples
+    found : dict of parameters to the gradients of n examples
+        Emptied on the way, as each takes room.
     clip : Clip
     total : tensor of float64
         The vector that is added to.
@@ -58,11 +58,23 @@ def add_clipped(
     assert len(norms) <= 2 * usual
     places = max(gradients.places for gradients in found.values())
     some = _chosen(norms, clip, slack_for(usual, places))
-    for parameter, gradients in found.items() if len(some.factors) else ():
+    if len(some.factors):
+        try:
+            _add_all(found, some, total, layout)
+        except Exception as error:
+            raise HalfAddedError("Expected a sum of clipped gradients, got none.") from error
+    return Summed(norms, some.exceeding)
+
+
+def _add_all(
+    found: dict[torch.nn.Parameter, Gradients], some: _Chosen, total: Tensor, layout: Layout
+) -> None:
+    """Add the clipped gradients of all parameters."""
+    while found:
+        parameter, gradients = found.popitem()
         place = layout.place(parameter)
         part = gradients.weighted(some.factors, some.kept)
         total[place.start : place.end] += part.detach().reshape(-1)
-    return Summed(norms, some.exceeding)
 
 
 def slack_for(usual: int, places: int) -> float:

@@ -59,6 +59,10 @@ class Summed:
     exceeding: int
 
 
+class HalfAddedError(RuntimeError):
+    """Something failed while a block was being added; nobody knows what of it is in the sum."""
+
+
 class Engine(Protocol):
     """A way to sum clipped gradients.
 
@@ -69,6 +73,7 @@ class Engine(Protocol):
 
     name: str
     size: int  # of the vector of all weights
+    at_once: bool  # whether a block is added whole, or fails before anything of it is
 
     def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
         """Add the clipped sum over a block to a vector of float64."""

@@ -1,6 +1,8 @@
 """Which way of summing gradients is right for a network, and which of those is fastest."""
 
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -110,20 +112,34 @@ def engine_for(
 
 def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:
     """The gradient of each example, of shape (n, size), each by a backward pass of its own."""
-    layout, rows = Layout(module), []
+    layout = Layout(module)
+    rows = torch.zeros(len(block), layout.size, dtype=torch.float64)
+    for row, found in zip(rows, _in_turn(module, losses, block), strict=True):
+        for parameter, gradient in found.items():
+            place = layout.place(parameter)
+            row[place.start : place.end] = gradient.reshape(-1)
+    return rows
+
+
+def _in_turn(
+    module: nn.Module, losses: Losses, block: Block
+) -> Iterator[dict[nn.Parameter, Tensor]]:
+    """The gradient of one example after the other.
+
+    Of a large network, several at a time would take more room than its
+    training.
+    """
     trained = [one for one in module.parameters() if one.requires_grad]
     for i in range(len(block)):
         one = block.part(i, i + 1)
         with torch.enable_grad():
             loss = losses_by_example(one, called(module, one.inputs), losses).sum()
         found = torch.autograd.grad(loss, trained, allow_unused=True)
-        row = torch.zeros(layout.size, dtype=torch.float64)
-        for parameter, gradient in zip(trained, found, strict=True):
-            if gradient is not None:
-                place = layout.place(parameter)
-                row[place.start : place.end] = gradient.reshape(-1)
-        rows.append(row)
-    return torch.stack(rows)
+        yield {
+            parameter: gradient
+            for parameter, gradient in zip(trained, found, strict=True)
+            if gradient is not None
+        }
 
 
 def _fault(
@@ -148,23 +164,36 @@ def _compared(
 ) -> str | None:
     """Compare norms and clipped sums with those of gradients taken one by one."""
     try:
-        each = one_by_one(module, losses, few)
+        lengths = [_length(one) for one in _in_turn(module, losses, few)]
     except Exception as error:  # a module that cannot take one example by itself
         return str(error).partition("\n")[0] or type(error).__name__
-    norms = torch.linalg.vector_norm(each, dim=1)
+    norms, layout = torch.tensor(lengths, dtype=torch.float64), Layout(module)
     clip = Flat(float(norms.median()) or 1.0)
-    total = torch.zeros(each.shape[1], dtype=torch.float64)
+    total = torch.zeros(layout.size, dtype=torch.float64)
     try:
         found = engine.add(few, clip, total)
     except Exception as error:  # whatever layers and hooks may raise that do not fit together
         return str(error).partition("\n")[0] or type(error).__name__
-    truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
-    off = float(torch.linalg.vector_norm(total - truth)) / (clip.bound * len(few))
+    factors = clip.factors(norms.numpy())
+    for factor, one in zip(factors, _in_turn(module, losses, few), strict=True):
+        for parameter, gradient in one.items():
+            place = layout.place(parameter)
+            total[place.start : place.end].add_(gradient.reshape(-1), alpha=-float(factor))
+    off = float(torch.linalg.vector_norm(total)) / (clip.bound * len(few))
     allowed = _TOLERANCE + slack_for(usual, 1)
     longer = float(((found.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
     if not (off <= allowed and longer <= 10 * _TOLERANCE):
         return "its sums are not those of gradients that are taken one by one"
     return None
+
+
+def _length(gradients: dict[nn.Parameter, Tensor]) -> float:
+    """The norm of one example's gradient, over all parameters."""
+    squares = [
+        float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2
+        for one in gradients.values()
+    ]
+    return math.sqrt(sum(squares))
 
 
 def _timed(engine: Engine, many: Block) -> float:

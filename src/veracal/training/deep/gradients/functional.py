@@ -38,6 +38,7 @@ class Functional:
     """
 
     name = "functional"
+    at_once = False
 
     def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
         self._module, self._losses, self._layout = module, losses, Layout(module)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from veracal.privacy import Clip
 from veracal.training.deep.gradients.adding import add_clipped
@@ -26,7 +27,7 @@ class _Seen(NamedTuple):
 
     layer: nn.Module
     inputs: Tensor
-    outputs: Tensor
+    outputs: GradientEdge  # not the tensor, which would stay in memory
 
 
 class Ghost:
@@ -49,6 +50,7 @@ class Ghost:
     """
 
     name = "ghost"
+    at_once = True
 
     def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
         self._module, self._losses = module, losses
@@ -95,7 +97,7 @@ class Ghost:
         seen: list[_Seen] = []
 
         def note(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
-            seen.append(_Seen(layer, inputs[0].detach(), outputs))
+            seen.append(_Seen(layer, inputs[0].detach(), get_gradient_edge(outputs)))
 
         hooks = [layer.register_forward_hook(note) for layer in self._layers]
         try:

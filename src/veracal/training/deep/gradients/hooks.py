@@ -35,6 +35,7 @@ class Hooks:
     """
 
     name = "hooks"
+    at_once = True
 
     def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
         self._opacus = extra("opacus.grad_sample", "torch")

@@ -71,7 +71,7 @@ class Telling:
 
     def __call__(self, step: Step) -> bool:
         """Tell of a step; whether a callback ends the training."""
-        self._layout.write(step.weights, self._module)
+        self._layout.share(step.weights, self._module)
         trainer, last = self._trainer, step.number + 1 == self._steps
         trainer.state.global_step = step.number + 1
         trainer.state.epoch = (step.number + 1) * self._share

@@ -276,19 +276,23 @@ class PrivateTrainer(Trainer):
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
         lanes = [Lane(module, engine)]
-        sums = NetworkSums(lanes, records, descent.expected_batch, block, rng=lots)
+        sums = NetworkSums(lanes, records, descent.expected_batch, block, most=block, rng=lots)
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)
         layout = Layout(module)
         first = layout.read(module)
+        marks = layout.marks(first)
+        layout.share(first, module)
         # Threads of numpy's linear algebra would wait for those of torch, and these for them.
         with threadpool_limits(1, user_api="blas"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch_seed.integers(2**63)))
             telling.begin()
-            done = descent.run(first, sums, len(records), rng=rng, on_step=telling)
-        layout.write(done.weights, module)
+            done = descent.run(
+                first, sums, len(records), rng=rng, on_step=telling, in_place=True
+            )
+        layout.share(done.weights, module)
         if rate.values(done.steps).any():
-            _check_moved(layout, first, layout.read(module))
+            _check_moved(layout, marks, done.weights)
         telling.end()
         return done
 
@@ -317,17 +321,13 @@ class PrivateTrainer(Trainer):
         )
 
 
-def _check_moved(layout: Layout, first: Floats, last: Floats) -> None:
+def _check_moved(layout: Layout, first: tuple[bytes, ...], last: Floats) -> None:
     """Raise if a parameter that was to be trained is what it was.
 
     Noise alone moves every one of them: a model that stays was never trained, whatever its
     scores are (https://github.com/pytorch/opacus/issues/820).
     """
-    still = [
-        place.name.removeprefix("model.")
-        for place in layout.places
-        if np.array_equal(first[place.start : place.end], last[place.start : place.end])
-    ]
+    still = [name.removeprefix("model.") for name in layout.unmoved(first, last)]
     if still:
         raise RuntimeError(
             f"Expected every trained parameter to move, got {', '.join(map(repr, still[:5]))} "

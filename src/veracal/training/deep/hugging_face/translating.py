@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import TrainingArguments
@@ -79,6 +79,11 @@ class Decayed:
         for start, end in self.spans:
             moved[start:end] -= share * weights[start:end]
         return moved, state
+
+    def part(self, start: int, end: int) -> "Decayed":
+        """The rule for some of the weights."""
+        cut = [(max(a, start) - start, min(b, end) - start) for a, b in self.spans]
+        return replace(self, spans=tuple((a, b) for a, b in cut if a < b))
 
 
 def sampling_rate(args: TrainingArguments, privacy: PrivacyArguments, size: int) -> float:

@@ -1,0 +1,243 @@
+"""What do time and memory of a private step of MiniLM come to, beside PyTorch and Opacus?
+
+    python -m benchmarks.network_text --rounds 3
+
+Each contender fine-tunes the same classifier with Adam on the same made-up tokens, in a process
+of its own, by turns; the best round counts for time, the highest for memory. Batches are of the
+same size for all (every record is in each of them) and pass through memory 32 at a time. Ours is
+timed inside ``PrivateTrainer.train``, from the end of one step to that of another, with secret
+noise. Memory is the most that was ever resident, less what was after all imports. The goals are
+Opacus' best time, and 1.25 times the memory of plain PyTorch.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from opacus.grad_sample import wrap_model
+from opacus.optimizers import get_optimizer_class
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from torch import nn
+from transformers import TrainerCallback, TrainingArguments
+
+from veracal.training.deep.hugging_face import (
+    PrivacyArguments,
+    PrivateTrainer,
+    minilm_classifier,
+    train_only,
+)
+
+LENGTH, BLOCK, RATE, CLIP, NOISE = 64, 32, 5e-4, 1.0, 1.0
+LAST = ("bert.encoder.layer.5.*", "bert.pooler.*", "classifier.*")
+WARM = 2
+MODES = ("hooks", "functorch", "ew", "ghost")
+CONTENDERS = ("plain", *(f"Opacus, {mode}" for mode in MODES), "ours")
+
+
+def model_of(trained: str) -> nn.Module:
+    """MiniLM with a head; all of it is trained, or its last layer and what follows."""
+    torch.manual_seed(0)
+    model = minilm_classifier(("negative", "positive"))
+    if trained == "last":
+        train_only(model, *LAST)
+    return model.train()
+
+
+def tokens(rows: int) -> dict[str, np.ndarray]:
+    """Made-up sentences, the same in every run."""
+    rng = np.random.default_rng(0)
+    mask = (np.arange(LENGTH) < rng.integers(8, LENGTH + 1, rows)[:, None]).astype(np.int64)
+    ids = np.where(mask, rng.integers(1_000, 30_000, mask.shape), 0)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "token_type_ids": np.zeros_like(ids),
+        "labels": rng.integers(0, 2, rows),
+    }
+
+
+def blocks_of(batch: int) -> list[dict[str, torch.Tensor]]:
+    """A batch in blocks; positions are given, as Opacus needs a row of them for each example."""
+    every = {name: torch.from_numpy(one) for name, one in tokens(batch).items()}
+    every["position_ids"] = torch.arange(LENGTH).expand(batch, -1)
+    starts = range(0, batch, BLOCK)
+    return [{name: one[i : i + BLOCK] for name, one in every.items()} for i in starts]
+
+
+def timed(step: Callable[[], None], steps: int) -> list[float]:
+    """When each step ended."""
+    ends = []
+    for _ in range(WARM + steps):
+        step()
+        ends.append(time.perf_counter())
+    return ends
+
+
+def plain(trained: str, batch: int, steps: int) -> list[float]:
+    """Cross-entropy, backward, and Adam."""
+    module, blocks = model_of(trained), blocks_of(batch)
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=RATE)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        for inputs in blocks:
+            (module(**inputs).loss / len(blocks)).backward()
+        optimizer.step()
+
+    return timed(step, steps)
+
+
+def opacus(mode: str, trained: str, batch: int, steps: int) -> list[float]:
+    """The same with per-example clipping and noise, in one of Opacus' modes."""
+    module, blocks = model_of(trained), blocks_of(batch)
+    labels = [inputs.pop("labels") for inputs in blocks]
+    settings = {"max_grad_norm": CLIP} if mode == "ghost" else {}
+    wrapped = wrap_model(module, mode, **settings)
+    optimizer = get_optimizer_class("flat", False, mode)(
+        torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=RATE),
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        expected_batch_size=batch,
+    )
+    loss: Any = nn.CrossEntropyLoss()
+    if mode == "ghost":
+        loss = DPLossFastGradientClipping(wrapped, optimizer, loss)
+
+    def step() -> None:
+        for i, (inputs, targets) in enumerate(zip(blocks, labels, strict=True)):
+            optimizer.zero_grad()
+            optimizer.signal_skip_step(do_skip=i + 1 < len(blocks))
+            loss(wrapped(**inputs).logits, targets).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+
+    return timed(step, steps)
+
+
+class Ends(TrainerCallback):
+    """Takes note of when steps end."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """A step has ended."""
+        self.times.append(time.perf_counter())
+
+
+def ours(trained: str, batch: int, steps: int) -> list[float]:
+    """A trainer of ours, in whose batches every record is."""
+    ends = Ends()
+    with tempfile.TemporaryDirectory() as folder:
+        PrivateTrainer(
+            model_of(trained),
+            TrainingArguments(
+                folder,
+                max_steps=WARM + steps,
+                per_device_train_batch_size=BLOCK,
+                learning_rate=RATE,
+                max_grad_norm=CLIP,
+                logging_strategy="no",
+                save_strategy="no",
+                dataloader_pin_memory=False,
+                disable_tqdm=True,
+            ),
+            train_dataset=tokens(batch),
+            callbacks=[ends],
+            privacy=PrivacyArguments(
+                noise_multiplier=NOISE, size=batch, sampling_rate=1.0, max_length=LENGTH
+            ),
+        ).train()
+    return ends.times
+
+
+def alone(contender: str, trained: str, batch: int, steps: int) -> dict[str, float]:
+    """Seconds of a step (the best one) and MB of one contender, in this process."""
+    before = psutil.Process().memory_info().rss
+    if contender == "plain":
+        ends = plain(trained, batch, steps)
+    elif contender == "ours":
+        ends = ours(trained, batch, steps)
+    else:
+        ends = opacus(contender.removeprefix("Opacus, "), trained, batch, steps)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = np.diff(ends[WARM - 1 :])
+    return {
+        "best": float(seconds.min()),
+        "mean": float(seconds.mean()),
+        "megabytes": (peak - before) / 1e6,
+    }
+
+
+def asked(*arguments: str) -> dict[str, float] | str:
+    """The figures of another process, or why there are none."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.network_text", "--alone", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode:
+        return done.stderr.strip().rpartition("\n")[2][:90]
+    figures: dict[str, float] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return figures
+
+
+def compared(trained: str, batch: int, steps: int, rounds: int, who: list[str]) -> list[str]:
+    """Lines of a table: all contenders by turns."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in who}
+    wrong: dict[str, str] = {}
+    for _ in range(rounds):
+        for name in who:
+            one = wrong.get(name) or asked(name, trained, str(batch), str(steps))
+            if isinstance(one, str):
+                wrong[name] = one
+            else:
+                found[name].append(one)
+    seconds = {name: min(one["best"] for one in some) for name, some in found.items() if some}
+    room = {name: max(one["megabytes"] for one in some) for name, some in found.items() if some}
+    lines = [f"MiniLM, {trained} weights trained, batch {batch} in blocks of {BLOCK}:"]
+    for name in who:
+        if name in wrong:
+            lines.append(f"  {name:18} does not work: {wrong[name]}")
+            continue
+        beside = seconds[name] / seconds["plain"], room[name] / room["plain"]
+        lines.append(
+            f"  {name:18} {seconds[name]:6.2f} s a step, {beside[0]:4.2f} x plain; "
+            f"{room[name]:6.0f} MB, {beside[1]:4.2f} x plain"
+        )
+    return lines
+
+
+def main() -> None:
+    """Compare all, or measure one in this process."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--alone", nargs=4, help="contender, all or last, batch, steps")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--batches", type=int, nargs="+", default=[32, 256])
+    parser.add_argument("--trained", nargs="+", default=["all", "last"])
+    parser.add_argument("--who", nargs="+", default=list(CONTENDERS))
+    chosen = parser.parse_args()
+    if chosen.alone:
+        contender, trained, batch, steps = chosen.alone
+        print(json.dumps(alone(contender, trained, int(batch), int(steps))))
+        return
+    for trained in chosen.trained:
+        for batch in chosen.batches:
+            told = compared(trained, batch, chosen.steps, chosen.rounds, chosen.who)
+            print("\n".join(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
