@@ -383,6 +383,33 @@ def test_batch_norm_has_a_stand_in_that_does_not_erase_its_input():
     model(plain).fit(X, Y)
 
 
+def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
+    torch.manual_seed(0)
+    series = nn.Sequential(
+        nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.Flatten()
+    )
+    module = nn.Sequential(series, nn.Linear(18, 2))
+    changed = without_batch_norm(module)
+    norm = changed[0][2]
+    assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 3
+    assert changed(torch.tensor(X)).shape == (60, 2)
+    assert model(changed, gradients=None).fit(X, Y).trial_.wrong.keys() <= {"hooks"}
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 7)])
+def test_batch_norm_after_anything_else_has_one_for_plain_rows_and_series(shape):
+    """Of one group: on plain rows a LayerNorm."""
+    first, between = nn.BatchNorm1d(6), nn.Sequential(nn.Linear(6, 9), nn.ReLU())
+    alone = without_batch_norm(first)
+    assert isinstance(without_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
+    after = without_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
+    x = 3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    for norm in (alone, after):
+        assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 1
+        expected = nn.functional.layer_norm(x, x.shape[1:])
+        torch.testing.assert_close(norm(x), expected)
+
+
 def test_a_frozen_backbone_keeps_its_statistics():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
     module[:2].requires_grad_(False)
