@@ -107,6 +107,10 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         classes : sequence of str or int, optional
             Declared classes, where the model was not given them.
         """
+        return self._fitted(self._facts(X, y, classes))
+
+    def _facts(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> Facts:
+        """Rows and labels, checked; nothing is learned from them yet."""
         self._check_settings()
         _random.check_state(self.random_state)
         rows, labels = self._validated(X, y)
@@ -119,7 +123,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             needs_size=self._needs_size,
         )
         self._check_form(facts)
-        return self._fitted(facts)
+        return facts
 
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be fitted, by what is public about it.

@@ -112,6 +112,10 @@ MODULES = {
         ),
         pictures,
     ),
+    "groupnorm of rows": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(1, 4), nn.Tanh(), nn.Linear(4, 3)),
+        rows,
+    ),
     "instancenorm": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3),

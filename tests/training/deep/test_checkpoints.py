@@ -1,20 +1,37 @@
 """Fits that are broken off go on, for one charge and with other noise."""
 
 import fcntl
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 
-from tests.training.deep.fits import X, Y, model
+from tests.training.deep.fits import X, Y, model, network
 from veracal.data import Dataset
 from veracal.errors import ConflictError, DataError
-from veracal.privacy import SGD, Adam, Budget, GlobalAdapt, Holder, Momentum, Step, open_ledger
+from veracal.privacy import (
+    SGD,
+    Adam,
+    Budget,
+    GlobalAdapt,
+    Holder,
+    Ledger,
+    Momentum,
+    Step,
+    open_ledger,
+)
 from veracal.training import Moving
 from veracal.training.deep.self_check import Watched
 from veracal.training.deep.sums import NetworkSums
@@ -196,3 +213,28 @@ def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
     assert not np.isclose(lost, again).any()
     spread = np.std(lost - again)  # of two draws of noise 1, and nothing else
     assert 0.7 < spread < 2.5
+
+
+def test_a_fit_that_is_killed_again_and_again_is_charged_once_and_reuses_no_noise(tmp_path):
+    """By SIGKILL: in a step, and before and after a checkpoint takes the place of another."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.deep.killed", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # whoever forks has no threads
+    )
+    assert [int(code) for code in done.stdout.split()] == [-signal.SIGKILL] * 3 + [0, 0]
+    steps = [json.loads(line) for line in (tmp_path / "steps").read_text().splitlines()]
+    by_life = [[one["step"] for one in steps if one["life"] == i] for i in range(5)]
+    assert by_life == [[0, 1, 2, 3, 4], [4, 5], [4, 5], [6, 7], []]
+    sums = np.array([one["sum"] for one in steps])
+    for i, one in enumerate(sums):  # steps 4 and 5 were taken anew, from the same weights
+        assert not np.isclose(one, np.delete(sums, i, axis=0), rtol=1e-9, atol=0).any()
+    assert len(list(Ledger(tmp_path / "a.ledger").entries())) == 1
+    first, again = (load_file(tmp_path / f"weights {i}") for i in (3, 4))
+    assert set(first) == set(network().state_dict())  # no prefixes
+    network().load_state_dict(first)
+    assert all(torch.equal(one, again[name]) for name, one in first.items())
+    assert {one.name for one in tmp_path.iterdir() if "run" in one.name} == {"run"}

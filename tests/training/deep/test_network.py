@@ -272,14 +272,17 @@ def test_views_are_counted_before_anything_is_charged():
 
 
 class Touchy(nn.Module):
-    """Fails for some values, and says which."""
+    """Fails for some values, and says which, or makes NaN of them."""
 
-    def __init__(self):
+    def __init__(self, quiet=False):
         super().__init__()
+        self.quiet = quiet
         self.line, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
 
     def forward(self, x):
         hidden = self.line(x)
+        if self.quiet:
+            return self.head(hidden) * (50 - x.abs().amax(1, keepdim=True)).sqrt()
         assert float(x.abs().max()) < 50, f"value {float(x.abs().max())}"
         return self.head(hidden)
 
@@ -380,6 +383,33 @@ def test_batch_norm_has_a_stand_in_that_does_not_erase_its_input():
     model(plain).fit(X, Y)
 
 
+def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
+    torch.manual_seed(0)
+    series = nn.Sequential(
+        nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.Flatten()
+    )
+    module = nn.Sequential(series, nn.Linear(18, 2))
+    changed = without_batch_norm(module)
+    norm = changed[0][2]
+    assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 3
+    assert changed(torch.tensor(X)).shape == (60, 2)
+    assert model(changed, gradients=None).fit(X, Y).trial_.wrong.keys() <= {"hooks"}
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 7)])
+def test_batch_norm_after_anything_else_has_one_for_plain_rows_and_series(shape):
+    """Of one group: on plain rows a LayerNorm."""
+    first, between = nn.BatchNorm1d(6), nn.Sequential(nn.Linear(6, 9), nn.ReLU())
+    alone = without_batch_norm(first)
+    assert isinstance(without_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
+    after = without_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
+    x = 3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    for norm in (alone, after):
+        assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 1
+        expected = nn.functional.layer_norm(x, x.shape[1:])
+        torch.testing.assert_close(norm(x), expected)
+
+
 def test_a_frozen_backbone_keeps_its_statistics():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
     module[:2].requires_grad_(False)
@@ -408,8 +438,12 @@ def test_views_are_averaged():
     told = {"sampling_rate": 1.0, "steps": 1, "clip": 100.0}
     module = nn.Linear(4, 2, bias=False)
     nn.init.zeros_(module.weight)
-    model(module, augment=Turned(), on_step=seen, **told).fit(X, Y)
-    model(module, on_step=plain, **told).fit(X * 0, Y)
+    for changed, rows in (
+        ({"augment": Turned(), "on_step": seen}, X),
+        ({"on_step": plain}, X * 0),
+    ):
+        with pytest.warns(UserWarning, match="next to nothing"):
+            model(module, **changed, **told).fit(rows, Y)
     # At zero weights the gradients of x and -x are opposite, and nothing is left but noise.
     np.testing.assert_allclose(seen.steps[0].noisy_sum, plain.steps[0].noisy_sum, atol=1e-4)
 
@@ -428,3 +462,23 @@ def test_a_network_that_answers_the_same_to_all_is_noticed():
     module = nn.Sequential(nn.Linear(4, 3), nn.Threshold(1e9, 0.0), nn.Linear(3, 2))
     with pytest.warns(UserWarning, match="same logits"):
         assert model(module).fit(X, Y).self_check_.constant
+
+
+@pytest.mark.parametrize("how", ["fails", "not finite", "clip bound far above"])
+def test_records_that_add_nothing_are_noticed_by_what_is_released(how):
+    """Noise alone is taken for more once in fifty runs, of which the seed is none."""
+    module, rows, clip = Touchy(how == "not finite"), X + 100, 1.0
+    if how == "clip bound far above":
+        module, rows, clip = network(), X, 1e4
+    told = {"sampling_rate": 1.0, "clip": clip, "update": 1e-4}
+    with pytest.warns(UserWarning, match="next to nothing"):
+        fitted = model(module, **told).fit_records(Dataset(rows, Y, (0, 1), size=60))
+    assert fitted.self_check_.silent
+    assert (fitted.internal_.broken == fitted.internal_.seen) == (clip == 1.0)
+
+
+@pytest.mark.parametrize("steps", [1, 200])
+def test_noise_that_leaves_nothing_to_be_seen_is_not_warned_of(steps):
+    """Settings alone say that so few records would not show."""
+    told = {"noise_multiplier": 50.0, "sampling_rate": 0.05, "update": 1e-4, "steps": steps}
+    assert not model(**told).fit(X, Y).self_check_.problems

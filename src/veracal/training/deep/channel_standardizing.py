@@ -8,36 +8,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from veracal import _checks, _random
+from veracal import _checks
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
-from veracal.errors import DataError
-from veracal.privacy import (
-    Budget,
-    Event,
-    Gaussian,
-    Relation,
-    Statement,
-    Unit,
-    noise_for,
-    statement,
-)
-from veracal.privacy.answers.holder import check_protected
-from veracal.privacy.budget import RELATIONS
-from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
+from veracal.privacy import Relation, Unit
 from veracal.training.deep.channel_moments import (
     channel_sensitivity,
     channel_sums,
     noisy_channel_moments,
 )
-from veracal.training.facts import check_size
-from veracal.training.preprocessing.transformer import PrivateTransformer, float_type
+from veracal.training.preprocessing.by_moments import MomentTransformer
+from veracal.training.preprocessing.transformer import float_type
 
 _CELLS = 2**22  # numbers of a block
 
 
-class PrivateChannelStandardizer(PrivateTransformer):
+class PrivateChannelStandardizer(MomentTransformer):
     r"""Subtract noisy means of channels and divide by their noisy spreads; charged.
 
     For features such as those of :class:`~veracal.training.deep.scattering.Scattering`, before
@@ -104,6 +91,8 @@ class PrivateChannelStandardizer(PrivateTransformer):
     (2, 3, 4, 4)
     """
 
+    _covers = "the means and spreads of the channels"
+
     def __init__(
         self,
         mean_norm: float,
@@ -134,40 +123,16 @@ class PrivateChannelStandardizer(PrivateTransformer):
         self.random_state = random_state
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         _checks.positive(
             mean_norm=self.mean_norm,
             square_norm=self.square_norm,
             least_variance=self.least_variance,
-            delta=self.delta,
         )
-        _checks.one_of(RELATIONS, relation=self.relation)
-        if self.noise_multiplier is not None:
-            _checks.positive(noise_multiplier=self.noise_multiplier)
-        if self.noise_multiplier is not None and self.epsilon is not None:
-            raise ValueError(
-                "Expected noise_multiplier or epsilon, got both: one follows from the other."
-            )
-        Budget(1.0 if self.epsilon is None else self.epsilon, self.delta, self.relation)
         for guess in np.ravel(self.typical):
             _checks.positive(typical=guess)
-        for name in ("channels", "size"):
-            if getattr(self, name) is not None:
-                _checks.whole(**{name: getattr(self, name)})
-        _random.check_state(self.random_state)
-
-    def _undeclared(self) -> tuple[str, ...]:
-        return ()
-
-    def _cost(self) -> Event:
-        return Gaussian(self._multiplier(), 1.0, self.relation)
-
-    def _multiplier(self) -> float:
-        """Noise in units of the sensitivity."""
-        if self.noise_multiplier is not None:
-            return float(self.noise_multiplier)
-        epsilon = 1.0 if self.epsilon is None else self.epsilon
-        budget = Budget(epsilon, self.delta, self.relation, self.unit or Unit())
-        return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
+        if self.channels is not None:
+            _checks.whole(channels=self.channels)
 
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be standardized, by what is public about it."""
@@ -178,17 +143,7 @@ class PrivateChannelStandardizer(PrivateTransformer):
                 "fit(X) for arrays."
             )
         self._check_shape(dataset.X)
-        check_protected(dataset, self.relation, self.unit)
-        if self.relation == "replace-one":
-            check_size(self.size or len(dataset), len(dataset), self.relation)
-        elif self.size is None and dataset.size is None:
-            raise DataError(
-                dataset.name,
-                "a declared number of records",
-                "none",
-                "Give size=... to the standardizer or to the data set: the real number is "
-                "private.",
-            )
+        self._check_declared(dataset)
 
     def _check_shape(self, rows: Array | MappedRows) -> None:
         """Refuse rows of another form, by their shape and type alone."""
@@ -239,23 +194,7 @@ class PrivateChannelStandardizer(PrivateTransformer):
             )
         return rows
 
-    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        reasons: tuple[str, ...] = ()
-        declared = size if self.size is None else self.size
-        if self.relation == "replace-one":
-            check_size(self.size or len(rows), len(rows), self.relation)
-            declared = len(rows)
-        elif declared is None:
-            reasons += ("the number of records was read from them; declare size=...",)
-            declared = len(rows)
-        rng = _random.generator(self.random_state)
-        if not _random.is_secret(rng):
-            reasons += (REPEATABLE,)
-        self._release(rows, declared, rng)
-        return reasons
-
     def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
-        """Set means and spreads, from sums that never leave the fit."""
         channels, typical = self._channels(rows), np.asarray(self.typical, dtype=np.float64)
         means, spreads = noisy_channel_moments(
             channel_sums(rows, channels, self.mean_norm, self.square_norm, typical),
@@ -284,12 +223,3 @@ class PrivateChannelStandardizer(PrivateTransformer):
         for start in range(0, len(rows), step):
             result[start : start + step] = self._apply(rows[start : start + step])
         return result
-
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises, in words and as JSON; computed when asked for."""
-        if not self.private_:
-            return NotPrivate(self.not_private_because_)
-        assert self.event_ is not None
-        covers = ("the means and spreads of the channels",)
-        return statement(self.event_, self.delta, self.unit, covers=covers)

@@ -226,7 +226,8 @@ def _number(item: tuple[str, Array]) -> tuple[int, str]:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a file whole, or not at all."""
-    made = path.with_name(f".{path.name}.{os.getpid()}")
+    # One name, so that what a killed process left is written over: the run is held by one.
+    made = path.with_name(f".{path.name}.part")
     try:
         with no_surprises(path):
             with made.open("wb") as file:

@@ -57,7 +57,7 @@ def _check_layer(name: str, layer: nn.Module) -> None:
             f"Expected layers that take each example by itself, got {name!r}, a "
             f"{type(layer).__name__}: it scales every example by all others. Use "
             "veracal.training.deep.without_batch_norm(module), which puts GroupNorm in its "
-            "place (LayerNorm for plain rows), or freeze it."
+            "place (for plain rows LayerNorm), or freeze it."
         )
     if getattr(layer, "track_running_stats", False) and not _frozen(layer):
         raise ValueError(
@@ -204,8 +204,10 @@ def train_mode(module: nn.Module) -> None:
 def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
     """A copy with a normalization of each example in place of every BatchNorm.
 
-    Pictures and series get a GroupNorm, plain rows a LayerNorm: a GroupNorm of groups of one
-    channel would turn a plain row into zeros.
+    Pictures get a GroupNorm. A BatchNorm1d takes plain rows (n, c) and series (n, c, l): after
+    a Linear of c outputs it becomes a LayerNorm, after a convolution a GroupNorm, and after
+    anything else a GroupNorm of one group, which is the LayerNorm of a plain row and takes
+    series too. Groups of one channel would turn a plain row into zeros.
 
     Parameters
     ----------
@@ -219,10 +221,16 @@ def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
     GroupNorm(4, 8, ...)
     """
     changed = copy.deepcopy(module)
+    before, last = dict[nn.Module, nn.Module | None](), None
+    for layer in changed.modules():
+        if isinstance(layer, _BatchNorm):
+            before[layer] = last
+        elif isinstance(layer, nn.Linear | nn.Conv1d):
+            last = layer
     for parent, name, layer in list(_children(changed)):
         if isinstance(layer, _BatchNorm):
-            setattr(parent, name, _instead(layer, groups))
-    return _instead(changed, groups) if isinstance(changed, _BatchNorm) else changed
+            setattr(parent, name, _instead(layer, before[layer], groups))
+    return _instead(changed, None, groups) if isinstance(changed, _BatchNorm) else changed
 
 
 def _children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
@@ -232,11 +240,14 @@ def _children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
             yield parent, name, layer
 
 
-def _instead(layer: _BatchNorm, groups: int) -> nn.Module:
-    """What stands in for a BatchNorm."""
+def _instead(layer: _BatchNorm, before: nn.Module | None, groups: int) -> nn.Module:
+    """What stands in for a BatchNorm, by the layer with weights before it."""
     width = layer.num_features
     if isinstance(layer, nn.BatchNorm1d):
-        return nn.LayerNorm(width, eps=layer.eps, elementwise_affine=layer.affine)
+        if isinstance(before, nn.Linear) and before.out_features == width:
+            return nn.LayerNorm(width, eps=layer.eps, elementwise_affine=layer.affine)
+        if not (isinstance(before, nn.Conv1d) and before.out_channels == width):
+            groups = 1  # who knows what it takes
     most = max(
         (g for g in range(1, groups + 1) if width % g == 0 and width // g >= 2), default=1
     )

@@ -41,7 +41,8 @@ from veracal.training.deep.checks import (
     check_views,
     train_mode,
 )
-from veracal.training.deep.gradients.blocks import Engine, Losses, cross_entropy
+from veracal.training.deep.gradients.adding import PreNoise
+from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
@@ -220,12 +221,22 @@ class PrivateNetwork(DescentClassifier):
                 raise ValueError(f"Expected {name} to be callable, got {value!r}.")
         if self.checkpoint is not None:
             self._check_resumable()
-        update = self._update()
-        if isinstance(update, Langevin) and update.pre_noise:
+        if self._pre_noise and self.gradients == "ghost":
             raise ValueError(
-                "Expected no noise before the clip, which networks do not have, got "
-                f"pre_noise={update.pre_noise!r}."
+                "Expected gradients that are written down, for noise on each of them before "
+                f"the clip (pre_noise={self._pre_noise!r}), got gradients='ghost', which does "
+                "not. Take 'functional' or 'hooks', or leave it out."
             )
+
+    @property
+    def _pre_noise(self) -> float:
+        """Standard deviation of noise on each gradient before it is clipped."""
+        update = self._update()
+        return update.pre_noise if isinstance(update, Langevin) else 0.0
+
+    def _noise(self, rng: np.random.Generator) -> PreNoise | None:
+        """That noise, if there is to be any."""
+        return PreNoise(self._pre_noise, rng) if self._pre_noise else None
 
     def _check_resumable(self) -> None:
         """Refuse what would make a run in two parts another one than a run in one."""
@@ -250,7 +261,7 @@ class PrivateNetwork(DescentClassifier):
         train_mode(module)
         if self.augment is not None:
             check_views(self.augment, block)
-        engine_for(module, self._losses, block, None, usual=self._usual, way=self.gradients)
+        self._tried(module, block, None, self._noise(np.random.default_rng(0)))
 
     @property
     def _usual(self) -> int:
@@ -287,7 +298,7 @@ class PrivateNetwork(DescentClassifier):
         train_mode(module)
         self._blank = copy.deepcopy(module)  # of which nothing has seen a record
         self._form, self._outputs = made_up_rows(facts.X, module, SCORED), len(facts.classes)
-        engine, self.trial_ = self._engine(module, descent)
+        engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
         records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
         lanes = [Lane(module, engine)]
         small = engine.size <= _SMALL and engine.name == "ghost"
@@ -323,15 +334,29 @@ class PrivateNetwork(DescentClassifier):
             self.self_check_.warn()
         return reasons + self._done(descent, done)
 
-    def _engine(self, module: nn.Module, descent: Descent) -> tuple[Engine, Trial]:
+    def _engine(
+        self, module: nn.Module, descent: Descent, noise: PreNoise | None
+    ) -> tuple[Engine, Trial]:
         """How gradients are taken."""
         many = int(min(self.block, max(1.0, descent.expected_batch)))
         few, more = (
             made_up_block(self._form, module, n, self._outputs, self._prepared)
             for n in (_FEW, many)
         )
+        return self._tried(module, few, more, noise)
+
+    def _tried(
+        self, module: nn.Module, few: Block, many: Block | None, noise: PreNoise | None
+    ) -> tuple[Engine, Trial]:
+        """The way that is right, and of several the fastest."""
         return engine_for(
-            module, self._losses, few, more, usual=self._usual, way=self.gradients
+            module,
+            self._losses,
+            few,
+            many,
+            usual=self._usual,
+            way=self.gradients,
+            noise=noise,
         )
 
     def _run(self, module: nn.Module, descent: Descent) -> Run:

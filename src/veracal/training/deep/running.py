@@ -106,7 +106,7 @@ class Run:
         """What the run shows of itself, by its last weights and logits of made-up rows."""
         still = self._layout.unmoved(self._marks, last)
         constant = bool((logits == logits[0]).all())
-        return SelfCheck(*self._watched.noise(), still, constant)
+        return SelfCheck(*self._watched.noise(), still, constant, self._watched.silent())
 
     def over(self) -> None:
         """The run has come to its end."""

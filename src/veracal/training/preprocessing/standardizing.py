@@ -6,43 +6,29 @@ import numpy as np
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
-from veracal import _checks, _random
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
-from veracal.errors import DataError
-from veracal.privacy import (
-    Budget,
-    Event,
-    Gaussian,
-    Relation,
-    Statement,
-    Unit,
-    noise_for,
-    statement,
-)
-from veracal.privacy.answers.holder import check_protected
-from veracal.privacy.budget import RELATIONS
-from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
-from veracal.training.facts import check_size
+from veracal.privacy import Relation, Unit
 from veracal.training.preprocessing.bounds import (
     Bounds,
     bounds_of_columns,
     check_bounds,
     observed_bounds,
 )
+from veracal.training.preprocessing.by_moments import MomentTransformer
 from veracal.training.preprocessing.moments import (
     moment_sensitivity,
     moment_sums,
     noisy_moments,
     unit_values,
 )
-from veracal.training.preprocessing.transformer import PrivateTransformer, float_type
+from veracal.training.preprocessing.transformer import float_type
 
 _CELLS = 2**22  # numbers of a block
 
 
-class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
+class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ignore[misc]
     r"""Subtract noisy means and divide by noisy standard deviations; charged.
 
     Values are clipped to declared bounds and placed in [-1, 1]. Their sums and sums of
@@ -92,6 +78,8 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
     True
     """
 
+    _covers = "the means and spreads of the columns"
+
     def __init__(
         self,
         bounds: Bounds | None = None,
@@ -114,19 +102,9 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
         self.random_state = random_state
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         if self.bounds is not None:
             check_bounds(self.bounds)
-        _checks.one_of(RELATIONS, relation=self.relation)
-        _checks.positive(delta=self.delta)
-        if self.noise_multiplier is not None:
-            _checks.positive(noise_multiplier=self.noise_multiplier)
-        if self.noise_multiplier is not None and self.epsilon is not None:
-            raise ValueError(
-                "Expected noise_multiplier or epsilon, got both: one follows from the other."
-            )
-        Budget(1.0 if self.epsilon is None else self.epsilon, self.delta, self.relation)
-        if self.size is not None:
-            _checks.whole(size=self.size)
 
     def _undeclared(self) -> tuple[str, ...]:
         if self.bounds is None:
@@ -137,59 +115,20 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
         if self.bounds is not None:
             bounds_of_columns(self.bounds, width)
 
-    def _cost(self) -> Event | None:
-        return Gaussian(self._multiplier(), 1.0, self.relation)
-
-    def _multiplier(self) -> float:
-        """Noise in units of the sensitivity."""
-        if self.noise_multiplier is not None:
-            return float(self.noise_multiplier)
-        epsilon = 1.0 if self.epsilon is None else self.epsilon
-        budget = Budget(epsilon, self.delta, self.relation, self.unit or Unit())
-        return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
-
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be transformed, by what is public about it."""
         super().check_records(dataset)
-        check_protected(dataset, self.relation, self.unit)
-        size = dataset.size if self.size is None else self.size
-        if self.relation == "replace-one":
-            check_size(self.size or len(dataset), len(dataset), self.relation)
-        elif size is None:
-            raise DataError(
-                dataset.name,
-                "a declared number of records",
-                "none",
-                "Give size=... to the standardizer or to the data set: the real number is "
-                "private.",
-            )
+        self._check_declared(dataset)
 
-    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        reasons: tuple[str, ...] = ()
+    def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
         width = rows.shape[1]
         self.low_, self.high_ = (
             observed_bounds(rows)
             if self.bounds is None
             else bounds_of_columns(self.bounds, width)
         )
-        declared = size if self.size is None else self.size
-        if self.relation == "replace-one":
-            check_size(self.size or len(rows), len(rows), self.relation)
-            declared = len(rows)
-        elif declared is None:
-            reasons += ("the number of records was read from them; declare size=...",)
-            declared = len(rows)
-        rng = _random.generator(self.random_state)
-        if not _random.is_secret(rng):
-            reasons += (REPEATABLE,)
-        self._released = noisy_moments(
-            self._sums(rows), declared, self._noise_std(width), rng=rng
-        )
-        return reasons
-
-    def _noise_std(self, width: int) -> float:
-        """Standard deviation of the noise on every entry of the vector."""
-        return self._multiplier() * moment_sensitivity(width, self.relation)
+        std = self._multiplier() * moment_sensitivity(width, self.relation)
+        self._released = noisy_moments(self._sums(rows), size, std, rng=rng)
 
     def _sums(self, rows: Array | MappedRows) -> Any:
         """Exact sums, which never leave the fit."""
@@ -215,12 +154,3 @@ class PrivateStandardizer(OneToOneFeatureMixin, PrivateTransformer):  # type: ig
         """Noisy standard deviations, in the units of the columns."""
         check_is_fitted(self)
         return self._released[1] * (self.high_ / 2 - self.low_ / 2)
-
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises, in words and as JSON; computed when asked for."""
-        if not self.private_:
-            return NotPrivate(self.not_private_because_)
-        assert self.event_ is not None
-        covers = ("the means and spreads of the columns",)
-        return statement(self.event_, self.delta, self.unit, covers=covers)

@@ -1,20 +1,53 @@
 """From the gradients of single examples to their clipped sum."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from veracal.privacy import Clip
+from veracal.privacy import Clip, pre_noised
 from veracal.privacy.descent.clipping import selection
 from veracal.training.deep.gradients.blocks import HalfAddedError, Summed
-from veracal.training.deep.gradients.layers import Gradients
+from veracal.training.deep.gradients.layers import Each, Gradients
 from veracal.training.deep.layout import Layout
 
 _UNIT = 2.0**-24  # of rounding in float32
 _LONGEST = 1e30  # times the bound
 _MANY = 4_096  # places up to which they make no difference
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds a generator
+class PreNoise:
+    """Noise on each example's gradient before it is clipped, which earns no privacy.
+
+    Attributes
+    ----------
+    std : float
+        Standard deviation, of every coordinate.
+    rng : Generator
+    """
+
+    std: float
+    rng: np.random.Generator
+
+
+def written_down(
+    found: Mapping[torch.nn.Parameter, Tensor], noise: PreNoise | None
+) -> dict[torch.nn.Parameter, Gradients]:
+    """Gradients of shape (n, *parameter), with their noise if there is to be any.
+
+    What is clipped is the noisy gradient, by its own norm: whatever the noise was, the example
+    adds no more than the bound. One that was not finite stays so.
+    """
+    if noise is None:
+        return {parameter: Each(values) for parameter, values in found.items()}
+    return {
+        parameter: Each(pre_noised(values, noise.std, rng=noise.rng))
+        for parameter, values in found.items()
+    }
 
 
 @dataclass(frozen=True, eq=False, repr=False)

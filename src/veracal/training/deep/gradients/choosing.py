@@ -13,7 +13,7 @@ from veracal import _checks
 from veracal._types import Frozen
 from veracal.errors import MissingExtraError
 from veracal.privacy import Flat
-from veracal.training.deep.gradients.adding import slack_for
+from veracal.training.deep.gradients.adding import PreNoise, slack_for
 from veracal.training.deep.gradients.blocks import (
     Block,
     Engine,
@@ -29,7 +29,8 @@ from veracal.training.deep.layout import Layout
 
 Way = Literal["ghost", "functional", "hooks"]
 WAYS: tuple[Way, ...] = get_args(Way)
-_ENGINES: dict[Way, Any] = {"ghost": Ghost, "functional": Functional, "hooks": Hooks}
+WRITING: dict[str, Any] = {"functional": Functional, "hooks": Hooks}  # gradients down
+_ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
 _TOLERANCE = 1e-3  # of the clip bound, for a sum of a few examples in float32
 
 
@@ -59,6 +60,7 @@ def engine_for(
     *,
     usual: int,
     way: Way | None = None,
+    noise: PreNoise | None = None,
 ) -> tuple[Engine, Trial]:
     """The fastest way that is right, or the one that is asked for if it is right.
 
@@ -77,6 +79,8 @@ def engine_for(
         Examples of a block, as declared.
     way : {"ghost", "functional", "hooks"}, optional
         The one to take; by default the fastest.
+    noise : PreNoise, optional
+        For which gradients must be written down. It has no part in the comparison.
 
     Raises
     ------
@@ -85,7 +89,8 @@ def engine_for(
     """
     if way is not None:
         _checks.one_of(WAYS, gradients=way)
-    tried: tuple[Way, ...] = WAYS if way is None else (way,)
+    able: tuple[str, ...] = WAYS if noise is None else tuple(WRITING)
+    tried = able if way is None else (way,)
     engines, wrong = dict[str, Engine](), dict[str, str]()
     for name in tried:
         try:
@@ -107,7 +112,10 @@ def engine_for(
         name: 0.0 if many is None else _timed(engine, many) for name, engine in engines.items()
     }
     best = min(seconds, key=lambda name: seconds[name])
-    return engines[best], Trial(best, Frozen(seconds), Frozen(wrong))
+    trial = Trial(best, Frozen(seconds), Frozen(wrong))
+    if noise is None:
+        return engines[best], trial
+    return _ENGINES[best](module, losses, usual, noise), trial
 
 
 def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from veracal.privacy import Clip
-from veracal.training.deep.gradients.adding import add_clipped
+from veracal.training.deep.gradients.adding import PreNoise, add_clipped, written_down
 from veracal.training.deep.gradients.blocks import (
     Block,
     Inputs,
@@ -17,7 +17,6 @@ from veracal.training.deep.gradients.blocks import (
     Summed,
     called,
 )
-from veracal.training.deep.gradients.layers import Each
 from veracal.training.deep.layout import Layout
 
 _ENTRIES = 1 << 25  # of gradients that are written down at a time
@@ -35,13 +34,17 @@ class Functional:
         ``losses(outputs, targets)`` of shape (n,).
     usual : int
         Examples of a block, as declared; there may be twice as many.
+    noise : PreNoise, optional
     """
 
     name = "functional"
     at_once = False
 
-    def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
+    def __init__(
+        self, module: nn.Module, losses: Losses, usual: int, noise: PreNoise | None = None
+    ) -> None:
         self._module, self._losses, self._layout = module, losses, Layout(module)
+        self._noise = noise
         self.size, self._usual = self._layout.size, usual
         self._names = [place.name for place in self._layout.places]
         self._each = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
@@ -66,10 +69,11 @@ class Functional:
         norms, exceeding = [], 0
         for start in range(0, len(block), together):
             part = block.part(start, start + together)
-            found = {
-                self._module.get_parameter(name): Each(values)
+            each = {
+                self._module.get_parameter(name): values
                 for name, values in self.gradients(part).items()
             }
+            found = written_down(each, self._noise)
             some = add_clipped(found, clip, total, self._layout, self._usual)
             norms.append(some.norms)
             exceeding += some.exceeding

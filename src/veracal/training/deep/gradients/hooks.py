@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from veracal._checks import extra
 from veracal.privacy import Clip
-from veracal.training.deep.gradients.adding import add_clipped
+from veracal.training.deep.gradients.adding import PreNoise, add_clipped, written_down
 from veracal.training.deep.gradients.blocks import (
     Block,
     Losses,
@@ -18,7 +18,6 @@ from veracal.training.deep.gradients.blocks import (
     called,
     losses_by_example,
 )
-from veracal.training.deep.gradients.layers import Each
 from veracal.training.deep.layout import Layout
 
 
@@ -32,15 +31,18 @@ class Hooks:
         ``losses(outputs, targets)`` of shape (n,).
     usual : int
         Examples of a block, as declared; there may be twice as many.
+    noise : PreNoise, optional
     """
 
     name = "hooks"
     at_once = True
 
-    def __init__(self, module: nn.Module, losses: Losses, usual: int) -> None:
+    def __init__(
+        self, module: nn.Module, losses: Losses, usual: int, noise: PreNoise | None = None
+    ) -> None:
         self._opacus = extra("opacus.grad_sample", "torch")
         self._module, self._losses, self._layout = module, losses, Layout(module)
-        self.size, self._usual = self._layout.size, usual
+        self.size, self._usual, self._noise = self._layout.size, usual, noise
         self._trained = [one for one in module.parameters() if one.requires_grad]
 
     def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
@@ -49,7 +51,8 @@ class Hooks:
             with torch.enable_grad():
                 outputs = called(wrapped, block.inputs)
                 torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
-            found = {one: Each(self._sample(one, block)) for one in self._trained}
+            each = {one: self._sample(one, block) for one in self._trained}
+        found = written_down(each, self._noise)
         return add_clipped(found, clip, total, self._layout, self._usual)
 
     def _sample(self, parameter: Any, block: Block) -> Tensor:

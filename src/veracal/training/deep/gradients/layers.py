@@ -305,7 +305,7 @@ def normalized(module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int) -> F
     def summed(values: Tensor) -> Tensor:
         """Over all places of an example but those that have parameters of their own."""
         if tail < 0:  # channels come second
-            return values.flatten(2).sum(2).view(n, -1, values.shape[1]).sum(1)
+            return values.reshape(n, len(values) // n, values.shape[1], -1).sum((1, 3))
         shape = values.shape[values.ndim - tail :]
         return values.reshape(n, -1, *shape).sum(1)
 

@@ -1,0 +1,186 @@
+"""Training a module by one call."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset as Examples
+from torch.utils.data import IterableDataset, TensorDataset
+
+from tests.training.deep.fits import RNG, X, Y, model, network
+from veracal.data import Dataset
+from veracal.errors import BudgetError
+from veracal.privacy import (
+    SGD,
+    Adam,
+    Budget,
+    Flat,
+    FullBatch,
+    GlobalAdapt,
+    Holder,
+    Langevin,
+    Momentum,
+    Poisson,
+    open_ledger,
+)
+from veracal.training.deep import train
+from veracal.training.deep.sums import NetworkSums
+
+TOLD = {"classes": [0, 1], "size": 60, "steps": 4, "gradients": "ghost"}
+
+
+class Pairs(Examples):
+    """Examples by their numbers, in a type of torch's."""
+
+    def __init__(self, X, y):
+        self.X, self.y = X, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return torch.tensor(self.X[i]), int(self.y[i])
+
+
+def same(one, other):
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("clip", [Flat(0.3), GlobalAdapt(0.3, 1.0)], ids=repr)
+@pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize("sampler", [Poisson(0.3), FullBatch()], ids=repr)
+def test_it_is_a_fit_of_a_network_with_the_same_settings(clip, update, sampler):
+    rules = {"clip": clip, "update": update}
+    done = train(network(), (X, Y), noise=1.5, sampler=sampler, random_state=0, **rules, **TOLD)
+    rate = 1.0 if sampler == FullBatch() else 0.3
+    fitted = model(noise_multiplier=1.5, sampling_rate=rate, **rules).fit(X, Y)
+    assert same(done.module, fitted.module_)
+    assert done.event == fitted.event_ and "random_state was set" in done.statement.text()
+    assert done.self_check == fitted.self_check_ and done.internal == fitted.internal_
+    assert not same(done.module, network())
+
+
+def test_langevin_sets_its_own_noise():
+    update = Langevin(0.1, 1.0)
+    done = train(network(), (X, Y), update=update, sampler=Poisson(0.3), **TOLD)
+    expected = model(noise_multiplier=None, update=update, sampling_rate=0.3).event()
+    assert done.event == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (torch.tensor(X, requires_grad=True), torch.tensor(Y)),
+        [X.tolist(), Y.tolist()],
+        TensorDataset(torch.tensor(X), torch.tensor(Y)),
+        Pairs(X, Y),
+        Dataset(X, Y, (0, 1), size=60),
+    ],
+    ids=["tensors", "lists", "TensorDataset", "examples", "Dataset"],
+)
+def test_records_may_come_in_any_of_these_forms(data):
+    done = train(network(), data, noise=1.0, random_state=0, **TOLD)
+    assert same(done.module, train(network(), (X, Y), noise=1.0, random_state=0, **TOLD).module)
+
+
+def test_whole_numbers_stay_tokens():
+    tokens = RNG.integers(0, 9, (60, 5))
+    module = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, 2))
+    assert train(module, (tokens, Y), noise=1.0, **TOLD).statement.text()
+
+
+def test_what_was_declared_is_private_and_what_was_not_is_not():
+    done = train(network(), (X, Y), epsilon=3.0, **TOLD)
+    assert done.statement.epsilon <= 3.0
+    assert type(done.module) is nn.Sequential and not done.module.training
+    assert list(done.module.state_dict()) == list(network().state_dict())
+    assert "clipped=" not in repr(done) and "seen=" not in repr(done)
+    told = train(network(), (X, Y), epsilon=3.0, steps=4, gradients="ghost").statement.text()
+    assert "declare classes" in told and "declare size" in told
+
+
+def paid(tmp_path, epsilon=500.0):
+    return open_ledger(tmp_path / "a.ledger", Budget(epsilon, 1e-2), kind="open")
+
+
+@pytest.mark.parametrize("form", ["arrays", "examples", "Dataset", "Holder"])
+def test_the_ledger_is_charged_before_a_gradient_is_taken(tmp_path, monkeypatch, form):
+    ledger, taken, call = paid(tmp_path), [], NetworkSums.__call__
+
+    def spied(self, weights, rows, clip):
+        taken.append(len(list(ledger.entries())))
+        return call(self, weights, rows, clip)
+
+    monkeypatch.setattr(NetworkSums, "__call__", spied)
+    dataset = Dataset(X, Y, (0, 1), size=60)
+    data = {"arrays": (X, Y), "examples": Pairs(X, Y), "Dataset": dataset}
+    data["Holder"] = Holder(dataset, ledger)
+    payer = {} if form == "Holder" else {"ledger": ledger}
+    done = train(network(), data[form], noise=3.0, sampler=FullBatch(), **payer, **TOLD)
+    assert taken == [1, 1, 1, 1]
+    (entry,) = ledger.entries()
+    assert entry.event == done.event and done.statement.epsilon > 0
+
+
+@pytest.mark.parametrize("form", ["arrays", "Dataset"])
+def test_nothing_is_taken_that_the_ledger_does_not_grant(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(NetworkSums, "__call__", lambda *_: pytest.fail("a record was read"))
+    data = (X, Y) if form == "arrays" else Dataset(X, Y, (0, 1), size=60)
+    with pytest.raises(BudgetError):
+        train(network(), data, noise=1.0, ledger=paid(tmp_path, 0.1), **TOLD)
+
+
+def test_a_run_goes_on_under_one_charge(tmp_path):
+    told = {"noise": 3.0, "checkpoint": tmp_path / "run", "request": "one", **TOLD}
+    data, ledger = Dataset(X, Y, (0, 1), size=60), paid(tmp_path)
+    first, again = (train(network(), data, ledger=ledger, **told) for _ in range(2))
+    assert same(first.module, again.module) and len(list(ledger.entries())) == 1
+    with pytest.raises(ValueError, match=r"veracal\.data\.Dataset"):
+        train(network(), (X, Y), ledger=ledger, **told)
+
+
+class PassingBy(IterableDataset):
+    def __iter__(self):
+        yield from zip(X, Y, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "changed", "match"),
+    [
+        ((X, Y), {"noise": None}, "noise=..., epsilon=... or both, got neither"),
+        ((X, Y), {"sampler": 0.1}, "sampler of veracal.privacy.*got 0.1"),
+        ((X, Y), {"request": "one"}, "ledger for request='one'"),
+        ((X, Y, Y), {}, "a pair .*got tuple of 3"),
+        (X, {}, "a pair .*got ndarray"),
+        (PassingBy(), {}, "with a length"),
+        (Pairs(X[:0], Y[:0]), {}, "got a data set of none"),
+        (Pairs([X[0], X[1, :3]], Y[:2]), {}, "of one shape"),
+        (TensorDataset(torch.tensor(X)), {}, "got tuple of 1"),
+        ((X[:, :3], Y), {}, "made-up ones"),
+        ((X, Y + 1), {}, "one of 0, 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_a_charge(tmp_path, data, changed, match):
+    ledger = paid(tmp_path)
+    payer = {} if "request" in changed else {"ledger": ledger}
+    with pytest.raises(ValueError, match=match):
+        train(network(), data, **{"noise": 3.0, **payer, **TOLD, **changed})
+    assert not list(ledger.entries())
+
+
+def test_a_ledger_pays_for_nothing_that_is_read_from_records(tmp_path):
+    ledger, told = paid(tmp_path), {"noise": 3.0, "steps": 4, "gradients": "ghost"}
+    with pytest.raises(ValueError, match="declare classes=... and the number .* declare size"):
+        train(network(), (X, Y), ledger=ledger, **told)
+    with pytest.raises(ValueError, match="not private"):
+        train(network(), (X, Y), ledger=ledger, **TOLD, noise=1.0, not_private="neither")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    with pytest.raises(ValueError, match="beside a Holder"):
+        train(network(), holder, ledger=ledger, **told)
+    spoiled = np.where(X == X[3, 1], np.nan, X)
+    with pytest.raises(ValueError, match="NaN"):
+        train(network(), (spoiled, Y), ledger=ledger, noise=3.0, **TOLD)
+    assert not list(ledger.entries())
