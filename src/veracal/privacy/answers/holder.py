@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -65,6 +66,19 @@ class ResumableModel(Protocol):
 
     def paid(self, by: str) -> None:
         """Take note of what pays for the next fit, which only goes on if it is the same."""
+
+
+@runtime_checkable
+class SharedModel(Protocol):
+    """A model of records that are in several places, for all of which one ledger pays."""
+
+    across: Any
+
+    def check_paying(self, unit: Unit) -> None:
+        """Refuse a ledger that is not the one to pay, or protects another unit."""
+
+    def called_off(self, problem: BaseException) -> None:
+        """Tell the other places that there will be no fit."""
 
 
 Model = TypeVar("Model", bound=PrivateModel)
@@ -254,7 +268,15 @@ class Holder:
         -------
         The model.
         """
-        event = self._cost(model)
+        with _told(model, self.unit):
+            event = self._cost(model)
+            self._charge_fit(model, event, purpose, request)
+            return self._fitted(model, event, purpose)
+
+    def _charge_fit(
+        self, model: PrivateModel, event: Event, purpose: str, request: str | None
+    ) -> None:
+        """Charge a fit, once for each request."""
         resumable = _resumable(model)
         if (resumable is None) != (request is None):
             raise ValueError(
@@ -267,7 +289,6 @@ class Holder:
         if resumable is not None:
             records = [self._records.name, self.part or "", self.version]
             resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
-        return self._fitted(model, event, purpose)
 
     def _check_begun(self, model: ResumableModel, request: str) -> None:
         """Refuse a second fit for one charge.
@@ -323,6 +344,11 @@ class Holder:
                 "Expected a model without a checkpoint, whose steps would be on the disk "
                 f"before they are paid for, got {model!r}. Use fit(..., request=...)."
             )
+        if _shared(model) is not None:
+            raise ValueError(
+                "Expected a model of records that are all here, since a fit that is kept is "
+                f"not fitted again, and others would wait for it, got {model!r}. Use fit."
+            )
         event = self._cost(model)
         return self.ledger.answer(
             event,
@@ -372,6 +398,28 @@ def _resumable(model: object) -> ResumableModel | None:
     if isinstance(model, ResumableModel) and model.checkpoint is not None:
         return model
     return None
+
+
+def _shared(model: object) -> SharedModel | None:
+    """A model as one of records in several places, if it is."""
+    if isinstance(model, SharedModel) and model.across is not None:
+        return model
+    return None
+
+
+@contextmanager
+def _told(model: object, unit: Unit) -> Iterator[None]:
+    """See that nobody waits for a fit that is refused, or fails."""
+    shared = _shared(model)
+    if shared is None:
+        yield
+        return
+    shared.check_paying(unit)
+    try:
+        yield
+    except BaseException as problem:
+        shared.called_off(problem)
+        raise
 
 
 def question(

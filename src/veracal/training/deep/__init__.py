@@ -6,6 +6,7 @@ extra("torch", "torch")  # says in a sentence what is missing, before anything e
 
 from veracal.training.deep.checks import without_batch_norm  # noqa: E402
 from veracal.training.deep.network import PrivateNetwork  # noqa: E402
+from veracal.training.deep.ranks import Ranks  # noqa: E402
 from veracal.training.deep.records import Augment, Pictures  # noqa: E402
 
-__all__ = ["Augment", "Pictures", "PrivateNetwork", "without_batch_norm"]
+__all__ = ["Augment", "Pictures", "PrivateNetwork", "Ranks", "without_batch_norm"]

@@ -102,11 +102,15 @@ class Run:
             self._file.write(step.standing, self.watch.average.kept())
         return ended
 
-    def checked(self, last: Floats, logits: Floats) -> SelfCheck:
+    def noise(self) -> tuple[float, float]:
+        """How long the noisy sums were, and the least; see :class:`SelfCheck`."""
+        return self._watched.noise()
+
+    def checked(self, noise: tuple[float, float], last: Floats, logits: Floats) -> SelfCheck:
         """What the run shows of itself, by its last weights and logits of made-up rows."""
         still = unmoved(self._layout, self.first, last)
         constant = bool((logits == logits[0]).all())
-        return SelfCheck(*self._watched.noise(), still, constant)
+        return SelfCheck(*noise, still, constant)
 
     def over(self) -> None:
         """The run has come to its end."""
