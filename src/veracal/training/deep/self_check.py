@@ -78,7 +78,7 @@ class Watched:
         """Take in the noisy sum of a step."""
         expected = (self._multipliers[step.number] * step.clip.bound) ** 2 * self._size
         noisy: Any = step.noisy_sum
-        self._total += float(np.vdot(noisy, noisy)) / expected
+        self._total += float(np.vdot(noisy, noisy) / expected)
         self._steps += 1
 
     def noise(self) -> tuple[float, float]:
