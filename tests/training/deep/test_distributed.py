@@ -1,9 +1,13 @@
 """Two ranks train what one process does: the same sums, one noise, one charge."""
 
 import json
+import queue
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,9 +15,11 @@ import torch.distributed as dist
 
 from tests.training.deep import two_ranks
 from veracal.data import Dataset
+from veracal.errors import WorkerError
 from veracal.privacy import Unit
 from veracal.training.deep import Ranks
-from veracal.training.deep.ranks import Told, check_same, check_shares
+from veracal.training.deep.ranks import Link, Told, check_same, check_shares, settle
+from veracal.training.deep.sums import NetworkSums
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +208,78 @@ def test_one_rank_is_enough():
     finally:
         dist.destroy_process_group()
     assert fitted.private_
+
+
+class Wires(Link):
+    """A link to other threads; who sends waits until it is received, as gloo's do."""
+
+    def __init__(self, rank, wires):
+        self.here, self.wires = rank, wires
+        self.owed, self.over = set(), False
+
+    rank = property(lambda self: self.here)
+    world = property(lambda self: 3)
+
+    def send(self, tensor, to=0):
+        taken = threading.Event()
+        self.wires[self.here, to].put((tensor.clone(), taken))
+        if not taken.wait(10):
+            raise WorkerError(f"{to} takes nothing from {self.here}")
+
+    def receive(self, tensor, of=0):
+        found, taken = self.wires[of, self.here].get(timeout=10)
+        taken.set()
+        return tensor.copy_(found)
+
+
+def three_ranks(work):
+    """What becomes of ``work(link)`` on each of three ranks, in threads."""
+    wires = {(a, b): queue.Queue() for a in range(3) for b in range(3)}
+
+    def tried(rank):
+        try:
+            return work(Wires(rank, wires))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(3) as pool:
+        return list(pool.map(tried, range(3)))
+
+
+def test_a_third_rank_hears_that_another_cannot_take_part():
+    def work(link):
+        def check():
+            if link.rank == 1:
+                raise ValueError("not here")
+            return Told({}, None, None)
+
+        settle(link, check, Unit(), Ranks(), 5)
+
+    first, second, third = three_ranks(work)
+    assert first == "WorkerError: Rank 1 cannot take part. See what it says itself."
+    assert second == "ValueError: not here"
+    assert third == f"WorkerError: Rank 0 has stopped, and all ranks with it: {first}"
+
+
+def test_a_third_rank_hears_that_another_has_failed():
+    original = NetworkSums.__call__
+
+    def broken(sums, weights, rows, clip):
+        if len(sums._records) == 1:
+            raise MemoryError("too little")
+        return original(sums, weights, rows, clip)
+
+    def work(link):
+        fit = two_ranks.model()
+        fit._link = link
+        n = (2, 1, 3)[link.rank]
+        fit.fit_records(Dataset(two_ranks.X[:n], two_ranks.Y[:n], (0, 1)))
+
+    with mock.patch.object(NetworkSums, "__call__", broken):
+        first, second, third = three_ranks(work)
+    assert first == "WorkerError: Rank 1 has failed. See what it says itself."
+    assert second == "MemoryError: too little"
+    assert third == f"WorkerError: Rank 0 has stopped, and all ranks with it: {first}"
 
 
 def test_shares_are_compared_by_name():

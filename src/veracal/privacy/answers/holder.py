@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -12,6 +10,15 @@ from veracal import _checks
 from veracal._types import Ints
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
+from veracal.privacy.answers.models import (
+    Model,
+    PrivateModel,
+    RecordsModel,
+    ResumableModel,
+    resumable_of,
+    shared_of,
+    told_of_failure,
+)
 from veracal.privacy.answers.noise import (
     add_discrete_gaussian,
     add_discrete_laplace,
@@ -32,56 +39,6 @@ from veracal.privacy.events import (
 from veracal.privacy.ledger.book import Ledger
 from veracal.privacy.ledger.chain import canonical, digest
 from veracal.privacy.ledger.plan import Item, unpaid_of
-
-
-class PrivateModel(Protocol):
-    """What a holder can fit: something that knows its cost before it sees a record."""
-
-    def event(self) -> Event:
-        """Cost of one fit."""
-
-    def fit(self, X: Any, y: Any) -> Any:
-        """Fit to rows X and labels y."""
-
-
-@runtime_checkable
-class RecordsModel(Protocol):
-    """A model that takes what a data set declares: its classes, its size, its norm."""
-
-    def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it."""
-
-    def fit_records(self, dataset: Dataset) -> Any:
-        """Fit to a data set."""
-
-
-@runtime_checkable
-class ResumableModel(Protocol):
-    """A model whose fit can be broken off and goes on later, for the same charge."""
-
-    checkpoint: Any
-
-    def has_begun(self) -> bool:
-        """Whether there is a checkpoint."""
-
-    def paid(self, by: str) -> None:
-        """Take note of what pays for the next fit, which only goes on if it is the same."""
-
-
-@runtime_checkable
-class SharedModel(Protocol):
-    """A model of records that are in several places, for all of which one ledger pays."""
-
-    across: Any
-
-    def check_paying(self, unit: Unit) -> None:
-        """Refuse a ledger that is not the one to pay, or protects another unit."""
-
-    def called_off(self, problem: BaseException) -> None:
-        """Tell the other places that there will be no fit."""
-
-
-Model = TypeVar("Model", bound=PrivateModel)
 
 
 class Holder:
@@ -268,7 +225,7 @@ class Holder:
         -------
         The model.
         """
-        with _told(model, self.unit):
+        with told_of_failure(model, self.unit):
             event = self._cost(model)
             self._charge_fit(model, event, purpose, request)
             return self._fitted(model, event, purpose)
@@ -277,7 +234,7 @@ class Holder:
         self, model: PrivateModel, event: Event, purpose: str, request: str | None
     ) -> None:
         """Charge a fit, once for each request."""
-        resumable = _resumable(model)
+        resumable = resumable_of(model)
         if (resumable is None) != (request is None):
             raise ValueError(
                 "Expected request=... exactly for a model with a checkpoint, whose fit goes on "
@@ -339,12 +296,12 @@ class Holder:
         AnswerError
             If the fit failed. The charge stands.
         """
-        if _resumable(model) is not None:
+        if resumable_of(model) is not None:
             raise ValueError(
                 "Expected a model without a checkpoint, whose steps would be on the disk "
                 f"before they are paid for, got {model!r}. Use fit(..., request=...)."
             )
-        if _shared(model) is not None:
+        if shared_of(model) is not None:
             raise ValueError(
                 "Expected a model of records that are all here, since a fit that is kept is "
                 f"not fitted again, and others would wait for it, got {model!r}. Use fit."
@@ -391,35 +348,6 @@ class Holder:
                 "Do not release this model: its cost is not the one that was paid."
             )
         return model
-
-
-def _resumable(model: object) -> ResumableModel | None:
-    """A model as one that can go on, if it has a checkpoint."""
-    if isinstance(model, ResumableModel) and model.checkpoint is not None:
-        return model
-    return None
-
-
-def _shared(model: object) -> SharedModel | None:
-    """A model as one of records in several places, if it is."""
-    if isinstance(model, SharedModel) and model.across is not None:
-        return model
-    return None
-
-
-@contextmanager
-def _told(model: object, unit: Unit) -> Iterator[None]:
-    """See that nobody waits for a fit that is refused, or fails."""
-    shared = _shared(model)
-    if shared is None:
-        yield
-        return
-    shared.check_paying(unit)
-    try:
-        yield
-    except BaseException as problem:
-        shared.called_off(problem)
-        raise
 
 
 def question(

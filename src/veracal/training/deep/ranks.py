@@ -242,7 +242,7 @@ def settle(link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size
         mine = check()
         for rank in link.others:
             link.order(Order.COMPARE, rank)
-        every = [mine, *(_heard(link, rank) for rank in link.others)]
+        every = [mine, *_heard(link)]
         check_same(every)
         check_shares(every, unit, ranks, size)
     except BaseException as problem:
@@ -267,12 +267,25 @@ def _wait(link: Link, check: Callable[[], Told]) -> None:
         raise stopped if problem is None else problem from None
 
 
-def _heard(link: Link, rank: int) -> Told:
-    """What a rank tells of its share."""
-    told = json.loads(link.words(rank))
-    if told is None:
-        raise WorkerError(f"Rank {rank} cannot take part. See what it says itself.")
-    return Told(*told)
+def _heard(link: Link) -> list[Told]:
+    """What all others tell of their shares.
+
+    All are heard before any is found wanting: who waits to be heard could not be told to stop.
+    """
+    every: dict[int, list[Any] | None] = {}
+    problems: list[WorkerError] = []
+    for rank in link.others:
+        try:
+            every[rank] = json.loads(link.words(rank))
+        except WorkerError as gone:
+            problems.append(gone)
+    for rank, told in every.items():
+        if told is None:
+            problem = f"Rank {rank} cannot take part. See what it says itself."
+            problems.append(WorkerError(problem))
+    if problems:
+        raise problems[0]
+    return [Told(*told) for told in every.values() if told is not None]
 
 
 def check_same(every: list[Told]) -> None:
