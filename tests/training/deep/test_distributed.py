@@ -35,7 +35,11 @@ def told(tmp_path_factory):
         )
         for rank in range(2)
     ]
-    said = [one.communicate(timeout=240)[1] for one in running]
+    try:
+        said = [one.communicate(timeout=280)[1] for one in running]
+    finally:
+        for one in running:
+            one.kill()
     assert [one.returncode for one in running] == [0, 0], said
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 

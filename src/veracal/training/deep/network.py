@@ -139,7 +139,8 @@ class PrivateNetwork(SharedClassifier):
     record whose gradient is not finite moves nothing. Noise comes from a secret generator of
     the system's entropy, never from torch's, whose random numbers (for dropout and first
     weights) promise nothing. The real number of records enters nowhere but the coins. Noise
-    and gradients are in floating point, taken for real numbers.
+    and gradients are in floating point, taken for real numbers. What several ranks take for
+    granted, :class:`~veracal.training.deep.Ranks` says.
 
     Examples
     --------

@@ -163,7 +163,7 @@ class Link:
         return bytes(content.tolist()).decode()
 
     def stop(self, problem: BaseException) -> None:
-        """Tell all others, once, that there will be no model; who is gone is not waited for."""
+        """Tell all others, once, that there will be no model; who is gone is passed over."""
         if self.over:
             return
         self.over = True
