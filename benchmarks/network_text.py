@@ -182,7 +182,15 @@ def alone(contender: str, trained: str, batch: int, steps: int) -> dict[str, flo
 def asked(*arguments: str) -> dict[str, float] | str:
     """The figures of another process, or why there are none."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.network_text", "--alone", *arguments],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.network_text",
+            "--alone",
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},

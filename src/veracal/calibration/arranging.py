@@ -14,7 +14,7 @@ from veracal.calibration.planning import fitter_for
 from veracal.calibration.private import guard_event
 from veracal.calibration.private.base import PrivateFitter
 from veracal.privacy import Budget, Composed, Event, Parallel, Relation, Unit, noise_for
-from veracal.privacy.answers.holder import RecordsModel
+from veracal.privacy.answers.models import RecordsModel
 
 Recalibrate = Literal["reuse", "split"]
 RECALIBRATE: tuple[Recalibrate, ...] = ("reuse", "split")

@@ -83,8 +83,11 @@ def public_facts(
     relation: Relation,
     unit: Unit | None = None,
     needs_size: bool = True,
+    all_here: bool = True,
 ) -> Facts:
     """Take what the data set or the model declares; nothing is inferred, no record is read.
+
+    Where not all records are here, the size must be declared, and is that of all.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def public_facts(
             "none",
             "Give size=... to the model or to the data set: the real number is private.",
         )
-    check_size(declared, len(dataset), relation)
+    check_size(declared, len(dataset) if all_here else declared, relation)
     known = declared_classes(dataset.classes if classes is None else classes)
     if set(known.tolist()) != set(dataset.classes):
         raise DataError(

@@ -54,6 +54,21 @@ def noisy_sums(subject: Descent, weights, function=no_gradient, records=100, rng
     return np.array([np.asarray(step.noisy_sum) for step in steps])
 
 
+@pytest.mark.parametrize("ask_empty", [False, True])
+def test_an_empty_batch_is_asked_for_where_others_may_have_summed(ask_empty) -> None:
+    asked = []
+
+    def elsewhere(weights, rows, clip):
+        asked.append(len(rows))
+        return Clipped(np.ones(2), 1)
+
+    subject = descent(noise_multiplier=1e-9, steps=3)
+    found = subject.run(np.zeros(2), elsewhere, 0, ask_empty=ask_empty)
+    assert asked == [0, 0, 0] * ask_empty
+    moved = -0.3 * 3 / 30 if ask_empty else 0.0
+    np.testing.assert_allclose(found.weights, [moved, moved], atol=1e-8)
+
+
 def test_the_loop_equals_its_definition(targets) -> None:
     subject = descent()
     found = subject.run(np.zeros(3), pull_to(targets), 300, rng=np.random.default_rng(7))

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -11,6 +10,15 @@ from veracal import _checks
 from veracal._types import Ints
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
+from veracal.privacy.answers.models import (
+    Model,
+    PrivateModel,
+    RecordsModel,
+    ResumableModel,
+    resumable_of,
+    shared_of,
+    told_of_failure,
+)
 from veracal.privacy.answers.noise import (
     add_discrete_gaussian,
     add_discrete_laplace,
@@ -31,43 +39,6 @@ from veracal.privacy.events import (
 from veracal.privacy.ledger.book import Ledger
 from veracal.privacy.ledger.chain import canonical, digest
 from veracal.privacy.ledger.plan import Item, unpaid_of
-
-
-class PrivateModel(Protocol):
-    """What a holder can fit: something that knows its cost before it sees a record."""
-
-    def event(self) -> Event:
-        """Cost of one fit."""
-
-    def fit(self, X: Any, y: Any) -> Any:
-        """Fit to rows X and labels y."""
-
-
-@runtime_checkable
-class RecordsModel(Protocol):
-    """A model that takes what a data set declares: its classes, its size, its norm."""
-
-    def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it."""
-
-    def fit_records(self, dataset: Dataset) -> Any:
-        """Fit to a data set."""
-
-
-@runtime_checkable
-class ResumableModel(Protocol):
-    """A model whose fit can be broken off and goes on later, for the same charge."""
-
-    checkpoint: Any
-
-    def has_begun(self) -> bool:
-        """Whether there is a checkpoint."""
-
-    def paid(self, by: str) -> None:
-        """Take note of what pays for the next fit, which only goes on if it is the same."""
-
-
-Model = TypeVar("Model", bound=PrivateModel)
 
 
 class Holder:
@@ -254,8 +225,16 @@ class Holder:
         -------
         The model.
         """
-        event = self._cost(model)
-        resumable = _resumable(model)
+        with told_of_failure(model, self.unit):
+            event = self._cost(model)
+            self._charge_fit(model, event, purpose, request)
+            return self._fitted(model, event, purpose)
+
+    def _charge_fit(
+        self, model: PrivateModel, event: Event, purpose: str, request: str | None
+    ) -> None:
+        """Charge a fit, once for each request."""
+        resumable = resumable_of(model)
         if (resumable is None) != (request is None):
             raise ValueError(
                 "Expected request=... exactly for a model with a checkpoint, whose fit goes on "
@@ -267,7 +246,6 @@ class Holder:
         if resumable is not None:
             records = [self._records.name, self.part or "", self.version]
             resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
-        return self._fitted(model, event, purpose)
 
     def _check_begun(self, model: ResumableModel, request: str) -> None:
         """Refuse a second fit for one charge.
@@ -318,10 +296,15 @@ class Holder:
         AnswerError
             If the fit failed. The charge stands.
         """
-        if _resumable(model) is not None:
+        if resumable_of(model) is not None:
             raise ValueError(
                 "Expected a model without a checkpoint, whose steps would be on the disk "
                 f"before they are paid for, got {model!r}. Use fit(..., request=...)."
+            )
+        if shared_of(model) is not None:
+            raise ValueError(
+                "Expected a model of records that are all here, since a fit that is kept is "
+                f"not fitted again, and others would wait for it, got {model!r}. Use fit."
             )
         event = self._cost(model)
         return self.ledger.answer(
@@ -365,13 +348,6 @@ class Holder:
                 "Do not release this model: its cost is not the one that was paid."
             )
         return model
-
-
-def _resumable(model: object) -> ResumableModel | None:
-    """A model as one that can go on, if it has a checkpoint."""
-    if isinstance(model, ResumableModel) and model.checkpoint is not None:
-        return model
-    return None
 
 
 def question(

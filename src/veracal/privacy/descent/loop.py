@@ -207,6 +207,7 @@ class Descent:
         on_step: Callable[[Step], bool | None] | None = None,
         start: Standing | None = None,
         in_place: bool = False,
+        ask_empty: bool = False,
     ) -> Descended:
         """Descend.
 
@@ -217,7 +218,8 @@ class Descent:
         clipped_sum_of : callable
             ``clipped_sum_of(weights, rows, clip)`` gives the :class:`Clipped` sum over the
             records whose numbers are in ``rows``, of the shape of the weights. It reads no
-            other record, and is not called for an empty batch. A sum that is not finite
+            other record, and is not called for an empty batch unless ``ask_empty`` says so. A
+            sum that is not finite
             ends the run with an error, for no noise could hide it.
         records : int
             How many records there are. Only the sampler reads it.
@@ -236,6 +238,9 @@ class Descent:
             and the sums that ``clipped_sum_of`` gives, which must be new ones at each step.
             The numbers are the same; what a :class:`Step` shows is good until the next one.
             For a vector of very many weights.
+        ask_empty : bool
+            Whether ``clipped_sum_of`` is called for an empty batch, too: where it adds what was
+            summed elsewhere.
 
         Guarantees
         ----------
@@ -261,7 +266,8 @@ class Descent:
         with ahead.drawing() as noise:
             for t, multiplier in enumerate(left, start.steps):
                 rows = self.sampler.batch(records, coins)
-                clipped = self._clipped(weights, rows, clip, clipped_sum_of)
+                asked = clipped_sum_of if len(rows) or ask_empty else None
+                clipped = self._clipped(weights, rows, clip, asked)
                 noisy = self._perturbed(clipped.total, multiplier * clip.bound, noise)
                 weights, state = self._moved(weights, noisy, state, t, in_place)
                 clip = self._next_clip(clip, clipped.exceeding, counts)
@@ -279,11 +285,11 @@ class Descent:
         return self.sampler.event(multiplier * bound, bound, self.relation)
 
     def _clipped(
-        self, weights: Any, rows: Ints, clip: Clip, clipped_sum_of: ClippedSumOf
+        self, weights: Any, rows: Ints, clip: Clip, clipped_sum_of: ClippedSumOf | None
     ) -> Clipped:
-        """The clipped sum over a batch, in float64; zero over an empty one."""
+        """The clipped sum over a batch, in float64; zero where nobody is asked."""
         xp = array_namespace(weights)
-        if len(rows) == 0:
+        if clipped_sum_of is None:
             return Clipped(xp.zeros(tuple(weights.shape), dtype=xp.float64))
         clipped = clipped_sum_of(weights, rows, clip)
         total = xp.astype(xp.asarray(clipped.total), xp.float64, copy=False)

@@ -82,18 +82,7 @@ class Checkpoint:
             "form": _FORM,
             "event": to_json(descent.event()),
             "paid": paid,
-            "settings": digest(
-                canonical(
-                    {
-                        "clip": repr(descent.clip),
-                        "update": repr(descent.update),
-                        "expected_batch": descent.expected_batch,
-                        "weight_decay": descent.weight_decay,
-                        "run": dict(run),
-                        "layout": [[one.name, list(one.shape)] for one in layout.places],
-                    }
-                )
-            ),
+            "settings": digest(canonical({**settings_of(descent, layout), "run": dict(run)})),
         }
 
     @contextmanager
@@ -193,6 +182,17 @@ class Checkpoint:
             "Go on with the settings of the run that was broken off, or remove the file to "
             "begin anew.",
         )
+
+
+def settings_of(descent: Descent, layout: Layout) -> dict[str, Any]:
+    """What makes a descent this one, beside its cost."""
+    return {
+        "clip": repr(descent.clip),
+        "update": repr(descent.update),
+        "expected_batch": descent.expected_batch,
+        "weight_decay": descent.weight_decay,
+        "layout": [[one.name, list(one.shape)] for one in layout.places],
+    }
 
 
 def leaves(state: Any) -> list[Array]:

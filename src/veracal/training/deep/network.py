@@ -31,9 +31,10 @@ from veracal.privacy import (
     Unit,
     Update,
 )
+from veracal.privacy.events import to_json
 from veracal.training.ablation import Ablation
 from veracal.training.averaging import Average
-from veracal.training.deep.checkpoints import Checkpoint
+from veracal.training.deep.checkpoints import Checkpoint, settings_of
 from veracal.training.deep.checks import (
     check_parts,
     check_prepared,
@@ -47,11 +48,14 @@ from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_fo
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_rows
+from veracal.training.deep.ranks import Ranks, form_of
 from veracal.training.deep.records import Augment, Records, as_tensor
-from veracal.training.deep.running import Internal, Run
+from veracal.training.deep.running import Run
 from veracal.training.deep.scoring import SCORED, NetworkScores
+from veracal.training.deep.shared import SharedClassifier
 from veracal.training.deep.sums import Lane, NetworkSums
-from veracal.training.descending import DescentClassifier, Watch
+from veracal.training.deep.together import Course
+from veracal.training.descending import Watch
 from veracal.training.facts import Facts, check_numbers
 
 _FEW = 4  # examples on which ways of taking gradients are compared
@@ -60,7 +64,7 @@ _SMALL = 1 << 21  # weights up to which two blocks at a time take no more room t
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
-class PrivateNetwork(DescentClassifier):
+class PrivateNetwork(SharedClassifier):
     r"""Any network of PyTorch as a classifier that is trained with differential privacy.
 
     At every step each record enters the batch by a secret coin; the gradient of each record
@@ -109,6 +113,9 @@ class PrivateNetwork(DescentClassifier):
         Keep only that part of the protection, for an ablation.
     on_step : callable, optional
         As of :class:`~veracal.training.PrivateLogisticRegression`.
+    across : Ranks, optional
+        Train on the records of all ranks of ``torch.distributed``, of which rank 0 pays, adds
+        the noise, calls the hook and writes the checkpoint; ``size`` is that of all together.
     classes, size, relation, unit, random_state
         As of :class:`~veracal.training.PrivateLogisticRegression`.
 
@@ -123,7 +130,8 @@ class PrivateNetwork(DescentClassifier):
         wrong is also warned of.
     internal_ : Internal
         Of how many examples gradients were clipped, and how many were not finite. *Internal*:
-        it is about the records, and must not leave.
+        it is about the records, and must not leave. On rank 0, those of all ranks; on another,
+        its own.
     classes_, n_iter_, noise_multipliers_, event_, private_, not_private_because_, statement_
         As of :class:`~veracal.training.PrivateLogisticRegression`.
 
@@ -134,7 +142,8 @@ class PrivateNetwork(DescentClassifier):
     record whose gradient is not finite moves nothing. Noise comes from a secret generator of
     the system's entropy, never from torch's, whose random numbers (for dropout and first
     weights) promise nothing. The real number of records enters nowhere but the coins. Noise
-    and gradients are in floating point, taken for real numbers.
+    and gradients are in floating point, taken for real numbers. What several ranks take for
+    granted, :class:`~veracal.training.deep.Ranks` says.
 
     Examples
     --------
@@ -176,6 +185,7 @@ class PrivateNetwork(DescentClassifier):
         checkpoint_every: int = 50,
         not_private: Ablation | None = None,
         on_step: Hook | None = None,
+        across: Ranks | None = None,
         classes: Sequence[Label] | None = None,
         size: int | None = None,
         relation: Relation = "add-remove",
@@ -202,6 +212,7 @@ class PrivateNetwork(DescentClassifier):
         self.checkpoint_every = checkpoint_every
         self.not_private = not_private
         self.on_step = on_step
+        self.across = across
         self.classes = classes
         self.size = size
         self.relation = relation
@@ -291,23 +302,51 @@ class PrivateNetwork(DescentClassifier):
         """Take note of what pays for the next fit, which only goes on if it is the same."""
         self._paid = by
 
+    def _told(self, facts: Facts) -> dict[str, Any]:
+        descent, module = self._settled(facts)[0], self._fresh(np.random.default_rng(0))
+        return {
+            "event": to_json(descent.event()),
+            **settings_of(descent, Layout(module)),
+            **self._about_run(facts.classes),
+            **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
+            "across": repr(self.across),
+            "size": facts.size,
+            "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
+            "module": form_of(module),
+        }
+
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
-        descent, reasons = self._settled(facts)
         first, lots, views = rng.spawn(3)
-        module = self._fresh(first)
-        train_mode(module)
-        self._blank = copy.deepcopy(module)  # of which nothing has seen a record
-        self._form, self._outputs = made_up_rows(facts.X, module, SCORED), len(facts.classes)
+        module, course = self._fresh(first), self._course()
+        with course.begun(module):
+            train_mode(module)
+            self._blank = copy.deepcopy(module)  # of which nothing has seen a record
+            self._form = made_up_rows(facts.X, module, SCORED)
+            self._outputs = len(facts.classes)
+            records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
+            return self._descended(facts, module, records, course, lots, rng)
+
+    def _descended(
+        self,
+        facts: Facts,
+        module: nn.Module,
+        records: Records,
+        course: Course,
+        lots: np.random.Generator,
+        rng: np.random.Generator,
+    ) -> tuple[str, ...]:
+        """Take all steps, and write down what became of them."""
+        descent, reasons = self._settled(facts)
         engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
-        records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
         lanes = [Lane(module, engine)]
         small = engine.size <= _SMALL and engine.name == "ghost"
         if _random.is_secret(rng) and torch.get_num_threads() > 1 and small:
             # Not with a seed: which thread draws for dropout first is up to the system.
             twin = copy.deepcopy(module)
             lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual)))
-        sums = NetworkSums(lanes, records, descent.expected_batch, int(self.block), rng=lots)
-        run = self._run(module, descent)
+        expected = descent.expected_batch / course.world
+        sums = NetworkSums(lanes, records, expected, int(self.block), rng=lots)
+        run = self._run(module, descent, course)
         # Threads of numpy's linear algebra would wait for those of torch, and these for them.
         with (
             run.begun(),
@@ -315,24 +354,14 @@ class PrivateNetwork(DescentClassifier):
             threadpool_limits(1, user_api="blas"),
             torch.random.fork_rng(devices=[]),
         ):
-            done = descent.run(
-                run.first,
-                sums,
-                len(records),
-                rng=rng,
-                on_step=run,
-                start=run.standing,
-                in_place=True,
-            )
-            run.over()
-        self._show(run.watch.average.mean(done.weights))
-        met = sums.tally
-        self.internal_ = Internal(met.seen, met.clipped, met.broken)
-        self.self_check_ = run.checked(done.weights, self._scores.forward(self._form))
+            ended = course.descend(descent, run, sums, len(records), rng)
+        self._show(ended.shown)
+        self.internal_, last = ended.internal, ended.done.weights
+        self.self_check_ = run.checked(ended.noise, last, self._scores.forward(self._form))
         del self._blank
         if self.not_private is None:
             self.self_check_.warn()
-        return reasons + self._done(descent, done)
+        return reasons + self._done(descent, ended.done)
 
     def _engine(
         self, module: nn.Module, descent: Descent, noise: PreNoise | None
@@ -359,23 +388,23 @@ class PrivateNetwork(DescentClassifier):
             noise=noise,
         )
 
-    def _run(self, module: nn.Module, descent: Descent) -> Run:
+    def _run(self, module: nn.Module, descent: Descent, course: Course) -> Run:
         """What happens beside the steps."""
         layout, file = Layout(module), None
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and course.leads:
             paid = self.__dict__.pop("_paid", None)
-            path = Path(self.checkpoint)
-            file = Checkpoint(path, descent, layout, self._about_run(), paid)
+            about = self._about_run(self.classes_)
+            file = Checkpoint(Path(self.checkpoint), descent, layout, about, paid)
         watch, every = Watch(self, int(descent.steps)), int(self.checkpoint_every)
         return Run(watch, descent, layout, layout.read(module), file, every)
 
-    def _about_run(self) -> dict[str, Any]:
+    def _about_run(self, classes: Array) -> dict[str, Any]:
         """Whatever else must be the same for a run to go on."""
         names = ("loss", "prepare", "augment")
         return {
             "average": repr(self.average),
             "module": repr(self.module),
-            "classes": [str(one) for one in self.classes_.tolist()],
+            "classes": [str(one) for one in classes.tolist()],
             **{name: _name_of(getattr(self, name)) for name in names},
         }
 
@@ -422,6 +451,7 @@ class PrivateNetwork(DescentClassifier):
         return np.exp(self.predict_log_proba(X))
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
+        self._check_alone()
         rows, labels = validate_data(
             self, X, y, allow_nd=True, dtype=None, ensure_min_samples=1
         )

@@ -11,6 +11,8 @@ from veracal.training.deep.layout import Layout
 from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.descending import Watch
 
+Noise = tuple[float, float, bool]  # see SelfCheck
+
 
 @dataclass(frozen=True)
 class Internal:
@@ -102,11 +104,16 @@ class Run:
             self._file.write(step.standing, self.watch.average.kept())
         return ended
 
-    def checked(self, last: Floats, logits: Floats) -> SelfCheck:
+    def noise(self) -> Noise:
+        """How long the noisy sums were, the least, and whether noise alone is that long."""
+        return (*self._watched.noise(), self._watched.silent())
+
+    def checked(self, noise: Noise, last: Floats, logits: Floats) -> SelfCheck:
         """What the run shows of itself, by its last weights and logits of made-up rows."""
         still = self._layout.unmoved(self._marks, last)
         constant = bool((logits == logits[0]).all())
-        return SelfCheck(*self._watched.noise(), still, constant, self._watched.silent())
+        found, least, silent = noise
+        return SelfCheck(found, least, still, constant, silent)
 
     def over(self) -> None:
         """The run has come to its end."""

@@ -1,0 +1,252 @@
+"""Several ranks train a network as one process would: the same sums, one noise, other coins.
+
+Two ranks run in two threads, with queues where gloo would be; everything else is real. Without
+noise their sums must be those of one process with all records, at every step, and a record of
+either rank must move them by the clip bound at most. The noise on them must have the variance
+of one draw. The coins of both must have the declared rate and agree as often as independent
+ones, each within what happens but once in 1e7 times; and a rank whose own batch is empty must
+not keep the other's out of the step.
+"""
+
+import queue
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import nn
+
+from assurance.networks import DEEP, LOOP, SUMS, Patches, patched
+from veracal.data import Dataset
+from veracal.errors import WorkerError
+from veracal.privacy import Clip, Clipped, Descent, Flat, GlobalAdapt
+from veracal.training.deep import PrivateNetwork, Ranks
+from veracal.training.deep.ranks import Link
+from veracal.training.deep.sums import NetworkSums
+from veracal.training.deep.together import Following
+
+NAME = "network_ranks"
+BOUND, NOISE, RATE, MANY = 0.3, 50.0, 0.3, 40
+# A threshold that the gradients of the network are about as long as.
+CLIPS: tuple[Clip, ...] = (Flat(BOUND), GlobalAdapt(BOUND, 10.0, rate=0.5, count_noise=1e-6))
+ALPHA, PATIENCE = 1e-7, 20.0
+RANKS, TOGETHER = DEEP + "ranks.", DEEP + "together."
+send, answer, run_descent = Following._send, Link.answer, Descent.run
+summed = NetworkSums.__call__
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def noisy_everywhere(rank: Following, found: Clipped, sums: NetworkSums) -> None:
+    """Add noise on every rank, too."""
+    noise = np.random.default_rng().normal(0.0, NOISE * BOUND, found.total.shape)
+    send(rank, Clipped(found.total + noise, found.exceeding), sums)
+
+
+def noise_elsewhere(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+    """Leave the noise to the other ranks, which leave it to rank 0."""
+    return total
+
+
+def sums_times(factor: float) -> Patches:
+    """Count the sums of other ranks so many times."""
+
+    def answered(link: Link, rank: int, room: Any) -> Any:
+        found = answer(link, rank, room)
+        room *= factor
+        return found
+
+    return {RANKS + "Link.answer": answered}
+
+
+def count_lost(link: Link, rank: int, room: Any) -> Any:
+    """Forget what other ranks have counted for an adaptive rule."""
+    found = answer(link, rank, room)
+    return found and [0.0, *found[1:]]
+
+
+def empty_skipped(descent: Descent, *arguments: Any, **more: Any) -> Any:
+    """Ask nobody where the batch of rank 0 is empty."""
+    return run_descent(descent, *arguments, **{**more, "ask_empty": False})
+
+
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "noise added by every rank": {TOGETHER + "Following._send": noisy_everywhere},
+    "M1 noise added by no rank": {LOOP + "_perturbed": noise_elsewhere},
+    "sums of other ranks twice": sums_times(2.0),
+    "mean over ranks": sums_times(0.5),
+    "sums of other ranks lost": sums_times(0.0),
+    "counts of other ranks lost": {RANKS + "Link.answer": count_lost},
+    "threshold of an adaptive rule not sent": {
+        TOGETHER + "_with_threshold": lambda clip, threshold: clip
+    },
+    "one seed on all ranks": {
+        "veracal._random.generator": lambda state: np.random.default_rng(7)
+    },
+    "M14 empty batches skipped": {LOOP + "run": empty_skipped},
+}
+
+
+# ---------------------------------------------------------------- ranks in threads
+
+
+class Wires(Link):
+    """A link of queues, to another thread."""
+
+    def __init__(self, rank: int, world: int, wires: dict[Any, Any]) -> None:
+        self._place, self._wires = (rank, world), wires
+        self.owed, self.over = set(), False
+
+    rank = property(lambda self: self._place[0])
+    world = property(lambda self: self._place[1])
+
+    def send(self, tensor: Any, to: int = 0) -> None:
+        """Send a copy."""
+        self._wires[self.rank, to].put(tensor.clone())
+
+    def receive(self, tensor: Any, of: int = 0) -> Any:
+        """Wait for what comes."""
+        try:
+            return tensor.copy_(self._wires[of, self.rank].get(timeout=PATIENCE))
+        except queue.Empty as error:
+            raise WorkerError(f"rank {of} is silent") from error
+
+
+def fitted(shares: Sequence[Dataset], **settings: Any) -> list[Any]:
+    """Noisy sums of rank 0, from fits of all ranks at once; of one process, if it is one."""
+    seen: list[Any] = []
+    told = {"epsilon": None, "delta": 1e-9, "classes": (0, 1), "gradients": "ghost"}
+    told |= {"on_step": lambda model, step: seen.append(step.noisy_sum), **settings}
+    ranks, world = Ranks() if len(shares) > 1 else None, len(shares)
+    models = [PrivateNetwork(network, across=ranks, **told) for _ in shares]
+    wires = {(a, b): queue.Queue[Any]() for a in range(world) for b in range(world)}
+    for rank, model in enumerate(models):
+        model._link = Wires(rank, world, wires)
+    others = [
+        threading.Thread(target=model.fit_records, args=(share,), daemon=True)
+        for model, share in zip(models[1:], shares[1:], strict=True)
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*(logits|did not move|paid for)")
+        for thread in others:
+            thread.start()
+        models[0].fit_records(shares[0])
+        for thread in others:
+            thread.join()
+    first, *rest = (model.module_[0].weight for model in models)
+    assert all(torch.equal(first, one) for one in rest), "ranks have different models"
+    return seen
+
+
+def network() -> nn.Module:
+    """Many weights, so that the variance of the noise is seen in one step."""
+    return nn.Sequential(nn.Linear(4, 1_500), nn.Tanh(), nn.Linear(1_500, 2))
+
+
+# ---------------------------------------------------------------- checks
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Compare two ranks with one process."""
+    rng = np.random.default_rng(0)
+    with patched(subject):
+        worst = max(compare(clip, rng) for clip in CLIPS for _ in range(10 if long else 1))
+        variance = noise(20 if long else 3)
+        check_coins(2_000 if long else 150)
+        check_empty(40)
+    return f"moved by {worst:.4f} of the bound, noise of variance {variance:.3f}"
+
+
+def records(n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Some rows and labels."""
+    return rng.normal(size=(n, 4)).astype(np.float32), rng.integers(2, size=n)
+
+
+def compare(clip: Clip, rng: np.random.Generator) -> float:
+    """Sums of two ranks and of one process; how far one record of either rank moves them."""
+    X, y = records(12, rng)
+    told = {"clip": clip, "not_private": "clipping only", "sampling_rate": 1.0, "size": 12}
+    told |= {"noise_multiplier": 1.0, "update": 0.5, "steps": 4, "module": first_weights(rng)}
+    with mock.patch(f"{__name__}.network", told.pop("module")):
+        cut = np.split(np.arange(12), [7])
+        whole = fitted([Dataset(X, y, (0, 1))], **told)
+        both = fitted([Dataset(X[one], y[one], (0, 1)) for one in cut], **told)
+        for step, (one, two) in enumerate(zip(whole, both, strict=True)):
+            apart = np.abs(one - two).max()
+            assert apart < 1e-5, f"at step {step} ranks sum {apart:.2g} apart from one process"
+        moved = []
+        for left in (0, 11):
+            shares = [one[one != left] for one in cut]
+            less = fitted([Dataset(X[one], y[one], (0, 1)) for one in shares], **told)
+            moved.append(float(np.linalg.norm(both[0] - less[0])) / BOUND)
+    assert max(moved) <= 1, f"one record moves the sum by {max(moved):.4f} of the bound"
+    return max(moved)
+
+
+def first_weights(rng: np.random.Generator) -> nn.Module:
+    """A network with the same first weights on all ranks and in one process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**31)))
+        return network()
+
+
+def noise(times: int) -> float:
+    """Variance of the noise in units of what is paid for, over all weights of some steps."""
+    X, y = records(10, np.random.default_rng(1))
+    shares = [Dataset(X[:6], y[:6], (0, 1)), Dataset(X[6:], y[6:], (0, 1))]
+    told = {"clip": BOUND, "noise_multiplier": NOISE, "sampling_rate": 1.0, "size": 10}
+    seen = np.array(fitted(shares, steps=times, update=1e-9, **told)) / (NOISE * BOUND)
+    squares, entries = float((seen**2).sum()), seen.size
+    # Ten clipped records are shorter than a fifth of one weight's noise: not seen here.
+    low, high = stats.chi2.ppf(ALPHA / 2, entries), stats.chi2.isf(ALPHA / 2, entries)
+    assert low <= squares <= high, f"noise of variance {squares / entries:.3f}"
+    return squares / entries
+
+
+def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
+    """Which rows were in which batch, on rank 0 and on the other."""
+    seen: dict[int, list[Any]] = {0: [], 1: []}
+
+    def spied(sums: NetworkSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
+        here = threading.current_thread() is threading.main_thread()
+        seen[0 if here else 1].append(rows)
+        return summed(sums, weights, rows, clip)
+
+    with mock.patch(SUMS + "__call__", spied):
+        fitted(shares, noise_multiplier=1.0, update=1e-9, **settings)
+    return seen
+
+
+def check_coins(steps: int) -> None:
+    """Coins of both ranks have the rate, and are not the same."""
+    rng = np.random.default_rng(2)
+    shares = [Dataset(*records(MANY, rng), (0, 1)) for _ in range(2)]
+    with mock.patch(f"{__name__}.network", nn.Sequential(nn.Linear(4, 2))):
+        seen = batches(shares, steps=steps, sampling_rate=RATE, size=2 * MANY)
+    taken = np.zeros((2, steps, MANY), dtype=bool)
+    for one, rows_of_steps in zip(taken, seen.values(), strict=True):
+        for step, rows in enumerate(rows_of_steps):
+            one[step, rows] = True
+    coins = steps * MANY
+    for name, count, rate in (
+        ("rank 0 takes", taken[0].sum(), RATE),
+        ("rank 1 takes", taken[1].sum(), RATE),
+        ("both agree on", (taken[0] == taken[1]).sum(), RATE**2 + (1 - RATE) ** 2),
+    ):
+        chance = stats.binomtest(int(count), coins, rate).pvalue
+        assert chance > ALPHA, f"{name} {count / coins:.3f} of all, expected {rate:.3f}"
+
+
+def check_empty(steps: int) -> None:
+    """Batches of rank 1 are in every step, whatever rank 0 has."""
+    X, y = records(5, np.random.default_rng(3))
+    shares = [Dataset(X[:0], y[:0], (0, 1)), Dataset(X, y, (0, 1))]
+    with mock.patch(f"{__name__}.network", nn.Sequential(nn.Linear(4, 2))):
+        seen = batches(shares, steps=steps, sampling_rate=0.5, size=5)
+    assert len(seen[1]) == steps, f"rank 1 took part in {len(seen[1])} of {steps} steps"

@@ -1,0 +1,55 @@
+"""Train one private network on the records of several processes, or machines.
+
+    torchrun --nproc-per-node 2 examples/train_on_two_ranks.py
+
+Started without torchrun it is a single rank, which has all records.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch.distributed as dist
+from torch import nn
+
+from veracal.data import load, split
+from veracal.privacy import Budget, Holder, Item, open_ledger
+from veracal.training.deep import PrivateNetwork, Ranks
+
+
+def main(folder: Path) -> None:
+    """Each rank takes its share; rank 0 has the ledger."""
+    parts = split(load("digits"))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    # Of records that are all in one place, every rank takes its own: none is on two ranks.
+    mine = parts.train.take(np.arange(len(parts.train))[rank::world])
+    model = PrivateNetwork(
+        nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)),
+        epsilon=8.0,
+        delta=1e-5,
+        epochs=20,
+        update=2.0,
+        size=1_000,  # of all ranks together, and public
+        across=Ranks(),
+    )
+    if rank == 0:
+        plan, budget = [Item("training", model.event())], Budget(8.0, 1e-5)
+        ledger = open_ledger(folder / "all.ledger", budget, kind="plan", plan=plan)
+        Holder(mine, ledger).fit(model)
+    else:
+        model.fit_records(mine)  # waits until rank 0 has paid
+    right = float((model.predict(parts.test.X) == parts.test.y).mean())
+    print(f"Rank {rank} of {world} has the model; right on {right:.0%} (internal).")
+    assert model.private_
+    assert right > 0.5
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as made:
+        main(Path(made))
+    dist.destroy_process_group()

@@ -1,0 +1,88 @@
+"""What a holder can fit, and what it must know of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from veracal.data import Dataset
+from veracal.privacy.budget import Unit
+from veracal.privacy.events import Event
+
+
+class PrivateModel(Protocol):
+    """What a holder can fit: something that knows its cost before it sees a record."""
+
+    def event(self) -> Event:
+        """Cost of one fit."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit to rows X and labels y."""
+
+
+@runtime_checkable
+class RecordsModel(Protocol):
+    """A model that takes what a data set declares: its classes, its size, its norm."""
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be fitted, by what is public about it."""
+
+    def fit_records(self, dataset: Dataset) -> Any:
+        """Fit to a data set."""
+
+
+@runtime_checkable
+class ResumableModel(Protocol):
+    """A model whose fit can be broken off and goes on later, for the same charge."""
+
+    checkpoint: Any
+
+    def has_begun(self) -> bool:
+        """Whether there is a checkpoint."""
+
+    def paid(self, by: str) -> None:
+        """Take note of what pays for the next fit, which only goes on if it is the same."""
+
+
+@runtime_checkable
+class SharedModel(Protocol):
+    """A model of records that are in several places, for all of which one ledger pays."""
+
+    across: Any
+
+    def check_paying(self, unit: Unit) -> None:
+        """Refuse a ledger that is not the one to pay, or protects another unit."""
+
+    def called_off(self, problem: BaseException) -> None:
+        """Tell the other places that there will be no fit."""
+
+
+Model = TypeVar("Model", bound=PrivateModel)
+
+
+def resumable_of(model: object) -> ResumableModel | None:
+    """A model as one that can go on, if it has a checkpoint."""
+    if isinstance(model, ResumableModel) and model.checkpoint is not None:
+        return model
+    return None
+
+
+def shared_of(model: object) -> SharedModel | None:
+    """A model as one of records in several places, if it is."""
+    if isinstance(model, SharedModel) and model.across is not None:
+        return model
+    return None
+
+
+@contextmanager
+def told_of_failure(model: object, unit: Unit) -> Iterator[None]:
+    """See that nobody waits for a fit that is refused, or fails."""
+    shared = shared_of(model)
+    if shared is None:
+        yield
+        return
+    shared.check_paying(unit)
+    try:
+        yield
+    except BaseException as problem:
+        shared.called_off(problem)
+        raise

@@ -1,0 +1,334 @@
+"""What the ranks of torch.distributed say to each other, each of them to rank 0 alone."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from veracal.errors import WorkerError
+from veracal.privacy import Unit
+
+_MOST_WORDS = 2_000  # characters of an error that others are told
+_MOST_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Ranks:
+    r"""Train one network on the records of all ranks of ``torch.distributed``.
+
+    Rank 0 leads. At every step it sends the weights to all others; every rank flips secret
+    coins for its own records, clips and sums :math:`s_r`, and sends the sum to rank 0, where
+
+    .. math:: \tilde g = \frac{1}{B} \left( \sum_r s_r + \mathcal{N}(0, \sigma^2 C^2 I) \right)
+
+    gets its noise, once, and the weights follow. The process group is the default one, with
+    gloo (``torch.distributed.init_process_group("gloo")``); who waits longer than its timeout
+    stops with an error.
+
+    Rank 0 fits through a :class:`~veracal.privacy.Holder`, whose ledger is that of *all*
+    records; the others call ``fit_records``, which reads none before rank 0 has paid. All end
+    with the same model, or all stop.
+
+    Parameters
+    ----------
+    units_apart : bool
+        Whether all rows of a unit (a patient) are on one rank. By default a unit may be on
+        every rank, and its rows are added up.
+
+    Guarantees
+    ----------
+    The event is that of one process with the records of all ranks. Coins of all ranks are
+    independent, so that together they are one Poisson sample; a record moves the sum of its
+    own rank, by the clip bound at most, and no other. That takes for granted that no record is
+    on two ranks. Under add-remove no rank tells how many records it has; under replace-one
+    these numbers are public, and must add up to the size.
+
+    All ranks are trusted, and so is the network between them: rank 0 sees each rank's sum
+    without noise, and nothing is encrypted here. Another rank sees nothing but its own records
+    and what is released anyway: weights, and the noisy threshold of an adaptive clip rule. The
+    model is private against whoever sees what comes out in the end, and not against a rank.
+    """
+
+    units_apart: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.units_apart, bool):
+            raise ValueError(f"Expected True or False, got units_apart={self.units_apart!r}.")
+
+
+class Order(IntEnum):
+    """What rank 0 tells the others to do."""
+
+    COMPARE = 1  # say which settings you have
+    BEGIN = 2  # it is paid for: take the module
+    STEP = 3  # take these weights, and send the sum over a batch
+    OVER = 4  # take the model
+    STOP = 5  # there will be none
+
+
+class Link:
+    """The way from a rank to rank 0, and from there to all others.
+
+    Attributes
+    ----------
+    owed : set of int
+        On rank 0: whose sums have been asked for and are still to come.
+    over : bool
+        On rank 0: whether all others have been told that it is over, one way or the other.
+    """
+
+    def __init__(self) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ValueError(
+                "Expected torch.distributed to be set up, got no process group. Call "
+                "torch.distributed.init_process_group('gloo') on every rank, for example in a "
+                "script that torchrun starts."
+            )
+        if "cpu:gloo" not in dist.get_backend_config():
+            raise ValueError(
+                "Expected a process group with gloo, since sums are in main memory, got "
+                f"{dist.get_backend_config()!r}. Call init_process_group('gloo')."
+            )
+        self.owed: set[int] = set()
+        self.over = False
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        return dist.get_rank()
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return dist.get_world_size()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    @property
+    def others(self) -> range:
+        """All ranks but rank 0."""
+        return range(1, self.world)
+
+    def send(self, tensor: Tensor, to: int = 0) -> None:
+        """Send numbers to a rank that waits for as many."""
+        try:
+            dist.send(tensor, to)
+        except RuntimeError as error:
+            raise _gone(to) from error
+
+    def receive(self, tensor: Tensor, of: int = 0) -> Tensor:
+        """Fill a tensor with what a rank sends."""
+        try:
+            dist.recv(tensor, of)
+        except RuntimeError as error:
+            raise _gone(of) from error
+        return tensor
+
+    def order(self, order: Order, to: int, value: float = 0.0) -> None:
+        """Tell another rank what to do; the value is a figure that goes with it."""
+        self.send(torch.tensor([float(order), value], dtype=torch.float64), to)
+
+    def ordered(self) -> tuple[Order, float]:
+        """What rank 0 wants.
+
+        Raises
+        ------
+        WorkerError
+            If it has stopped.
+        """
+        order, value = self.receive(torch.empty(2, dtype=torch.float64)).tolist()
+        if order == Order.STOP:
+            raise WorkerError(f"Rank 0 has stopped, and all ranks with it: {self.words()}")
+        return Order(int(order)), value
+
+    def say(self, words: str, to: int = 0) -> None:
+        """Send text."""
+        content = torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
+        self.send(torch.tensor([len(content)]), to)
+        self.send(content, to)
+
+    def words(self, of: int = 0) -> str:
+        """Text that a rank sends."""
+        length = int(self.receive(torch.empty(1, dtype=torch.int64), of))
+        content = self.receive(torch.empty(length, dtype=torch.uint8), of)
+        return bytes(content.tolist()).decode()
+
+    def stop(self, problem: BaseException) -> None:
+        """Tell all others, once, that there will be no model; who is gone is passed over."""
+        if self.over:
+            return
+        self.over = True
+        words = f"{type(problem).__name__}: {problem}"[:_MOST_WORDS]
+        for rank in self.others:
+            with suppress(WorkerError):
+                if rank in self.owed:  # it would wait until somebody takes its sum
+                    self.answer(rank, None)
+                self.order(Order.STOP, rank)
+                self.say(words, rank)
+
+    def answer(self, rank: int, room: Tensor | None) -> list[float] | None:
+        """The sum that a rank owes, into ``room``, and its counts; None if it has failed.
+
+        Without room the sum is taken and thrown away.
+        """
+        self.owed.discard(rank)
+        size, *counts = self.receive(torch.empty(5, dtype=torch.float64), rank).tolist()
+        if size < 0:
+            return None
+        self.receive(
+            torch.empty(int(size), dtype=torch.float64) if room is None else room, rank
+        )
+        return counts
+
+
+def _gone(rank: int) -> WorkerError:
+    """What is said of a rank that does not answer."""
+    return WorkerError(
+        f"Rank {rank} does not answer: it has stopped, or is later than the timeout of the "
+        "process group. See what it says itself, and start all ranks anew."
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is public about a rank's share of a fit.
+
+    Attributes
+    ----------
+    settings : mapping
+        What must be the same everywhere, as what JSON can hold.
+    rows : int or None
+        How many records there are, where that is public.
+    at_most : int or None
+        Most rows of one unit, where there are units.
+    """
+
+    settings: Mapping[str, Any]
+    rows: int | None
+    at_most: int | None
+
+
+def settle(link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size: int) -> None:
+    """Check a fit on every rank, by what is public, before anything is charged.
+
+    Rank 0 compares what all have told. The others come back once rank 0 has paid and begins:
+    until then, they read no record.
+
+    Parameters
+    ----------
+    link : Link
+    check : callable
+        Raises unless this rank can take part, and tells what is public about its share.
+    unit : Unit
+        Whom the guarantee protects.
+    ranks : Ranks
+    size : int
+        Declared number of all records.
+    """
+    if not link.leads:
+        _wait(link, check)
+        return
+    link.over = False
+    try:
+        mine = check()
+        for rank in link.others:
+            link.order(Order.COMPARE, rank)
+        every = [mine, *_heard(link)]
+        check_same(every)
+        check_shares(every, unit, ranks, size)
+    except BaseException as problem:
+        link.stop(problem)
+        raise
+
+
+def _wait(link: Link, check: Callable[[], Told]) -> None:
+    """Tell rank 0 what it asks for, until it begins."""
+    problem, words = None, "null"
+    try:
+        told = check()
+        words = json.dumps([dict(told.settings), told.rows, told.at_most])
+    except Exception as error:  # rank 0 hears of it when it asks, and stops everybody
+        problem = error
+    try:
+        while (order := link.ordered()[0]) == Order.COMPARE:
+            link.say(words)
+        if order != Order.BEGIN:
+            raise WorkerError("Rank 0 is at another fit. Start all ranks anew.")
+    except WorkerError as stopped:
+        raise stopped if problem is None else problem from None
+
+
+def _heard(link: Link) -> list[Told]:
+    """What all others tell of their shares.
+
+    All are heard before any is found wanting: who waits to be heard could not be told to stop.
+    """
+    every: dict[int, list[Any] | None] = {}
+    problems: list[WorkerError] = []
+    for rank in link.others:
+        try:
+            every[rank] = json.loads(link.words(rank))
+        except WorkerError as gone:
+            problems.append(gone)
+    for rank, told in every.items():
+        if told is None:
+            problem = f"Rank {rank} cannot take part. See what it says itself."
+            problems.append(WorkerError(problem))
+    if problems:
+        raise problems[0]
+    return [Told(*told) for told in every.values() if told is not None]
+
+
+def check_same(every: list[Told]) -> None:
+    """Refuse settings that are not the same on all ranks."""
+    first = json.loads(json.dumps(dict(every[0].settings)))
+    for rank, told in enumerate(every):
+        for name in sorted(first.keys() | told.settings.keys()):
+            here, there = first.get(name), told.settings.get(name)
+            if rank and here != there:
+                raise ValueError(
+                    f"Expected the same settings on all ranks, got another {name} on rank "
+                    f"{rank}: {_shown(there)}, where rank 0 has {_shown(here)}. Give all "
+                    "ranks the same."
+                )
+
+
+def check_shares(every: list[Told], unit: Unit, ranks: Ranks, size: int) -> None:
+    """Refuse shares that together are not what was declared."""
+    rows = [told.rows for told in every if told.rows is not None]
+    if rows and sum(rows) != size:
+        raise ValueError(
+            f"Expected size={sum(rows)}, the number of records on all ranks, which "
+            f"replace-one takes to be public, got size={size}."
+        )
+    most = sum(told.at_most for told in every if told.at_most is not None)
+    if most > unit.at_most and not ranks.units_apart:
+        raise ValueError(
+            f"Expected at most {unit.at_most} rows of a {unit.name} on all ranks together, got "
+            f"up to {most}. Keep all rows of a {unit.name} on one rank and say "
+            "Ranks(units_apart=True), or limit contributions further."
+        )
+
+
+def form_of(module: nn.Module) -> list[str]:
+    """What a module looks like, whatever its weights are."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return [
+        repr(module),
+        *(f"{name} {one.dtype} {list(one.shape)} {one.requires_grad}" for name, one in named),
+    ]
+
+
+def _shown(value: Any) -> str:
+    """A setting, not at length."""
+    text = str(value)
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
