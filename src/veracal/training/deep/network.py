@@ -339,11 +339,11 @@ class PrivateNetwork(SharedClassifier):
         descent, reasons = self._settled(facts)
         engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
         lanes = [Lane(module, engine)]
-        small = engine.size <= _SMALL and engine.name == "ghost"
-        if _random.is_secret(rng) and torch.get_num_threads() > 1 and small:
+        threads = torch.get_num_threads() if _random.is_secret(rng) else 1
+        if isinstance(engine, Ghost) and engine.size <= _SMALL and threads > 1:
             # Not with a seed: which thread draws for dropout first is up to the system.
             twin = copy.deepcopy(module)
-            lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual)))
+            lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual, engine.last)))
         expected = descent.expected_batch / course.world
         sums = NetworkSums(lanes, records, expected, int(self.block), rng=lots)
         run = self._run(module, descent, course)

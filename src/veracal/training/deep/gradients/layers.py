@@ -28,6 +28,7 @@ from veracal.training.deep.gradients.patches import in_order, patches_of
 _AN_ENTRY = 50.0
 _MOST_ENTRIES = 1 << 25  # of gradients that are written down at a time
 _UNIT = 2.0**-24  # of rounding in float32
+_TOGETHER = 64  # squares that are added up in float32
 
 
 class Gradients(Protocol):
@@ -357,9 +358,15 @@ def _product(a: Tensor, g: Tensor, usual: int) -> Gradients:
 
 def _squared(rows: Tensor) -> Tensor:
     """Squared norms of rows, in float64."""
-    # In float32 a sum of many squares comes out too small by more than the slack.
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    return norms.square()
+    # In float32 a sum of many squares comes out too small by more than the slack; one of a
+    # few does not, and is taken without a copy in float64.
+    whole = rows.shape[1] // _TOGETHER * _TOGETHER
+    parts = [rows[:, whole:].double().square().sum(1)]
+    if whole:
+        short = rows[:, :whole].reshape(len(rows), -1, _TOGETHER)
+        lengths = torch.linalg.vector_norm(short, dim=2).double()
+        parts.append(lengths.square().sum(1))
+    return torch.stack(parts).sum(0)
 
 
 def _lengths(rows: Tensor) -> Tensor:

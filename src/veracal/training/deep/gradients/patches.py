@@ -131,6 +131,14 @@ class Convolution(torch.autograd.Function):
         return found[0], None, None, None
 
 
+def convolved(module: nn.Conv2d, x: Tensor, patches: Tensor) -> Tensor:
+    """The forward pass of a convolution, by its patches."""
+    made: Tensor = Convolution.apply(  # type: ignore[no-untyped-call]
+        x, module.weight, module, patches
+    )
+    return made
+
+
 def _sides(module: nn.Conv2d, x: Tensor) -> list[int]:
     """Height and width of the output."""
     return [
