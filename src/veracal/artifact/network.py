@@ -25,7 +25,6 @@ _TYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
 _MOST_AXES, _LARGEST_ROW = 4, 100_000_000  # numbers in a row
 _MOST_PARAMETERS = 100_000_000
 MOST_BYTES = 4 * _MOST_PARAMETERS + 2**20  # of a file of weights, with its header
-_WINDOW = 4096  # rows of a file that are in memory at a time
 Prepare = Callable[[Array], torch.Tensor]
 _OWN = "own"
 
@@ -80,10 +79,7 @@ class NetworkWeights:
 
     def logits(self, X: ArrayLike | MappedRows) -> Floats:
         """Scores of shape (n, k) whose softmax are the probabilities before the map."""
-        if not isinstance(X, MappedRows):
-            return self._scores(np.asarray(X))
-        parts = (self._scores(part) for part in X.windows(_WINDOW))
-        return np.concatenate([self._scores(X[:0]), *parts])
+        return self._scores(X if isinstance(X, MappedRows) else np.asarray(X))
 
     def to_json(self) -> dict[str, Any]:
         """What is needed beside the numbers."""

@@ -52,5 +52,7 @@ def engine_for(
         return ObjectiveEngine(model, train, X)
     if type(model) is PrivateLogisticRegression and not obstacles(model, train):
         return DescentEngine(model, train, X)
+    if callable(settled := getattr(model, "settled", None)):  # a network: once for all runs
+        model = settled(train)
     where: Any = backend  # whether there is such a one is checked with the rest
     return RetrainEngine(model, train, X, jobs=jobs, backend=where, address=address)

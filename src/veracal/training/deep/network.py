@@ -3,15 +3,14 @@
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from scipy.special import log_softmax
+from sklearn.base import clone
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from threadpoolctl import threadpool_limits
 from torch import nn
 
@@ -19,7 +18,6 @@ from veracal import _checks, _random
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.labels import Label
-from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.privacy import (
     Clip,
@@ -51,7 +49,7 @@ from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_r
 from veracal.training.deep.ranks import Ranks, form_of
 from veracal.training.deep.records import Augment, Records, as_tensor
 from veracal.training.deep.running import Run
-from veracal.training.deep.scoring import SCORED, NetworkScores
+from veracal.training.deep.scoring import SCORED, NetworkPredictions, NetworkScores
 from veracal.training.deep.shared import SharedClassifier
 from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.deep.together import Course
@@ -59,12 +57,11 @@ from veracal.training.descending import Watch
 from veracal.training.facts import Facts, check_numbers
 
 _FEW = 4  # examples on which ways of taking gradients are compared
-_WINDOW = 4096  # rows of a file that are in memory at a time
 _SMALL = 1 << 21  # weights up to which two blocks at a time take no more room than one may
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
-class PrivateNetwork(SharedClassifier):
+class PrivateNetwork(NetworkPredictions, SharedClassifier):
     r"""Any network of PyTorch as a classifier that is trained with differential privacy.
 
     At every step each record enters the batch by a secret coin; the gradient of each record
@@ -294,6 +291,31 @@ class PrivateNetwork(SharedClassifier):
         check_parts(module)
         return module
 
+    def settled(self, dataset: Dataset) -> Self:
+        """The same with nothing left to be found or tried, for many runs of it.
+
+        The noise is that for ``epsilon``, and gradients are taken in the first way that is
+        right, whatever is faster on a machine: so runs with a seed are the same on all of
+        them.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            Of which only what is public is read.
+        """
+        self._check_settings()
+        facts = self._public(dataset)
+        descent, module = self._descent(facts.size), self._fresh(np.random.default_rng(0))
+        train_mode(module)
+        few = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
+        _, trial = self._tried(module, few, None, self._noise(np.random.default_rng(0)))
+        found: Self = clone(self).set_params(gradients=trial.chosen)
+        if self.noise_multiplier is None and not isinstance(self._update(), Langevin):
+            noise = float(descent.noise_multipliers()[0])
+            steps = int(descent.steps)
+            found.set_params(noise_multiplier=noise, epsilon=None, steps=steps, epochs=None)
+        return found
+
     def has_begun(self) -> bool:
         """Whether there is a checkpoint from which a fit would go on."""
         return self.checkpoint is not None and Path(self.checkpoint).exists()
@@ -418,37 +440,6 @@ class PrivateNetwork(SharedClassifier):
         Layout(shown).write(weights, shown)
         self.module_ = shown.eval()
         self._scores = NetworkScores(self.module_, self._form, self._prepared)
-
-    def logits(self, X: ArrayLike) -> Floats:
-        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
-
-        Rows are scored in blocks of one shape, so that the logits of a row are its own
-        (:func:`veracal.data.fixed_shape.each_by_itself`).
-        """
-        check_is_fitted(self)
-        if isinstance(X, MappedRows):  # finite already
-            parts = (self._scores(part) for part in X.windows(_WINDOW))
-            return np.concatenate([self._scores(X[:0]), *parts])
-        return self._scores(validate_data(self, X, allow_nd=True, dtype=None, reset=False))
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Logits: of shape (n,), of the second class, for two classes, (n, k) for more."""
-        logits = self.logits(X)
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The likeliest class of each row."""
-        labels: Array = self.classes_[self.logits(X).argmax(axis=1)]
-        return labels
-
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the probabilities of the classes, of shape (n, k)."""
-        result: Floats = log_softmax(self.logits(X), axis=1)
-        return result
-
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, of shape (n, k)."""
-        return np.exp(self.predict_log_proba(X))
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
         self._check_alone()

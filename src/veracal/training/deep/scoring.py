@@ -4,15 +4,20 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from scipy.special import log_softmax
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from veracal._types import Array, Floats
 from veracal.data.fixed_shape import Score, each_by_itself
+from veracal.data.rows import MappedRows
 from veracal.training.deep.gradients.blocks import called
 from veracal.training.deep.made_up import made_up_rows
 from veracal.training.deep.records import inputs_of
 
 SCORED = 64  # rows that are scored together
+_WINDOW = 4096  # rows of a file that are in memory at a time
 
 
 class NetworkScores:
@@ -40,8 +45,11 @@ class NetworkScores:
         self.made_up: Array = made_up_rows(like, module, SCORED)
         self._score: Score | None = None
 
-    def __call__(self, rows: Array) -> Floats:
+    def __call__(self, rows: Array | MappedRows) -> Floats:
         """Logits of shape (n, k); of two classes, where the network gives one, both."""
+        if isinstance(rows, MappedRows):
+            parts = (self(part) for part in rows.windows(_WINDOW))
+            return np.concatenate([self(rows[:0]), *parts])
         typed = self._typed(rows)
         if self._score is None:  # found at the first call, as it takes a few forward passes
             self._score = each_by_itself(self.forward, self.made_up)
@@ -67,3 +75,45 @@ class NetworkScores:
                 "values that this does not have."
             )
         return typed
+
+
+class NetworkPredictions:
+    """Predictions of a fitted network, as scikit-learn's classifiers give them.
+
+    Attributes
+    ----------
+    classes_ : array of shape (k,)
+    """
+
+    classes_: Array
+    _scores: NetworkScores
+
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
+
+        Rows are scored in blocks of one shape, so that the logits of a row are its own
+        (:func:`veracal.data.fixed_shape.each_by_itself`).
+        """
+        check_is_fitted(self)
+        if isinstance(X, MappedRows):  # finite already
+            return self._scores(X)
+        return self._scores(validate_data(self, X, allow_nd=True, dtype=None, reset=False))
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Logits: of shape (n,), of the second class, for two classes, (n, k) for more."""
+        logits = self.logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The likeliest class of each row."""
+        labels: Array = self.classes_[self.logits(X).argmax(axis=1)]
+        return labels
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities of the classes, of shape (n, k)."""
+        result: Floats = log_softmax(self.logits(X), axis=1)
+        return result
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k)."""
+        return np.exp(self.predict_log_proba(X))

@@ -1,0 +1,182 @@
+"""Networks on the whole way: from a table to an artifact, its report and its audit."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from veracal.artifact import PrivateClassifier
+from veracal.data import Dataset, load
+from veracal.errors import DataError
+from veracal.multiplicity import Question
+from veracal.multiplicity.engines.choosing import engine_for
+from veracal.pipeline import Config, run
+from veracal.pipeline.auditing import AuditRun, audit_config
+from veracal.pipeline.config import (
+    DataConfig,
+    ModelConfig,
+    PrivacyConfig,
+    RecalibrationConfig,
+)
+from veracal.pipeline.networks import _network, front_for
+from veracal.pipeline.steps import budget_of, loaded
+from veracal.training.deep import PrivateNetwork
+from veracal.training.deep.known import KnownNetwork
+
+DIGITS = Config(DataConfig("digits"), PrivacyConfig(8.0), model=ModelConfig("mlp", epochs=0.5))
+TEXTS = """format = 1
+size = 40
+name = "reviews"
+[columns.review]
+kind = "text"
+[columns.verdict]
+kind = "target"
+classes = ["bad", "good"]
+"""
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A table of texts, of which some are good."""
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["review", "verdict"])
+        for i in range(40):
+            good = bool(i % 2)
+            lines.writerow(
+                [f"{'lovely' if good else 'awful'}, part {i}", ("bad", "good")[good]]
+            )
+    (tmp_path / "reviews.toml").write_text(TEXTS)
+    data = DataConfig(str(tmp_path / "reviews.csv"), str(tmp_path / "reviews.toml"), test=0.5)
+    return Config(data, PrivacyConfig(8.0), recalibration=RecalibrationConfig("none"))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_a_network_of_a_table_and_its_artifact(kind, tmp_path):
+    made = run(
+        replace(DIGITS, model=ModelConfig(kind, epochs=0.2)), tmp_path / "model", internal=True
+    )
+    found = PrivateClassifier.load(made.folder)
+    rows = load("digits").X[:50]
+    assert np.array_equal(found.predict_proba(rows), made.classifier.predict_proba(rows))
+    assert found.private_ and made.results.guarantee["epsilon"] <= 8.0
+    assert made.results.model["kind"] == kind
+    assert "training" in made.internal.read_text()
+    head = made.ledger.head
+    again = run(replace(DIGITS, model=ModelConfig(kind, epochs=0.2)), made.folder, force=True)
+    assert again.ledger.head == head  # the model that was paid for
+    assert again.classifier.files()["model.safetensors"] == found.weights.to_bytes()
+
+
+def test_texts_by_frozen_features_and_by_a_last_layer(reviews, tmp_path):
+    pytest.importorskip("transformers")
+    features = replace(reviews, model=ModelConfig("features", epochs=1))
+    made = run(features, tmp_path / "features")
+    texts = [["lovely, part 3"], ["awful, part 4"]]
+    assert PrivateClassifier.load(made.folder).predict_proba(texts).shape == (2, 2)
+    text = replace(reviews, model=ModelConfig("text", epochs=0.01, sampling_rate=0.05))
+    made = run(text, tmp_path / "text")
+    found = PrivateClassifier.load(made.folder)
+    assert np.array_equal(found.predict_proba(texts), made.classifier.predict_proba(texts))
+    # Frozen weights, of ninety megabytes, come with a package: the trained layer alone is kept.
+    assert 7e6 < (made.folder / "model.safetensors").stat().st_size < 8e6
+    assert found.front.extractor.name == "minilm-tokens"
+
+
+def pictures(shape, dtype=np.uint8):
+    return Dataset(np.zeros((3, *shape), dtype), np.arange(3), ("a", "b", "c"), size=30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "network"),
+    [
+        ("cnn", pictures((28, 28)), ("mnist_cnn", {"classes": 3, "tanh": True})),
+        ("cnn", pictures((32, 32, 3)), ("cifar_cnn", {"classes": 3})),
+        (
+            "cnn",
+            pictures((16, 16, 3)),
+            ("five_layer_cnn", {"classes": 3, "channels": 3, "side": 16, "flat": False}),
+        ),
+        (
+            "cnn",
+            pictures((3 * 81,), np.float64),
+            ("five_layer_cnn", {"classes": 3, "channels": 3, "side": 9, "flat": True}),
+        ),
+        (
+            "mlp",
+            pictures((5,), np.float64),
+            ("mlp", {"features": 5, "classes": 3, "hidden": [4]}),
+        ),
+        (
+            "features",
+            pictures((5,), np.float64),
+            ("dense_head", {"features": 5, "classes": 3, "hidden": 4}),
+        ),
+    ],
+)
+def test_which_network_takes_which_rows(kind, records, network):
+    chosen = ModelConfig(kind, hidden=(4,)).settled()
+    assert _network(chosen, records) == KnownNetwork(*network)
+    assert front_for(kind, records) is None or kind == "features"
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "match"),
+    [
+        ("cnn", pictures((12, 10)), "square pictures"),
+        ("cnn", pictures((65,), np.float64), "square pictures"),
+        ("mlp", pictures((8, 8)), "rows of numbers"),
+    ],
+)
+def test_rows_of_another_form_are_refused(kind, records, match):
+    with pytest.raises(DataError, match=match):
+        _network(ModelConfig(kind).settled(), records)
+
+
+def test_what_was_not_chosen_is_the_usual_of_the_kind():
+    told = DIGITS.to_json()["model"]
+    assert (told["hidden"], told["optimizer"], told["epochs"]) == ((64, 64), "sgd", 0.5)
+    assert replace(DIGITS, model=ModelConfig("cnn")).to_json()["model"]["clip"] == 0.1
+    plain = replace(DIGITS, model=ModelConfig()).to_json()["model"]
+    assert "hidden" not in plain and "optimizer" not in plain and plain["epochs"] == 40.0
+    assert Config.from_entries(DIGITS.to_json()).to_json() == DIGITS.to_json()
+    for wrong in ({"optimizer": "lbfgs"}, {"hidden": (0,)}, {"clip": -1.0}, {"kind": "svm"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ModelConfig(**wrong)
+
+
+def test_units_of_a_named_set_need_a_bound(tmp_path):
+    """Pictures of persons, as a catalog gives them: no schema says how many one has."""
+    records = loaded(DIGITS)
+    whole = replace(records.whole, units=np.arange(len(records.whole)) // 2)
+    with pytest.raises(DataError, match="--at-most"):
+        budget_of(DIGITS, replace(records, whole=whole, schema=None))
+    bounded = replace(whole, at_most=2)
+    found = budget_of(DIGITS, replace(records, whole=bounded, schema=None))
+    assert (found.unit.name, found.unit.at_most) == ("unit", 2)
+    with pytest.raises(DataError, match="belong to nobody|a schema says it"):
+        loaded(replace(DIGITS, data=DataConfig("digits", at_most=2)))
+
+
+def test_an_audit_of_a_network_is_repeated_bit_for_bit():
+    """Every run has the noise that was found once, and the same way to take gradients."""
+    how = AuditRun(random_state=3, jobs=1)
+    quick = replace(DIGITS, model=ModelConfig("mlp", epochs=0.2, hidden=(4,)))
+    found = [audit_config(quick, [8.0], Question(3), how) for _ in range(2)]
+    counts = [one.audits[0].persons.counts for one in found]
+    np.testing.assert_array_equal(*counts)
+    assert "dense layers" in found[0].what
+
+
+def test_settled_networks_leave_nothing_to_be_found():
+    data = load("digits")
+    model = PrivateNetwork(
+        KnownNetwork("mlp", {"features": 64, "classes": 10}), 2.0, epochs=0.3, size=1797
+    )
+    settled = model.settled(data)
+    assert (settled.epsilon, settled.steps, settled.epochs) == (None, 3, None)
+    assert settled.gradients == "ghost" and settled.event() == model.event()
+    given = PrivateNetwork(model.module, None, noise_multiplier=3.0, steps=2, gradients="hooks")
+    assert given.settled(data).get_params() == given.get_params()
+    assert engine_for(model, data, data.X[:3]).settings()["model"]
