@@ -427,6 +427,16 @@ def test_an_ablation_is_not_private_and_says_so(keep):
     assert (fitted.self_check_.noise < fitted.self_check_.least) == without
 
 
+def test_a_run_that_a_hook_ends_is_charged_as_a_whole_and_promises_nothing():
+    told = {"random_state": None, "sampling_rate": 1.0}
+    stopped = model(on_step=lambda _, step: step.number == 1, **told).fit(X, Y)
+    watched = model(on_step=lambda *_: None, **told).fit(X, Y)
+    assert stopped.n_iter_ == 2 and watched.n_iter_ == 4
+    assert stopped.event_ == watched.event_ == model(**told).event()
+    assert not stopped.private_ and "ended by a hook" in stopped.not_private_because_[0]
+    assert watched.private_
+
+
 def test_views_are_averaged():
     class Turned:
         views = 2

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.hugging_face.tiny import FAMILIES, LENGTH, arrays, bert, texts
+from tests.training.deep.hugging_face.tiny import FAMILIES, LENGTH, arrays, bert, gpt2, texts
 from veracal.privacy import Flat
 from veracal.training.deep.checks import check_trial
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
@@ -13,7 +13,9 @@ from veracal.training.deep.gradients.choosing import one_by_one
 from veracal.training.deep.gradients.functional import Functional
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.hugging_face import train_only, with_lora
+from veracal.training.deep.hugging_face.reading import form_of, records_of
 from veracal.training.deep.hugging_face.sequences import Sequences, made_up_texts
+from veracal.training.deep.hugging_face.tokens import Tokens
 
 ENGINES = {"ghost": Ghost, "functional": Functional}
 
@@ -145,3 +147,50 @@ def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
     module = settled(Narrow())
     assert not module.wide
     compare(module, block(module.model), Ghost(module, cross_entropy, 8))
+
+
+class Deaf(nn.Module):
+    """Takes masks of four axes, and does not look at them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = bert()
+        self.config = self.inner.config
+
+    def forward(self, input_ids, attention_mask):
+        narrow = attention_mask if attention_mask.ndim == 2 else None
+        return self.inner(input_ids=input_ids, attention_mask=narrow)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_head_of_zeros_does_not_hide_that_wide_masks_are_not_looked_at(zeros):
+    """All logits are then zero, whatever the mask; the trial is one of other weights."""
+    model = Deaf()
+    if zeros:
+        for one in model.inner.classifier.parameters():
+            nn.init.zeros_(one)
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    assert not settled(model).wide
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    heard = bert()
+    for one in heard.classifier.parameters():
+        nn.init.zeros_(one)
+    assert settled(heard).wide  # and for one that looks at them nothing changes
+
+
+def test_where_kinds_of_tokens_are_words_nobody_gives_any():
+    """GPT-2 has no table of kinds: it looks kind 0 up among its words, and adds that."""
+    model = gpt2().eval()
+    rows = [{**row, "token_type_ids": [0] * len(row["input_ids"])} for row in texts(6)]
+    ids = torch.from_numpy(arrays(rows)["input_ids"])
+    with torch.no_grad():
+        plain, kinds = (
+            model(input_ids=ids, **more).logits
+            for more in ({}, {"token_type_ids": torch.zeros_like(ids)})
+        )
+    assert not torch.allclose(plain, kinds, atol=1e-3)
+    for dataset in (rows, Tokens.of({**arrays(rows), "token_type_ids": np.zeros_like(ids)})):
+        form = form_of(dataset, model, LENGTH, None)
+        assert form.names == ("input_ids", "attention_mask")
+        assert set(records_of(dataset, form).X) == set(form.names)
+        assert "token_type_ids" in form_of(dataset, bert(), LENGTH, None).names

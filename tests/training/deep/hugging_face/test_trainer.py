@@ -1,11 +1,13 @@
 """A trainer that promises what it charges, and trains what it says."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from tests.training.deep.hugging_face.tiny import (
     LENGTH,
@@ -257,6 +259,51 @@ def test_callbacks_hear_of_steps_and_epochs(tmp_path):
     assert [one["step"] for one in logged] == [2, 4, 6, 8]
     assert not any("loss" in one for one in logged)  # on training records: nobody charged it
     assert [one.name for one in tmp_path.glob("checkpoint-*")] == ["checkpoint-8"]
+
+
+class Remembers(TrainerCallback, ExportableState):
+    """Makes something of evaluations, and asks for it to be kept."""
+
+    def __init__(self):
+        self.last = {}
+
+    def on_evaluate(self, args, state, control, metrics, **_):
+        self.last = metrics
+        state.best_metric, state.best_global_step = metrics["eval_loss"], state.global_step
+
+    def state(self):
+        return {"args": {}, "attributes": {"last": self.last}}
+
+
+def test_what_evaluations_found_is_in_no_file_beside_the_weights(tmp_path):
+    made = trainer(
+        tmp_path,
+        others={"eval_dataset": arrays(texts(9)), "callbacks": [Remembers()]},
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=2,
+        logging_strategy="steps",
+        logging_steps=1,
+    )
+    made.train()
+    made.log({"accuracy_on_records": 0.75})
+    made.save_state()
+    found = [one for one in made.state.log_history if "eval_loss" in one]
+    assert len(found) == 3  # for whoever trains
+    files = [tmp_path / "trainer_state.json", *tmp_path.glob("checkpoint-*/*.json")]
+    states = [json.loads(one.read_text()) for one in files if one.name == "trainer_state.json"]
+    assert len(states) == 3
+    for state in states:
+        assert (
+            state["log_history"] and state["best_metric"] is state["best_global_step"] is None
+        )
+        assert {len(one) for one in state["log_history"]} == {4}
+        assert not state["stateful_callbacks"]
+    for file in files:
+        told = file.read_text()
+        assert "eval_loss" not in told and "accuracy_on_records" not in told
+        assert not any(str(one["eval_loss"]) in told for one in found)
 
 
 def test_a_mode_that_a_callback_sets_does_not_stay(tmp_path):

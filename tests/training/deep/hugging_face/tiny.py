@@ -7,6 +7,8 @@ from transformers import (
     BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
     RobertaConfig,
     RobertaForSequenceClassification,
     TrainingArguments,
@@ -38,6 +40,12 @@ def distilbert(seed=0):
 def roberta(seed=0):
     torch.manual_seed(seed)
     return RobertaForSequenceClassification(RobertaConfig(**SMALL, **WIDE))
+
+
+def gpt2(seed=0):
+    torch.manual_seed(seed)
+    sizes = {"n_positions": 12, "n_embd": 32, "n_layer": 2, "n_head": 2, "pad_token_id": 0}
+    return GPT2ForSequenceClassification(GPT2Config(vocab_size=40, num_labels=3, **sizes))
 
 
 FAMILIES = {"bert": bert, "distilbert": distilbert, "roberta": roberta}

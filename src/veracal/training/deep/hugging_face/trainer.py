@@ -1,7 +1,7 @@
 """Hugging Face's trainer, with differential privacy."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from veracal.training.facts import check_size
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _PLACES = ([0, 1, 2], [0, 4, 2])  # of two blocks, with the same first and last example
 _TARGETS = torch.arange(_FEW)
+_RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
 _UNTRAINED = "it was not trained here"
 _UNDECLARED = "the number of records was read from them; declare size=..."
 _ENDED = "its run was ended by a hook, which may have looked at records"
@@ -109,8 +110,8 @@ class PrivateTrainer(Trainer):
     whose gradient is not finite moves nothing. Noise comes from a secret generator of the
     system's entropy, which no seed of ``TrainingArguments`` reaches. The weights that the model
     came with are taken to be public. Evaluations are figures for whoever trains: nobody charged
-    them. Errors about a record (a label that there is not) are raised after the charge, as
-    those of ``fit`` are.
+    them, so they stay in ``state`` and no file beside the weights has them. Errors about a
+    record (a label that there is not) are raised after the charge, as those of ``fit`` are.
 
     Notes
     -----
@@ -299,8 +300,34 @@ class PrivateTrainer(Trainer):
         """Save the weights after a step, which its event covers, and nothing to resume from."""
         folder = Path(self.args.output_dir or ".") / f"checkpoint-{self.state.global_step}"
         self.save_model(str(folder), _internal_call=True)
-        self.state.save_to_json(str(folder / "trainer_state.json"))
+        self._save_state(folder)
         rotate_checkpoints(str(folder.parent), save_total_limit=self.args.save_total_limit)
+
+    def save_state(self) -> None:
+        """Save ``trainer_state.json``, without what evaluations found."""
+        if self.is_world_process_zero():
+            self._save_state(Path(self.args.output_dir or "."))
+
+    def _save_state(self, folder: Path) -> None:
+        """Write what steps have released, and what arguments say.
+
+        Figures of evaluations, and what callbacks and the choice of a best step have made of
+        them, are of records that nobody charged; a folder with weights is passed on.
+        """
+        steps = [
+            {name: one[name] for name in _RELEASED if name in one}
+            for one in self.state.log_history
+            if "grad_norm" in one
+        ]
+        kept = replace(
+            self.state,
+            log_history=steps,
+            best_metric=None,
+            best_global_step=None,
+            best_model_checkpoint=None,
+            stateful_callbacks=[],
+        )
+        kept.save_to_json(str(folder / "trainer_state.json"))
 
     @property
     def private_(self) -> bool:
