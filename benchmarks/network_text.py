@@ -67,7 +67,7 @@ def tokens(rows: int) -> dict[str, np.ndarray]:
 
 
 def blocks_of(batch: int) -> list[dict[str, torch.Tensor]]:
-    """A batch in blocks; positions are given, as Opacus needs a row of them for each example."""
+    """A batch in blocks, with positions: Opacus needs a row of them for each example."""
     every = {name: torch.from_numpy(one) for name, one in tokens(batch).items()}
     every["position_ids"] = torch.arange(LENGTH).expand(batch, -1)
     starts = range(0, batch, BLOCK)
@@ -182,7 +182,15 @@ def alone(contender: str, trained: str, batch: int, steps: int) -> dict[str, flo
 def asked(*arguments: str) -> dict[str, float] | str:
     """The figures of another process, or why there are none."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.network_text", "--alone", *arguments],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.network_text",
+            "--alone",
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},

@@ -43,9 +43,7 @@ def small_pieces(monkeypatch):
 def descended(update, dtype, *, in_place):
     """Where a descent ends, and copies of what its steps show."""
     noise = None if isinstance(update, Langevin) else 1.5
-    descent = Descent(
-        Poisson(0.5), Flat(1.0), update, noise, 5, 10.0, weight_decay=0.01
-    )
+    descent = Descent(Poisson(0.5), Flat(1.0), update, noise, 5, 10.0, weight_decay=0.01)
     rng = np.random.default_rng(0)
     targets = rng.standard_normal((20, SIZE))
     first = rng.standard_normal(SIZE).astype(dtype)

@@ -57,7 +57,12 @@ def test_the_rest_is_a_copy_that_trains_privately():
     before = model.head.weight.clone()
     states = before_last(model, tokens)
     fitted = PrivateNetwork(
-        LastLayers(model), noise_multiplier=1.0, epsilon=None, steps=2, classes=(0, 1, 2), size=60
+        LastLayers(model),
+        noise_multiplier=1.0,
+        epsilon=None,
+        steps=2,
+        classes=(0, 1, 2),
+        size=60,
     ).fit(states, made["labels"])
     assert fitted.private_
     assert fitted.trial_.chosen in ("ghost", "functional", "hooks")
