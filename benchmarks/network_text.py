@@ -2,10 +2,10 @@
 
     python -m benchmarks.network_text --rounds 3
 
-Each contender fine-tunes the same classifier with Adam on the same made-up tokens, in a process
-of its own, by turns; the best round counts for time, the highest for memory. Batches are of the
-same size for all (every record is in each of them) and pass through memory 32 at a time. Ours is
-timed inside ``PrivateTrainer.train``, from the end of one step to that of another, with secret
+Each contender fine-tunes the same classifier with Adam on the same made-up tokens, in a
+process of its own, by turns; the best round counts for time, the highest for memory. Batches are of the
+same size for all (every record is in each of them) and pass through memory 32 at a time. Ours
+is timed inside ``PrivateTrainer.train``, from the end of one step to that of another, with secret
 noise. Memory is the most that was ever resident, less what was after all imports. The goals are
 Opacus' best time, and 1.25 times the memory of plain PyTorch.
 """
@@ -67,7 +67,7 @@ def tokens(rows: int) -> dict[str, np.ndarray]:
 
 
 def blocks_of(batch: int) -> list[dict[str, torch.Tensor]]:
-    """A batch in blocks; positions are given, as Opacus needs a row of them for each example."""
+    """A batch in blocks, with positions: Opacus needs a row of them for each example."""
     every = {name: torch.from_numpy(one) for name, one in tokens(batch).items()}
     every["position_ids"] = torch.arange(LENGTH).expand(batch, -1)
     starts = range(0, batch, BLOCK)

@@ -25,7 +25,7 @@ from veracal.privacy import (
 )
 from veracal.training import Moving, PrivateLogisticRegression
 from veracal.training.deep import Pictures, PrivateNetwork, without_batch_norm
-from veracal.training.deep.gradients.blocks import cross_entropy
+from veracal.training.deep.gradients.blocks import HalfAddedError, cross_entropy
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.records import Records, as_tensor
@@ -117,6 +117,65 @@ def test_two_lanes_have_the_sums_of_one(count):
     np.testing.assert_allclose(found[0].total, found[1].total, atol=1e-12)
     assert sums[0].tally == sums[1].tally and sums[0].tally.seen == count
     assert torch.get_num_threads() == before
+
+
+def test_a_block_is_cut_evenly_where_it_may_have_no_more():
+    module, met = network(), []
+
+    class Counted(Ghost):
+        def add(self, block, clip, total):
+            met.append(len(block))
+            return super().add(block, clip, total)
+
+    lanes = [Lane(module, Counted(module, cross_entropy, 8))]
+    sums = NetworkSums(lanes, Records(X, Y), 8.0, 8, most=8, rng=np.random.default_rng(0))
+    whole = NetworkSums(lanes, Records(X, Y), 60.0, 60, rng=np.random.default_rng(0))
+    weights = Layout(module).read(module)
+    found = sums(weights, np.arange(9), Flat(0.3))
+    assert met == [5, 4]
+    expected = whole(weights, np.arange(9), Flat(0.3))
+    np.testing.assert_allclose(found.total, expected.total, atol=1e-6)
+
+
+def test_a_sum_that_fails_half_way_ends_the_run():
+    """Taken again one by one, its examples would be in the sum twice."""
+    module = network()
+
+    class Failing(Ghost):
+        def _found(self, block):
+            found = super()._found(block)
+            first = next(iter(found))
+            found[first] = Broken(found[first])
+            return found
+
+    class Broken:
+        places = 1
+
+        def __init__(self, inner):
+            self.squares = inner.squares
+
+        def weighted(self, factors, kept):
+            raise RuntimeError("no memory")
+
+    lanes = [Lane(module, Failing(module, cross_entropy, 8))]
+    sums = NetworkSums(lanes, Records(X, Y), 8.0, 8, rng=np.random.default_rng(0))
+    with pytest.raises(HalfAddedError):
+        sums(Layout(module).read(module), np.arange(5), Flat(0.3))
+
+
+def test_parameters_may_be_views_of_the_vector():
+    module = network()
+    layout = Layout(module)
+    vector = layout.read(module)
+    first, marks = vector.copy(), layout.marks(vector)
+    layout.share(vector, module)
+    vector += 1.0
+    np.testing.assert_array_equal(layout.read(module), vector)
+    place = layout.places[0]
+    vector[place.start : place.end] = first[place.start : place.end]
+    assert layout.unmoved(marks, vector) == (layout.places[0].name,)
+    apart = {one.untyped_storage().data_ptr() for one in module.parameters()}
+    assert len(apart) == len(layout.places)
 
 
 def test_an_empty_batch_steps_with_noise():

@@ -258,10 +258,10 @@ class Descent:
         if start is None:
             start = Standing(0, weights, self.update.start(weights), self.clip)
         weights, state, clip = start.weights, start.state, start.clip
+        t, left = start.steps - 1, self.noise_multipliers()[start.steps :]
         if in_place:
             _check_vector(weights)
             state = own(state)
-        t, left = start.steps - 1, self.noise_multipliers()[start.steps :]
         ahead = NoiseAhead(tuple(weights.shape), len(left), normals, overwrite=in_place)
         with ahead.drawing() as noise:
             for t, multiplier in enumerate(left, start.steps):

@@ -23,8 +23,15 @@ class Entrywise(Update, Protocol):
 
 
 def own(state: Any) -> Any:
-    """What a rule remembers, in arrays of which each is there once."""
-    return _mapped(np.array, state)
+    """What a rule remembers, in arrays of its own: each may be written over by itself."""
+    seen: list[Any] = []
+
+    def apart(one: Any) -> Any:
+        kept = any(np.shares_memory(one, other) for other in seen)
+        seen.append(one)
+        return np.array(one) if kept or not one.flags.writeable else one
+
+    return _mapped(apart, state)
 
 
 def step_in_place(

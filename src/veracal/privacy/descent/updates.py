@@ -142,8 +142,8 @@ class Adam:
 
     def start(self, weights: Any) -> Moments:
         """Both means are zero."""
-        nothing = array_namespace(weights).zeros_like(weights)
-        return Moments(nothing, nothing)
+        zeros_like = array_namespace(weights).zeros_like
+        return Moments(zeros_like(weights), zeros_like(weights))
 
     def step(self, weights: Any, gradient: Any, state: Moments, t: int) -> tuple[Any, Moments]:
         """Go along the mean, shorter where the gradient varies."""

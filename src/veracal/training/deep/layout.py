@@ -82,7 +82,7 @@ class Layout:
         """A digest of each parameter, to tell later whether it has moved."""
         self._check(vector)
         return tuple(
-            hashlib.blake2b(vector[one.start : one.end], digest_size=16).digest()
+            hashlib.blake2b(vector[one.start : one.end].data, digest_size=16).digest()
             for one in self.places
         )
 

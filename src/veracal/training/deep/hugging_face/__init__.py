@@ -20,13 +20,21 @@ from veracal.training.deep.hugging_face.loading import (  # noqa: E402
     minilm_tokenizer,
 )
 from veracal.training.deep.hugging_face.parts import train_only, with_lora  # noqa: E402
+from veracal.training.deep.hugging_face.pooling import (  # noqa: E402
+    LastLayers,
+    MeanPooled,
+    before_last,
+)
 from veracal.training.deep.hugging_face.tokens import Tokens, tokenized  # noqa: E402
 from veracal.training.deep.hugging_face.trainer import PrivateTrainer  # noqa: E402
 
 __all__ = [
+    "LastLayers",
+    "MeanPooled",
     "PrivacyArguments",
     "PrivateTrainer",
     "Tokens",
+    "before_last",
     "load_sequence_classifier",
     "load_tokenizer",
     "minilm_classifier",
