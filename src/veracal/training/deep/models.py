@@ -102,7 +102,9 @@ def cifar_cnn(classes: int = 10) -> nn.Sequential:
     )
 
 
-def scatter_cnn(classes: int = 10, *, channels: int = 243) -> nn.Sequential:
+def scatter_cnn(
+    classes: int = 10, *, channels: int = 243, side: int = 8, filters: int = 64
+) -> nn.Sequential:
     """The network on scattering features of CIFAR-10; 187,210 parameters.
 
     Two convolutions of 64 filters of 3 x 3 with tanh, the first halved by its maxima, and one
@@ -117,13 +119,18 @@ def scatter_cnn(classes: int = 10, *, channels: int = 243) -> nn.Sequential:
     classes : int
     channels : int
         81 for each color.
+    side : int >= 2
+        A quarter of a picture's: 7 for digits of 28 x 28.
+    filters : int
+        Of each convolution; fewer suffer less from noise.
     """
-    _checks.whole(least=2, classes=classes)
-    _checks.whole(channels=channels)
+    _checks.whole(least=2, classes=classes, side=side)
+    _checks.whole(channels=channels, filters=filters)
+    halved = side // 2
     return nn.Sequential(
-        *_convolutions(channels, (64, "halve", 64), nn.Tanh),
+        *_convolutions(channels, (filters, "halve", filters), nn.Tanh),
         nn.Flatten(),
-        nn.Linear(1024, classes),
+        nn.Linear(filters * halved * halved, classes),
     )
 
 
