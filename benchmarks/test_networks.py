@@ -115,7 +115,7 @@ def test_step(problem, count, tables):
     used = sum(busy.cpu_times()[:2]) - sum(before[:2])
     lines = [f"{problem.task.name}, {count} core(s): milliseconds a step"]
     lines += [
-        f"  {name:22} {1e3 * s:8.1f}  {s / plain:5.2f} x plain" for name, s in best.items()
+        f"  {name:30} {1e3 * s:8.1f}  {s / plain:5.2f} x plain" for name, s in best.items()
     ]
     lines.append(
         f"  ours: {mine / plain:.2f} x plain, {mine / other:.2f} x Opacus' best; this process "
