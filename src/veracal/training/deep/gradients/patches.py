@@ -99,15 +99,14 @@ class Convolution(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.module = module
         n, _, places, d = patches.shape
-        flat = patches.view(n * places, d)
-        weights = flat_weights(module)
-        made = (
-            flat @ weights.mT
-            if module.bias is None
-            else torch.addmm(module.bias.detach(), flat, weights.mT)
-        )
-        height, width = _sides(module, x)
-        return made.view(n, height, width, -1).permute(0, 3, 1, 2)
+        shape = (n, module.out_channels, *_sides(module, x))
+        made = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+        # Into its place, and not as a view of another tensor: layers may write over it.
+        rows = made.permute(0, 2, 3, 1).view(n * places, -1)
+        torch.mm(patches.view(n * places, d), flat_weights(module).mT, out=rows)
+        if module.bias is not None:
+            rows += module.bias.detach()
+        return made
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, None, None, None]:

@@ -1,0 +1,113 @@
+"""Convolutions by their patches: the same numbers as torch's, wherever the module allows it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from veracal.privacy import Flat
+from veracal.training.deep.gradients.blocks import Block, cross_entropy
+from veracal.training.deep.gradients.ghost import Ghost
+from veracal.training.deep.gradients.layers import _squared
+from veracal.training.deep.gradients.patches import (
+    convolved,
+    in_order,
+    patches_of,
+    takes_products,
+)
+
+LAYERS = [
+    (nn.Conv2d(1, 3, 4, stride=2, padding=1), (2, 1, 9, 7)),
+    (nn.Conv2d(4, 6, (3, 2), dilation=(2, 1), padding=(1, 2)), (2, 4, 8, 9)),
+    (nn.Conv2d(4, 6, 3, groups=2, stride=(1, 2), bias=False), (3, 4, 8, 8)),
+    (nn.Conv1d(2, 3, 3, stride=2, padding=2, dilation=2), (2, 2, 11)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
+def test_patches_times_weights_are_the_convolution(layer, shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    patches = patches_of(layer, x)
+    outputs = len(layer.weight)
+    flat = (
+        layer.weight.detach().movedim(1, -1).reshape(layer.groups, outputs // layer.groups, -1)
+    )
+    found = torch.einsum("ngld,gpd->ngpl", patches, flat)
+    bias = 0.0 if layer.bias is None else layer.bias.detach()[:, None]
+    truth = layer(x).detach().flatten(2)
+    torch.testing.assert_close(found.reshape(truth.shape) + bias, truth)
+    assert torch.equal(in_order(layer, flat.reshape(outputs, -1)), layer.weight.detach())
+
+
+def test_patches_do_not_see_how_the_input_lies_in_memory():
+    layer, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 6, 6)
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(patches_of(layer, x), patches_of(layer, last))
+    assert torch.equal(patches_of(layer, x[:, :, ::2]), patches_of(layer, x[:, :, ::2].clone()))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_of_inputs_go_through_a_product(bias):
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    made = convolved(layer, x, patches_of(layer, x.detach()))
+    torch.testing.assert_close(made, layer(x))
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    slope = torch.randn_like(made)
+    (found,) = torch.autograd.grad(made, x, slope)
+    (truth,) = torch.autograd.grad(layer(x), x, slope)
+    torch.testing.assert_close(found, truth)
+
+
+def test_a_first_layer_is_a_product_and_is_itself_again_afterwards():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    block = Block(torch.randn(5, 1, 8, 8), torch.arange(5) % 3)
+    sums = []
+    for last in (False, True):
+        engine = Ghost(module, cross_entropy, 8, last)
+        total = torch.zeros(engine.size, dtype=torch.float64)
+        engine.add(block, Flat(0.5), total)
+        sums.append(total)
+        assert "forward" not in vars(module[0]) and not module[0]._forward_hooks
+    torch.testing.assert_close(*sums)
+    assert takes_products(module[0]) and not takes_products(module[3])
+
+
+class Views(nn.Module):
+    """Takes it for granted that channels come first in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 4, 3), nn.Linear(144, 3)
+
+    def forward(self, x):
+        return self.last(functional.relu(self.first(x)).view(len(x), -1))
+
+
+@pytest.mark.parametrize(
+    ("module", "takes"),
+    [
+        (Views(), False),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten()), True),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), False),
+    ],
+)
+def test_channels_are_last_only_where_the_module_takes_them_so(module, takes):
+    """Decided by the first block, which is made up, and never again."""
+    engine = Ghost(module, cross_entropy, 8)
+    total = torch.zeros(engine.size, dtype=torch.float64)
+    engine.add(Block(torch.randn(4, 1, 8, 8), torch.arange(4) % 3), Flat(1.0), total)
+    assert engine.last is takes
+    assert total.any()
+
+
+def test_squares_are_those_of_float64():
+    torch.manual_seed(0)
+    for width in (1, 63, 64, 65, 5_000):
+        rows = torch.randn(4, width) * torch.logspace(-10, 10, 4)[:, None]
+        torch.testing.assert_close(
+            _squared(rows), rows.double().square().sum(1), rtol=1e-6, atol=0.0
+        )
