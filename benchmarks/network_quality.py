@@ -237,8 +237,8 @@ _tanh = partial(mnist_cnn, tanh=True)
 _two_sizes = partial(xrays, (96, 128))
 _head = partial(dense_head, 2560, 3)
 
-# In docs/benchmarks.md are the tanh network, the linear one on scattering features and X-rays but
-# for the averaged head; the others lost in trials on held-out records.
+# Figures of the tanh network, the linear one on scattering features and X-rays but for the
+# averaged head are in docs/benchmarks.md; the others lost in trials on held-out records.
 STUDIES = {
     "mnist": Study(
         0.5,
