@@ -17,7 +17,7 @@ from veracal.training.deep.gradients.blocks import (
     Summed,
     called,
 )
-from veracal.training.deep.gradients.layers import Each
+from veracal.training.deep.gradients.layers import Each, Gradients
 from veracal.training.deep.layout import Layout
 
 _ENTRIES = 1 << 25  # of gradients that are written down at a time
@@ -66,7 +66,7 @@ class Functional:
         norms, exceeding = [], 0
         for start in range(0, len(block), together):
             part = block.part(start, start + together)
-            found = {
+            found: dict[nn.Parameter, Gradients] = {
                 self._module.get_parameter(name): Each(values)
                 for name, values in self.gradients(part).items()
             }

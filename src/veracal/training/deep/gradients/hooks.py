@@ -18,7 +18,7 @@ from veracal.training.deep.gradients.blocks import (
     called,
     losses_by_example,
 )
-from veracal.training.deep.gradients.layers import Each
+from veracal.training.deep.gradients.layers import Each, Gradients
 from veracal.training.deep.layout import Layout
 
 
@@ -49,7 +49,9 @@ class Hooks:
             with torch.enable_grad():
                 outputs = called(wrapped, block.inputs)
                 torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
-            found = {one: Each(self._sample(one, block)) for one in self._trained}
+            found: dict[nn.Parameter, Gradients] = {
+                one: Each(self._sample(one, block)) for one in self._trained
+            }
         return add_clipped(found, clip, total, self._layout, self._usual)
 
     def _sample(self, parameter: Any, block: Block) -> Tensor:
