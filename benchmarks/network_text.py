@@ -3,11 +3,11 @@
     python -m benchmarks.network_text --rounds 3
 
 Each contender fine-tunes the same classifier with Adam on the same made-up tokens, in a
-process of its own, by turns; the best round counts for time, the highest for memory. Batches are of the
-same size for all (every record is in each of them) and pass through memory 32 at a time. Ours
-is timed inside ``PrivateTrainer.train``, from the end of one step to that of another, with secret
-noise. Memory is the most that was ever resident, less what was after all imports. The goals are
-Opacus' best time, and 1.25 times the memory of plain PyTorch.
+process of its own, by turns; the best round counts for time, the highest for memory. Batches
+are of the same size for all (every record is in each of them) and pass through memory 32 at a
+time. Ours is timed inside ``PrivateTrainer.train``, from the end of one step to that of
+another, with secret noise. Memory is the most that was ever resident, less what was after all
+imports. The goals are Opacus' best time, and 1.25 times the memory of plain PyTorch.
 """
 
 import argparse

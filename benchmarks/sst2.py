@@ -2,13 +2,13 @@
 
     VERACAL_DATA=... python -m benchmarks.sst2 --records 60000 --runs 3
 
-All train on the same records, drawn from the training file by a seed, and are judged on the 872
-sentences of the development file. The probe is a logistic regression on frozen features: means
-over tokens of the last layer, of length 1. The fine-tuning first trains such a head with a part
-of the budget, then the last layer of the encoder with it, on what the frozen layers make of
-each text, and is charged for both. ``--judged held`` looks at other rows of the training file,
-on which settings can be chosen; such a search is charged to nobody. The interval of a difference is of
-2,000 bootstraps of the test sentences, over all runs.
+All train on the same records, drawn from the training file by a seed, and are judged on the
+872 sentences of the development file. The probe is a logistic regression on frozen features:
+means over tokens of the last layer, of length 1. The fine-tuning first trains such a head with
+a part of the budget, then the last layer of the encoder with it, on what the frozen layers
+make of each text, and is charged for both. ``--judged held`` looks at other rows of the
+training file, on which settings can be chosen; such a search is charged to nobody. The
+interval of a difference is of 2,000 bootstraps of the test sentences, over all runs.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Steps of very many weights, a piece at a time and in their place."""
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,7 +69,7 @@ def step_in_place(
         return state
     for at in _spans(len(weights)):
         rule = update.part(at.start, at.stop)
-        some = _mapped(lambda one, at=at: one[at], state)
+        some = _mapped(operator.itemgetter(at), state)
         weights[at], after = rule.step(weights[at], gradient(at), some, t)
         for one, new in zip(_leaves(some), _leaves(after), strict=True):
             one[...] = new

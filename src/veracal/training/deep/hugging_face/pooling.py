@@ -56,8 +56,10 @@ class MeanPooled(nn.Module):
         here = attention_mask
         if here.ndim == 4:  # what is added to attention: nothing, or very little
             here = here[:, 0, 0, :] >= 0
-        logits = _pooled(made.last_hidden_state, here, self.head, self.scale)
-        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        logits: Any = _pooled(made.last_hidden_state, here, self.head, self.scale)
+        loss: Any = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
