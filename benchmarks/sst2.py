@@ -136,6 +136,7 @@ def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -
             noise_multiplier=noise,
             steps=round(chosen.epochs * size / BATCH),
             update=Adam(chosen.rate),
+            clip=0.1,
             average=Moving(0.9),
             block=64,
         )
@@ -204,7 +205,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=60_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--length", type=int, default=16, help="tokens that are fine-tuned on")
     parser.add_argument(
         "--judged", choices=("dev", "held"), default="dev", help="held: to choose settings"

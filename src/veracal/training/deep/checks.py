@@ -92,7 +92,7 @@ def check_trial(module: nn.Module, block: Block, others: Block, outputs: int) ->
         the others, in training or later, a forward pass changes a buffer, or a parameter gets
         no gradient.
     """
-    trial = copy.deepcopy(module)
+    trial = copied(module)
     train_mode(trial)
     before = {name: one.clone() for name, one in trial.named_buffers()}
     with torch.enable_grad():
@@ -116,6 +116,14 @@ def check_trial(module: nn.Module, block: Block, others: Block, outputs: int) ->
         )
     _check_apart(trial, block, others)
     _check_apart(trial.eval(), block, others)
+
+
+def copied(module: nn.Module) -> Any:
+    """A copy to try things on, which shares what is frozen: that may be most of a network."""
+    frozen: dict[int, Any] = {
+        id(one): one for one in module.parameters() if not one.requires_grad
+    }
+    return copy.deepcopy(module, frozen)
 
 
 def _called(module: nn.Module, inputs: Inputs) -> Any:

@@ -1,6 +1,5 @@
 """Models of Hugging Face, called so that every layer has one row for each example."""
 
-import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from veracal.training.deep.checks import copied
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 _CLOSE = 1e-4  # of the spread of logits, by which another form of the mask may move them
@@ -49,11 +50,11 @@ class Sequences(nn.Module):
 
     def settle(self, inputs: Mapping[str, Tensor]) -> None:
         """Give masks of four axes if the model makes the same of them, on made-up examples."""
-        trial = copy.deepcopy(self).eval()
+        trial = copied(self).eval()
         try:
             with torch.no_grad():
                 for one in trial.parameters():  # a head of zeros would make all the same
-                    if one.is_floating_point():
+                    if one.requires_grad:  # others are shared, and stay as they are
                         one.add_(0.1 * torch.randn_like(one))
                 trial.wide = False
                 plain = trial(**inputs)
