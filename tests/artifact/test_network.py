@@ -146,6 +146,10 @@ def test_others_are_not(maker):
         {"name": "mlp", "settings": {"features": 1_000_000, "classes": 1_000_000}},
         {"name": "mlp", "settings": {"features": 10**12, "classes": 3}},
         {"name": "mlp", "settings": {"features": 4, "classes": 3, "activation": "os.system"}},
+        {"name": "mlp", "settings": {"features": 4, "classes": 3, "activation": ["Tanh"]}},
+        {"name": "mlp", "settings": {"features": 64, "classes": 4}},
+        {"name": "minilm_texts", "settings": {"classes": 1_000_000}},
+        {"name": "minilm_texts", "settings": {"classes": 3, "layers": 7}},
         {"name": "mnist_cnn", "settings": {"classes": -1}},
     ],
 )
@@ -165,6 +169,7 @@ def test_a_stranger_can_name_nothing_else(spoiled, written):
         ("prepare", {"pictures": {"mean": 0.0}}),
         ("prepare", {"pictures": {"mean": "0", "std": 1.0}}),
         ("prepare", {"pictures": {"mean": 0.0, "std": 0.0}}),
+        ("prepare", {"pictures": {"mean": 10**400, "std": 1.0}}),
         ("prepare", ["os", "system"]),
         ("kind", "networks"),
         ("noise", {}),
@@ -223,3 +228,12 @@ def test_texts_go_through_a_frozen_network_first(tmp_path):
         PrivateClassifier.load(place).predict_proba(texts)
     changed(place, lambda told: told["model"]["front"].update(name="efficientnet-lite0"))
     refused(place, "frozen networks|behind")
+
+
+def test_a_row_that_would_fill_the_memory_is_refused(spoiled):
+    def huge(told):
+        told["features"] = 10**8
+        told["model"].update(row=[10**8], type="float64")
+
+    changed(spoiled, huge)
+    refused(spoiled, "rows of")

@@ -22,7 +22,7 @@ from veracal.training.deep.records import Pictures, as_tensor
 from veracal.training.deep.scoring import NetworkScores
 
 _TYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
-_MOST_AXES, _LARGEST_ROW = 4, 100_000_000  # numbers in a row
+_MOST_AXES, _LARGEST_ROW = 4, 1_000_000  # numbers in a row; some tens are made up at a time
 _MOST_PARAMETERS = 100_000_000
 MOST_BYTES = 4 * _MOST_PARAMETERS + 2**20  # of a file of weights, with its header
 Prepare = Callable[[Array], torch.Tensor]
@@ -130,7 +130,7 @@ class NetworkWeights:
             Likewise.
         """
         row, dtype = _form(about, features, where)
-        known, fresh = _network(about["network"], module, where)
+        known, fresh = _network(about["network"], classes, module, where)
         ready = _preparation(about["prepare"], prepare, where)
         state = _state(fresh, known)
         shapes: Shapes = {name: tuple(one.shape) for name, one in state.items()}
@@ -202,11 +202,14 @@ def _form(about: Any, features: int, where: str) -> tuple[tuple[int, ...], str]:
 
 
 def _network(
-    written: Any, module: nn.Module | None, where: str
+    written: Any, classes: int, module: nn.Module | None, where: str
 ) -> tuple[KnownNetwork | None, nn.Module]:
     """The network to put weights into."""
     if written != _OWN:
         known = KnownNetwork.from_json(written, where)
+        if known.settings.get("classes", classes) != classes:
+            found = f"one of {known.settings['classes']}"
+            raise DataError(where, f"a network of {classes} classes", found, "Do not trust it.")
         with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
             return known, known()
     if module is None:
@@ -237,7 +240,7 @@ def _preparation(written: Any, given: Prepare | None, where: str) -> Prepare | N
         if set(written) != {"pictures"} or set(settings) != {"mean", "std"}:
             raise ValueError
         return Pictures(*(_figures(settings[name]) for name in ("mean", "std")))
-    except (KeyError, TypeError, ValueError) as cause:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as cause:
         raise DataError(
             where, "a way to prepare rows", repr(written)[:80], "Update Veracal."
         ) from cause

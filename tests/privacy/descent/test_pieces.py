@@ -23,6 +23,36 @@ class Longest:
         return weights - gradient / longest, np.maximum(state, longest)
 
 
+class HeavyBall:
+    """A rule that remembers the weights themselves."""
+
+    def start(self, weights):
+        return weights
+
+    def step(self, weights, gradient, state, t):
+        return weights + 0.9 * (weights - state) - 0.1 * gradient, weights
+
+
+class Shifted:
+    """A rule for each weight by itself, whose memory goes from one place to the next."""
+
+    def part(self, start, end):
+        return self
+
+    def start(self, weights):
+        return np.zeros_like(weights), np.zeros_like(weights)
+
+    def step(self, weights, gradient, state, t):
+        return weights - 0.1 * (gradient + state[0] + state[1]), (gradient, state[0])
+
+
+class Swapped(Shifted):
+    """A rule that gives back what it was given."""
+
+    def step(self, weights, gradient, state, t):
+        return state[0] - 0.1 * gradient, (weights, state[0])
+
+
 RULES = [
     SGD(0.1),
     SGD(Linear(0.1, 0.01, 5)),
@@ -30,6 +60,9 @@ RULES = [
     Adam(0.01, weight_decay=0.1),
     Langevin(0.1, 0.5),
     Longest(),
+    HeavyBall(),
+    Shifted(),
+    Swapped(),
 ]
 
 

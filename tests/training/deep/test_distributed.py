@@ -292,6 +292,10 @@ def test_shares_are_compared_by_name():
     with pytest.raises(ValueError, match="another c on rank 2: 3, where rank 0 has None"):
         check_same([*every, Told({"a": 1, "b": [2], "c": 3}, None, None)])
     check_shares([Told({}, None, 1), Told({}, None, 2)], Unit("patient", 3), Ranks(), 5)
+    some = [Told({}, None, 3), Told({}, None, None)]
+    with pytest.raises(ValueError, match="on all ranks or on none"):
+        check_shares(some, Unit("patient", 3), Ranks(), 5)
+    check_shares(some, Unit("patient", 3), Ranks(units_apart=True), 5)
 
 
 def test_units_are_apart_or_not():

@@ -8,7 +8,7 @@ from torch.nn import functional
 from veracal.privacy import Flat
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.gradients.layers import _squared
+from veracal.training.deep.gradients.layers import Looked, Product, _squared
 from veracal.training.deep.gradients.patches import (
     convolved,
     in_order,
@@ -111,3 +111,30 @@ def test_squares_are_those_of_float64():
         torch.testing.assert_close(
             _squared(rows), rows.double().square().sum(1), rtol=1e-6, atol=0.0
         )
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-3])
+def test_what_vanishes_in_float32_is_not_left_out_of_a_norm(scale):
+    """A huge record behind a normalization: its gradient is a huge number times a tiny one."""
+    torch.manual_seed(0)
+    head = nn.Linear(256, 3).requires_grad_(False)
+    with torch.no_grad():
+        head.weight.mul_(scale)
+    module = nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256), head)
+    huge = 2e18 * (2.0 * (torch.rand(1, 256) < 0.5) - 1.0)
+    engine = Ghost(module, cross_entropy, 8)
+    total = torch.zeros(engine.size, dtype=torch.float64)
+    engine.add(Block(huge, torch.zeros(1, dtype=torch.int64)), Flat(scale), total)
+    assert float(total.norm()) <= scale
+
+
+@pytest.mark.parametrize("places", [1, 9])
+def test_products_are_never_taken_for_shorter_than_they_are(places):
+    torch.manual_seed(0)
+    a, g = 1e18 * torch.randn(4, places, 20), 1e-23 * torch.randn(4, places, 30)
+    truth = (g.double().mT @ a.double()).square().sum((1, 2))
+    assert (Product(a, g).squares() >= truth * (1 - 1e-5)).all()
+    rows = torch.zeros(4, places, dtype=torch.int64)
+    looked = Looked(rows, g, 5)
+    truth = g.double().sum(1).square().sum(1)
+    assert (looked.squares() >= truth * (1 - 1e-5)).all()

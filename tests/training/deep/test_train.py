@@ -21,6 +21,7 @@ from veracal.privacy import (
     Langevin,
     Momentum,
     Poisson,
+    Unit,
     open_ledger,
 )
 from veracal.training.deep import train
@@ -183,4 +184,12 @@ def test_a_ledger_pays_for_nothing_that_is_read_from_records(tmp_path):
     spoiled = np.where(X == X[3, 1], np.nan, X)
     with pytest.raises(ValueError, match="NaN"):
         train(network(), (spoiled, Y), ledger=ledger, noise=3.0, **TOLD)
+    assert not list(ledger.entries())
+
+
+def test_arrays_belong_to_nobody_so_a_ledger_of_patients_is_refused(tmp_path):
+    patients = Budget(500.0, 1e-2, unit=Unit("patient", 5))
+    ledger = open_ledger(tmp_path / "b.ledger", patients, kind="open")
+    with pytest.raises(ValueError, match="whom each row belongs to"):
+        train(network(), (X, Y), ledger=ledger, noise=3.0, unit=patients.unit, **TOLD)
     assert not list(ledger.entries())

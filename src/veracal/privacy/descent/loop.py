@@ -261,7 +261,7 @@ class Descent:
         t, left = start.steps - 1, self.noise_multipliers()[start.steps :]
         if in_place:
             _check_vector(weights)
-            state = own(state)
+            state = own(state, weights)
         ahead = NoiseAhead(tuple(weights.shape), len(left), normals, overwrite=in_place)
         with ahead.drawing() as noise:
             for t, multiplier in enumerate(left, start.steps):

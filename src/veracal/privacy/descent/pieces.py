@@ -23,9 +23,9 @@ class Entrywise(Update, Protocol):
         """The rule for some of the weights: those from ``start`` to before ``end``."""
 
 
-def own(state: Any) -> Any:
+def own(state: Any, weights: Floats) -> Any:
     """What a rule remembers, in arrays of its own: each may be written over by itself."""
-    seen: list[Any] = []
+    seen: list[Any] = [weights]
 
     def apart(one: Any) -> Any:
         kept = any(np.shares_memory(one, other) for other in seen)
@@ -64,16 +64,25 @@ def step_in_place(
     object
         What the rule remembers now.
     """
-    if not isinstance(update, Entrywise):
-        weights[...], state = update.step(weights, gradient(slice(None)), state, t)
+    if not isinstance(update, Entrywise):  # of which nobody knows what it remembers
+        moved, state = update.step(weights.copy(), gradient(slice(None)), state, t)
+        weights[...] = moved
         return state
     for at in _spans(len(weights)):
         rule = update.part(at.start, at.stop)
         some = _mapped(operator.itemgetter(at), state)
-        weights[at], after = rule.step(weights[at], gradient(at), some, t)
-        for one, new in zip(_leaves(some), _leaves(after), strict=True):
-            one[...] = new
+        moved, after = rule.step(weights[at], gradient(at), some, t)
+        old = (weights[at], *_leaves(some))
+        new = [_apart(one, old) for one in (moved, *_leaves(after))]
+        for place, values in zip(old, new, strict=True):
+            place[...] = values
     return state
+
+
+def _apart(array: Floats, others: tuple[Floats, ...]) -> Floats:
+    """An array, copied if it lies where another is: a rule may give back what it was given."""
+    shared = any(np.may_share_memory(array, other) for other in others)
+    return np.array(array) if shared else array
 
 
 def _spans(size: int) -> Iterator[slice]:

@@ -119,7 +119,7 @@ class KnownNetwork:
         if not isinstance(self.name, str) or self.name not in _MAKERS:
             return f"the name {self.name!r}"
         for key, value in self.settings.items():
-            if key == "activation" and value in _ACTIVATIONS:
+            if key == "activation" and isinstance(value, str) and value in _ACTIVATIONS:
                 continue
             if not isinstance(key, str) or not _usual(value):
                 return f"{key}={value!r}"
@@ -129,7 +129,7 @@ class KnownNetwork:
             # Without memory for the weights, whatever numbers a stranger has written.
             with torch.device("meta"):
                 made = self._made()
-        except (TypeError, ValueError, RuntimeError) as cause:
+        except (ArithmeticError, TypeError, ValueError, RuntimeError) as cause:
             return f"{self.name} with {dict(self.settings)!r}: {cause}"
         size = sum(one.numel() for one in made.parameters())
         return f"{size:,} parameters" if size > _MOST_PARAMETERS else ""
@@ -161,8 +161,11 @@ def _unfit(name: str, settings: Mapping[str, Any]) -> str:
         inspect.signature(_MAKERS[name]).bind(**settings)
     except TypeError as cause:
         return f"{name}: {cause}"
-    layers = settings.get("layers", 1)
-    return "" if type(layers) is int and layers <= 6 else f"layers={layers!r}"
+    layers, classes = settings.get("layers", 1), settings["classes"]
+    if type(layers) is not int or layers > 6:
+        return f"layers={layers!r}"
+    most = _MOST_PARAMETERS // 1000  # of a head, with some hundreds of features
+    return "" if type(classes) is int and 2 <= classes <= most else f"classes={classes!r}"
 
 
 def _refused(where: str, found: str) -> DataError:

@@ -310,6 +310,11 @@ def check_shares(every: list[Told], unit: Unit, ranks: Ranks, size: int) -> None
             f"Expected size={sum(rows)}, the number of records on all ranks, which "
             f"replace-one takes to be public, got size={size}."
         )
+    if len({told.at_most is None for told in every}) > 1 and not ranks.units_apart:
+        raise ValueError(
+            f"Expected ids of the {unit.name} on all ranks or on none, got them on some: rows "
+            "of one could be on others. Give them everywhere, or say Ranks(units_apart=True)."
+        )
     most = sum(told.at_most for told in every if told.at_most is not None)
     if most > unit.at_most and not ranks.units_apart:
         raise ValueError(

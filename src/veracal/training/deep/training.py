@@ -228,6 +228,12 @@ def _fit_paid(
             "Expected a veracal.data.Dataset for a run that goes on under one charge "
             "(checkpoint=..., request=...), whose name says which records it is of, got arrays."
         )
+    unit = ledger.budget.unit
+    if unit.at_most > 1 or unit != (model.unit or Unit()):
+        raise ValueError(
+            "Expected a veracal.data.Dataset, with whom each row belongs to, for a ledger that "
+            f"protects {unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
+        )
     event, facts = model.event(), model._facts(*arrays)
     if facts.reasons:
         raise ValueError(
@@ -236,6 +242,11 @@ def _fit_paid(
         )
     ledger.charge(event, purpose)
     model._fitted(facts)
+    if model.event_ != event:
+        raise ValueError(
+            f"{purpose!r} was charged as {event!r}, but the fit says it was {model.event_!r}. "
+            "Do not release this model: its cost is not the one that was paid."
+        )
 
 
 def _arrays(data: object) -> tuple[Array, Array]:

@@ -86,3 +86,19 @@ def test_a_trainer_takes_the_whole(tmp_path):
 def test_what_cannot_be_split_is_refused(model, layers, says):
     with pytest.raises(ValueError, match=says):
         LastLayers(MeanPooled(model()), layers)
+
+
+def test_states_of_a_text_are_its_own_bit_for_bit():
+    """One text more, or fewer, changes nothing of what is learnt from others."""
+    model, made = pooled(), arrays(texts(n=90))
+    every = before_last(model, Tokens.of(made))
+    fewer = {name: np.delete(one, [3, 40], axis=0) for name, one in made.items()}
+    found = before_last(model, Tokens.of(fewer))
+    assert np.array_equal(found, np.delete(every, [3, 40], axis=0))
+
+
+def test_kinds_of_tokens_are_seen():
+    model, made = pooled(), arrays(texts())
+    kinds = {**made, "token_type_ids": np.ones_like(made["input_ids"])}
+    plain, other = (before_last(model, Tokens.of(one)) for one in (made, kinds))
+    assert not np.array_equal(plain, other)

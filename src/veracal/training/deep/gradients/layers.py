@@ -29,6 +29,7 @@ _AN_ENTRY = 50.0
 _MOST_ENTRIES = 1 << 25  # of gradients that are written down at a time
 _UNIT = 2.0**-24  # of rounding in float32
 _TOGETHER = 64  # squares that are added up in float32
+_LEAST = 2.0**-126  # what of a product may vanish in float32
 
 
 class Gradients(Protocol):
@@ -91,13 +92,16 @@ class Product:
         return self.inputs.shape[1]
 
     def squares(self) -> Tensor:
-        """Squared norms, and what rounding may hide of them."""
+        """Squared norms, and what rounding and vanishing products may hide of them."""
         a, g = self.inputs, self.outputs
         if a.shape[1] == 1:
             return _squared(a[:, 0]) * _squared(g[:, 0])
         pairs = (a @ a.mT).mul_(g @ g.mT).sum((1, 2), dtype=torch.float64)
-        lengths = (_lengths(a) * _lengths(g)).sum(1)
-        return _at_most(pairs, lengths, a.shape[1], a.shape[2])
+        places, d, p = a.shape[1], a.shape[2], g.shape[2]
+        long, steep = _lengths(a), _lengths(g)
+        hidden = d * steep.sum(1).square() + p * long.sum(1).square() + places**2
+        lengths = (long * steep).sum(1)
+        return _at_most(pairs + _LEAST * hidden, lengths, places, d)
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum, one product of matrices."""
@@ -136,7 +140,8 @@ class Looked:
         g = self.outputs
         same = self.rows[:, :, None] == self.rows[:, None, :]
         pairs = (g @ g.mT).mul_(same).sum((1, 2), dtype=torch.float64)
-        return _at_most(pairs, _lengths(g).sum(1), g.shape[1], g.shape[2])
+        _, places, d = g.shape
+        return _at_most(pairs + _LEAST * d * places**2, _lengths(g).sum(1), places, d)
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum."""
@@ -365,7 +370,8 @@ def _squared(rows: Tensor) -> Tensor:
     if whole:
         short = rows[:, :whole].reshape(len(rows), -1, _TOGETHER)
         lengths = torch.linalg.vector_norm(short, dim=2).double()
-        parts.append(lengths.square().sum(1))
+        # Squares of very small numbers vanish there; as much as may have is added.
+        parts.append((lengths.square() + _TOGETHER * _LEAST).sum(1))
     return torch.stack(parts).sum(0)
 
 

@@ -1,6 +1,7 @@
 """Classifiers on the mean of what an encoder makes of the tokens of a text."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from veracal import _checks
 from veracal._types import Array, Floats
+from veracal.data.fixed_shape import each_by_itself
+from veracal.training.deep.hugging_face.sequences import NAMES
 from veracal.training.deep.hugging_face.tokens import Tokens
 
-_TOGETHER = 128  # texts that go through the frozen layers at a time
+_BLOCK, _TOGETHER = 32, 1024  # texts that go through the frozen layers, and are kept, at a time
+_STEP = 8  # tokens by which texts are padded
 _HIDDEN = -1e4  # what is added to attention where there is no token
 
 
@@ -110,32 +114,64 @@ def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
     -------
     array of shape (n, length, width + 1), of float16
         States, and 1 where there is a token; zero where there is none.
+
+    Guarantees
+    ----------
+    The states of a text are a function of that text, bit for bit, on the terms of
+    :func:`veracal.data.fixed_shape.each_by_itself`: neighboring sets of texts become
+    neighboring sets of states.
     """
-    ids, mask = (np.asarray(tokens.arrays[name]) for name in ("input_ids", "attention_mask"))
+    given = [tokens.arrays.get(name) for name in NAMES]
+    n, length = np.asarray(given[0]).shape
+    rows = np.stack([np.zeros((n, length)) if one is None else one for one in given], axis=1)
+    rows = rows.astype(np.int64)  # tokens, masks and kinds
     first = _layers(model)[: len(_layers(model)) - _count(model, layers)]
-    width = int(model.config.hidden_size)
-    found = np.zeros((*ids.shape, width + 1), np.float16)
-    lengths = np.maximum(1, mask.sum(1))
-    order = np.argsort(lengths, kind="stable")  # texts of one length together: less padding
+    found = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
+    ends = np.array([_end(int(one), length) for one in rows[:, 1].sum(1)])
     model.encoder.eval()
-    with torch.inference_mode():
-        for start in range(0, len(ids), _TOGETHER):
-            rows = order[start : start + _TOGETHER]
-            end = int(lengths[rows].max())
-            found[rows, :end] = _through(model, first, ids[rows, :end], mask[rows, :end])
+    for end in np.unique(ends).tolist():
+        made_up = _made_up(end, int(model.config.vocab_size))
+        score = each_by_itself(partial(_through, model, first), made_up)
+        of_length = np.flatnonzero(ends == end)
+        for start in range(0, len(of_length), _TOGETHER):
+            some = of_length[start : start + _TOGETHER]
+            found[some, :end] = score(rows[some, :, :end])
     return found
 
 
-def _through(model: MeanPooled, layers: Any, ids: Array, mask: Array) -> Array:
+def _end(tokens: int, length: int) -> int:
+    """Where a text is cut off, by its own length and nothing else."""
+    return min(length, max(_STEP, -(-tokens // _STEP) * _STEP))
+
+
+def _made_up(length: int, vocabulary: int) -> Array:
+    """A block of meaningless texts: the first unpadded, the others of any length."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(1, length + 1, _BLOCK)
+    ends[0] = length
+    mask = np.arange(length) < ends[:, None]
+    words = rng.integers(0, vocabulary, mask.shape) * mask
+    return np.stack([words, mask, np.zeros_like(words)], axis=1).astype(np.int64)
+
+
+def _through(model: MeanPooled, layers: Any, rows: Array) -> Floats:
     """States of some texts after the first layers, and where there are tokens."""
-    here = torch.from_numpy(mask.astype(np.float32))
+    ids, mask, kinds = torch.from_numpy(rows).unbind(1)
+    here = mask.to(torch.float32)
     added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
-    hidden = model.encoder.embeddings(input_ids=torch.from_numpy(ids.astype(np.int64)))
-    for layer in layers:
-        hidden = _states(layer(hidden, added))
-    both = torch.cat([hidden * here[..., None], here[..., None]], dim=2)
-    made: Array = both.numpy()
+    more = {"token_type_ids": kinds} if _has_kinds(model.config) else {}
+    with torch.inference_mode():
+        hidden = model.encoder.embeddings(input_ids=ids, **more)
+        for layer in layers:
+            hidden = _states(layer(hidden, added))
+        both = torch.cat([hidden * here[..., None], here[..., None]], dim=2)
+    made: Floats = both.numpy()
     return made
+
+
+def _has_kinds(config: Any) -> bool:
+    """Whether an encoder tells the halves of a pair apart."""
+    return bool(getattr(config, "type_vocab_size", 0))
 
 
 def _pooled(hidden: Tensor, here: Tensor, head: nn.Module, scale: float) -> Tensor:
