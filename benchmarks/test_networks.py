@@ -32,7 +32,7 @@ from veracal.privacy import SGD
 from veracal.training.deep import PrivateNetwork
 
 ROUNDS, STEPS, WARM = 5, 12, 3
-BLOCKS = (128, 256, 512)  # examples that ours has in memory at a time
+BLOCKS = (64, 128, 256)  # examples that ours has in memory at a time
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook"),

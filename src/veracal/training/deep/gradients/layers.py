@@ -24,8 +24,8 @@ from torch.nn import functional
 from veracal.training.deep.gradients.patches import in_order, patches_of
 
 # By measurement: entries that are written down, read for the norm and read for the sum, against
-# products of small matrices.
-_AN_ENTRY = 50.0
+# products of small matrices. Kernels are few, and the sum of a convolution takes longer.
+_AN_ENTRY, _A_KERNEL = 50.0, 10.0
 _MOST_ENTRIES = 1 << 25  # of gradients that are written down at a time
 _UNIT = 2.0**-24  # of rounding in float32
 _TOGETHER = 64  # squares that are added up in float32
@@ -248,7 +248,7 @@ def convolution(
     slopes = g.movedim(1, -1).reshape(len(g), places, groups, -1)
     views, p = len(a) // n, slopes.shape[3]
     small = usual * groups * p * d * views <= _MOST_ENTRIES
-    cheap = views * places * places * (p + d) > _AN_ENTRY * p * d
+    cheap = views * places * places * (p + d) > _A_KERNEL * p * d
     if groups > 1 or (small and cheap):
         each = torch.einsum("nlgp,ngld->ngpd", slopes, patches)
         each = each.reshape(n, views, groups * p, d)
@@ -376,9 +376,12 @@ def _squared(rows: Tensor) -> Tensor:
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    """Norms at all places, of shape (n, t), in float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64)
-    return norms
+    """Norms at all places, of shape (n, t), in float64, and what may have vanished of them.
+
+    They decide how much is left to rounding, so that a few digits are enough.
+    """
+    norms = torch.linalg.vector_norm(rows, dim=2).double()
+    return (norms.square() + rows.shape[2] * _LEAST).sqrt()
 
 
 def _at_most(squares: Tensor, lengths: Tensor, places: int, width: int) -> Tensor:
