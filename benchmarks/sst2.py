@@ -106,12 +106,15 @@ def network(module: nn.Module, size: int, **settings: Any) -> PrivateNetwork:
 
 
 def noise_for(first: Event, second: Any) -> float:
-    """The least noise, in steps of 0.01, with which both events stay within the budget."""
-    for noise in np.arange(0.4, 5.0, 0.01):
-        both = Composed((first, second(float(noise)).event()))
-        if epsilon_for(both, DELTA) <= EPSILON:
-            return float(noise)
-    raise ValueError("No noise is enough.")
+    """About the least noise with which both events stay within the budget."""
+    low, high = 0.3, 20.0
+    if epsilon_for(Composed((first, second(high).event())), DELTA) > EPSILON:
+        raise ValueError("Expected records for which the head leaves some of the budget.")
+    while high - low > 0.005:
+        noise = (low + high) / 2
+        both = Composed((first, second(noise).event()))
+        low, high = (low, noise) if epsilon_for(both, DELTA) <= EPSILON else (noise, high)
+    return high
 
 
 def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -> nn.Module:
@@ -127,11 +130,13 @@ def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -
         block=256,
     ).fit(features, y)
 
+    whole = MeanPooled(minilm_classifier((0, 1)), scale=SCALE)
+    whole.head.load_state_dict(head.module_.head.state_dict())
+    last = LastLayers(whole)
+
     def rest(noise: float) -> PrivateNetwork:
-        whole = MeanPooled(minilm_classifier((0, 1)), scale=SCALE)
-        whole.head.load_state_dict(head.module_.head.state_dict())
         return network(
-            LastLayers(whole),
+            last,
             size,
             noise_multiplier=noise,
             steps=round(chosen.epochs * size / BATCH),
