@@ -11,6 +11,7 @@ at a time on one core each, and the best of all counts.
 import time
 
 import numpy as np
+import pytest
 import torch
 from joblib import Parallel, delayed
 
@@ -25,6 +26,15 @@ from veracal.training.deep.models import mnist_cnn
 
 RUNS, STEPS, TRIED = 20, 60, 5
 TASK = TASKS[0]
+
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:::opacus",
+        "ignore:Full backward hook",
+        "ignore:grad and param do not obey the gradient layout contract",
+    ),
+    pytest.mark.timeout(2_400),
+]
 
 
 def opacus_run(name: str, threads: int, steps: int = STEPS) -> float:

@@ -35,7 +35,11 @@ ROUNDS, STEPS, WARM = 5, 12, 3
 BLOCKS = (64, 128, 256)  # examples that ours has in memory at a time
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook"),
+    pytest.mark.filterwarnings(
+        "ignore:::opacus",
+        "ignore:Full backward hook",
+        "ignore:grad and param do not obey the gradient layout contract",
+    ),
     pytest.mark.timeout(2_400),
 ]
 
