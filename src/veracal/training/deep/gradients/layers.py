@@ -380,7 +380,7 @@ def _lengths(rows: Tensor) -> Tensor:
 
     They decide how much is left to rounding, so that a few digits are enough.
     """
-    norms = torch.linalg.vector_norm(rows, dim=2).double()
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=2).double()
     return (norms.square() + rows.shape[2] * _LEAST).sqrt()
 
 
