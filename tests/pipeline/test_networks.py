@@ -111,7 +111,7 @@ def pictures(shape, dtype=np.uint8):
         (
             "features",
             pictures((5,), np.float64),
-            ("dense_head", {"features": 5, "classes": 3, "hidden": 4}),
+            ("dense_head", {"features": 5, "classes": 3, "hidden": 4, "normalized": True}),
         ),
     ],
 )

@@ -77,7 +77,9 @@ def _network(chosen: ModelConfig, train: Dataset) -> "KnownNetwork":
             raise ValueError(
                 f"Expected one number of hidden units of the model 'features', got {hidden}."
             )
-        return _known("dense_head", {"features": row[0], "classes": classes, "hidden": width})
+        told = {"features": row[0], "classes": classes, "hidden": width}
+        # Columns of a table have names, and mean different things; features have none.
+        return _known("dense_head", {**told, "normalized": not train.feature_names})
     return _known("mlp", {"features": row[0], "classes": classes, "hidden": hidden})
 
 

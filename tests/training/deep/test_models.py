@@ -38,6 +38,12 @@ MODELS = {
     "mlp": (partial(mlp, 20, 3), (20,), 3, 64 * 20 + 65 * 3 + 4_224),
     "mlp, linear": (partial(mlp, 20, 3, hidden=()), (20,), 3, 63),
     "dense_head": (partial(dense_head, 1280, 3), (1280,), 3, 1281 * 64 + 65 * 3),
+    "dense_head, normalized": (
+        partial(dense_head, 1280, 3, normalized=True),
+        (1280,),
+        3,
+        1281 * 64 + 65 * 3,
+    ),
 }
 
 

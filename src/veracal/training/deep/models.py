@@ -166,7 +166,9 @@ def mlp(
     return nn.Sequential(*_dense(features, hidden, classes, activation))
 
 
-def dense_head(features: int, classes: int, *, hidden: int = 64) -> nn.Sequential:
+def dense_head(
+    features: int, classes: int, *, hidden: int = 64, normalized: bool = False
+) -> nn.Sequential:
     """Two dense layers for frozen features; (d + 1) 64 + 65 k parameters.
 
     Knolle et al. 2021 (https://arxiv.org/abs/2107.04296) train two dense layers on the
@@ -181,8 +183,14 @@ def dense_head(features: int, classes: int, *, hidden: int = 64) -> nn.Sequentia
         Their number k.
     hidden : int
         Units of the first layer.
+    normalized : bool
+        Whether each row is brought to mean 0 and variance 1 first, by itself: features of
+        different networks have different lengths, and learning rates go by them.
     """
-    return mlp(features, classes, hidden=(hidden,), activation=nn.ReLU)
+    layers = mlp(features, classes, hidden=(hidden,), activation=nn.ReLU)
+    if not normalized:
+        return layers
+    return nn.Sequential(nn.LayerNorm(features, elementwise_affine=False), *layers)
 
 
 def _convolutions(
