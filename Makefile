@@ -97,9 +97,10 @@ format: $(ALL)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --select I .
 
+# One thread per gate, for the same reason.
 assure: $(ALL)
 	$(say) 'Running the assurance gates'
-	@$(BIN)/python -m assurance --jobs 2
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m assurance --jobs 2
 
 assure-long: $(ALL)
 	$(say) 'Running the assurance gates with their long settings'

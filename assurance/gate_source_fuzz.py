@@ -74,8 +74,9 @@ def open_schema(body: Any, checks: Any, what: str) -> Body:
 
 
 def kept_error(self: EnvelopeError, *words: str) -> None:
-    """Keep every error, to look at it some day."""
-    ERRORS.append(self)
+    """Keep every error with a page of what led to it, to look at it some day."""
+    # As much as a request may have: less would fit into what earlier gates have freed.
+    ERRORS.append((self, bytearray(MOST_REQUEST)))
 
 
 def price(check: Callable[[Any], bool]) -> Patches:
@@ -84,7 +85,7 @@ def price(check: Callable[[Any], bool]) -> Patches:
     return {PROTOCOL + "requests._CHECKS": checks}
 
 
-ERRORS: list[EnvelopeError] = []
+ERRORS: list[tuple[EnvelopeError, bytearray]] = []
 NUMBERED = {1, 100_000}
 UNSEAL, PARSED = envelopes.unseal, envelopes.parsed
 CORRECT: Patches = {}

@@ -127,8 +127,12 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
             if self.bounds is None
             else bounds_of_columns(self.bounds, width)
         )
-        std = self._multiplier() * moment_sensitivity(width, self.relation)
+        std = self._noise_std(width)
         self._released = noisy_moments(self._sums(rows), size, std, rng=rng)
+
+    def _noise_std(self, width: int) -> float:
+        """Standard deviation of the noise on each sum."""
+        return self._multiplier() * moment_sensitivity(width, self.relation)
 
     def _sums(self, rows: Array | MappedRows) -> Any:
         """Exact sums, which never leave the fit."""
