@@ -24,7 +24,7 @@ from veracal.privacy import SGD
 from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.models import mnist_cnn
 
-RUNS, STEPS, TRIED = 20, 60, 5
+RUNS, STEPS, TRIED = 20, 40, 3
 TASK = TASKS[0]
 
 pytestmark = [
