@@ -184,7 +184,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
         "epochs": 5.0,
         "sampling_rate": 0.02,
         "clip": 0.1,
-        "learning_rate": 1e-3,
+        "learning_rate": 3e-4,
         "optimizer": "adam",
     },
 }

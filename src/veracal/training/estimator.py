@@ -151,7 +151,13 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             relation=self.relation,
             unit=self.unit,
             needs_size=self._needs_size,
+            all_here=self._all_here,
         )
+
+    @property
+    def _all_here(self) -> bool:
+        """Whether all records are in the data set that is fitted."""
+        return True
 
     def _fitted(self, facts: Facts) -> Self:
         """Learn, and write down what may be claimed."""

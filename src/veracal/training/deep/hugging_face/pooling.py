@@ -11,11 +11,13 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from veracal import _checks
 from veracal._types import Array, Floats
+from veracal.data.features.networks import made_up_texts
 from veracal.data.fixed_shape import each_by_itself
-from veracal.training.deep.hugging_face.sequences import NAMES
 from veracal.training.deep.hugging_face.tokens import Tokens
+from veracal.training.deep.texts import head_of_zeros, pooled
 
-_BLOCK, _TOGETHER = 32, 1024  # texts that go through the frozen layers, and are kept, at a time
+_TOGETHER = 1024  # texts whose states are kept at a time
+_ROWS = ("input_ids", "token_type_ids", "attention_mask")
 _STEP = 8  # tokens by which texts are padded
 _HIDDEN = -1e4  # what is added to attention where there is no token
 
@@ -45,7 +47,7 @@ class MeanPooled(nn.Module):
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None  # it would be trained, and change nothing
         self.config, self.scale = classifier.config, float(scale)
-        self.head = _head(self.config)
+        self.head = head_of_zeros(self.config.hidden_size, self.config.num_labels)
 
     def forward(
         self,
@@ -60,7 +62,7 @@ class MeanPooled(nn.Module):
         here = attention_mask
         if here.ndim == 4:  # what is added to attention: nothing, or very little
             here = here[:, 0, 0, :] >= 0
-        logits: Any = _pooled(made.last_hidden_state, here, self.head, self.scale)
+        logits: Any = pooled(made.last_hidden_state, here, self.head, self.scale)
         loss: Any = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits, labels)
@@ -93,7 +95,7 @@ class LastLayers(nn.Module):
         added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
         for layer in self.layers:
             hidden = _states(layer(hidden, added))
-        return _pooled(hidden, here, self.head, self.scale)
+        return pooled(hidden, here, self.head, self.scale)
 
 
 def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
@@ -121,16 +123,16 @@ def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
     :func:`veracal.data.fixed_shape.each_by_itself`: neighboring sets of texts become
     neighboring sets of states.
     """
-    given = [tokens.arrays.get(name) for name in NAMES]
+    given = [tokens.arrays.get(name) for name in _ROWS]
     n, length = np.asarray(given[0]).shape
     rows = np.stack([np.zeros((n, length)) if one is None else one for one in given], axis=1)
-    rows = rows.astype(np.int64)  # tokens, masks and kinds
+    rows = rows.astype(np.int64)
     first = _layers(model)[: len(_layers(model)) - _count(model, layers)]
     found = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
-    ends = np.array([_end(int(one), length) for one in rows[:, 1].sum(1)])
+    ends = np.array([_end(int(one), length) for one in rows[:, 2].sum(1)])
     model.encoder.eval()
     for end in np.unique(ends).tolist():
-        made_up = _made_up(end, int(model.config.vocab_size))
+        made_up = made_up_texts(end, int(model.config.vocab_size))
         score = each_by_itself(partial(_through, model, first), made_up)
         of_length = np.flatnonzero(ends == end)
         for start in range(0, len(of_length), _TOGETHER):
@@ -144,19 +146,9 @@ def _end(tokens: int, length: int) -> int:
     return min(length, max(_STEP, -(-tokens // _STEP) * _STEP))
 
 
-def _made_up(length: int, vocabulary: int) -> Array:
-    """A block of meaningless texts: the first unpadded, the others of any length."""
-    rng = np.random.default_rng(0)
-    ends = rng.integers(1, length + 1, _BLOCK)
-    ends[0] = length
-    mask = np.arange(length) < ends[:, None]
-    words = rng.integers(0, vocabulary, mask.shape) * mask
-    return np.stack([words, mask, np.zeros_like(words)], axis=1).astype(np.int64)
-
-
 def _through(model: MeanPooled, layers: Any, rows: Array) -> Floats:
     """States of some texts after the first layers, and where there are tokens."""
-    ids, mask, kinds = torch.from_numpy(rows).unbind(1)
+    ids, kinds, mask = torch.from_numpy(rows).unbind(1)
     here = mask.to(torch.float32)
     added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
     more = {"token_type_ids": kinds} if _has_kinds(model.config) else {}
@@ -172,22 +164,6 @@ def _through(model: MeanPooled, layers: Any, rows: Array) -> Floats:
 def _has_kinds(config: Any) -> bool:
     """Whether an encoder tells the halves of a pair apart."""
     return bool(getattr(config, "type_vocab_size", 0))
-
-
-def _pooled(hidden: Tensor, here: Tensor, head: nn.Module, scale: float) -> Tensor:
-    """Logits by the mean over tokens."""
-    weight = here.to(hidden.dtype)[..., None]
-    mean = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1.0)
-    logits: Tensor = scale * head(nn.functional.normalize(mean, dim=1))
-    return logits
-
-
-def _head(config: Any) -> nn.Linear:
-    """A head of zeros."""
-    head = nn.Linear(int(config.hidden_size), int(config.num_labels))
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head
 
 
 def _layers(model: MeanPooled) -> Any:
