@@ -15,11 +15,14 @@ from veracal.training.deep.gradients.patches import (
     patches_of,
     takes_products,
 )
+from veracal.training.deep.gradients.room import Room
 
 LAYERS = [
     (nn.Conv2d(1, 3, 4, stride=2, padding=1), (2, 1, 9, 7)),
     (nn.Conv2d(4, 6, (3, 2), dilation=(2, 1), padding=(1, 2)), (2, 4, 8, 9)),
     (nn.Conv2d(4, 6, 3, groups=2, stride=(1, 2), bias=False), (3, 4, 8, 8)),
+    (nn.Conv2d(2, 5, (3, 2), stride=(3, 1), padding=(1, 0)), (2, 2, 8, 9)),
+    (nn.Conv2d(2, 5, 5, stride=2, padding=2), (2, 2, 9, 8)),
     (nn.Conv1d(2, 3, 3, stride=2, padding=2, dilation=2), (2, 2, 11)),
 ]
 
@@ -28,7 +31,7 @@ LAYERS = [
 def test_patches_times_weights_are_the_convolution(layer, shape):
     torch.manual_seed(0)
     x = torch.randn(shape)
-    patches = patches_of(layer, x)
+    patches = torch.cat(patches_of(layer, x, Room()), -1)
     outputs = len(layer.weight)
     flat = (
         layer.weight.detach().movedim(1, -1).reshape(layer.groups, outputs // layer.groups, -1)
@@ -43,8 +46,10 @@ def test_patches_times_weights_are_the_convolution(layer, shape):
 def test_patches_do_not_see_how_the_input_lies_in_memory():
     layer, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 6, 6)
     last = x.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(patches_of(layer, x), patches_of(layer, last))
-    assert torch.equal(patches_of(layer, x[:, :, ::2]), patches_of(layer, x[:, :, ::2].clone()))
+    for one, other in ((x, last), (x[:, :, ::2], x[:, :, ::2].clone())):
+        assert all(
+            map(torch.equal, *(patches_of(layer, some, Room()) for some in (one, other)))
+        )
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -52,7 +57,7 @@ def test_gradients_of_inputs_go_through_a_product(bias):
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
-    made = convolved(layer, x, patches_of(layer, x.detach()))
+    made = convolved(layer, x, patches_of(layer, x.detach(), Room()))
     torch.testing.assert_close(made, layer(x))
     assert made.is_contiguous(memory_format=torch.channels_last)
     slope = torch.randn_like(made)
@@ -138,3 +143,20 @@ def test_products_are_never_taken_for_shorter_than_they_are(places):
     looked = Looked(rows, g, 5)
     truth = g.double().sum(1).square().sum(1)
     assert (looked.squares() >= truth * (1 - 1e-5)).all()
+
+
+def test_room_is_used_again_and_never_twice_at_a_time():
+    room = Room()
+    first = room.empty(3, 5, dtype=torch.float32)
+    room.clear()
+    one, other = (room.empty(3, 5, dtype=torch.float32).fill_(k) for k in (1.0, 2.0))
+    assert (one == 1.0).all() and (other == 2.0).all()  # the second did not fit
+    room.clear()
+    one, other = (room.empty(3, 5, dtype=torch.float64).fill_(k) for k in (1.0, 2.0))
+    assert (one == 1.0).all() and (other == 2.0).all()
+    assert first.untyped_storage().data_ptr() != one.untyped_storage().data_ptr()
+    room.clear()
+    again = room.empty(2, 2, dtype=torch.float32)
+    kept = again.data_ptr()
+    room.clear()
+    assert room.empty(2, 2, dtype=torch.float32).data_ptr() == kept

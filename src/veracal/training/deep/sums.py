@@ -125,7 +125,7 @@ class NetworkSums:
         """The clipped sum over rows."""
         # Whoever was told of a step may have set torch's generator, which draws for dropout:
         # masks that somebody knows would be others for everybody once a record is gone.
-        torch.manual_seed(int(self._rng.integers(2**63)))
+        _reseed(int(self._rng.integers(2**63)))
         parts, together = self._dealt(rows), len(self._lanes)
         if self._pool is None or len(parts) < 2:
             found = [self._summed(self._lanes[0], weights, parts, clip)]
@@ -195,3 +195,10 @@ class NetworkSums:
             if len(part)
             for some in np.array_split(part, math.ceil(len(part) / self._most))
         ]
+
+
+def _reseed(seed: int) -> None:
+    """Seed torch's generators: its own function for that takes longer than a small block."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)

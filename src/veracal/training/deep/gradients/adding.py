@@ -15,6 +15,7 @@ from veracal.training.deep.gradients.layers import Each, Gradients
 from veracal.training.deep.layout import Layout
 
 _UNIT = 2.0**-24  # of rounding in float32
+_SMALL = 1_024  # numbers of a gradient that are copied sooner than looked at by themselves
 _LONGEST = 1e30  # times the bound
 _MANY = 4_096  # places up to which they make no difference
 
@@ -85,7 +86,7 @@ def add_clipped(
     float32 included as far as they are of a typical size; one whose norm is not finite adds
     nothing. What an example adds does not depend on how many others there are.
     """
-    norms = torch.stack([gradients.squares() for gradients in found.values()]).sum(0).sqrt()
+    norms = torch.stack(_squares(found)).sum(0).sqrt()
     # Factors of what is longer have too few digits in float32; it is left out.
     norms = torch.where(norms <= _LONGEST * clip.bound, norms, math.inf)
     assert len(norms) <= 2 * usual
@@ -97,6 +98,21 @@ def add_clipped(
         except Exception as error:
             raise HalfAddedError("Expected a sum of clipped gradients, got none.") from error
     return Summed(norms, some.exceeding)
+
+
+def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
+    """Squared norms of the gradients of all parameters, of small ones together."""
+    small = [
+        one.values.flatten(1)
+        for one in found.values()
+        if isinstance(one, Each) and one.values[0].numel() <= _SMALL
+    ]
+    others = [
+        one.squares()
+        for one in found.values()
+        if not isinstance(one, Each) or one.values[0].numel() > _SMALL
+    ]
+    return [*others, Each(torch.cat(small, 1)).squares()] if small else others
 
 
 def _add_all(

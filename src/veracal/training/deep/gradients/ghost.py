@@ -22,6 +22,7 @@ from veracal.training.deep.gradients.blocks import (
 )
 from veracal.training.deep.gradients.layers import RULES, Each, Gradients, knows
 from veracal.training.deep.gradients.patches import convolved, patches_of, takes_products
+from veracal.training.deep.gradients.room import Room
 from veracal.training.deep.layout import Layout
 
 
@@ -31,7 +32,7 @@ class _Seen(NamedTuple):
     layer: nn.Module
     inputs: Tensor
     outputs: GradientEdge  # not the tensor, which would stay in memory
-    patches: Tensor | None  # of a convolution, where they are known
+    patches: tuple[Tensor, ...] | None  # of a convolution, where they are known
 
 
 class Ghost:
@@ -68,6 +69,7 @@ class Ghost:
         self.last = last if convolved else False
         self._layout = Layout(module)
         self.size, self._usual = self._layout.size, usual
+        self._room = Room()
         self._layers = [
             layer
             for layer in module.modules()
@@ -101,7 +103,7 @@ class Ghost:
             rule = RULES[type(one.layer)]
             more = {} if one.patches is None else {"patches": one.patches}
             for name, gradients in rule(
-                one.layer, one.inputs, slope, len(block), self._usual, **more
+                one.layer, one.inputs, slope, len(block), self._usual, self._room, **more
             ).items():
                 _also(found, getattr(one.layer, name), gradients)
         return found
@@ -110,14 +112,15 @@ class Ghost:
     def _watching(self) -> Iterator[list[_Seen]]:
         """Take note of what every layer gets and gives."""
         seen: list[_Seen] = []
-        patched: dict[nn.Module, Tensor] = {}
+        self._room.clear()
+        patched: dict[nn.Module, tuple[Tensor, ...]] = {}
 
         def note(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
             edge, patches = get_gradient_edge(outputs), patched.pop(layer, None)
             seen.append(_Seen(layer, inputs[0].detach(), edge, patches))
 
         def product(layer: nn.Conv2d, x: Tensor) -> Tensor:
-            patched[layer] = patches_of(layer, x.detach())
+            patched[layer] = patches_of(layer, x.detach(), self._room)
             return convolved(layer, x, patched[layer])
 
         hooks = [layer.register_forward_hook(note) for layer in self._layers]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veracal.training.deep.gradients.patches import conv_slopes, in_order, patches_of
+from veracal.training.deep.gradients.room import Room
 
 # By measurement: entries that are written down, read for the norm and read for the sum, against
 # products of small matrices. Kernels are few, and the sum of a convolution takes longer.
@@ -201,7 +202,7 @@ class Convolved:
 Found = dict[str, Gradients]
 
 
-def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int) -> Found:
+def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int, room: Room) -> Found:
     """Gradients of a linear layer."""
     found: Found = {}
     g = g.reshape(n, -1, g.shape[-1])
@@ -218,7 +219,8 @@ def convolution(
     g: Tensor,
     n: int,
     usual: int,
-    patches: Tensor | None = None,
+    room: Room,
+    patches: tuple[Tensor, ...] | None = None,
 ) -> Found:
     """Gradients of a convolution in one or two dimensions.
 
@@ -231,19 +233,17 @@ def convolution(
     if not module.weight.requires_grad:
         return found
     if patches is None:
-        patches = patches_of(module, a)
-    _, groups, places, d = patches.shape
+        patches = patches_of(module, a, room)
+    (_, groups, places, _), d = patches[0].shape, sum(one.shape[3] for one in patches)
     slopes = g.movedim(1, -1).reshape(len(g), places, groups, -1)
     views, p = len(a) // n, slopes.shape[3]
     small = usual * groups * p * d * views <= _MOST_ENTRIES
     cheap = views * places * places * (p + d) > _A_KERNEL * p * d
     if groups > 1 or (small and cheap):
-        each = torch.einsum("nlgp,ngld->ngpd", slopes, patches)
-        each = each.reshape(n, views, groups * p, d)
-        found["weight"] = _Kernels(Each(each.sum(1) if views > 1 else each[:, 0]), module)
+        found["weight"] = _Kernels(_written(slopes, patches, n, room), module)
         return found
     product = Product(
-        patches[:, 0].reshape(n, views * places, d),
+        torch.cat(patches, -1)[:, 0].reshape(n, views * places, d),
         slopes[:, :, 0].reshape(n, views * places, p),
     )
     kernels = _Kernels(product, module)
@@ -251,11 +251,51 @@ def convolution(
     return found
 
 
+def _written(slopes: Tensor, patches: tuple[Tensor, ...], n: int, room: Room) -> "_InParts":
+    """Gradients of n examples by each part of their patches, summed over their views."""
+    rows, _, groups, p = slopes.shape
+    if groups == 1:
+        g, d = slopes[:, :, 0].mT, patches[0].shape[3]
+        each = room.empty(len(patches), rows, p, d, dtype=g.dtype)
+        for part, made in zip(patches, each, strict=True):
+            torch.bmm(g, part[:, 0], out=made)
+    else:
+        (whole,) = patches
+        each = torch.einsum("nlgp,ngld->ngpd", slopes, whole).flatten(1, 2)[None]
+    return _InParts(each if rows == n else each.view(len(each), n, -1, *each.shape[2:]).sum(2))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _InParts:
+    """Gradients that are written down, some columns after the other.
+
+    Attributes
+    ----------
+    values : tensor of shape (parts, n, p, d)
+        Of weights of shape (p, parts * d).
+    """
+
+    values: Tensor
+    places = 1
+
+    def squares(self) -> Tensor:
+        parts, n, p, d = self.values.shape
+        return _squared(self.values.view(parts * n, p * d)).view(parts, n).sum(0)
+
+    def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+        values = self.values if kept is None else self.values[:, kept]
+        found: Tensor = factors.to(values.dtype) @ values.flatten(2)
+        return found.view(len(found), *values.shape[2:]).movedim(0, 1).flatten(1)
+
+    def each(self) -> Tensor:
+        return self.values.permute(1, 2, 0, 3).flatten(2)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class _Kernels:
     """Gradients of kernels by output, row, column and channel, in the order of the weights."""
 
-    flat: Each | Product
+    flat: _InParts | Product
     module: nn.Conv1d | nn.Conv2d
 
     @property
@@ -272,7 +312,9 @@ class _Kernels:
         return in_order(self.module, self.flat.each())
 
 
-def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int) -> Found:
+def embedding(
+    module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int, room: Room
+) -> Found:
     """Gradients of a table of embeddings."""
     if module.max_norm is not None or module.scale_grad_by_freq:
         return {}  # both look at the whole batch
@@ -282,7 +324,9 @@ def embedding(module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int)
     return {"weight": Looked(rows, g, module.num_embeddings)}
 
 
-def normalized(module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int) -> Found:
+def normalized(
+    module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int, room: Room
+) -> Found:
     """Gradients of the scales and shifts of a normalization within each example."""
     if isinstance(module, nn.LayerNorm):
         plain = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
@@ -354,13 +398,15 @@ def _squared(rows: Tensor) -> Tensor:
     # In float32 a sum of many squares comes out too small by more than the slack; one of a
     # few does not, and is taken without a copy in float64.
     whole = rows.shape[1] // _TOGETHER * _TOGETHER
-    parts = [rows[:, whole:].double().square().sum(1)]
-    if whole:
-        short = rows[:, :whole].reshape(len(rows), -1, _TOGETHER)
-        lengths = torch.linalg.vector_norm(short, dim=2).double()
-        # Squares of very small numbers vanish there; as much as may have is added.
-        parts.append((lengths.square() + _TOGETHER * _LEAST).sum(1))
-    return torch.stack(parts).sum(0)
+    if not whole:
+        return rows.double().square().sum(1)
+    short = rows[:, :whole].reshape(len(rows), -1, _TOGETHER)
+    lengths: Tensor = torch.linalg.vector_norm(short, dim=2).double()
+    # Squares of very small numbers vanish there; as much as may have is added.
+    squares = lengths.square_().sum(1).add_(whole * _LEAST)
+    if whole < rows.shape[1]:
+        squares += rows[:, whole:].double().square().sum(1)
+    return squares
 
 
 def _lengths(rows: Tensor) -> Tensor:

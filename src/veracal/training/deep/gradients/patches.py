@@ -12,14 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from veracal.training.deep.gradients.room import Room
+
 FEW = 4  # channels up to which a product is faster than torch's convolution
 
 
-def patches_of(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """What each place of the output has seen, of shape (n, groups, places, d).
+def patches_of(module: nn.Conv1d | nn.Conv2d, x: Tensor, room: Room) -> tuple[Tensor, ...]:
+    """What each place of the output has seen, in parts of shape (n, groups, places, d_k).
 
-    The d numbers of a patch are ordered by row, column and channel of the kernel; see
-    :func:`in_order`.
+    Side by side, the parts are whole patches, whose numbers are ordered by row, column and
+    channel of the kernel; see :func:`in_order`. Patches that lie above each other share rows
+    of the picture. Each part is a view of one tensor in which such rows are written once, so
+    that a kernel of k rows takes about a k-th of the room.
     """
     size, stride, padding, dilation = (
         tuple(getattr(module, name))
@@ -29,33 +33,28 @@ def patches_of(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
         x = x[:, :, None]
         size, stride, dilation = (1, *size), (1, *stride), (1, *dilation)
         padding = (0, *padding)
-    n, channels = x.shape[:2]
-    groups, (down, across) = module.groups, padding
+    down, across = padding
     rows = x.permute(0, 2, 3, 1)
     if down or across:
         rows = functional.pad(rows, (0, 0, across, across, down, down))
     rows = rows.contiguous()
-    height, width = rows.shape[1:3]
-    out = [
-        (side - step * (kernel - 1) - 1) // jump + 1
-        for side, kernel, jump, step in zip(
-            (height, width), size, stride, dilation, strict=True
-        )
-    ]
-    each, line, column = height * width * channels, width * channels, channels
-    view = rows.as_strided(
-        (n, groups, *out, *size, channels // groups),
-        (
-            each,
-            channels // groups,
-            line * stride[0],
-            column * stride[1],
-            line * dilation[0],
-            column * dilation[1],
-            1,
-        ),
+    sides = zip(rows.shape[1:3], size, stride, dilation, strict=True)
+    high, wide = (
+        (side - step * (kernel - 1) - 1) // jump + 1 for side, kernel, jump, step in sides
     )
-    return view.reshape(n, groups, out[0] * out[1], -1)
+    # A part has as many rows of the kernel as the kernel is moved down by. Of groups, or rows
+    # that do not follow each other, all are one part.
+    shared = module.groups == 1 and dilation[0] == 1 and size[0] % stride[0] == 0
+    count, of_kernel = (size[0] // stride[0], stride[0]) if shared else (1, size[0])
+    (n, height, width, channels), groups = rows.shape, module.groups
+    line, each = width * channels, channels // groups
+    lines = high + count - 1
+    shape = (n, groups, lines, wide, of_kernel, size[1], each)
+    step = (each, line * stride[0], channels * stride[1], line * dilation[0])
+    strides = (height * line, *step, channels * dilation[1], 1)
+    written = room.empty(*shape, dtype=x.dtype).copy_(rows.as_strided(shape, strides))
+    written = written.view(n, groups, lines * wide, -1)
+    return tuple(written[:, :, k * wide : (k + high) * wide] for k in range(count))
 
 
 def in_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
@@ -93,29 +92,32 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, module: nn.Conv2d, patches: Tensor
+        ctx: Any, x: Tensor, weight: Tensor, module: nn.Conv2d, *patches: Tensor
     ) -> Tensor:
         """Outputs of shape (n, outputs, height, width), channels last in memory."""
         ctx.save_for_backward(x)
         ctx.module = module
-        n, _, places, d = patches.shape
+        n, _, places, d = patches[0].shape
         shape = (n, module.out_channels, *_sides(module, x))
         made = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
         # Into its place, and not as a view of another tensor: layers may write over it.
-        rows = made.permute(0, 2, 3, 1).view(n * places, -1)
-        torch.mm(patches.view(n * places, d), flat_weights(module).mT, out=rows)
+        rows = made.permute(0, 2, 3, 1).view(n, places, -1)
+        for k, (part, some) in enumerate(
+            zip(patches, torch.split(flat_weights(module).mT, d), strict=True)
+        ):
+            rows.baddbmm_(part[:, 0], some.expand(n, -1, -1), beta=float(k > 0))
         if module.bias is not None:
             rows += module.bias.detach()
         return made
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients at the inputs, as torch's convolution takes them."""
         (x,), module = ctx.saved_tensors, ctx.module
+        others = (None,) * (len(ctx.needs_input_grad) - 1)
         if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        found = conv_slopes(module, slopes[0], x, inputs=True)
-        return found, None, None, None
+            return None, *others
+        return conv_slopes(module, slopes[0], x, inputs=True), *others
 
 
 def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tensor:
@@ -136,10 +138,10 @@ def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tens
     return found[0 if inputs else 1]
 
 
-def convolved(module: nn.Conv2d, x: Tensor, patches: Tensor) -> Tensor:
+def convolved(module: nn.Conv2d, x: Tensor, patches: tuple[Tensor, ...]) -> Tensor:
     """The forward pass of a convolution, by its patches."""
     made: Tensor = Convolution.apply(  # type: ignore[no-untyped-call]
-        x, module.weight, module, patches
+        x, module.weight, module, *patches
     )
     return made
 
