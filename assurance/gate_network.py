@@ -3,9 +3,10 @@
 Whole fits of the real classifier are replayed with the same randomness on neighboring data
 sets, under both relations, with every clip rule, every way of taking gradients and layers of
 every kind: at several places, convolved, looked up, tied. The noise cancels in the difference
-of the first noisy sums. Records are long, short, zero or overflow. No fit may stop, and some
-must come close to what is charged, or the gate would be blind. The trial that compares ways
-before training, which would notice many of the mutants, is switched off.
+of the first noisy sums. Records are long, short, zero or overflow. Where gradients have noise
+before they are clipped, the only record is replaced, so that both fits draw the same. No fit
+may stop, and some must come close to what is charged, or the gate would be blind. The trial
+that compares ways before training, which would notice many of the mutants, is switched off.
 """
 
 import itertools
@@ -39,9 +40,11 @@ from veracal.privacy import (
     GlobalAdapt,
     GlobalV1,
     GlobalV2,
+    Langevin,
     Repeated,
 )
 from veracal.training.deep.gradients import adding, functional, ghost, hooks, layers
+from veracal.training.deep.gradients.choosing import WRITING
 from veracal.training.deep.network import PrivateNetwork
 
 NAME = "network"
@@ -126,6 +129,22 @@ def biases_free(each: layers.Each) -> Any:
     return layers._squared(each.values.reshape(len(each.values), -1))
 
 
+def noise_not_in_norm(found: Any, noise: Any) -> Any:
+    """Clip by the norm that a gradient has without the noise before the clip."""
+    with_noise = write(found, noise)
+
+    class Late:
+        """All of it in the sum, the gradient alone in the norm."""
+
+        places = 1
+
+        def __init__(self, parameter: Any) -> None:
+            self.squares = layers.Each(found[parameter]).squares
+            self.weighted = with_noise[parameter].weighted
+
+    return {parameter: Late(parameter) for parameter in found}
+
+
 def by_layer(found: Any, clip: Clip, total: Any, layout: Any, usual: int) -> Any:
     """Clip the gradients of every parameter by themselves."""
     each = found.items()
@@ -138,7 +157,7 @@ def slack_by_count(norms: Any, clip: Clip, slack: float) -> Any:
     return choose(norms, clip, 8 * 2.0**-24 * max(64, len(norms)) ** 1.5)
 
 
-add = adding.add_clipped
+add, write = adding.add_clipped, adding.written_down
 
 
 def costing(change: Callable[[Any], Any]) -> Patches:
@@ -184,6 +203,9 @@ MUTANTS: dict[str, Patches] = {
     "norms of places apart": {LAYERS + "Product.squares": places_apart},
     "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
     "norms of uses apart": {DEEP + "gradients.ghost._also": uses_apart},
+    "noise before the clip not in the norm": {
+        DEEP + f"gradients.{way}.written_down": noise_not_in_norm for way in WRITING
+    },
     "biases not in the norm": {LAYERS + "Each.squares": biases_free},
 }
 assert functional.add_clipped is ghost.add_clipped is hooks.add_clipped is add
@@ -202,7 +224,7 @@ def run(subject: Patches, *, long: bool) -> str:
                 used = compare(*case, clip, relation, rng)
                 closest[case] = max(closest[case], used)
                 worst, neighbors = max(worst, used), neighbors + 1
-        worst = max(worst, crowd())
+        worst = max(worst, crowd(), *(noisy_before(way, rng) for way in WRITING))
     least = min(closest.values())
     assert least > 0.9, f"nothing comes close to the bound: {least:.3f}"
     return (
@@ -225,6 +247,31 @@ def crowd() -> float:
     used = float(np.linalg.norm(sums[0] - sums[1]) / BOUND)
     assert used <= 1, f"one record of a crowd moves the sum by {used:.6f} of the bound"
     return used
+
+
+def noisy_before(way: str, rng: np.random.Generator) -> float:
+    """Replace the only record, where its gradient has noise before it is clipped."""
+    worst = 0.0
+    for _ in range(10):
+        X, y = made_up("plain", 2, rng), np.arange(2)
+        settings = {
+            "clip": Flat(BOUND),
+            "gradients": way,
+            "update": Langevin(0.1, 1.0, pre_noise=3.0),
+            "sampling_rate": 1.0,
+            "relation": "replace-one",
+            "steps": 1,
+            "random_state": int(rng.integers(10**9)),
+        }
+        both = [
+            fitted(network("plain"), X[i : i + 1], y[i : i + 1], **settings) for i in (0, 1)
+        ]
+        event = both[0][0].event_.event
+        sums = [steps[0].noisy_sum for _, steps in both]
+        used = float(np.linalg.norm(sums[0] - sums[1]) / event.sensitivity)
+        assert used <= 1, f"with noise before the clip: {used:.6f} of what is charged"
+        worst = max(worst, used)
+    return worst
 
 
 def cases(rng: np.random.Generator) -> list[Any]:

@@ -3,17 +3,19 @@
     VERACAL_DATA=... python -m benchmarks.sst2 --records 60000 --runs 3
 
 All train on the same records, drawn from the training file by a seed, and are judged on the
-872 sentences of the development file. The probe is a logistic regression on frozen features:
-means over tokens of the last layer, of length 1. The fine-tuning first trains such a head with
-a part of the budget, then the last layer of the encoder with it, on what the frozen layers
-make of each text, and is charged for both. ``--judged held`` looks at other rows of the
-training file, on which settings can be chosen; such a search is charged to nobody. The
-interval of a difference is of 2,000 bootstraps of the test sentences, over all runs.
+872 sentences of the development file, and beside it on other rows of the training file, on
+which settings can be chosen; such a search is charged to nobody. The probe is a logistic
+regression on frozen features: means over tokens of the last layer, of length 1. It is trained
+by DP-SGD and by DP-Adam. The fine-tuning first trains such a head with a part of the budget,
+then the last layers of the encoder with it, on what the frozen layers make of each text, and
+is charged for both. The interval of a difference is of 2,000 bootstraps of the sentences, over
+all runs.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,14 +83,16 @@ def outputs(module: nn.Module, states: np.ndarray) -> np.ndarray:
         )
 
 
-def parts(records: int, judged: str) -> tuple[Any, ...]:
-    """Texts and labels to train on, and to judge by: the test set, or what was held back."""
+def parts(records: int, held: int = HELD) -> dict[str, tuple[Any, Any]]:
+    """Texts and labels to train on, and to judge by: what was held back, and the test set."""
     train, dev = load("sst2", part="train"), load("sst2", part="dev")
     order = np.random.default_rng(0).permutation(len(train))
-    rows, held = order[HELD : HELD + records], order[:HELD]
-    if judged == "held":
-        return train.X[rows], train.y[rows], train.X[held], train.y[held]
-    return train.X[rows], train.y[rows], dev.X[:], dev.y
+    rows, back = order[HELD : HELD + records], order[:held]
+    return {
+        "train": (train.X[rows], np.asarray(train.y[rows])),
+        "held": (train.X[back], np.asarray(train.y[back])),
+        "dev": (dev.X[:], np.asarray(dev.y)),
+    }
 
 
 def network(module: nn.Module, size: int, **settings: Any) -> PrivateNetwork:
@@ -96,7 +100,7 @@ def network(module: nn.Module, size: int, **settings: Any) -> PrivateNetwork:
     usual = {
         "epsilon": None,
         "delta": DELTA,
-        "sampling_rate": BATCH / size,
+        "sampling_rate": min(1.0, BATCH / size),
         "clip": 1.0,
         "gradients": "ghost",
         "classes": (0, 1),
@@ -117,38 +121,36 @@ def noise_for(first: Event, second: Any) -> float:
     return high
 
 
-def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -> nn.Module:
-    """A head, then the last layer with it."""
-    size = len(y)
-    head = network(
-        Head(),
-        size,
-        noise_multiplier=HEAD_NOISE,
-        steps=HEAD_STEPS,
-        update=Adam(HEAD_RATE),
-        average=0.3,
-        block=256,
-    ).fit(features, y)
+def head(features: Any, y: Any, **settings: Any) -> PrivateNetwork:
+    """A private head on frozen features, by DP-Adam."""
+    told = {"update": Adam(HEAD_RATE), "average": 0.3, "block": 256, **settings}
+    return network(Head(), len(y), **told).fit(features, y)
 
+
+def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -> nn.Module:
+    """A head, then the last layers with it."""
+    size = len(y)
+    first = head(features, y, noise_multiplier=HEAD_NOISE, steps=HEAD_STEPS)
     whole = MeanPooled(minilm_classifier((0, 1)), scale=SCALE)
-    whole.head.load_state_dict(head.module_.head.state_dict())
-    last = LastLayers(whole)
+    whole.head.load_state_dict(first.module_.head.state_dict())
+    last = LastLayers(whole, chosen.layers)
 
     def rest(noise: float) -> PrivateNetwork:
         return network(
             last,
             size,
             noise_multiplier=noise,
-            steps=round(chosen.epochs * size / BATCH),
+            sampling_rate=chosen.batch / size,
+            steps=round(chosen.epochs * size / chosen.batch),
             update=Adam(chosen.rate),
             clip=0.1,
             average=Moving(0.9),
             block=64,
         )
 
-    model = rest(noise_for(head.event_, rest)).fit(states[:, : chosen.length], y)
-    spent = epsilon_for(Composed((head.event_, model.event_)), DELTA)
-    assert head.private_ and model.private_ and spent <= EPSILON
+    model = rest(noise_for(first.event_, rest)).fit(states[:, : chosen.length], y)
+    spent = epsilon_for(Composed((first.event_, model.event_)), DELTA)
+    assert first.private_ and model.private_ and spent <= EPSILON
     return model.module_
 
 
@@ -159,8 +161,8 @@ def shares(right: dict[str, np.ndarray]) -> dict[str, Any]:
         name: {"mean": float(one.mean()), "runs": one.mean(1).tolist()}
         for name, one in right.items()
     }
-    ours = right["fine-tuned, private"].mean(0)
-    for name in ("probe, private", "probe, not private"):
+    ours = right["fine-tuned"].mean(0)
+    for name in right.keys() - {"fine-tuned"}:
         gain = ours - right[name].mean(0)
         again = gain[rng.integers(len(gain), size=(2_000, len(gain)))].mean(1)
         low, high = np.quantile(again, [0.025, 0.975])
@@ -170,20 +172,28 @@ def shares(right: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def main(chosen: argparse.Namespace) -> None:
     """Train all, and print what came of it."""
-    texts, y, others, truth = parts(chosen.records, chosen.judged)
-    y, truth = np.asarray(y), np.asarray(truth)
+    every = parts(chosen.records, chosen.held)
     tokenizer, encoder = minilm_tokenizer(), MeanPooled(minilm_classifier((0, 1)))
-    states = before_last(encoder, tokenized(texts, tokenizer, max_length=WHOLE))
-    test = before_last(encoder, tokenized(others, tokenizer, max_length=LONG))
-    mean = Mean(LastLayers(encoder)).eval()
-    X, Z = outputs(mean, states), outputs(mean, test)
-    right: dict[str, list[np.ndarray]] = {}
+    states = {
+        name: before_last(
+            encoder,
+            tokenized(texts, tokenizer, max_length=WHOLE if name == "train" else LONG),
+            chosen.layers,
+        )
+        for name, (texts, _) in every.items()
+    }
+    mean = Mean(LastLayers(encoder, chosen.layers)).eval()
+    features = {name: outputs(mean, some) for name, some in states.items()}
+    X, y = features["train"], every["train"][1]
+    right: dict[str, dict[str, list[np.ndarray]]] = {"held": {}, "dev": {}}
 
-    def note(name: str, found: np.ndarray) -> None:
-        right.setdefault(name, []).append(found == truth)
-        print(f"{name:22} {np.mean(found == truth):.4f}", flush=True)
+    def note(name: str, predict: Callable[[np.ndarray], np.ndarray], of: Any) -> None:
+        for part, some in right.items():
+            some.setdefault(name, []).append(predict(of[part]) == every[part][1])
+            print(f"{name:22} {part:5} {some[name][-1].mean():.4f}", flush=True)
 
-    note("probe, not private", LogisticRegression(C=10.0, max_iter=500).fit(X, y).predict(Z))
+    plain = LogisticRegression(C=10.0, max_iter=500).fit(X, y)
+    note("probe, not private", plain.predict, features)
     for _ in range(chosen.runs):
         probe = PrivateLogisticRegression(
             EPSILON,
@@ -195,13 +205,18 @@ def main(chosen: argparse.Namespace) -> None:
             classes=(0, 1),
             size=len(y),
         ).fit(X, y)
-        note("probe, private", probe.predict(Z))
+        note("probe, DP-SGD", probe.predict, features)
+        by_adam = head(X, y, epsilon=EPSILON, epochs=5).module_
+        note("probe, DP-Adam", lambda Z, by=by_adam: outputs(by, Z).argmax(1), features)
         start = time.perf_counter()
-        tuned = fine_tuned(X, states, y, chosen)
-        note("fine-tuned, private", outputs(tuned, test).argmax(1))
+        tuned = fine_tuned(X, states["train"], y, chosen)
+        note("fine-tuned", lambda Z, by=tuned: outputs(by, Z).argmax(1), states)
         print(f"  in {time.perf_counter() - start:.0f} s", flush=True)
-    told = shares({name: np.array(some) for name, some in right.items()})
-    print(json.dumps({**vars(chosen), "test": len(truth), **told}, indent=1))
+    told = {
+        part: shares({name: np.array(runs) for name, runs in some.items()})
+        for part, some in right.items()
+    }
+    print(json.dumps({**vars(chosen), **told}, indent=1))
 
 
 def options() -> argparse.Namespace:
@@ -212,9 +227,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--length", type=int, default=16, help="tokens that are fine-tuned on")
-    parser.add_argument(
-        "--judged", choices=("dev", "held"), default="dev", help="held: to choose settings"
-    )
+    parser.add_argument("--layers", type=int, default=1, help="layers that are fine-tuned")
+    parser.add_argument("--batch", type=int, default=BATCH, help="records expected in a batch")
+    parser.add_argument("--held", type=int, default=HELD, help="rows held back, to choose by")
     return parser.parse_args()
 
 

@@ -4,18 +4,20 @@ The goal is 1.5 times as fast as the best mode of Opacus on two cores. All train
 MNIST on the same made-up pictures for as many steps. Ours is the engine that `audit` chooses:
 noise and the way of gradients are settled once, and two processes train run after run, which
 includes starting them, drawing batches and scoring. Opacus gets its batches for nothing and
-scores nothing; it runs in each of its modes, one run after the other on two cores and two runs
-at a time on one core each, and the best of all counts.
+scores nothing. Each of its modes is tried on a few runs, one after the other on two cores and
+two at a time on one core each; the two fastest then make all twenty. Of these the better one
+counts: the fastest of a few runs may have been lucky.
 """
 
+import subprocess
+import sys
 import time
+import warnings
 
 import numpy as np
-import pytest
 import torch
-from joblib import Parallel, delayed
 
-from benchmarks.network_peers import CLIP, NOISE, OPACUS, RATE, TASKS, problem_of
+from benchmarks.network_peers import CLIP, MARKS, NOISE, OPACUS, RATE, TASKS, problem_of
 from benchmarks.training_peers import cores
 from veracal.data import Dataset
 from veracal.multiplicity.engines.choosing import engine_for
@@ -24,17 +26,10 @@ from veracal.privacy import SGD
 from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.models import mnist_cnn
 
-RUNS, STEPS, TRIED = 20, 40, 3
+RUNS, STEPS, TRIED = 20, 40, 2
 TASK = TASKS[0]
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:::opacus",
-        "ignore:Full backward hook",
-        "ignore:grad and param do not obey the gradient layout contract",
-    ),
-    pytest.mark.timeout(2_400),
-]
+pytestmark = MARKS
 
 
 def opacus_run(name: str, threads: int, steps: int = STEPS) -> float:
@@ -48,19 +43,21 @@ def opacus_run(name: str, threads: int, steps: int = STEPS) -> float:
     return time.perf_counter() - start
 
 
-def two_at_a_time(name: str) -> float:
-    """Twenty runs, two at a time; processes are there already."""
-    with Parallel(2) as pool:
-        pool(delayed(opacus_run)(name, 1, 1) for _ in range(2))
-        start = time.perf_counter()
-        pool(delayed(opacus_run)(name, 1) for _ in range(RUNS))
-        return time.perf_counter() - start
+def two_at_a_time(name: str, runs: int) -> float:
+    """Seconds a run, by two processes with a thread each; only their steps count."""
+    command = [sys.executable, "-m", "benchmarks.test_network_audit", name, str(runs // 2)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [one.communicate(timeout=600)[0] for one in both]
+    return max(map(float, said)) / runs
 
 
-def in_turn(name: str) -> float:
-    """Twenty runs, one after the other on both cores; by the best of a few."""
+def in_turn(name: str, runs: int) -> float:
+    """Seconds a run, one after the other on both cores."""
     with cores(2):
-        return RUNS * min(opacus_run(name, 2) for _ in range(TRIED))
+        return sum(opacus_run(name, 2) for _ in range(runs)) / runs
+
+
+WAYS = {"in turn": in_turn, "two at a time": two_at_a_time}
 
 
 def ours() -> float:
@@ -86,14 +83,26 @@ def ours() -> float:
 
 
 def test_twenty_seeds(tables):
-    seconds = {"ours": min(ours() for _ in range(2))}
-    for name in OPACUS:
-        seconds[f"Opacus, {name}, in turn"] = in_turn(name)
-    for name in OPACUS:
-        seconds[f"Opacus, {name}, two at a time"] = two_at_a_time(name)
-    best = min(s for name, s in seconds.items() if name != "ours")
-    lines = [f"{RUNS} trainings of {STEPS} steps, {TASK.name}, two cores: seconds"]
-    lines += [f"  {name:44} {s:7.1f}" for name, s in seconds.items()]
-    lines.append(f"  ours is {best / seconds['ours']:.2f} times as fast as the best of Opacus")
+    every = [(way, name) for way in WAYS for name in OPACUS]
+    seconds = {f"{name}, {way}": WAYS[way](name, TRIED) for way, name in every}
+    fastest = sorted(every, key=lambda one: seconds[f"{one[1]}, {one[0]}"])[:2]
+    lines = [f"{RUNS} trainings of {STEPS} steps, {TASK.name}, two cores: seconds a run"]
+    lines += [
+        f"  Opacus, {name:34} {one:7.2f}  ({TRIED} runs)" for name, one in seconds.items()
+    ]
+    best = float("inf")
+    for way, name in fastest:
+        found = WAYS[way](name, RUNS)
+        best = min(best, found)
+        lines.append(f"  Opacus, {f'{name}, {way}':34} {found:7.2f}  ({RUNS} runs)")
+    mine = min(ours() for _ in range(2)) / RUNS
+    lines.append(f"  ours {'':37} {mine:7.2f}  ({RUNS} runs)")
+    lines.append(f"  ours is {best / mine:.2f} times as fast as the best of Opacus")
     tables.append("\n".join(lines))
-    assert seconds["ours"] > 0
+    assert mine > 0
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    opacus_run(sys.argv[1], 1, 1)
+    print(sum(opacus_run(sys.argv[1], 1) for _ in range(int(sys.argv[2]))))

@@ -56,3 +56,17 @@ def extra(module: str, name: str) -> Any:
 def _is_number(value: object) -> bool:
     """Tell whether a value is a real number: not a truth value, not text, not NaN."""
     return isinstance(value, Real) and not isinstance(value, bool) and value == value
+
+
+def all_here(**estimators: object) -> None:
+    """Refuse an estimator that is trained on the records of several machines.
+
+    Whatever it is a part of reads the records of this one alone, and would pay for them here.
+    """
+    for name, estimator in estimators.items():
+        if not getattr(estimator, "_all_here", True):
+            raise ValueError(
+                f"Expected {name} to be trained on this machine alone, got {estimator!r}. "
+                "Leave out across=..., or fit it by itself, by fit_records(dataset) on all "
+                "ranks, and give the fitted model to what comes after."
+            )

@@ -267,6 +267,7 @@ class PrivateCalibratedClassifier(
                 f"size={self.size}: it would allow publishing some record whole."
             )
         way_of(self.estimator)
+        _checks.all_here(estimator=self.estimator)
 
     def _share(self) -> float:
         """Share of the total for the map and its guard."""

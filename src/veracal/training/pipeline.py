@@ -8,6 +8,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from veracal import _checks
 from veracal._shown import Shown
 from veracal._types import Floats
 from veracal.data import Dataset
@@ -53,6 +54,7 @@ def _check_last(step: Any) -> None:
             f"Expected a private classifier or a transformer as the last step, got {step!r}. "
             "Make what is inside it a PrivatePipeline, or put its steps here."
         )
+    _checks.all_here(step=step)
 
 
 class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]

@@ -31,3 +31,19 @@ class Seen:
 
     def __call__(self, model, step):
         self.steps.append(step)
+
+
+class Touchy(nn.Module):
+    """Fails for some values, and says which, or makes NaN of them."""
+
+    def __init__(self, quiet=False):
+        super().__init__()
+        self.quiet = quiet
+        self.line, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        hidden = self.line(x)
+        if self.quiet:
+            return self.head(hidden) * (50 - x.abs().amax(1, keepdim=True)).sqrt()
+        assert float(x.abs().max()) < 50, f"value {float(x.abs().max())}"
+        return self.head(hidden)

@@ -9,22 +9,19 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from tests.training.deep.fits import RNG, SETTINGS, Seen, X, Y, model, network
+from tests.training.deep.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
 from veracal.data import Dataset
 from veracal.privacy import (
     SGD,
     Adam,
-    Budget,
     Descent,
     Flat,
     GlobalAdapt,
-    Holder,
     Langevin,
     Momentum,
-    open_ledger,
 )
 from veracal.training import Moving, PrivateLogisticRegression
-from veracal.training.deep import Pictures, PrivateNetwork, without_batch_norm
+from veracal.training.deep import Pictures, PrivateNetwork
 from veracal.training.deep.gradients.blocks import HalfAddedError, cross_entropy
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
@@ -271,211 +268,6 @@ def test_pictures_are_prepared_by_their_form():
     fitted = model(module, classes=["a", "b"], size=30, delta=1e-3).fit_records(data)
     assert fitted.private_ is False  # a seed was given
     assert fitted.predict(bytes_).shape == (30,)
-
-
-@pytest.mark.parametrize(
-    ("module", "match"),
-    [
-        (
-            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
-            "without_batch_norm",
-        ),
-        (nn.Linear(4, 3), "2 logits"),
-        (nn.Linear(4, 2).double(), "float32"),
-        (nn.Linear(4, 2).requires_grad_(False), "parameters to train"),
-        (nn.LazyLinear(2), "has none yet"),
-        ("a network", "torch.nn.Module"),
-        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "by itself"),
-    ],
-    ids=["batchnorm", "shape", "double", "frozen", "lazy", "text", "mixes"],
-)
-def test_what_is_refused_before_training(module, match):
-    with pytest.raises(ValueError, match=match):
-        model(module).fit(X, Y)
-
-
-class Centered(nn.Module):
-    """Mixes examples while it is trained, or all the time."""
-
-    def __init__(self, always):
-        super().__init__()
-        self.line, self.always = nn.Linear(4, 2), always
-
-    def forward(self, x):
-        return self.line(x - x.mean(0) if self.training or self.always else x)
-
-
-@pytest.mark.parametrize("always", [True, False])
-def test_a_module_that_mixes_examples_is_refused_even_if_only_in_training(always):
-    with pytest.raises(ValueError, match="by itself"):
-        model(Centered(always)).fit(X, Y)
-
-
-def test_a_preparation_that_mixes_rows_is_refused():
-    def centered(rows):
-        return torch.from_numpy((rows - rows.mean(0)).astype(np.float32))
-
-    with pytest.raises(ValueError, match="prepare"):
-        model(prepare=centered).fit(X, Y)
-
-
-def test_views_are_counted_before_anything_is_charged():
-    class Lost:
-        views = 3
-
-        def __call__(self, inputs, rng):
-            return inputs
-
-    with pytest.raises(ValueError, match="3 views"):
-        model(augment=Lost()).fit(X, Y)
-
-
-class Touchy(nn.Module):
-    """Fails for some values, and says which, or makes NaN of them."""
-
-    def __init__(self, quiet=False):
-        super().__init__()
-        self.quiet = quiet
-        self.line, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        hidden = self.line(x)
-        if self.quiet:
-            return self.head(hidden) * (50 - x.abs().amax(1, keepdim=True)).sqrt()
-        assert float(x.abs().max()) < 50, f"value {float(x.abs().max())}"
-        return self.head(hidden)
-
-
-@pytest.mark.parametrize("gradients", ["ghost", "hooks"])
-def test_a_record_for_which_a_module_fails_adds_nothing_and_is_not_told_of(gradients):
-    rows, module = X.copy(), Touchy()
-    rows[7] = 61.25
-    others = np.arange(60) != 7
-    whole, rest = Seen(), Seen()
-    told = {"sampling_rate": 1.0, "steps": 2, "gradients": gradients, "clip": 0.3}
-    fitted = model(module, on_step=whole, **told).fit(rows, Y)
-    assert fitted.internal_.broken == 2 and fitted.internal_.seen == 120
-    model(module, on_step=rest, **told).fit(rows[others], Y[others])
-    for one, other in zip(whole.steps, rest.steps, strict=True):
-        np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=1e-4)
-    assert not any(hasattr(layer, "activations") for layer in fitted.module_.modules())
-
-
-def test_a_hook_that_sets_the_generator_of_torch_does_not_set_dropout():
-    """Known masks would be other ones for everybody once a record is gone."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.Linear(30, 2))
-    found = []
-    for _ in range(2):
-        seen = Seen()
-
-        def hook(model, step, seen=seen):
-            torch.manual_seed(0)
-            seen(model, step)
-
-        told = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1e-6, "update": 1e-9}
-        with pytest.warns(UserWarning, match="did not move"):
-            model(module, on_step=hook, random_state=None, **told).fit(X, Y)
-        found.append(seen.steps[1].noisy_sum)
-    assert np.linalg.norm(found[0] - found[1]) > 0.01
-
-
-class Hoards(nn.Module):
-    """Keeps what it has seen."""
-
-    def __init__(self):
-        super().__init__()
-        self.line, self.seen = nn.Linear(4, 2), []
-
-    def forward(self, x):
-        self.seen.append(x.detach())
-        return self.line(x)
-
-
-def test_what_is_released_has_seen_no_record():
-    rows = X + 100  # made-up rows have no such values
-    kept = model(Hoards()).fit(rows, Y).module_.seen
-    assert kept and not any(bool((one > 50).any()) for one in kept)
-
-
-class Counts(nn.Module):
-    """Keeps a running mean of what it has seen, and has a parameter that nobody uses."""
-
-    def __init__(self, keeps, unused):
-        super().__init__()
-        self.line = nn.Linear(4, 2)
-        self.keeps = keeps
-        self.register_buffer("seen", torch.zeros(4))
-        if unused:
-            self.never = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x):
-        if self.training and self.keeps:
-            self.seen += x.detach().mean(0)
-        return self.line(x)
-
-
-def test_state_and_unused_parameters_are_refused():
-    with pytest.raises(ValueError, match="buffer 'seen'"):
-        model(Counts(True, False)).fit(X, Y)
-    with pytest.raises(ValueError, match="'never'"):
-        model(Counts(False, True)).fit(X, Y)
-    model(Counts(False, False)).fit(X, Y)
-
-
-def test_a_refusal_charges_nothing(tmp_path):
-    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
-    with pytest.raises(ValueError, match="BatchNorm"):
-        holder.fit(model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), random_state=None))
-    assert not list(ledger.entries())
-
-
-def test_batch_norm_has_a_stand_in_that_does_not_erase_its_input():
-    plain = without_batch_norm(
-        nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
-    )
-    assert isinstance(plain[1], nn.LayerNorm)
-    picture = without_batch_norm(nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)))
-    assert isinstance(picture[1], nn.GroupNorm) and picture[1].num_groups == 3
-    assert float(plain(torch.tensor(X)).detach().std()) > 0.01
-    model(plain).fit(X, Y)
-
-
-def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
-    torch.manual_seed(0)
-    series = nn.Sequential(
-        nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.Flatten()
-    )
-    module = nn.Sequential(series, nn.Linear(18, 2))
-    changed = without_batch_norm(module)
-    norm = changed[0][2]
-    assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 3
-    assert changed(torch.tensor(X)).shape == (60, 2)
-    assert model(changed, gradients=None).fit(X, Y).trial_.wrong.keys() <= {"hooks"}
-
-
-@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 7)])
-def test_batch_norm_after_anything_else_has_one_for_plain_rows_and_series(shape):
-    """Of one group: on plain rows a LayerNorm."""
-    first, between = nn.BatchNorm1d(6), nn.Sequential(nn.Linear(6, 9), nn.ReLU())
-    alone = without_batch_norm(first)
-    assert isinstance(without_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
-    after = without_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
-    x = 3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    for norm in (alone, after):
-        assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 1
-        expected = nn.functional.layer_norm(x, x.shape[1:])
-        torch.testing.assert_close(norm(x), expected)
-
-
-def test_a_frozen_backbone_keeps_its_statistics():
-    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
-    module[:2].requires_grad_(False)
-    fitted = model(module).fit(X, Y)
-    assert torch.equal(fitted.module_[1].running_mean, module[1].running_mean)
-    assert torch.equal(fitted.module_[0].weight, module[0].weight)
-    assert not torch.equal(fitted.module_[3].weight, module[3].weight)
 
 
 @pytest.mark.parametrize("keep", ["clipping only", "noise only", "neither"])

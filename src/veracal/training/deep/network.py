@@ -304,6 +304,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             Of which only what is public is read.
         """
         self._check_settings()
+        _checks.all_here(model=self)
         facts = self._public(dataset)
         descent, module = self._descent(facts.size), self._fresh(np.random.default_rng(0))
         train_mode(module)

@@ -117,6 +117,9 @@ class PrivateTrainer(Trainer):
     -----
     It trains once: what would follow from weights that were trained here is another release
     and asks for another trainer, whose cost adds to this one's.
+
+    Weights of the model are those of the descent, and not a copy: what a callback writes into
+    them is trained on. That costs no privacy as long as the callback has seen no record.
     """
 
     model: Any
