@@ -216,7 +216,7 @@ def main(chosen: argparse.Namespace) -> None:
         part: shares({name: np.array(runs) for name, runs in some.items()})
         for part, some in right.items()
     }
-    print(json.dumps({**vars(chosen), **told}, indent=1))
+    print(json.dumps({**vars(chosen), "judged": told}, indent=1))
 
 
 def options() -> argparse.Namespace:
