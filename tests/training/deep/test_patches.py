@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.training.deep.modules import made
 from veracal.privacy import Flat
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.ghost import Ghost
@@ -160,3 +161,30 @@ def test_room_is_used_again_and_never_twice_at_a_time():
     kept = again.data_ptr()
     room.clear()
     assert room.empty(2, 2, dtype=torch.float32).data_ptr() == kept
+
+
+@pytest.mark.parametrize("name", ["conv2d", "few large patches", "pictures"])
+def test_nothing_is_read_of_what_earlier_blocks_have_left(name, monkeypatch):
+    """Memory that is used again is full of NaN here, as it may be after any record."""
+    if name == "pictures":  # whose first layer is a product
+        module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+        block = Block(torch.randn(5, 1, 8, 8), torch.arange(5) % 3)
+    else:
+        module, block = made(name)
+    empty = torch.empty
+
+    def spoiled(*shape, **how):
+        found = empty(*shape, **how)
+        return found.fill_(255) if found.dtype == torch.uint8 else found.fill_(torch.nan)
+
+    sums = []
+    for fresh in (empty, spoiled):
+        monkeypatch.setattr(torch, "empty", fresh)
+        engine = Ghost(module, cross_entropy, 8, last=name == "pictures")
+        total = torch.zeros(engine.size, dtype=torch.float64)
+        for _ in range(3):  # the first finds out how much there must be
+            engine._room._bytes.fill_(255)
+            engine.add(block, Flat(0.5), total)
+        sums.append(total)
+    assert sums[0].isfinite().all() and sums[0].any()
+    assert torch.equal(*sums)

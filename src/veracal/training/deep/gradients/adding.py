@@ -105,12 +105,12 @@ def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
     small = [
         one.values.flatten(1)
         for one in found.values()
-        if isinstance(one, Each) and one.values[0].numel() <= _SMALL
+        if isinstance(one, Each) and one.values.shape[1:].numel() <= _SMALL
     ]
     others = [
         one.squares()
         for one in found.values()
-        if not isinstance(one, Each) or one.values[0].numel() > _SMALL
+        if not isinstance(one, Each) or one.values.shape[1:].numel() > _SMALL
     ]
     return [*others, Each(torch.cat(small, 1)).squares()] if small else others
 
