@@ -246,6 +246,11 @@ def test_only_records_are_held(make_ledger):
         Holder([[1, 2]], make_ledger())
 
 
+def test_only_a_ledger_pays(scores):
+    with pytest.raises(ValueError, match=r"a Ledger of .*got 'x'\. Ledger\(path\)"):
+        Holder(scores, "x")
+
+
 def test_a_holder_shows_no_record(scores, make_ledger):
     holder = Holder(scores, make_ledger())
     assert str(scores.values[0, 0])[:6] not in repr(holder)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from veracal.privacy.budget import Unit
+from veracal.privacy.budget import Budget, Unit
 from veracal.privacy.costs import renyi
 from veracal.privacy.costs.accounting import delta_for, epsilon_for
 from veracal.privacy.costs.pure import micro_epsilon, pure_epsilon
@@ -31,6 +31,7 @@ from veracal.privacy.events import (
     Repeated,
     Search,
 )
+from veracal.privacy.ledger.book import open_ledger
 
 
 def steps(noise, rate, times, relation="add-remove"):
@@ -278,6 +279,46 @@ def test_without_an_argument_for_several_rows_there_is_no_cost(event):
         epsilon_for(event, 1e-5, Unit("patient", 2))
 
 
+@pytest.mark.parametrize("order", [1.01, 1.02, 1.3, 1.5, 1.9, 2.0, 2.5, 7.3])
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.6, 0.02), (1.2, 0.5)])
+def test_divergences_of_batches_are_bounded_at_every_order(noise, rate, order):
+    """Dp-accounting's series gives up at some orders; the integral does not."""
+
+    def alone(x):
+        return stats.norm.logpdf(x, 0, noise)
+
+    def mixture(x):
+        there = math.log(rate) + stats.norm.logpdf(x, 1, noise)
+        return np.logaddexp(math.log(1 - rate) + alone(x), there)
+
+    def divergence(first, second):
+        def density(x):
+            return math.exp(order * first(x) + (1 - order) * second(x))
+
+        whole, _ = integrate.quad(density, -20, 30, points=[0, 1, order], epsrel=1e-10)
+        return math.log(whole) / (order - 1)
+
+    exact = max(divergence(mixture, alone), divergence(alone, mixture))
+    next_whole = rdp_at(PoissonGaussian(noise, rate=rate), math.ceil(order))
+    found = rdp_at(PoissonGaussian(noise, rate=rate), order)
+    assert exact * (1 - 1e-6) <= found <= next_whole * (1 + 1e-9)
+
+
+def test_divergences_of_the_rarest_batches_are_no_less_than_their_leading_term():
+    """Logarithms of numbers next to 1 have few digits left."""
+    for rate, noise in ((1e-7, 20.0), (1e-9, 50.0)):
+        leading = rate**2 * math.expm1(1 / noise**2)
+        assert rdp_at(PoissonGaussian(noise, rate=rate), 2.0) >= leading
+
+
+def test_a_larger_budget_serves_what_a_smaller_one_does(tmp_path):
+    """Its order lies nearer to 1, where the series gives up for such batches."""
+    for epsilon in (8.0, 50.0, 1_000.0):
+        ledger = open_ledger(tmp_path / f"{epsilon}", Budget(epsilon, 1e-3), kind="open")
+        ledger.charge(steps(1.0, 0.1, 20), "training")
+        assert ledger.length() == 1
+
+
 def test_a_curve_that_is_kept_answers_for_its_own_event_unit_and_order_alone():
     event = PoissonGaussian(1.0, rate=0.1)
     first, at_two = rdp_epsilon(event, 1e-5), rdp_at(event, 2.0)
@@ -445,11 +486,14 @@ def test_next_to_no_noise_is_infinite(kind):
     assert epsilon_for(kind(1e-90, 1), 1e-5) == math.inf
 
 
-def test_a_unit_of_very_many_rows_has_a_cost():
+@pytest.mark.parametrize(
+    ("rows", "entering"),  # hardly ever so many: some hundredth of them enter a batch
+    [(200, 14.0), pytest.param(1000, 35.0, marks=pytest.mark.long)],
+)
+def test_a_unit_of_very_many_rows_has_a_cost(rows, entering):
     few = epsilon_for(steps(20.0, 0.01, 10), 1e-5, Unit("hospital", 20))
-    many = epsilon_for(steps(20.0, 0.01, 10), 1e-5, Unit("hospital", 1000))
-    # Some ten of a thousand rows enter a batch, hardly ever thirty.
-    assert few < many < epsilon_for(Repeated(Gaussian(20.0, 35.0), 10), 1e-5)
+    many = epsilon_for(steps(20.0, 0.01, 10), 1e-5, Unit("hospital", rows))
+    assert few < many < epsilon_for(Repeated(Gaussian(20.0, entering), 10), 1e-5)
 
 
 def test_large_costs_are_numbers_too():
@@ -524,7 +568,8 @@ def test_exact_sums_use_exact_scales():
     assert pure_epsilon(third) < Fraction(1, 3)
 
 
-def test_an_order_without_a_bound_is_infinite_and_left_unsaid(caplog) -> None:
+def test_that_a_series_gives_up_at_an_order_is_left_unsaid(caplog) -> None:
     step = PoissonGaussian(1.309591, rate=0.1)
-    assert math.isinf(rdp_at(step, 1.1)) and math.isfinite(rdp_epsilon(step, 1e-5))
+    assert rdp_at(step, 1.1) == pytest.approx(rdp_at(step, 2.0), rel=1e-9)
+    assert math.isfinite(rdp_epsilon(step, 1e-5))
     assert not caplog.records

@@ -36,7 +36,7 @@ from veracal.privacy.events import (
     Repeated,
     to_json,
 )
-from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.book import Ledger, check_ledger
 from veracal.privacy.ledger.chain import canonical, digest
 from veracal.privacy.ledger.plan import Item, unpaid_of
 
@@ -84,6 +84,7 @@ class Holder:
             raise DataError(
                 "records", "scores or a data set", type(records).__name__, "Load them first."
             )
+        check_ledger(ledger)
         budget = ledger.budget
         check_units(records, budget.unit)
         self._records, self.ledger, self.part, self.version = records, ledger, part, version

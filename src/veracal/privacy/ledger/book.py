@@ -100,6 +100,15 @@ def open_ledger(
     return Ledger(place)
 
 
+def check_ledger(ledger: object) -> None:
+    """Refuse what is no ledger, before anything else is done."""
+    if not isinstance(ledger, Ledger):
+        raise ValueError(
+            f"Expected a Ledger of veracal.privacy, got {ledger!r}. Ledger(path) is one that "
+            "exists, and open_ledger(path, budget) makes one."
+        )
+
+
 @dataclass(frozen=True)
 class Ledger:
     """A ledger that exists.
