@@ -11,12 +11,15 @@ import sys
 import termios
 from contextlib import suppress
 from datetime import date
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from veracal import __version__
 from veracal.cli import GROUPS, _show
 from veracal.data import load
+from veracal.data.features.networks import minilm_folder
 from veracal.data.sets.catalog import CATALOG
 from veracal.errors import DataError
 
@@ -470,6 +473,19 @@ def test_a_group_that_cannot_be_saved_is_refused_before_the_work(run, tmp_path, 
     code, _, err = run("data", "features", "t.csv", "--schema", "t.toml", "--out", "f")
     assert code == 1
     assert "Rename the group" in err
+
+
+def test_features_by_a_network_in_a_folder(run, data_folder, monkeypatch):
+    monkeypatch.setenv("VERACAL_DATA", str(data_folder("glue").parent))
+    words = ("data", "features", "wnli", "--part", "dev", "--tokens", "32", "--no-cache")
+    code, _, err = run(*words, "--out", "f", "--network", "nowhere")
+    assert code == 1 and "a folder with config.json, found no folder" in err
+    assert not Path("f").exists()
+    code, out, _ = run(*words, "--out", "f", "--network", str(minilm_folder()))
+    assert (code, out) == (0, "f\n")
+    assert run(*words, "--out", "g")[0] == 0
+    found, usual = (load(one, schema=f"{one}/schema.toml").X[:] for one in "fg")
+    np.testing.assert_allclose(found, usual, atol=1e-6)
 
 
 def test_features_are_extracted_into_a_folder(run, data_folder, monkeypatch):

@@ -215,19 +215,26 @@ def features(
         Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
     ] = None,
     part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
-    pixels: Annotated[int, typer.Option(min=32, help="Side that images are resized to.")] = 96,
+    pixels: Annotated[
+        int | None,
+        typer.Option(min=32, help="Side that images are resized to; 96, or as a folder says."),
+    ] = None,
     tokens: Annotated[int, typer.Option(min=8, max=512, help="Where texts are cut.")] = 128,
+    network: Annotated[
+        Path | None, typer.Option(help="Folder of a Hugging Face model to take instead.")
+    ] = None,
     cache: Annotated[bool, typer.Option(help="Keep the features for the next time.")] = True,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Turn images or text into vectors by a frozen network, one record at a time.
 
-    Images go through EfficientNet-Lite0, text through MiniLM. The folder holds X.npy, y.npy
-    and schema.toml, and loads as a matrix that stays on disk.
+    Images go through EfficientNet-Lite0, text through MiniLM, or both through a model that
+    is in a folder; nothing is fetched. The folder of features holds X.npy, y.npy and
+    schema.toml, and loads as a matrix that stays on disk.
     """
     from veracal.data import Schema, load
-    from veracal.data.features import EfficientNetLite0, MiniLM, extract
+    from veracal.data.features import extract
     from veracal.data.saving import SCHEMA_FILE, check_group_names, new_folder, save_matrix
 
     source = _source(what, schema, part)
@@ -236,8 +243,7 @@ def features(
     with _show.progress_bar(f"Loading {what}") as progress:
         dataset = load(source, schema=declared, part=part, folder=folder, progress=progress)
     check_group_names(dataset)  # again before the work
-    is_text = dataset.X.dtype.kind == "T"
-    extractor = MiniLM(tokens) if is_text else EfficientNetLite0(pixels)
+    extractor = _extractor(dataset.X.dtype.kind == "T", pixels, tokens, network)
     with _show.progress_bar(f"Extracting {extractor.name}") as progress:
         found = extract(dataset, extractor, cache=None if cache else False, progress=progress)
     assert extractor.bounds is not None
@@ -253,6 +259,15 @@ def features(
     else:
         typer.echo(out)
     _show.status(f"{extractor.dimension} numbers for each record; treat them as the records.")
+
+
+def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | None) -> Any:
+    """The frozen network that is asked for."""
+    from veracal.data.features import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder
+
+    if network is None:
+        return MiniLM(tokens) if is_text else EfficientNetLite0(pixels or 96)
+    return TextEncoder(network, tokens) if is_text else ImageEncoder(network, pixels)
 
 
 def _loaded(

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from veracal.data.dataset import Dataset
-from veracal.data.features import EfficientNetLite0, MiniLM, extract
+from veracal.data.features import EfficientNetLite0, MiniLM, extract, networks
 from veracal.data.features.networks import minilm_encoder
 from veracal.data.labels import TEXT
 from veracal.errors import DataError, MissingExtraError
@@ -107,13 +107,13 @@ def test_a_long_neighbor_does_not_stretch_a_short_text(monkeypatch):
     short, long = "no fever", "no fever " * 20
     shapes = set()
 
-    def forward(self, network, rows):
+    def means(network, rows):
         texts_begin_with = 101  # made-up ones begin with anything
         ours = rows[rows[:, 0, 0] == texts_begin_with]
         shapes.update((int(row[2].sum()), rows.shape) for row in ours)
-        return np.zeros((len(rows), self.dimension), np.float32)
+        return np.zeros((len(rows), MiniLM.dimension), np.float32)
 
-    monkeypatch.setattr(MiniLM, "_forward", forward)
+    monkeypatch.setattr(networks, "token_means", means)
     MiniLM().scorer((1,))(np.array([[short], [long]], TEXT))
 
     # Two words and two marks; forty words and two marks.

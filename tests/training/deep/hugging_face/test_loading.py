@@ -3,12 +3,22 @@
 import json
 import socket
 
+import numpy as np
 import pytest
 import torch
+from transformers import (
+    SiglipConfig,
+    SiglipForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from tests.training.deep.hugging_face.tiny import bert
 from veracal.errors import DataError
+from veracal.privacy import Adam
+from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.hugging_face import (
+    load_image_classifier,
     load_sequence_classifier,
     load_tokenizer,
     minilm_classifier,
@@ -34,6 +44,45 @@ def test_a_model_comes_back(folder):
     for name, one in bert().named_parameters():
         assert torch.equal(one, model.get_parameter(name))
         assert one.dtype == torch.float32
+
+
+def test_a_head_for_other_classes_is_new_and_nothing_else_is(folder):
+    model = load_sequence_classifier(folder, ["no", "yes"])  # it was saved with three
+    for name, one in bert().named_parameters():
+        same = torch.equal(one, model.get_parameter(name))
+        assert same == (not name.startswith("classifier"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(DataError, match="weights that fit config.json, found none for bert"):
+        load_sequence_classifier(folder, ["no", "yes"])
+
+
+def test_a_model_that_is_its_own_base_gets_a_new_head(tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "image_size": 8, "patch_size": 4}
+    config = SiglipConfig(vision_config=sizes, num_labels=5)
+    saved = SiglipForImageClassification(config)
+    saved.save_pretrained(tmp_path)
+    model = load_image_classifier(tmp_path, ["dark", "light"])
+    assert model.classifier.out_features == 2
+    with pytest.raises(ValueError, match="a list of classes, got 3"):
+        load_image_classifier(tmp_path, 3)
+
+
+def test_a_classifier_of_pictures_is_trained_privately(tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "image_size": 8, "patch_size": 4, "num_channels": 1}
+    saved = ViTForImageClassification(ViTConfig(**sizes, num_labels=5))
+    saved.save_pretrained(tmp_path)
+    model = load_image_classifier(tmp_path, ["dark", "light"])
+    assert torch.equal(model.vit.layernorm.weight, saved.vit.layernorm.weight)
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=200)
+    X = np.clip(rng.normal(60 + 120 * y[:, None, None], 20, (200, 8, 8)), 0, 255)
+    network = PrivateNetwork(model, 8.0, 1e-3, epochs=8, sampling_rate=0.2, size=200)
+    network.set_params(update=Adam(0.02), clip=1.0, classes=(0, 1))
+    network.fit(X.astype(np.uint8), y)
+    assert network.private_ and network.score(X.astype(np.uint8), y) > 0.9
 
 
 def test_minilm_has_a_new_head_and_moves_no_global_generator():

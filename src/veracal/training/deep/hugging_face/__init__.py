@@ -14,6 +14,7 @@ for _needed in ("torch", "transformers", "accelerate"):
 
 from veracal.training.deep.hugging_face.arguments import PrivacyArguments  # noqa: E402
 from veracal.training.deep.hugging_face.loading import (  # noqa: E402
+    load_image_classifier,
     load_sequence_classifier,
     load_tokenizer,
     minilm_classifier,
@@ -35,6 +36,7 @@ __all__ = [
     "PrivateTrainer",
     "Tokens",
     "before_last",
+    "load_image_classifier",
     "load_sequence_classifier",
     "load_tokenizer",
     "minilm_classifier",
