@@ -16,6 +16,17 @@ def positive(**values: float) -> None:
             raise ValueError(f"Expected a finite {name} > 0, got {name}={value!r}.")
 
 
+def positive_or(otherwise: str, kind: Any, /, **values: Any) -> None:
+    """Raise unless every value is of a kind, or a finite number above zero."""
+    for name, value in values.items():
+        if isinstance(value, kind):
+            continue
+        if not (_is_number(value) and math.isfinite(value) and value > 0):
+            raise ValueError(
+                f"Expected a finite {name} > 0 or {otherwise}, got {name}={value!r}."
+            )
+
+
 def fraction(**values: float) -> None:
     """Raise unless every value is a number in [0, 1]."""
     for name, value in values.items():
@@ -58,10 +69,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
 
-def all_here(**estimators: object) -> None:
-    """Refuse an estimator that is trained on the records of several machines.
+def as_part(**estimators: object) -> None:
+    """Refuse an estimator that can only be fitted by itself.
 
-    Whatever it is a part of reads the records of this one alone, and would pay for them here.
+    One that is trained on several machines: whatever it is a part of reads the records of this
+    one alone, and would pay for them here. One that goes on after a break: whatever is around
+    it (coins of a split, other steps) would be drawn anew, and its run was on what they were.
     """
     for name, estimator in estimators.items():
         if not getattr(estimator, "_all_here", True):
@@ -69,4 +82,10 @@ def all_here(**estimators: object) -> None:
                 f"Expected {name} to be trained on this machine alone, got {estimator!r}. "
                 "Leave out across=..., or fit it by itself, by fit_records(dataset) on all "
                 "ranks, and give the fitted model to what comes after."
+            )
+        if getattr(estimator, "checkpoint", None) is not None:
+            raise ValueError(
+                f"Expected {name} without a checkpoint, got {estimator!r}: after a break it "
+                "would go on with records or steps around it that are no longer the same. "
+                "Leave out checkpoint=..., or fit it by itself."
             )

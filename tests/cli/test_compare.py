@@ -233,6 +233,10 @@ def test_several_methods_for_one_budget(run, home, monkeypatch):
         (("digits", "--methods", "logistic,logistic", "--epsilon", "1"), "different"),
         (("digits", "--methods", "logistic,tree", "--epsilon", "1"), "tree"),
         (("digits", "--methods", "logistic,logistic/none"), "--epsilon"),
+        (
+            ("digits", "--methods", "mlp,logistic", "--epsilon", "1", "--norm", "3"),
+            "no norm for the model 'mlp' or 'logistic'",
+        ),
     ],
 )
 def test_what_cannot_be_compared(run, words, said):

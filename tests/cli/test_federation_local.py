@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from veracal.cli import _local
+from veracal.errors import DataError
 from veracal.federation.calibrator.founding import carrier_of
 from veracal.pipeline.local_federation import LocalFederation, make_local
 
@@ -109,17 +111,38 @@ def test_a_port_in_use_is_named_before_anything_is_made(run):
     assert not Path("trial").exists()
 
 
-@pytest.mark.parametrize("carrier", [pytest.param("files", marks=pytest.mark.long), "flower"])
-def test_one_command_makes_a_federation_and_recalibrates(carrier):
+def test_three_hospitals_are_the_usual_number(run, monkeypatch):
+    asked = []
+
+    def make(folder, sources, **about):
+        asked.append((sources, about["carrier"]))
+        raise DataError("here", "a question", "its answer", "Ask no more.")
+
+    monkeypatch.setattr(_local, "make_local", make)
+    for words in ((), ("--sources", "2")):
+        assert run("federation", "local", "trial", *words)[0] == 1
+    assert asked == [(3, "flower"), (2, "flower")]
+
+
+@pytest.mark.parametrize(
+    ("carrier", "names"),
+    [
+        pytest.param("files", ["north", "south", "west"], marks=pytest.mark.long),
+        pytest.param("flower", ["north", "south", "west"], marks=pytest.mark.long),
+        ("flower", ["north", "south"]),
+    ],
+)
+def test_one_command_makes_a_federation_and_recalibrates(carrier, names):
+    many = () if len(names) == 3 else ("--sources", str(len(names)))  # 3 are the usual number
     done = subprocess.run(
-        [*LOCAL, "--transport", carrier, "--then-recalibrate"],
+        [*LOCAL, "--transport", carrier, *many, "--then-recalibrate"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(Path("trial/recalibrated/model.json").read_text())["federation"]
-    assert [one["name"] for one in told["sources"]] == ["north", "south", "west"]
+    assert [one["name"] for one in told["sources"]] == names
     assert all(one["epsilon"] == 0.5 and one["answered"] for one in told["sources"])
     assert 1.5 < told["temperatures"]["temperature"]["value"] < 3.5
     assert carrier_of(Path("trial/study")) == carrier

@@ -26,6 +26,19 @@ epsilon = 3
 [model]
 epochs = 5.0
 """
+NETWORK = """\
+format = 1
+[data]
+source = 'digits'
+[privacy]
+epsilon = 8
+[model]
+kind = 'mlp'
+epochs = 0.2
+hidden = [8]
+[recalibration]
+method = 'none'
+"""
 FIT = ("fit", "visits.csv", "--schema", "visits.toml", "--config", "quick.toml")
 
 
@@ -146,6 +159,8 @@ def test_options_come_before_the_config(run, visits):
         ((*FIT, "--bins", "0"), "--bins"),
         ((*FIT, "--epsilon", "0.00001"), "at least 0.0004 for 4"),
         (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "brings its"),
+        ((*FIT, "--model", "mlp", "--norm", "3"), "no norm for the model 'mlp'"),
+        ((*FIT, "--norm", "3"), "no norm for the model 'logistic'"),
     ],
 )
 def test_wrong_usage_is_2_and_writes_nothing(run, visits, words, said):
@@ -201,6 +216,48 @@ def test_records_that_are_not_as_declared(run, visits, change, said):
     code, out, err = run(*FIT)
     assert code == 1 and not out and said in err and len(err.splitlines()) == 1
     assert left(visits) == before
+
+
+def test_a_network_is_trained_and_read_by_other_commands(run, tmp_path):
+    pytest.importorskip("torch")
+    Path("network.toml").write_text(NETWORK)
+    code, out, err = run("fit", "--config", "network.toml", "--out", "model")
+    assert code == 0, err
+    assert re.search(r"model +mlp", out) and "differentially private for one record" in out
+    assert PrivateClassifier.load("model").private_
+    purposes = [entry.purpose for entry in Ledger("model.ledger").entries()]
+    assert purposes.count("training and map") == 1
+    for words in (
+        ("predict", "model", "digits", "--out", "predictions.csv"),
+        ("evaluate", "model", "--data", "digits"),
+        ("report", "model", "--out", "report.html"),
+    ):
+        code, _, err = run(*words)
+        assert code == 0, (words, err)
+    assert pl.read_csv("predictions.csv").height == 1797
+    assert "mlp" in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "said"),
+    [
+        ("hidden = [8]", "norm = 3.0", 2, "no norm for the model 'mlp'"),
+        ("hidden = [8]", "strength = 2.0", 2, "no strength for the model 'mlp'"),
+        ("'mlp'", "'cnn'", 2, "no hidden for the model 'cnn'"),
+        ("'mlp'", "'text'", 2, "no hidden for the model 'text'"),
+        ("hidden = [8]", "weight_decay = 'much'", 2, "weight_decay between"),
+        ("kind = 'mlp'\nepochs = 0.2\nhidden = [8]", "kind = 'text'", 1, "text"),
+        ("[8]", "8", 1, "hidden to be a list of integers"),
+        ("[8]", "[0]", 1, "hidden >= 1"),
+        ("0.2", "'many'", 1, "finite epochs > 0"),
+    ],
+)
+def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new, code, said):
+    pytest.importorskip("torch")
+    Path("network.toml").write_text(NETWORK.replace(old, new))
+    found, out, err = run("fit", "--config", "network.toml", "--out", "model")
+    assert found == code and not out and said in re.sub(r"\s*│\s*", " ", err)
+    assert left(tmp_path) == ["network.toml"]  # no model, and no ledger that was charged
 
 
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):

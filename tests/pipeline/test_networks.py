@@ -18,6 +18,7 @@ from veracal.pipeline.config import (
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
+    check_used,
 )
 from veracal.pipeline.networks import _network, front_for
 from veracal.pipeline.steps import budget_of, loaded
@@ -144,6 +145,18 @@ def test_what_was_not_chosen_is_the_usual_of_the_kind():
     for wrong in ({"optimizer": "lbfgs"}, {"hidden": (0,)}, {"clip": -1.0}, {"kind": "svm"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ModelConfig(**wrong)
+
+
+def test_a_setting_that_no_model_uses_is_refused(tmp_path):
+    wrong = replace(DIGITS, model=ModelConfig("mlp", norm=3.0))
+    with pytest.raises(ValueError, match="no norm for the model 'mlp'"):
+        run(wrong, tmp_path / "model")
+    with pytest.raises(ValueError, match="no norm for the model 'mlp'"):
+        audit_config(wrong, [8.0], Question(3))
+    assert not list(tmp_path.iterdir())
+    for kind, used in (("mlp", "hidden"), ("features", "hidden"), ("output", "norm")):
+        check_used(ModelConfig(kind, **{used: (4,) if used == "hidden" else 4.0}), [kind])
+    check_used(ModelConfig(norm=3.0), ["mlp", "output"])  # one of them does
 
 
 def test_units_of_a_named_set_need_a_bound(tmp_path):

@@ -267,7 +267,7 @@ class PrivateCalibratedClassifier(
                 f"size={self.size}: it would allow publishing some record whole."
             )
         way_of(self.estimator)
-        _checks.all_here(estimator=self.estimator)
+        _checks.as_part(estimator=self.estimator)
 
     def _share(self) -> float:
         """Share of the total for the map and its guard."""

@@ -129,8 +129,14 @@ def _made(
     """Train and measure in every way; the folders of the models."""
     from veracal.pipeline import compare_ways
     from veracal.pipeline.comparing import is_begun
+    from veracal.pipeline.config import check_used
     from veracal.privacy.costs.statement import rounded_up
 
+    kinds = tuple(dict.fromkeys(way.model for way in ways))
+    try:
+        check_used(chosen.model, kinds)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     whole = chosen.privacy.epsilon
     _show.status(
         f"Each of {len(ways)} methods has epsilon {rounded_up(whole / len(ways), 6)}; all "

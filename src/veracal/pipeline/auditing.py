@@ -15,7 +15,7 @@ from veracal.data import Dataset, Schema, split
 from veracal.data.labels import Label
 from veracal.errors import DataError
 from veracal.multiplicity import Audit, Question, audit
-from veracal.pipeline.config import Config
+from veracal.pipeline.config import Config, check_used
 from veracal.pipeline.job import today
 from veracal.pipeline.numbering import row_numbers
 from veracal.pipeline.steps import Loaded, budget_of, loaded
@@ -124,6 +124,8 @@ def audit_config(
     None: nothing is charged, because nothing may leave. See :func:`veracal.multiplicity.audit`.
     """
     chosen = AuditRun() if how is None else how
+    if against is None:  # whose settings go along, whatever is trained instead
+        check_used(config.model, (config.model.kind,))
     records = loaded(config, on_load, schema)
     if against is not None:
         check_same(against, records)

@@ -1,7 +1,7 @@
 """What a run is to do: every choice, before a record is read."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -135,6 +135,10 @@ class ModelConfig:
         if self.sampling_rate is not None:
             _checks.fraction(sampling_rate=self.sampling_rate)
         if self.hidden is not None:
+            if not isinstance(self.hidden, list | tuple):
+                raise ValueError(
+                    f"Expected hidden to be a list of integers, got hidden={self.hidden!r}."
+                )
             object.__setattr__(self, "hidden", tuple(self.hidden))
             for units in self.hidden:
                 _checks.whole(hidden=units)
@@ -146,6 +150,33 @@ class ModelConfig:
             self,
             **{name: value for name, value in usual.items() if getattr(self, name) is None},
         )
+
+
+# Settings that only some kinds have a use for.
+_ONLY: Mapping[str, tuple[str, ...]] = {
+    "hidden": ("mlp", "features"),
+    "strength": PERTURBED,
+    "norm": PERTURBED,
+}
+
+
+def check_used(chosen: ModelConfig, kinds: Collection[str]) -> None:
+    """Refuse a setting that no kind of model that is to be trained has a use for.
+
+    Raises
+    ------
+    ValueError
+        Which names the setting, and the kinds that it is for.
+    """
+    usual = ModelConfig()
+    for name, users in _ONLY.items():
+        value = getattr(chosen, name)
+        if value != getattr(usual, name) and not set(users) & set(kinds):
+            raise ValueError(
+                f"Expected no {name} for the model {' or '.join(map(repr, kinds))}, which has "
+                f"no use for it, got {name}={value!r}. Leave it out, or take the model "
+                f"{' or '.join(map(repr, users))}."
+            )
 
 
 # Found on public data (docs/benchmarks.md), and public: nothing of them is read from records.
@@ -169,7 +200,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
         "epochs": 20.0,
         "sampling_rate": 0.05,
         "clip": 0.1,
-        "learning_rate": 4.0,
+        "learning_rate": 10.0,
         "optimizer": "sgd",
     },
     "features": {
@@ -365,5 +396,5 @@ def _section(kind: type, settings: dict[str, Any], where: str) -> Any:
         raise
     except (TypeError, ValueError) as cause:
         raise SchemaError(
-            where, "settings that make sense", str(cause), "Correct it."
+            where, "settings that make sense", str(cause).rstrip("."), "Correct it."
         ) from cause

@@ -9,7 +9,7 @@ from typing import Any
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place, write_folder
 from veracal.errors import DataError
-from veracal.pipeline.config import Config
+from veracal.pipeline.config import Config, check_used
 from veracal.pipeline.internal import TrainingCurve, internal_facts
 from veracal.pipeline.job import Job
 from veracal.pipeline.steps import ledger_for, loaded
@@ -83,6 +83,7 @@ def run(
     (parallel composition). The internal report is not covered.
     """
     tell = on_progress or silent
+    check_used(config.model, (config.model.kind,))
     folder, second = Path(out), internal_place(out)
     check_place(folder, force=force)
     if internal:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from veracal import _checks
@@ -183,7 +184,11 @@ def _check_kinds(model: DescentClassifier) -> None:
         raise ValueError(f"Expected an update rule, got the class {model.update.__name__}.")
     if isinstance(model.clip, Unclipped):
         raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
-    if not 0 <= model.weight_decay <= _MOST_DECAY:
-        raise ValueError(
-            f"Expected weight_decay between 0 and {_MOST_DECAY:g}, got {model.weight_decay!r}."
-        )
+    _checks.positive_or("a clip rule, such as Flat(1.0)", Clip, clip=model.clip)
+    rules = Update | Schedule | None
+    _checks.positive_or("an update rule, such as Adam(0.01)", rules, update=model.update)
+    noise = model.noise_multiplier
+    _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)
+    decay = model.weight_decay
+    if not (isinstance(decay, Real) and 0 <= decay <= _MOST_DECAY):
+        raise ValueError(f"Expected weight_decay between 0 and {_MOST_DECAY:g}, got {decay!r}.")

@@ -1,6 +1,6 @@
 """What is public about the records of a fit, and what had to be read off them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,6 +126,10 @@ def with_labels(facts: Facts, dataset: Dataset) -> Facts:
 
 def declared_classes(classes: Sequence[Label]) -> Array:
     """Declared classes in ascending order, as scikit-learn keeps them."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise DataError(
+            "model: classes", "a list of labels", repr(classes), "Write classes=[...]."
+        )
     return np.unique(np.asarray(check_classes(list(classes), "model")))
 
 

@@ -1,5 +1,6 @@
 """Records that nobody has, in the form of a data set's."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +42,7 @@ def made_up_like(
 
     Parameters
     ----------
-    X : array or MappedRows of numbers, of shape (n, d)
+    X : array or MappedRows of numbers, of shape (n, ...)
         Of which only the shape and the type are looked at.
     classes, size, norm, name
         As declared.
@@ -58,12 +59,12 @@ def made_up_like(
     It depends on no record and, under add-remove, not on how many there are.
     """
     n = len(X) if relation == "replace-one" else max(_ROWS, len(classes))
-    some = usual_rows(X.shape[1])
+    some = usual_rows(math.prod(X.shape[1:]))
     if norm is not None:
         some *= norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
     rows = np.abs(some * 100).astype(np.uint8) if X.dtype.kind == "u" else some.astype(X.dtype)
     return Dataset(
-        np.resize(rows, (n, X.shape[1])),
+        np.resize(rows, (n, rows.shape[1])).reshape(n, *X.shape[1:]),
         np.arange(n) % len(classes),
         tuple(classes),
         size=size,

@@ -180,7 +180,7 @@ class PrivateSearch(Winner, PrivateEstimator):
                 f"Expected a default below {len(listed)}, got default={self.default!r}."
             )
         for position in range(len(listed)):
-            _checks.all_here(estimator=self._model(position))
+            _checks.as_part(estimator=self._model(position))
 
     def _settings(self) -> list[Setting]:
         """The public list."""

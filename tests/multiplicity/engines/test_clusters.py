@@ -56,11 +56,23 @@ def assert_same(found, expected):
     assert all(np.array_equal(found[number], expected[number]) for number in expected)
 
 
+def started_here(but=frozenset()):
+    """Processes that this one started, and theirs, without Python's trackers."""
+    ours = [child for child in psutil.Process().children() if child not in but]
+    every = [one for child in ours for one in (child, *child.children(recursive=True))]
+    named = [(one, " ".join(one.cmdline())) for one in every if one.is_running()]
+    return [one for one, command in named if command and "resource_tracker" not in command]
+
+
+@pytest.fixture
 def workers():
-    """Processes below this one, without the trackers that Python keeps for each program."""
-    children = psutil.Process().children(recursive=True)
-    named = [(child, " ".join(child.cmdline())) for child in children if child.is_running()]
-    return [child for child, command in named if command and "resource_tracker" not in command]
+    """Processes that a test starts: workers of earlier tests are ended before it.
+
+    Others stay, as the browser that the tests of reports share.
+    """
+    get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    before = set(psutil.Process().children())
+    return lambda: started_here(but=before)
 
 
 def collected_here(model, train):
@@ -187,7 +199,9 @@ def test_records_travel_once_to_each_worker(train, tmp_path):
     assert 1 <= len(notes) <= 2 and len(set(notes)) == len(notes)
 
 
-def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(train, tmp_path):
+def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(
+    train, tmp_path, workers
+):
     slow = RetrainEngine(partial(marked, tmp_path, 6), train, train.X, jobs=2)
     stream = slow.stream(iter(RUNS), SEED)
     kept = {runs.start: scores for runs, scores in (next(stream) for _ in range(5))}
@@ -203,7 +217,7 @@ def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(t
     assert_same(kept | later, collected_here(noise, train))
 
 
-def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train):
+def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train, workers):
     stream = RetrainEngine(partial(ending, killed), train, train.X, jobs=2).stream(RUNS, SEED)
     got = {}
     with pytest.raises(
@@ -272,12 +286,12 @@ def test_a_program_that_is_stopped_leaves_no_process(tmp_path, how):
     assert psutil.wait_procs(below, timeout=20)[1] == []
 
 
-def test_nothing_pending_starts_no_process(train):
+def test_nothing_pending_starts_no_process(train, workers):
     assert collected(RetrainEngine(TREE, train, train.X, jobs=2), []) == {}
     assert workers() == []
 
 
-def test_what_cannot_be_sent_is_told_before_anything_starts(train):
+def test_what_cannot_be_sent_is_told_before_anything_starts(train, workers):
     lock = threading.Lock()
 
     def locked(run):
@@ -289,7 +303,7 @@ def test_what_cannot_be_sent_is_told_before_anything_starts(train):
     assert len(collected_here(locked, train)) == len(RUNS)
 
 
-def test_an_active_configuration_of_joblib_is_heeded_and_left_alone(train, expected):
+def test_an_active_configuration_of_joblib_is_heeded_and_left_alone(train, expected, workers):
     with joblib.parallel_config(backend="threading", n_jobs=2):
         stream = RetrainEngine(TREE, train, train.X).stream(iter(RUNS), SEED)
         before = joblib.parallel.get_active_backend()

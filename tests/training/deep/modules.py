@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 from veracal.training.deep.gradients.blocks import Block
 
@@ -25,9 +26,9 @@ class Attention(nn.Module):
 class PlainAttention(nn.Module):
     """Attention of linear layers, as transformers has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, padding=0) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(11, 8, padding_idx=0)
+        self.tokens = nn.Embedding(11, 8, padding_idx=padding)
         self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
         self.norm = nn.LayerNorm(8)
         self.head = nn.Linear(8, 3)
@@ -61,6 +62,18 @@ def frozen() -> nn.Module:
     module[0].requires_grad_(False)
     module[2].weight.requires_grad_(False)
     return module
+
+
+def weight_norm() -> nn.Module:
+    """Directions and lengths of weights, apart."""
+    first = parametrizations.weight_norm(nn.Linear(6, 4))
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(4, 3))
+
+
+def pruned() -> nn.Module:
+    """Half of the weights of a layer are zero, and stay so."""
+    first = prune.l1_unstructured(nn.Linear(6, 4), "weight", 0.5)
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(4, 3))
 
 
 def pictures(n=5, channels=2, side=9):
@@ -106,6 +119,10 @@ MODULES = {
         ),
         lambda: torch.randn(5, 3, 7),
     ),
+    "conv3d": (
+        lambda: nn.Sequential(nn.Conv3d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)),
+        lambda: torch.randn(5, 1, 4, 4, 4),
+    ),
     "groupnorm": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(196, 3)
@@ -138,9 +155,12 @@ MODULES = {
         ids,
     ),
     "attention of linear layers": (PlainAttention, ids),
+    "attention without padding": (lambda: PlainAttention(None), ids),
     "attention": (Attention, ids),
     "tied": (Tied, rows),
     "frozen": (frozen, rows),
+    "weight norm": (weight_norm, rows),
+    "pruned": (pruned, rows),
 }
 
 

@@ -1,6 +1,7 @@
 """Means and spreads of channels, whose noise meets what one record can do."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,17 @@ from sklearn.base import clone
 
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.privacy import Gaussian, NotPrivate, Unit, epsilon_for
+from veracal.privacy import (
+    Budget,
+    Gaussian,
+    Holder,
+    NotPrivate,
+    Unit,
+    epsilon_for,
+    open_ledger,
+)
+from veracal.training import make_private_pipeline
+from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.channel_moments import (
     channel_moments,
     channel_sensitivity,
@@ -17,6 +28,8 @@ from veracal.training.deep.channel_moments import (
     noisy_channel_moments,
 )
 from veracal.training.deep.channel_standardizing import PrivateChannelStandardizer
+from veracal.training.deep.models import scatter_cnn
+from veracal.training.preprocessing import BoundedScaler
 
 RELATIONS = ("add-remove", "replace-one")
 REACH = {"add-remove": math.sqrt(2), "replace-one": math.sqrt(6)}
@@ -379,3 +392,30 @@ def test_a_unit_of_several_records_is_paid_for_and_checked(rng):
     assert three.fit_records(pairs).private_
     with pytest.raises(DataError):
         one.fit_records(pairs)
+
+
+# ---------------------------------------------------------------- before a network
+
+
+def test_a_network_on_standardized_channels_is_charged_for_both_at_once(rng, tmp_path):
+    features = rng.standard_normal((80, 3, 4, 4)).astype(np.float32)
+    records = Dataset(features, np.arange(80) % 2, ("no", "yes"), size=80)
+    whole = make_private_pipeline(
+        PrivateChannelStandardizer(2.0, 4.0, noise_multiplier=8.0),
+        PrivateNetwork(
+            partial(scatter_cnn, 2, channels=3, side=4, filters=4),
+            epsilon=None,
+            noise_multiplier=6.0,
+            steps=3,
+            gradients="ghost",
+        ),
+    )
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(8.0, 1e-5), kind="open")
+    fitted = Holder(records, ledger).fit(whole)
+    assert fitted.private_ and fitted.predict(features).shape == (80,)
+    (entry,) = ledger.entries()
+    first, second = fitted.event_.events
+    assert first == Gaussian(8.0, 1.0, "add-remove") and second == whole.steps[1][1].event()
+    assert entry.event == fitted.event_
+    with pytest.raises(DataError, match="shape"):
+        make_private_pipeline(BoundedScaler((0, 1)), whole.steps[1][1]).check_records(records)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import save
 from safetensors.torch import load_file
 from torch import nn
 
@@ -33,6 +34,7 @@ from veracal.privacy import (
     open_ledger,
 )
 from veracal.training import Moving
+from veracal.training.deep.checkpoints import _KEY
 from veracal.training.deep.self_check import Watched
 from veracal.training.deep.sums import NetworkSums
 
@@ -85,16 +87,56 @@ def test_a_fit_that_was_broken_off_goes_on(tmp_path, update, average):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_in_two_parts_is_a_run_in_one(tmp_path):
+# A threshold that moves by what it counts, with noise too small to see.
+COUNTED = GlobalAdapt(0.1, 50.0, rate=1.5, count_noise=1e-6)
+
+
+@pytest.mark.parametrize("clip", [0.1, COUNTED], ids=["flat", "counted"])
+def test_a_run_in_two_parts_is_a_run_in_one(tmp_path, clip):
     """Without noise there is nothing left to differ."""
     told = {"steps": 6, "sampling_rate": 1.0, "update": Adam(0.05), "average": Moving(0.7)}
-    told |= {"not_private": "clipping only", "clip": 0.1}
+    told |= {"not_private": "clipping only", "clip": clip}
     whole = model(**told).fit(X, Y)
     told |= {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
     with broken_off(5):
         model(**told).fit(X, Y)
     parts = model(**told).fit(X, Y)
     np.testing.assert_allclose(parts.logits(X), whole.logits(X), atol=1e-6)
+
+
+def changed_file(path, tensors=None, **told):
+    """Write on a checkpoint, as somebody might who should not."""
+    with safe_open(str(path), "numpy") as file:
+        about = json.loads(file.metadata()[_KEY])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    content = {_KEY: json.dumps({**about, **told})}
+    path.write_bytes(save({**arrays, **(tensors or {})}, metadata=content))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "told", "match"),
+    [
+        ({}, {"steps": 100}, "steps from 0 to 5"),
+        ({}, {"steps": -3}, "steps from 0 to 5"),
+        ({}, {"steps": 2.7}, "steps from 0 to 5"),
+        ({}, {"steps": None}, "steps from 0 to 5"),
+        ({}, {"threshold": None}, "threshold"),
+        ({}, {"threshold": -1.0}, "threshold"),
+        ({"weights": np.zeros(3, np.float32)}, {}, "float32 of shape"),
+        ({"weights": np.zeros(23)}, {}, "float32 of shape"),
+        ({"weights": np.full(23, np.nan, np.float32)}, {}, "finite"),
+        ({"state.0": np.zeros(2, np.float32)}, {}, "update rule remembers"),
+    ],
+)
+def test_what_a_checkpoint_says_is_looked_at(tmp_path, tensors, told, match):
+    path = tmp_path / "run"
+    settings = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
+    settings |= {"update": Momentum(0.1), "clip": COUNTED}
+    with broken_off(2):
+        model(**settings).fit(X, Y)
+    changed_file(path, tensors, **told)
+    with pytest.raises(DataError, match=match):
+        model(**settings).fit(X, Y)
 
 
 def test_a_checkpoint_is_of_one_run(tmp_path):
@@ -141,6 +183,8 @@ def test_what_cannot_go_on_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=match):
             model(checkpoint=tmp_path / "run", **changed).fit(X, Y)
+    with pytest.raises(ValueError, match="checkpoint to name a file, got 3"):
+        model(checkpoint=3).fit(X, Y)
 
 
 @pytest.fixture

@@ -153,6 +153,7 @@ def test_settings_that_differ_are_refused_on_all_ranks(scene):
         ("other_classes", ("WorkerError", "DataError"), ("Rank 1 cannot", "'no', 'yes'")),
         ("other_unit", ("ValueError", "WorkerError"), ("Unit(name='record'",) * 2),
         ("rank_1_fails", ("WorkerError", "MemoryError"), ("Rank 1 has failed", "too little")),
+        ("rank_1_cannot_read", ("WorkerError", "OSError"), ("Rank 1 has failed", "gone")),
         ("rank_0_fails", ("KeyError", "WorkerError"), ("hook", "KeyError: 'hook'")),
     ],
     indirect=["scene"],
@@ -220,6 +221,7 @@ class Wires(Link):
     def __init__(self, rank, wires):
         self.here, self.wires = rank, wires
         self.owed, self.over = set(), False
+        self.begun = self.asked = False
 
     rank = property(lambda self: self.here)
     world = property(lambda self: 3)

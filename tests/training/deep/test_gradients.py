@@ -26,11 +26,17 @@ CLIPS = [
     GlobalAdapt(0.5, 1.0),
 ]
 # torch's own attention has parameters that no layer multiplies by. Opacus 1.6 has an attention
-# of its own, and counts padded tokens of an embedding.
+# of its own, and counts padded tokens of an embedding. Weights that are computed of parameters
+# are no layer's own.
 UNABLE = {
     ("ghost", "attention"),
+    ("ghost", "conv3d"),
     ("hooks", "attention"),
     ("hooks", "attention of linear layers"),
+    ("ghost", "weight norm"),
+    ("hooks", "weight norm"),
+    ("ghost", "pruned"),
+    ("hooks", "pruned"),
 }
 ABLE = [(way, name) for way in ENGINES for name in MODULES if (way, name) not in UNABLE]
 
@@ -53,12 +59,23 @@ def expected(module, block, clip):
 @pytest.mark.parametrize(("way", "name"), ABLE)
 def test_sums_are_those_of_gradients_taken_one_by_one(way, name, clip):
     module, block = made(name)
+    clip = between_norms(clip, expected(module, block, clip)[1])
     total, found = summed(ENGINES[way](module, cross_entropy, 8), block, clip)
     truth, norms = expected(module, block, clip)
     np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
-    if not isinstance(clip, GlobalV1 | GlobalV2):  # which jump, where norms differ a little
-        scale = clip.factors(norms) @ norms
-        np.testing.assert_allclose(total, truth, atol=2e-3 * scale)
+    scale = clip.factors(norms) @ norms
+    assert scale > 0
+    np.testing.assert_allclose(total, truth, atol=2e-3 * scale)
+
+
+def between_norms(clip, norms):
+    """A rule that jumps, with its threshold where norms may differ a little."""
+    ordered = np.sort(norms)
+    widest = int(np.argmax(ordered[1:] / ordered[:-1]))
+    threshold = float(np.sqrt(ordered[widest] * ordered[widest + 1]))
+    if isinstance(clip, GlobalV1):
+        return GlobalV1(threshold / 4, threshold)
+    return GlobalV2(threshold) if isinstance(clip, GlobalV2) else clip
 
 
 @pytest.mark.parametrize(("way", "name"), sorted(UNABLE))

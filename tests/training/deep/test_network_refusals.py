@@ -1,11 +1,17 @@
 """What networks refuse before anything is charged, and what stands in for it."""
 
+import threading
+import warnings
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
 
-from tests.training.deep.fits import Seen, Touchy, X, Y, model
+from tests.training.deep.fits import Seen, Touchy, X, Y, model, network
+from tests.training.deep.modules import pruned, weight_norm
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.privacy import (
@@ -15,6 +21,8 @@ from veracal.privacy import (
 )
 from veracal.training import PrivateSearch, make_private_pipeline
 from veracal.training.deep import Ranks, without_batch_norm
+from veracal.training.deep import network as deep_network
+from veracal.training.deep.models import mlp
 from veracal.training.preprocessing import BoundedScaler
 
 
@@ -37,6 +45,123 @@ from veracal.training.preprocessing import BoundedScaler
 def test_what_is_refused_before_training(module, match):
     with pytest.raises(ValueError, match=match):
         model(module).fit(X, Y)
+
+
+@pytest.mark.parametrize("inside", [torch.inference_mode, parametrize.cached])
+def test_a_call_where_gradients_would_be_wrong_is_refused(inside):
+    with inside(), pytest.raises(ValueError, match=r"outside of torch.*Leave its block"):
+        model().fit(X, Y)
+
+
+def test_a_network_of_ours_is_tried_once_and_another_every_time(monkeypatch):
+    tried, trial = [], deep_network.check_trial
+    monkeypatch.setattr(deep_network, "_PASSED", set())
+    monkeypatch.setattr(
+        deep_network, "check_trial", lambda *given: (tried.append(1), trial(*given))[1]
+    )
+    known = partial(mlp, X.shape[1], 2, hidden=(3,))
+    for _ in range(2):
+        model(known).fit(X, Y)
+    assert len(tried) == 1
+    model(known, gradients="functional").fit(X, Y)  # which was not tried yet
+    model(known).fit(X.astype(np.float64), Y)  # nor were such rows
+    assert len(tried) == 3
+    for own in ({"prepare": torch.from_numpy}, {"module": lambda: known()}):
+        for _ in range(2):
+            model(known).set_params(**own).fit(X.astype(np.float32), Y)
+    assert len(tried) == 7
+    with torch.inference_mode(), pytest.raises(ValueError, match="Leave its block"):
+        model(known).fit(X, Y)
+
+
+def test_gradients_are_taken_whether_or_not_the_caller_takes_some():
+    with torch.no_grad():
+        fitted = model().fit(X, Y)
+    for one, other in zip(fitted.module_.parameters(), network().parameters(), strict=True):
+        assert not torch.equal(one, other)
+
+
+def test_parameters_of_inference_are_copied_or_refused():
+    with torch.inference_mode():
+        made = network()
+    model(made).fit(X, Y)
+    with pytest.raises(ValueError, match=r"'0\.weight'.*copy\.deepcopy"):
+        model(lambda: made).fit(X, Y)
+
+
+def with_part(part):
+    """A network one of whose layers has something."""
+    module = network()
+    part(module[0])
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [
+        (network().to("meta"), r"'0\.weight' on the device 'meta'.*to_empty"),
+        (with_part(lambda one: one.to("meta").requires_grad_(False)), "'meta'"),
+        (
+            with_part(lambda one: one.register_buffer("b", torch.ones(1, device="meta"))),
+            r"'0\.b'",
+        ),
+        (nn.Sequential(nn.Linear(4, 3), nn.LazyLinear(2)), r"'1\.weight'.*made-up rows"),
+        (with_part(parametrizations.spectral_norm), "remove_parametrizations"),
+        (with_part(nn.utils.spectral_norm), "remove_spectral_norm"),
+        (
+            with_part(lambda one: prune.identity(one, "weight")),
+            r"'0\.weight'.*no_grad.*prune\.remove",
+        ),
+        (
+            with_part(lambda one: setattr(one, "lock", threading.Lock())),
+            "deepcopy fails.*a lock",
+        ),
+    ],
+    ids=[
+        "meta",
+        "frozen on meta",
+        "buffer on meta",
+        "lazy",
+        "spectral",
+        "spectral hook",
+        "pruned",
+        "lock",
+    ],
+)
+def test_what_has_no_values_or_no_copy_is_refused_with_a_way_out(module, match, tmp_path):
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    with pytest.raises(ValueError, match=match):
+        holder.fit(model(module, gradients=None, random_state=None))
+    assert not list(ledger.entries())
+
+
+def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():
+    rows = torch.tensor(np.pad(X, ((0, 0), (0, 2))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        old = nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 3)))
+    told = {"gradients": None, "classes": [0, 1, 2]}
+    for module in (weight_norm(), pruned(), old):
+        with torch.no_grad():
+            module(rows)
+        fitted = model(module, **told).fit(rows.numpy(), Y)
+        assert fitted.trial_.chosen == "functional"
+        assert not fitted.self_check_.unmoved
+
+
+def test_what_was_pruned_stays_zero():
+    module = prune.l1_unstructured(nn.Linear(4, 2), "weight", 0.5)
+    with pytest.raises(ValueError, match=r"prune\.remove"):  # where it is cloned, too
+        PrivateCalibratedClassifier(model(module), epsilon=1.0, size=60).fit(X, Y)
+    with torch.no_grad():
+        module(torch.tensor(X))
+    found = model(module, gradients=None).fit(X, Y).module_
+    zero = found.weight_mask == 0
+    assert int(zero.sum()) == 4 and bool((found.weight == 0)[zero].all())
+    assert torch.equal(found.weight[~zero], found.weight_orig.detach()[~zero])
+    prune.remove(module, "weight")
+    assert bool((model(module).fit(X, Y).module_.weight != 0).all())
 
 
 class Centered(nn.Module):
@@ -145,7 +270,7 @@ class Counts(nn.Module):
 
 
 def test_state_and_unused_parameters_are_refused():
-    with pytest.raises(ValueError, match="buffer 'seen'"):
+    with pytest.raises(ValueError, match="changes 'seen'"):
         model(Counts(True, False)).fit(X, Y)
     with pytest.raises(ValueError, match="'never'"):
         model(Counts(False, True)).fit(X, Y)
@@ -215,13 +340,18 @@ def test_a_frozen_backbone_keeps_its_statistics():
         lambda one: PrivateSearch(one, [{"clip": 0.1}, {"clip": 1.0}]),
     ],
 )
-def test_parts_of_several_machines_are_refused_in_what_reads_one(whole):
+def test_what_can_only_be_fitted_by_itself_is_refused_as_a_part(whole, tmp_path):
     with pytest.raises(ValueError, match="this machine alone"):
         whole(model(across=Ranks(), size=60, random_state=None)).event()
+    with pytest.raises(ValueError, match="without a checkpoint"):
+        whole(model(checkpoint=tmp_path / "run", size=60)).event()
     assert whole(model(size=60)).event() is not None
 
 
-def test_what_is_trained_on_several_machines_is_not_trained_again_for_an_audit():
+def test_what_can_only_be_fitted_by_itself_is_not_trained_again_for_an_audit(tmp_path):
+    records = Dataset(X, Y, (0, 1), size=60)
     shared = model(across=Ranks(), size=60, random_state=None)
     with pytest.raises(ValueError, match="this machine alone"):
-        shared.settled(Dataset(X, Y, (0, 1), size=60))
+        shared.settled(records)
+    with pytest.raises(ValueError, match="without a checkpoint"):
+        model(checkpoint=tmp_path / "run").settled(records)

@@ -195,6 +195,12 @@ class Rank:
         with mock.patch.object(NetworkSums, "__call__", broken):
             model().fit_records(share(self.rank))
 
+    def rank_1_cannot_read(self):
+        """The records of rank 1 are gone when rank 0 has begun, before the first step."""
+        read = OSError("gone") if self.rank == 1 else estimator.with_labels
+        with mock.patch.object(estimator, "with_labels", side_effect=read):
+            model().fit_records(share(self.rank))
+
     def rank_0_fails(self):
         """A hook of rank 0 breaks."""
 

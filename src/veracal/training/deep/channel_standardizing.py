@@ -92,6 +92,7 @@ class PrivateChannelStandardizer(MomentTransformer):
     """
 
     _covers = "the means and spreads of the channels"
+    any_rows = True  # of several axes, in a pipeline too
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from torch import nn
 
 from veracal._types import Array
 from veracal.data.limits import no_surprises
@@ -78,6 +79,7 @@ class Checkpoint:
         paid: str | None,
     ) -> None:
         self.path, self.paid, self._descent = Path(path), paid, descent
+        self._size = layout.size
         self._about = {
             "form": _FORM,
             "event": to_json(descent.event()),
@@ -136,15 +138,14 @@ class Checkpoint:
         ):
             if told.get(what) != self._about[what]:
                 raise self._unfit(f"a checkpoint {words}", f"another {what}")
-        weights = tensors["weights"]
-        state = restored(
-            self._descent.update.start(weights),
-            [
-                one
-                for name, one in sorted(tensors.items(), key=_number)
-                if name.startswith(_STATE)
-            ],
-        )
+        weights, steps = self._checked(told, tensors)
+        like = self._descent.update.start(weights)
+        arrays = [
+            one for name, one in sorted(tensors.items(), key=_number) if name.startswith(_STATE)
+        ]
+        if [one.shape for one in arrays] != [one.shape for one in leaves(like)]:
+            raise self._unfit("what the update rule remembers", "arrays of another form")
+        state = restored(like, arrays)
         clip = self._descent.clip
         if isinstance(clip, GlobalAdapt):
             clip = replace(clip, threshold=float(told["threshold"]))
@@ -153,7 +154,23 @@ class Checkpoint:
             for name, one in tensors.items()
             if name.startswith(_MEAN)
         }
-        return Kept(Standing(int(told["steps"]), weights, state, clip), mean)
+        return Kept(Standing(steps, weights, state, clip), mean)
+
+    def _checked(self, told: dict[str, Any], tensors: dict[str, Array]) -> tuple[Array, int]:
+        """Weights and steps, if they can be those of a run like this one."""
+        weights, steps = tensors["weights"], told.get("steps")
+        if weights.dtype != np.float32 or weights.shape != (self._size,):
+            found = f"{weights.dtype} of shape {weights.shape}"
+            raise self._unfit(f"weights as float32 of shape ({self._size},)", found)
+        if not all(np.isfinite(one).all() for one in tensors.values()):
+            raise self._unfit("finite numbers", "others")
+        if type(steps) is not int or not 0 <= steps <= self._descent.steps:
+            raise self._unfit(f"steps from 0 to {self._descent.steps}", repr(steps))
+        if isinstance(self._descent.clip, GlobalAdapt):
+            threshold = told.get("threshold")
+            if type(threshold) is not float or not 0 < threshold < float("inf"):
+                raise self._unfit("a threshold of the clip rule > 0", repr(threshold))
+        return weights, steps
 
     def remove(self) -> None:
         """Remove the file, once the run is over."""
@@ -179,8 +196,37 @@ class Checkpoint:
             str(self.path),
             expected,
             found,
-            "Go on with the settings of the run that was broken off, or remove the file to "
-            "begin anew.",
+            "Go on with the settings of the run that was broken off"
+            + (
+                ", or remove the file to begin anew."
+                if self.paid is None
+                else ". This run is paid for: without its file it is lost."
+            ),
+        )
+
+
+def check_resumable(checkpoint: object, module: object, on_step: object) -> None:
+    """Refuse what would make a run in two parts another one than a run in one."""
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise ValueError(f"Expected checkpoint to name a file, got {checkpoint!r}.")
+    if on_step is not None:
+        raise ValueError(
+            "Expected no hook beside a checkpoint, got both: a step that is taken twice, "
+            "after a break, would be shown twice with different noise, and is paid once."
+        )
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            "Expected a module beside a checkpoint, got a function that makes one: what is "
+            "frozen in it would be another after a break. Call it, and give its result."
+        )
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that could not be written, before anything is paid for."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(
+            "Expected checkpoint to name a file in a folder that exists and may be written to, "
+            f"got {str(path)!r}. Make the folder first."
         )
 
 

@@ -1,18 +1,22 @@
 """Refusals before training: networks for which a gradient is not one example's own."""
 
 import copy
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
+from veracal.training.deep.apart import check_outputs
 from veracal.training.deep.gradients.blocks import Block, Inputs, called, rows_of
 
-_CLOSE = 1e-3  # of the spread of outputs, by which rounding may move a row beside others
+_PASSES = 8  # in which every parameter should have had a part
 
 
 def check_parts(module: nn.Module) -> None:
@@ -22,15 +26,20 @@ def check_parts(module: nn.Module) -> None:
     ------
     ValueError
         For layers that mix examples or keep running statistics of them, parameters without
-        values, in another precision than float32, or nothing to train. The message names the
-        layer and what to put in its place.
+        values, elsewhere than on the CPU or in another precision than float32, nothing to
+        train, what cannot be copied, and a call where torch takes no gradients. The message
+        names the layer and what to put in its place.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"Expected a torch.nn.Module, or a function that makes one, got {module!r}."
         )
+    _check_mode()
     for name, layer in module.named_modules():
         _check_layer(name or type(module).__name__, layer)
+    for name, one in (*module.named_parameters(), *module.named_buffers()):
+        _check_values(name, one)
+    check_copyable(module)
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     if not trained:
         raise ValueError(
@@ -38,16 +47,58 @@ def check_parts(module: nn.Module) -> None:
             "requires_grad_(True) on those to be trained."
         )
     for name, one in trained:
-        if isinstance(one, UninitializedParameter):
-            raise ValueError(
-                f"Expected parameters with values, got {name!r}, which has none yet. Call the "
-                "module once on made-up rows before it is trained."
-            )
         if one.dtype != torch.float32:
             raise ValueError(
                 f"Expected parameters in float32, got {name!r} in {one.dtype}. Use "
                 "module.float()."
             )
+
+
+def _check_mode() -> None:
+    """Refuse a call where gradients cannot be taken, or weights are computed once for all."""
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "Expected a call outside of torch.inference_mode(), in which no gradient can be "
+            "taken, got one inside. Leave its block."
+        )
+    if parametrize._cache_enabled:
+        raise ValueError(
+            "Expected a call outside of torch.nn.utils.parametrize.cached(), in which weights "
+            "are computed once and used again, got one inside. Leave its block."
+        )
+
+
+def _check_values(name: str, one: Tensor) -> None:
+    """Refuse a parameter or a buffer that has no values, or has them elsewhere."""
+    if is_lazy(one):
+        raise ValueError(
+            f"Expected parameters with values, got {name!r}, which has none yet. Call the "
+            "module once on made-up rows before it is trained."
+        )
+    if one.is_meta:
+        raise ValueError(
+            f"Expected parameters with values, got {name!r} on the device 'meta', where there "
+            "are none. Make the module on the CPU, or use module.to_empty(device='cpu') and "
+            "load its weights."
+        )
+    if one.device.type != "cpu":
+        raise ValueError(
+            f"Expected parameters on the CPU, got {name!r} on {one.device}. Use module.cpu()."
+        )
+
+
+def check_copyable(module: nn.Module) -> None:
+    """Refuse a module that holds what was computed of its parameters: torch cannot copy it."""
+    for name, layer in module.named_modules():
+        for word, value in {**vars(layer), **layer._buffers}.items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                raise ValueError(
+                    "Expected a module that can be copied, got one that holds "
+                    f"{f'{name}.{word}'.lstrip('.')!r}, computed of its parameters, as "
+                    "torch.nn.utils.prune and weight_norm leave it. Call the module once in "
+                    "torch.no_grad(), and it is trained as it is; or make it plain, by "
+                    "prune.remove(layer, name) or remove_weight_norm(layer)."
+                )
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
@@ -64,66 +115,120 @@ def _check_layer(name: str, layer: nn.Module) -> None:
             f"Expected layers that keep nothing of the records, got {name!r}, a "
             f"{type(layer).__name__} with running statistics. Use track_running_stats=False."
         )
+    if getattr(layer, "max_norm", None) is not None:
+        raise ValueError(
+            f"Expected layers that keep nothing of the records, got {name!r}, a "
+            f"{type(layer).__name__} with max_norm: it shortens the rows that were looked up, "
+            "without noise. Leave max_norm out."
+        )
+    if isinstance(layer, _SpectralNorm) or any(
+        isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values()
+    ):
+        raise ValueError(
+            f"Expected layers that a forward pass does not change, got {name!r} with "
+            "spectral_norm, which turns vectors of its own in every pass. Make it plain, by "
+            "torch.nn.utils.parametrize.remove_parametrizations(layer, name) or, for hooks, "
+            "torch.nn.utils.remove_spectral_norm(layer)."
+        )
 
 
 def _frozen(layer: nn.Module) -> bool:
-    """Whether a layer has statistics of its own and nothing in it is trained."""
-    settled = getattr(layer, "running_mean", None) is not None
-    return settled and not any(one.requires_grad for one in layer.parameters())
+    """Whether a layer has statistics of its own and nothing in it is trained.
+
+    One without parameters says so by having seen a batch, or by not being in training.
+    """
+    if getattr(layer, "running_mean", None) is None:
+        return False
+    parameters = list(layer.parameters())
+    if not parameters and layer.training:
+        return int(getattr(layer, "num_batches_tracked", None) or 0) > 0
+    return not any(one.requires_grad for one in parameters)
 
 
-def check_trial(module: nn.Module, block: Block, others: Block, outputs: int) -> None:
+def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
     """Refuse a module by what it does with made-up examples.
 
     Parameters
     ----------
     module : torch.nn.Module
-    block : Block
-        Of three made-up examples or more, in the form of the records.
-    others : Block
-        The same first and last example, with others between them.
+    blocks : sequence of Block
+        Of made-up examples in the form of the records; all but the first have one example
+        replaced, each another one.
     outputs : int
         How many classes there are.
+
+    Returns
+    -------
+    tensor
+        Outputs for the first block.
 
     Raises
     ------
     ValueError
         If outputs have another shape than the classes ask for, an example's output depends on
-        the others, in training or later, a forward pass changes a buffer, or a parameter gets
-        no gradient.
+        the others, in training or later, a forward pass changes a parameter or a buffer, or a
+        parameter gets no gradient.
     """
-    trial = copied(module)
-    train_mode(trial)
-    before = {name: one.clone() for name, one in trial.named_buffers()}
-    with torch.enable_grad():
-        made = _called(trial, block.inputs)
-        _check_shape(made, rows_of(block.inputs), outputs)
-        torch.autograd.backward(made.double().square().sum())
-    for name, one in trial.named_buffers():
-        if not torch.equal(torch.nan_to_num(one), torch.nan_to_num(before[name])):
+    for name, one in module.named_parameters():
+        if one.requires_grad and one.is_inference():
             raise ValueError(
-                f"Expected a forward pass that changes nothing, got one that changes the "
-                f"buffer {name!r}: it would keep something of the records. Leave it out."
+                f"Expected parameters that can be trained, got {name!r}, which was made in "
+                "torch.inference_mode(). Give copy.deepcopy(module), made outside of it."
             )
-    unused = [
-        name for name, one in trial.named_parameters() if one.requires_grad and one.grad is None
-    ]
+    trial, made = copied(module), torch.empty(0)
+    train_mode(trial)
+    before = _digests(trial)
+    for _ in range(_PASSES):  # a layer may be left out by chance
+        with torch.enable_grad():
+            made = _called(trial, blocks[0].inputs)
+            _check_shape(made, rows_of(blocks[0].inputs), outputs)
+            torch.autograd.backward(made.double().square().sum())
+        unused = [
+            name
+            for name, one in trial.named_parameters()
+            if one.requires_grad and one.grad is None
+        ]
+        if not unused:
+            break
     if unused:
         raise ValueError(
             "Expected a gradient for every parameter that is trained, got none for "
             f"{', '.join(map(repr, unused[:5]))}. Freeze what is not used, by "
             "requires_grad_(False)."
         )
-    _check_apart(trial, block, others)
-    _check_apart(trial.eval(), block, others)
+    check_outputs(trial, blocks)
+    after = _digests(trial)
+    for name in before:
+        if before[name] != after[name]:
+            raise ValueError(
+                f"Expected a forward pass that changes nothing, got one that changes {name!r}: "
+                "it would keep something of the records, without noise. Leave it out."
+            )
+    check_outputs(trial.eval(), blocks)
+    return made.detach()
 
 
-def copied(module: nn.Module) -> Any:
+def _digests(module: nn.Module) -> dict[str, bytes]:
+    """A digest of each parameter, frozen ones too, and of each buffer."""
+    return {
+        name: hashlib.blake2b(one.detach().reshape(-1).view(torch.uint8).numpy().data).digest()
+        for name, one in (*module.named_parameters(), *module.named_buffers())
+    }
+
+
+def copied(module: nn.Module, *, shares: bool = True) -> Any:
     """A copy to try things on, which shares what is frozen: that may be most of a network."""
     frozen: dict[int, Any] = {
-        id(one): one for one in module.parameters() if not one.requires_grad
+        id(one): one for one in module.parameters() if shares and not one.requires_grad
     }
-    return copy.deepcopy(module, frozen)
+    try:
+        return copy.deepcopy(module, frozen)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            "Expected a module that can be copied, got one for which copy.deepcopy fails: "
+            f"{str(error).partition(chr(10))[0]}. Keep what has no copy (a lock, an open file) "
+            "out of it."
+        ) from error
 
 
 def _called(module: nn.Module, inputs: Inputs) -> Any:
@@ -147,58 +252,6 @@ def _check_shape(made: Any, rows: int, outputs: int) -> None:
             f"Expected a module that gives {outputs} logits for each of {rows} examples, got "
             f"{found}."
         )
-
-
-def _check_apart(trial: nn.Module, block: Block, others: Block) -> None:
-    """Refuse a module in which one example's output depends on another's input."""
-    found = []
-    for one in (block, others):
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # so that dropout is the same
-            found.append(called(trial, one.inputs))
-    spread = max(float(found[0].abs().max()), 1e-6)
-    for place in (0, -1):
-        if not float((found[0][place] - found[1][place]).abs().max()) <= _CLOSE * spread:
-            raise ValueError(
-                "Expected a module that takes each example by itself, got one in which the "
-                "output for an example changes with the others beside it. Look for means or "
-                "maxima over the first dimension."
-            )
-
-
-def check_prepared(block: Block, others: Block) -> None:
-    """Refuse a preparation that mixes rows: the first and the last are the same in both."""
-    for name, one in _named(block.inputs).items():
-        other = _named(others.inputs)[name]
-        if len(one) != len(other) or not all(torch.equal(one[i], other[i]) for i in (0, -1)):
-            raise ValueError(
-                "Expected prepare to turn each row by itself, got one whose result for a row "
-                "changes with the others beside it. Scale by public figures instead."
-            )
-
-
-def check_views(augment: Any, block: Block) -> None:
-    """Refuse an augmentation that does not give every example so many views as it says."""
-    inputs = block.inputs
-    if not isinstance(inputs, Tensor):
-        raise ValueError("Expected a single input beside augment, got several by name.")
-    made = augment(inputs, np.random.default_rng(0))
-    expected = len(block) * int(augment.views)
-    if (
-        not isinstance(made, Tensor)
-        or len(made) != expected
-        or made.shape[1:] != inputs.shape[1:]
-    ):
-        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise ValueError(
-            f"Expected {augment.views} views of each of {len(block)} examples, of shape "
-            f"{(expected, *inputs.shape[1:])}, got {found}."
-        )
-
-
-def _named(inputs: Inputs) -> Mapping[str, Tensor]:
-    """Inputs by their names; a single one has none."""
-    return inputs if isinstance(inputs, Mapping) else {"": inputs}
 
 
 def train_mode(module: nn.Module) -> None:

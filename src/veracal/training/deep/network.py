@@ -19,33 +19,32 @@ from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.errors import DataError
-from veracal.privacy import (
-    Clip,
-    Descent,
-    Langevin,
-    Relation,
-    Schedule,
-    Step,
-    Unit,
-    Update,
-)
+from veracal.privacy import Clip, Descent, Langevin, Relation, Schedule, Step, Unit, Update
 from veracal.privacy.events import to_json
 from veracal.training.ablation import Ablation
 from veracal.training.averaging import Average
-from veracal.training.deep.checkpoints import Checkpoint, settings_of
+from veracal.training.deep.apart import check_losses, check_prepared, check_views
+from veracal.training.deep.checkpoints import (
+    Checkpoint,
+    check_place,
+    check_resumable,
+    settings_of,
+)
 from veracal.training.deep.checks import (
+    check_copyable,
     check_parts,
-    check_prepared,
     check_trial,
-    check_views,
+    copied,
     train_mode,
 )
 from veracal.training.deep.gradients.adding import PreNoise
 from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_for
 from veracal.training.deep.gradients.ghost import Ghost
+from veracal.training.deep.known import KnownNetwork
 from veracal.training.deep.layout import Layout
-from veracal.training.deep.made_up import made_up_block, made_up_pair, made_up_rows
+from veracal.training.deep.made_up import made_up_block, made_up_blocks, made_up_rows
+from veracal.training.deep.progress import bar
 from veracal.training.deep.ranks import Ranks, form_of
 from veracal.training.deep.records import Augment, Records, as_tensor
 from veracal.training.deep.running import Run
@@ -57,6 +56,7 @@ from veracal.training.descending import Watch
 from veracal.training.facts import Facts, check_numbers
 
 _FEW = 4  # examples on which ways of taking gradients are compared
+_PASSED = set[str]()  # trials of networks of ours, which have one outcome each
 _SMALL = 1 << 21  # weights up to which two blocks at a time take no more room than one may
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
@@ -113,6 +113,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     across : Ranks, optional
         Train on the records of all ranks of ``torch.distributed``, of which rank 0 pays, adds
         the noise, calls the hook and writes the checkpoint; ``size`` is that of all together.
+    verbose : bool
+        Show on the standard error stream how many steps are done, and the time that is left.
     classes, size, relation, unit, random_state
         As of :class:`~veracal.training.PrivateLogisticRegression`.
 
@@ -183,6 +185,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         not_private: Ablation | None = None,
         on_step: Hook | None = None,
         across: Ranks | None = None,
+        verbose: bool = False,
         classes: Sequence[Label] | None = None,
         size: int | None = None,
         relation: Relation = "add-remove",
@@ -210,6 +213,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         self.not_private = not_private
         self.on_step = on_step
         self.across = across
+        self.verbose = verbose
         self.classes = classes
         self.size = size
         self.relation = relation
@@ -228,7 +232,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             if value is not None and not callable(value):
                 raise ValueError(f"Expected {name} to be callable, got {value!r}.")
         if self.checkpoint is not None:
-            self._check_resumable()
+            check_resumable(self.checkpoint, self.module, self.on_step)
         if self._pre_noise and self.gradients == "ghost":
             raise ValueError(
                 "Expected gradients that are written down, for noise on each of them before "
@@ -246,30 +250,35 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         """That noise, if there is to be any."""
         return PreNoise(self._pre_noise, rng) if self._pre_noise else None
 
-    def _check_resumable(self) -> None:
-        """Refuse what would make a run in two parts another one than a run in one."""
-        if self.on_step is not None:
-            raise ValueError(
-                "Expected no hook beside a checkpoint, got both: a step that is taken twice, "
-                "after a break, would be shown twice with different noise, and is paid once."
-            )
-        if not isinstance(self.module, nn.Module):
-            raise ValueError(
-                "Expected a module beside a checkpoint, got a function that makes one: what is "
-                "frozen in it would be another after a break. Call it, and give its result."
-            )
-
     def _check_form(self, facts: Facts) -> None:
         """Refuse before anything is charged what would fail afterwards, on made-up rows."""
         self._check_delta(facts.size)
+        if self.checkpoint is not None and self._leads:
+            check_place(Path(self.checkpoint))
         module, k = self._fresh(np.random.default_rng(0)), len(facts.classes)
-        block, others = made_up_pair(facts.X, module, _FEW, k, self._prepared)
-        check_prepared(block, others)
-        check_trial(module, block, others, k)
-        train_mode(module)
-        if self.augment is not None:
-            check_views(self.augment, block)
-        self._tried(module, block, None, self._noise(np.random.default_rng(0)))
+        trial = self._known_trial(facts)
+        if trial in _PASSED:
+            return
+        with torch.random.fork_rng(devices=[]):  # the caller's, from which dropout draws
+            blocks = made_up_blocks(facts.X, module, _FEW, k, self._prepared)
+            check_prepared(blocks)
+            made = check_trial(module, blocks, k)
+            train_mode(module)
+            if self.loss is not None:
+                check_losses(self.loss, made, k, 2 * self._usual)
+            if self.augment is not None:
+                check_views(self.augment, blocks)
+            self._tried(module, blocks[0], None, self._noise(np.random.default_rng(0)))
+        if trial is not None:
+            _PASSED.add(trial)
+
+    def _known_trial(self, facts: Facts) -> str | None:
+        """All that a trial depends on, if nothing of it is the caller's own; else None."""
+        known, own = KnownNetwork.of(self.module), (self.prepare, self.loss, self.augment)
+        if known is None or own != (None, None, None):
+            return None
+        form = str(facts.X.dtype), facts.X.shape[1:], len(facts.classes)
+        return repr((known.to_json(), form, self._usual, self.gradients, bool(self._pre_noise)))
 
     @property
     def _usual(self) -> int:
@@ -284,7 +293,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     def _fresh(self, rng: np.random.Generator) -> nn.Module:
         """The network before it is trained: a copy, or new weights."""
         if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
+            whole: nn.Module = copied(self.module, shares=False)
+            return whole
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**63)))
             module = self.module()
@@ -304,12 +314,13 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             Of which only what is public is read.
         """
         self._check_settings()
-        _checks.all_here(model=self)
+        _checks.as_part(model=self)
         facts = self._public(dataset)
         descent, module = self._descent(facts.size), self._fresh(np.random.default_rng(0))
         train_mode(module)
-        few = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
-        _, trial = self._tried(module, few, None, self._noise(np.random.default_rng(0)))
+        with torch.random.fork_rng(devices=[]):
+            few = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
+            _, trial = self._tried(module, few, None, self._noise(np.random.default_rng(0)))
         found: Self = clone(self).set_params(gradients=trial.chosen)
         if self.noise_multiplier is None and not isinstance(self._update(), Langevin):
             noise = float(descent.noise_multipliers()[0])
@@ -341,7 +352,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
         first, lots, views = rng.spawn(3)
         module, course = self._fresh(first), self._course()
-        with course.begun(module):
+        with course.begun(module), torch.random.fork_rng(devices=[]):
             train_mode(module)
             self._blank = copy.deepcopy(module)  # of which nothing has seen a record
             self._form = made_up_rows(facts.X, module, SCORED)
@@ -360,24 +371,19 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     ) -> tuple[str, ...]:
         """Take all steps, and write down what became of them."""
         descent, reasons = self._settled(facts)
-        engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
-        lanes = [Lane(module, engine)]
-        threads = torch.get_num_threads() if _random.is_secret(rng) else 1
-        if isinstance(engine, Ghost) and engine.size <= _SMALL and threads > 1:
-            # Not with a seed: which thread draws for dropout first is up to the system.
-            twin = copy.deepcopy(module)
-            lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual, engine.last)))
-        expected = descent.expected_batch / course.world
-        sums = NetworkSums(lanes, records, expected, int(self.block), rng=lots)
-        run = self._run(module, descent, course)
+        run, shown = self._run(module, descent, course), bool(self.verbose) and course.leads
+        # A run that is paid for has its file before ways are tried, which takes a while.
         # Threads of numpy's linear algebra would wait for those of torch, and these for them.
         with (
             run.begun(),
-            sums.threads(),
             threadpool_limits(1, user_api="blas"),
-            torch.random.fork_rng(devices=[]),
+            bar(int(descent.steps), shown=shown) as run.tell,
         ):
-            ended = course.descend(descent, run, sums, len(records), rng)
+            lanes = self._lanes(module, descent, lots, rng)
+            expected = descent.expected_batch / course.world
+            sums = NetworkSums(lanes, records, expected, int(self.block), rng=lots)
+            with sums.threads():
+                ended = course.descend(descent, run, sums, len(records), rng)
         self._show(ended.shown)
         self.internal_, last = ended.internal, ended.done.weights
         self.self_check_ = run.checked(ended.noise, last, self._scores.forward(self._form))
@@ -385,6 +391,23 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         if self.not_private is None:
             self.self_check_.warn()
         return reasons + self._done(descent, ended.done)
+
+    def _lanes(
+        self,
+        module: nn.Module,
+        descent: Descent,
+        lots: np.random.Generator,
+        rng: np.random.Generator,
+    ) -> list[Lane]:
+        """The network, and a copy of it where two threads are faster than one."""
+        engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
+        lanes = [Lane(module, engine)]
+        threads = torch.get_num_threads() if _random.is_secret(rng) else 1
+        if isinstance(engine, Ghost) and engine.size <= _SMALL and threads > 1:
+            # Not with a seed: which thread draws for dropout first is up to the system.
+            twin = copy.deepcopy(module)
+            lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual, engine.last)))
+        return lanes
 
     def _engine(
         self, module: nn.Module, descent: Descent, noise: PreNoise | None
@@ -462,6 +485,12 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
                 f"{dataset.X.dtype}",
                 "Turn text into tokens or frozen features first.",
             )
+
+    def __sklearn_clone__(self) -> Self:
+        if isinstance(self.module, nn.Module):
+            check_copyable(self.module)  # torch would not say what to do
+        cloned: Self = super().__sklearn_clone__()
+        return cloned
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

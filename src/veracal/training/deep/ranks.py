@@ -81,6 +81,10 @@ class Link:
         On rank 0: whose sums have been asked for and are still to come.
     over : bool
         On rank 0: whether all others have been told that it is over, one way or the other.
+    begun : bool
+        On another rank: whether rank 0 has begun, and goes on.
+    asked : bool
+        On another rank: whether rank 0 waits for a sum.
     """
 
     def __init__(self) -> None:
@@ -96,7 +100,7 @@ class Link:
                 f"{dist.get_backend_config()!r}. Call init_process_group('gloo')."
             )
         self.owed: set[int] = set()
-        self.over = False
+        self.over = self.begun = self.asked = False
 
     @property
     def rank(self) -> int:
@@ -123,6 +127,7 @@ class Link:
         try:
             dist.send(tensor, to)
         except RuntimeError as error:
+            self.begun = False
             raise _gone(to) from error
 
     def receive(self, tensor: Tensor, of: int = 0) -> Tensor:
@@ -130,29 +135,51 @@ class Link:
         try:
             dist.recv(tensor, of)
         except RuntimeError as error:
+            self.begun = False
             raise _gone(of) from error
         return tensor
 
-    def order(self, order: Order, to: int, value: float = 0.0) -> None:
-        """Tell another rank what to do; the value is a figure that goes with it."""
-        self.send(torch.tensor([float(order), value], dtype=torch.float64), to)
+    def order(
+        self, order: Order, to: int, value: float = 0.0, content: Tensor | None = None
+    ) -> None:
+        """Tell another rank what to do; a figure and a tensor may go with it."""
+        what = torch.empty(0, dtype=torch.uint8) if content is None else _bytes(content)
+        self.send(torch.tensor([float(order), value, len(what)], dtype=torch.float64), to)
+        if len(what):
+            self.send(what, to)
 
-    def ordered(self) -> tuple[Order, float]:
-        """What rank 0 wants.
+    def ordered(self) -> tuple[Order, float, Tensor]:
+        """What rank 0 wants, and the figure and the bytes that go with it.
 
         Raises
         ------
         WorkerError
             If it has stopped.
         """
-        order, value = self.receive(torch.empty(2, dtype=torch.float64)).tolist()
+        self.asked = False
+        number, value, size = self.receive(torch.empty(3, dtype=torch.float64)).tolist()
+        content = torch.empty(int(size), dtype=torch.uint8)
+        if len(content):
+            self.receive(content)
+        order = Order(int(number))
+        self.begun = order in (Order.BEGIN, Order.STEP)
+        self.asked = order == Order.STEP
         if order == Order.STOP:
-            raise WorkerError(f"Rank 0 has stopped, and all ranks with it: {self.words()}")
-        return Order(int(order)), value
+            words = bytes(content.tolist()).decode()
+            raise WorkerError(f"Rank 0 has stopped, and all ranks with it: {words}")
+        return order, value, content
+
+    def excuse(self) -> None:
+        """Answer the next step with a failure, and hear rank 0 stop, if it has begun."""
+        with suppress(WorkerError):
+            while self.begun:
+                if self.asked:
+                    self.send(torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64))
+                self.ordered()
 
     def say(self, words: str, to: int = 0) -> None:
         """Send text."""
-        content = torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
+        content = _text(words)
         self.send(torch.tensor([len(content)]), to)
         self.send(content, to)
 
@@ -172,8 +199,7 @@ class Link:
             with suppress(WorkerError):
                 if rank in self.owed:  # it would wait until somebody takes its sum
                     self.answer(rank, None)
-                self.order(Order.STOP, rank)
-                self.say(words, rank)
+                self.order(Order.STOP, rank, content=_text(words))
 
     def answer(self, rank: int, room: Tensor | None) -> list[float] | None:
         """The sum that a rank owes, into ``room``, and its counts; None if it has failed.
@@ -188,6 +214,16 @@ class Link:
             torch.empty(int(size), dtype=torch.float64) if room is None else room, rank
         )
         return counts
+
+
+def _text(words: str) -> Tensor:
+    """The bytes of a text, which is not empty."""
+    return torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
+
+
+def _bytes(content: Tensor) -> Tensor:
+    """A tensor as bytes, without a copy."""
+    return content.contiguous().view(torch.uint8)
 
 
 def _gone(rank: int) -> WorkerError:
@@ -217,7 +253,9 @@ class Told:
     at_most: int | None
 
 
-def settle(link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size: int) -> None:
+def settle(
+    link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size: int
+) -> Tensor | None:
     """Check a fit on every rank, by what is public, before anything is charged.
 
     Rank 0 compares what all have told. The others come back once rank 0 has paid and begins:
@@ -233,10 +271,14 @@ def settle(link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size
     ranks : Ranks
     size : int
         Declared number of all records.
+
+    Returns
+    -------
+    tensor or None
+        On other ranks than rank 0: the bytes of its module.
     """
     if not link.leads:
-        _wait(link, check)
-        return
+        return _wait(link, check)
     link.over = False
     try:
         mine = check()
@@ -248,9 +290,10 @@ def settle(link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size
     except BaseException as problem:
         link.stop(problem)
         raise
+    return None
 
 
-def _wait(link: Link, check: Callable[[], Told]) -> None:
+def _wait(link: Link, check: Callable[[], Told]) -> Tensor:
     """Tell rank 0 what it asks for, until it begins."""
     problem, words = None, "null"
     try:
@@ -259,10 +302,12 @@ def _wait(link: Link, check: Callable[[], Told]) -> None:
     except Exception as error:  # rank 0 hears of it when it asks, and stops everybody
         problem = error
     try:
-        while (order := link.ordered()[0]) == Order.COMPARE:
+        while (told_by_0 := link.ordered())[0] == Order.COMPARE:
             link.say(words)
+        order, _, module = told_by_0
         if order != Order.BEGIN:
             raise WorkerError("Rank 0 is at another fit. Start all ranks anew.")
+        return module
     except WorkerError as stopped:
         raise stopped if problem is None else problem from None
 

@@ -8,6 +8,7 @@ from veracal._types import Floats
 from veracal.privacy import Descent, Standing, Step
 from veracal.training.deep.checkpoints import Checkpoint
 from veracal.training.deep.layout import Layout
+from veracal.training.deep.progress import Done
 from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.descending import Watch
 
@@ -58,6 +59,8 @@ class Run:
     ----------
     standing : Standing or None
         From where the run goes on, if it was broken off.
+    tell : callable
+        Told how many steps are done, after each.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Run:
     ) -> None:
         self.watch, self.first = watch, first
         self.standing: Standing | None = None
+        self.tell: Done = lambda done: None
         self._descent, self._layout, self._file, self._every = descent, layout, file, every
         self._watched, self._marks = Watched(descent, layout.size), layout.marks(first)
         self._last: Standing | None = None
@@ -99,6 +103,7 @@ class Run:
         """Take note of a step."""
         self._watched.note(step)
         ended = self.watch(step)
+        self.tell(step.number + 1)
         self._last = step.standing  # and not the sum, which is large
         if self._file is not None and (step.number + 1) % self._every == 0:
             self._file.write(step.standing, self.watch.average.kept())

@@ -1,7 +1,7 @@
 """What a classifier needs that is trained on the records of several ranks."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 from veracal.data import Dataset
 from veracal.privacy import Unit
@@ -58,7 +58,21 @@ class SharedClassifier(DescentClassifier):
             super().check_records(dataset)
             return
         unit, size = self.unit or Unit(), int(self.size or 0)
-        settle(self._linked(), lambda: self._share(dataset), unit, self.across, size)
+        self._given = settle(
+            self._linked(), lambda: self._share(dataset), unit, self.across, size
+        )
+
+    def fit_records(self, dataset: Dataset) -> Self:
+        """Fit to a data set, whose declared classes, size and norm are taken.
+
+        Across ranks, rank 0 hears of whatever fails on another one, and stops all of them.
+        """
+        try:
+            return super().fit_records(dataset)
+        except Exception:
+            if self.across is not None:
+                self._linked().excuse()
+            raise
 
     def _share(self, dataset: Dataset) -> Told:
         """What is public about the records of this rank, if they can be fitted."""
@@ -101,9 +115,15 @@ class SharedClassifier(DescentClassifier):
     def _all_here(self) -> bool:
         return self.across is None
 
+    @property
+    def _leads(self) -> bool:
+        """Whether steps are taken, and checkpoints written, in this process."""
+        return self.across is None or self._linked().leads
+
     def _course(self) -> Course:
         """Whether there are other ranks, and who leads."""
         if self.across is None:
             return Alone()
         link = self._linked()
-        return Leading(link) if link.leads else Following(link)
+        given = self.__dict__.pop("_given", None)
+        return Leading(link) if given is None else Following(link, given)

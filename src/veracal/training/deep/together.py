@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.errors import WorkerError
 from veracal.privacy import Clip, Clipped, Descended, Descent, GlobalAdapt
-from veracal.training.deep.layout import Layout
 from veracal.training.deep.ranks import Link, Order
 from veracal.training.deep.running import Internal, Noise, Run
 from veracal.training.deep.sums import NetworkSums
@@ -96,8 +95,7 @@ class Leading:
         """Begin, now that it is paid for; should anything fail, nobody goes on waiting."""
         try:
             for rank in self._link.others:
-                self._link.order(Order.BEGIN, rank)
-                self._link.send(read_all(module), rank)
+                self._link.order(Order.BEGIN, rank, content=read_all(module))
             yield
         except BaseException as problem:
             self._link.stop(problem)
@@ -130,10 +128,10 @@ class Leading:
 
     def _give(self, ended: Ended, rank: int) -> None:
         """Send another rank how it ended."""
-        self._link.order(Order.OVER, rank, ended.done.steps)
-        self._link.send(torch.tensor(ended.noise, dtype=torch.float64), rank)
-        for weights in (ended.done.weights, ended.shown):
-            self._link.send(_as_sent(weights), rank)
+        both = [_as_sent(weights) for weights in (ended.done.weights, ended.shown)]
+        noise = torch.tensor(ended.noise, dtype=torch.float64)
+        content = torch.cat([one.view(torch.uint8) for one in (noise, *both)])
+        self._link.order(Order.OVER, rank, ended.done.steps, content)
 
 
 class Joined:
@@ -159,8 +157,7 @@ class Joined:
         """The clipped sum over rows here and batches elsewhere."""
         threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
         for rank in self._link.others:
-            self._link.order(Order.STEP, rank, threshold)
-            self._link.send(_as_sent(weights), rank)
+            self._link.order(Order.STEP, rank, threshold, _as_sent(weights))
             self._link.owed.add(rank)
         mine = self._sums(weights, rows, clip)
         total, exceeding = torch.from_numpy(mine.total), mine.exceeding
@@ -181,28 +178,22 @@ class Joined:
 
 
 class Following:
-    """Any other rank: sums over its own records, and takes the model in the end."""
+    """Any other rank: sums over its own records, and takes the model in the end.
+
+    Should anything fail here, rank 0 hears of it (:meth:`Link.excuse`).
+    """
 
     leads = False
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, module: Tensor) -> None:
         self._link, self.world = link, link.world
-        self._asked = self._over = False
+        self._module = module
 
     @contextmanager
     def begun(self, module: nn.Module) -> Iterator[None]:
-        """Take the module of rank 0, all of it; should anything fail, rank 0 hears of it."""
-        write_all(self._link.receive(torch.empty_like(read_all(module))), module)
-        self._size = Layout(module).size
-        try:
-            yield
-        except WorkerError:
-            raise
-        except Exception:
-            if not self._over:
-                with suppress(WorkerError):
-                    self._excuse()
-            raise
+        """Take the module of rank 0, all of it."""
+        write_all(self._module, module)
+        yield
 
     def descend(
         self, descent: Descent, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
@@ -210,14 +201,13 @@ class Following:
         """Send the clipped sum over a batch for as long as rank 0 asks for one."""
         (coins,) = rng.spawn(1)  # this rank's own: no other draws from it, nobody has a seed
         while True:
-            order, value = self._link.ordered()
+            order, value, content = self._link.ordered()
             if order == Order.OVER:
-                noise, last, shown = self._taken()
+                noise, last, shown = _taken(content)
                 done = Descended(last, descent.event(), int(value), private=True)
                 return Ended(done, shown, noise, _counts(sums))
-            weights = self._weights()
-            self._asked = True
             rows = descent.sampler.batch(n, coins)
+            weights = content.view(torch.float32).numpy()
             found = sums(weights, rows, _with_threshold(descent.clip, value))
             self._send(found, sums)
 
@@ -226,29 +216,14 @@ class Following:
         met = [found.total.size, found.exceeding, *astuple(_counts(sums))]
         self._link.send(torch.tensor(met, dtype=torch.float64))
         self._link.send(torch.from_numpy(found.total))
-        self._asked = False
+        self._link.asked = False
 
-    def _weights(self) -> Floats:
-        """Weights that rank 0 sends."""
-        weights: Floats = self._link.receive(torch.empty(self._size)).numpy()
-        return weights
 
-    def _taken(self) -> tuple[Noise, Floats, Floats]:
-        """What rank 0 sends in the end: how much noise there was, and two sets of weights."""
-        self._over = True
-        found, least, silent = self._link.receive(torch.empty(3, dtype=torch.float64)).tolist()
-        return (found, least, bool(silent)), self._weights(), self._weights()
-
-    def _excuse(self) -> None:
-        """Answer the next step with a failure, and hear rank 0 stop."""
-        while True:
-            if self._asked:
-                self._link.send(torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64))
-            if self._link.ordered()[0] == Order.OVER:
-                self._taken()
-                return
-            self._weights()
-            self._asked = True
+def _taken(content: Tensor) -> tuple[Noise, Floats, Floats]:
+    """What rank 0 sends in the end: how much noise there was, and two sets of weights."""
+    found, least, silent = content[:24].view(torch.float64).tolist()  # three of eight bytes
+    last, shown = content[24:].view(torch.float32).numpy().reshape(2, -1)
+    return (found, least, bool(silent)), last, shown
 
 
 def read_all(module: nn.Module) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset as Examples
 from torch.utils.data import IterableDataset, TensorDataset
 
+from veracal import _checks
 from veracal._types import Array
 from veracal.data import Dataset
 from veracal.data.labels import Label
@@ -28,6 +29,7 @@ from veracal.privacy import (
     Update,
 )
 from veracal.privacy.costs.not_private import NotPrivate
+from veracal.privacy.ledger.book import check_ledger
 from veracal.training.ablation import Ablation
 from veracal.training.averaging import Average
 from veracal.training.deep.gradients.blocks import Losses
@@ -99,6 +101,7 @@ def train(
     checkpoint_every: int = 50,
     not_private: Ablation | None = None,
     on_step: Hook | None = None,
+    verbose: bool = False,
     random_state: int | np.random.Generator | None = None,
 ) -> Trained:
     r"""Train a module with differential privacy.
@@ -130,7 +133,7 @@ def train(
     purpose, request : str
         As of :meth:`veracal.privacy.Holder.fit`.
     steps, epochs, weight_decay, average, loss, prepare, augment, gradients, block, relation, \
-unit, checkpoint, checkpoint_every, not_private, on_step, random_state
+unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         As of :class:`~veracal.training.deep.PrivateNetwork`.
 
     Guarantees
@@ -151,6 +154,9 @@ unit, checkpoint, checkpoint_every, not_private, on_step, random_state
     >>> done.event
     Repeated(event=PoissonGaussian(noise=2.0, sensitivity=1.0, ..., rate=0.2), times=5)
     """
+    if ledger is not None:
+        check_ledger(ledger)
+    _checks.positive_or("a Schedule", Schedule | None, noise=noise)
     if noise is None and epsilon is None and not isinstance(update, Langevin):
         raise ValueError("Expected noise=..., epsilon=... or both, got neither.")
     model = PrivateNetwork(
@@ -174,6 +180,7 @@ unit, checkpoint, checkpoint_every, not_private, on_step, random_state
         checkpoint_every=checkpoint_every,
         not_private=not_private,
         on_step=on_step,
+        verbose=verbose,
         classes=classes,
         size=size,
         relation=relation,
@@ -287,9 +294,16 @@ def _read(examples: Examples[Any]) -> tuple[Array, Array]:
 
 def _array(values: Any) -> Array:
     """Values as an array, wherever they are."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
-    return np.asarray(values)
+    try:
+        tensor = isinstance(values, Tensor)
+        found: Array = values.detach().cpu().numpy() if tensor else np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            "Expected values that make one dense array of a type that numpy has, got "
+            f"{_kind(values)} for which there is none. Use to_dense() or float(), and rows of "
+            "one shape."
+        ) from error
+    return found
 
 
 def _kind(value: object) -> str:

@@ -33,6 +33,7 @@ REFUSED = [
     ("lr_scheduler_type to be one of", {"lr_scheduler_type": "cosine"}),
     ("include_num_input_tokens_seen='no'", {"include_num_input_tokens_seen": "all"}),
     ("learning_rate > 0", {"learning_rate": 0.0}),
+    ("learning_rate > 0", {"learning_rate": float("inf")}),
     ("max_grad_norm > 0", {"max_grad_norm": 0.0}),
 ]
 
@@ -163,6 +164,26 @@ def test_regression_is_refused(tmp_path):
         trainer(tmp_path, bert(num_labels=1))
 
 
+def test_a_model_without_values_or_with_those_of_inference_is_refused(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
+    with torch.device("meta"):
+        empty = bert()
+    with pytest.raises(ValueError, match="'meta'.*to_empty"):
+        trainer(tmp_path, empty, ledger=ledger)
+    with torch.inference_mode():
+        inferred = bert()
+    for model, inside in ((inferred, torch.no_grad), (bert(), torch.inference_mode)):
+        made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0})
+        with inside(), pytest.raises(ValueError, match=r"torch\.inference_mode\(\)"):
+            made.train()
+    assert not list(ledger.entries())
+
+
+def test_a_ledger_is_one(tmp_path):
+    with pytest.raises(ValueError, match=r"a Ledger of .*got 'clinic\.ledger'"):
+        trainer(tmp_path, ledger="clinic.ledger")
+
+
 def test_the_unit_is_the_ledgers(tmp_path):
     unit = Unit("patient", at_most=2)
     ledger = open_ledger(tmp_path / "ledger", Budget(5.0, 1e-3, unit=unit), kind="open")
@@ -178,6 +199,8 @@ def test_the_unit_is_the_ledgers(tmp_path):
         ("finite epsilon > 0", {"epsilon": -1.0}),
         ("finite delta > 0", {"epsilon": 1.0, "delta": 0.0}),
         ("finite clip > 0", {"epsilon": 1.0, "clip": 0}),
+        ("finite clip > 0 or a clip rule", {"epsilon": 1.0, "clip": "flat"}),
+        ("noise_multiplier > 0 or a Schedule", {"noise_multiplier": "much"}),
         ("integer size >= 1", {"epsilon": 1.0, "size": 0.5}),
         ("sampling_rate between", {"epsilon": 1.0, "sampling_rate": 2.0}),
         ("relation to be one of", {"epsilon": 1.0, "relation": "both"}),

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from tests.training.deep.hugging_face.tiny import (
@@ -19,7 +19,16 @@ from tests.training.deep.hugging_face.tiny import (
     trainer,
 )
 from veracal.errors import BudgetError, DataError
-from veracal.privacy import Budget, Flat, Poisson, Repeated, Unit, epsilon_for, open_ledger
+from veracal.privacy import (
+    Budget,
+    Descent,
+    Flat,
+    Poisson,
+    Repeated,
+    Unit,
+    epsilon_for,
+    open_ledger,
+)
 from veracal.training.deep.gradients.blocks import cross_entropy
 from veracal.training.deep.hugging_face import (
     PrivacyArguments,
@@ -316,7 +325,7 @@ def test_a_mode_that_a_callback_sets_does_not_stay(tmp_path):
     made = trainer(tmp_path, others={"callbacks": [Meddle()]}, privacy={"gradients": "ghost"})
     made.model.register_forward_hook(lambda module, *_: modes.append(module.training))
     made.train()
-    assert all(modes[-3:])
+    assert all(modes[-4:-1]) and not modes[-1]  # the last one looks at the result
 
 
 def test_the_loss_can_be_smoothed(tmp_path):
@@ -360,6 +369,22 @@ def test_a_run_that_trains_nothing_is_noticed():
     last[place.start : place.end] -= 1.0
     with pytest.raises(RuntimeError, match="'classifier.bias' as before: it was not trained"):
         _check_moved(layout, layout.marks(first), last)
+
+
+def test_what_a_run_shows_of_itself_is_looked_at(tmp_path, monkeypatch):
+    made = trainer(tmp_path)
+    made.train()
+    assert made.internal_.seen > 0 == made.internal_.broken
+    assert not made.self_check_.problems and made.self_check_.noise > made.self_check_.least
+    silenced = trainer(tmp_path)
+    monkeypatch.setattr(Descent, "_perturbed", lambda self, total, std, ahead: total)
+    with pytest.warns(UserWarning, match="noise that was paid for"):
+        silenced.train()
+
+
+def test_stopping_by_scores_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="EarlyStoppingCallback"):
+        trainer(tmp_path, others={"callbacks": [EarlyStoppingCallback()]})
 
 
 def test_all_that_is_frozen_is_refused(tmp_path):

@@ -102,17 +102,15 @@ def add_clipped(
 
 def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
     """Squared norms of the gradients of all parameters, of small ones together."""
-    small = [
-        one.values.flatten(1)
-        for one in found.values()
-        if isinstance(one, Each) and one.values.shape[1:].numel() <= _SMALL
-    ]
-    others = [
-        one.squares()
-        for one in found.values()
-        if not isinstance(one, Each) or one.values.shape[1:].numel() > _SMALL
-    ]
-    return [*others, Each(torch.cat(small, 1)).squares()] if small else others
+    small, squares = list[Tensor](), list[Tensor]()
+    for one in found.values():
+        if isinstance(one, Each) and one.values.shape[1:].numel() <= _SMALL:
+            small.append(one.values.flatten(1))
+        else:
+            squares.append(one.squares())
+    if small:
+        squares.append(Each(torch.cat(small, 1)).squares())
+    return squares
 
 
 def _add_all(

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from veracal import _checks
 from veracal._types import Frozen
@@ -42,7 +43,7 @@ class Trial:
     ----------
     chosen : str
     seconds : mapping of str to float
-        For one block, of each way that was right.
+        For one block, of each way that was right; 0 where there was nothing to choose.
     wrong : mapping of str to str
         Why the others were not.
     """
@@ -102,15 +103,18 @@ def engine_for(
             engines[name] = engine
         else:
             wrong[name] = why
-    if not engines:
+    seconds = dict[str, float]()
+    for name, engine in engines.items():
+        try:
+            seconds[name] = 0.0 if many is None or way is not None else _timed(engine, many)
+        except Exception as error:  # in a block, though not with a few examples
+            wrong[name] = _first_line(error)
+    if not seconds:
         told = "; ".join(f"{name}: {why}" for name, why in wrong.items())
         raise ValueError(
             f"Expected a module with gradients of single examples, got one for which no way "
             f"gives them ({told})."
         )
-    seconds = {
-        name: 0.0 if many is None else _timed(engine, many) for name, engine in engines.items()
-    }
     best = min(seconds, key=lambda name: seconds[name])
     trial = Trial(best, Frozen(seconds), Frozen(wrong))
     if noise is None:
@@ -158,13 +162,29 @@ def _fault(
         return "it does not know all layers that are trained"
     was = [(layer, layer.training) for layer in module.modules()]
     for layer, _ in was:  # without dropout, so that the two can be compared
-        if type(layer) not in RULES:  # Opacus looks away from layers that are not trained
+        # Opacus looks away from layers that are not trained; convolutions have no dropout.
+        if type(layer) not in RULES and not isinstance(layer, _ConvNd):
             layer.training = False
     try:
-        return _compared(engine, module, losses, few, usual)
+        found = _compared(engine, module, losses, few, usual)
     finally:
         for layer, training in was:
             layer.training = training
+    return found or _failure(engine, few)
+
+
+def _failure(engine: Engine, few: Block) -> str | None:
+    """Why a way fails in the mode in which it will be used; None if it does not."""
+    try:
+        engine.add(few, Flat(1.0), torch.zeros(engine.size, dtype=torch.float64))
+    except Exception as error:
+        return _first_line(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says first."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _compared(
@@ -174,14 +194,15 @@ def _compared(
     try:
         lengths = [_length(one) for one in _in_turn(module, losses, few)]
     except Exception as error:  # a module that cannot take one example by itself
-        return str(error).partition("\n")[0] or type(error).__name__
+        return _first_line(error)
     norms, layout = torch.tensor(lengths, dtype=torch.float64), Layout(module)
-    clip = Flat(float(norms.median()) or 1.0)
+    # Where most examples are told apart already, what is left of their gradients is rounding.
+    clip = Flat(max(float(norms.median()), 1e-3 * float(norms.max())) or 1.0)
     total = torch.zeros(layout.size, dtype=torch.float64)
     try:
         found = engine.add(few, clip, total)
     except Exception as error:  # whatever layers and hooks may raise that do not fit together
-        return str(error).partition("\n")[0] or type(error).__name__
+        return _first_line(error)
     factors = clip.factors(norms.numpy())
     for factor, one in zip(factors, _in_turn(module, losses, few), strict=True):
         for parameter, gradient in one.items():

@@ -103,7 +103,13 @@ class Ghost:
             rule = RULES[type(one.layer)]
             more = {} if one.patches is None else {"patches": one.patches}
             for name, gradients in rule(
-                one.layer, one.inputs, slope, len(block), self._usual, self._room, **more
+                one.layer,
+                _single(one.inputs),
+                _single(slope),
+                len(block),
+                self._usual,
+                self._room,
+                **more,
             ).items():
                 _also(found, getattr(one.layer, name), gradients)
         return found
@@ -165,6 +171,11 @@ def _channels_last(inputs: Inputs, last: bool) -> Inputs:
     if not last or not isinstance(inputs, Tensor) or inputs.ndim != 4:
         return inputs
     return inputs.contiguous(memory_format=torch.channels_last)
+
+
+def _single(values: Tensor) -> Tensor:
+    """Numbers of less than single precision in single precision, as the slack is for it."""
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 def _also(

@@ -60,6 +60,7 @@ class Hooks:
         sample = parameter.grad_sample
         each: Tensor = torch.stack(sample).sum(0) if isinstance(sample, list) else sample
         parameter.grad_sample = parameter.grad = None
+        each = each.to(torch.float32)  # it may have been computed with fewer digits
         if block.views == 1:
             return each
         return each.view(len(block), block.views, *each.shape[1:]).sum(1)

@@ -79,8 +79,9 @@ class PrivacyArguments:
         if self.sampling_rate is not None:
             _checks.positive(sampling_rate=self.sampling_rate)
             _checks.fraction(sampling_rate=self.sampling_rate)
-        if self.clip is not None and not isinstance(self.clip, Clip):
-            _checks.positive(clip=self.clip)
+        _checks.positive_or("a clip rule, such as Flat(1.0)", Clip | None, clip=self.clip)
+        noise = self.noise_multiplier
+        _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)
         _checks.one_of(RELATIONS, relation=self.relation)
         if not isinstance(self.unit, Unit | None):
             raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")

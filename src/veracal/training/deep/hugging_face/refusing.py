@@ -6,11 +6,13 @@ from typing import Any
 from transformers import (
     DataCollatorWithPadding,
     DefaultDataCollator,
+    EarlyStoppingCallback,
     Trainer,
     TrainingArguments,
     default_data_collator,
 )
 
+from veracal import _checks
 from veracal.training.deep.hugging_face.arguments import PrivacyArguments
 
 
@@ -96,8 +98,7 @@ def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
         raise ValueError(
             f"Expected a training on the CPU, got {args.device}. Set use_cpu=True."
         )
-    if not args.learning_rate > 0:
-        raise ValueError(f"Expected learning_rate > 0, got {args.learning_rate!r}.")
+    _checks.positive(learning_rate=args.learning_rate)
     _check_once(args, privacy)
 
 
@@ -149,6 +150,12 @@ def check_trainer(trainer: Trainer) -> None:
             raise ValueError(
                 f"Expected no {name}: the loss is cross-entropy and the update follows "
                 f"TrainingArguments (optim, learning_rate, weight_decay), got {value!r}."
+            )
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, EarlyStoppingCallback):
+            raise ValueError(
+                "Expected no EarlyStoppingCallback: a run that scores on records have ended "
+                "promises nothing. Fix the number of steps beforehand."
             )
     _check_collator(trainer.data_collator)
     _check_task(trainer.model)

@@ -21,10 +21,12 @@ from veracal.privacy import (
     Ledger,
     NotPrivate,
     Statement,
+    Step,
     Unit,
     statement,
 )
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
+from veracal.privacy.ledger.book import check_ledger
 from veracal.training.deep.checks import check_parts, check_trial, train_mode
 from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
 from veracal.training.deep.gradients.choosing import Trial, engine_for
@@ -40,11 +42,13 @@ from veracal.training.deep.hugging_face.sequences import Sequences, made_up_text
 from veracal.training.deep.hugging_face.telling import Telling
 from veracal.training.deep.hugging_face.translating import descent_for, learning_rate
 from veracal.training.deep.layout import Layout
+from veracal.training.deep.made_up import one_replaced
+from veracal.training.deep.running import Internal
+from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.facts import check_size
 
 _FEW = 3  # made-up examples on which a model and its gradients are tried
-_PLACES = ([0, 1, 2], [0, 4, 2])  # of two blocks, with the same first and last example
 _TARGETS = torch.arange(_FEW)
 _RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
 _UNTRAINED = "it was not trained here"
@@ -102,6 +106,12 @@ class PrivateTrainer(Trainer):
         What the training promises, in words and as JSON.
     trial_ : Trial
         Which way of taking gradients was chosen.
+    self_check_ : SelfCheck
+        What the training shows of itself: noise, and outputs that differ. What is wrong is
+        also warned of.
+    internal_ : Internal
+        Of how many examples gradients were clipped, and how many were not finite. *Internal*:
+        it is about the records, and must not leave.
 
     Guarantees
     ----------
@@ -137,6 +147,11 @@ class PrivateTrainer(Trainer):
     ) -> None:
         if not isinstance(privacy, PrivacyArguments):
             raise ValueError(f"Expected privacy to be PrivacyArguments, got {privacy!r}.")
+        if ledger is not None:
+            check_ledger(ledger)
+        model = settings.get("model", inherited[0] if inherited else None)
+        if isinstance(model, nn.Module) and any(one.is_meta for one in model.parameters()):
+            check_parts(model)  # before Hugging Face's trainer fails to move it
         super().__init__(*inherited, **settings)
         self.privacy, self.ledger, self.purpose, self.part = privacy, ledger, purpose, part
         self.train_dataset = as_dataset(self.train_dataset)
@@ -241,21 +256,21 @@ class PrivateTrainer(Trainer):
         """Try the model on made-up texts, and choose how gradients are taken."""
         form, module = plan.form, plan.module
         texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
-        few, others = (
+        blocks = [
             Block({name: one[places] for name, one in texts.items()}, _TARGETS % form.classes)
-            for places in _PLACES
-        )
+            for places in one_replaced(_FEW)
+        ]
         taken = partial(
             engine_for,
             module,
             self._losses(),
-            few,
+            blocks[0],
             None,
             usual=max(_FEW, self.args.per_device_train_batch_size),
         )
         with torch.random.fork_rng(devices=[]):
             module.settle(texts)
-            check_trial(module, few, others, form.classes)
+            check_trial(module, blocks, form.classes)
             train_mode(module)
             if self.privacy.gradients is not None:
                 return taken(way=self.privacy.gradients)
@@ -274,7 +289,7 @@ class PrivateTrainer(Trainer):
     def _descended(self, plan: _Plan, engine: Engine, ignore: list[str] | None) -> Descended:
         """Read the records and descend."""
         rng = _random.generator(self.privacy.random_state)
-        lots, torch_seed = rng.spawn(2)
+        (lots,) = rng.spawn(1)
         records = records_of(self.train_dataset, plan.form)
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
@@ -283,21 +298,37 @@ class PrivateTrainer(Trainer):
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)
         layout = Layout(module)
+        watched = Watched(descent, layout.size)
+
+        def noted(step: Step) -> bool:
+            watched.note(step)
+            return telling(step)
+
         first = layout.read(module)
         marks = layout.marks(first)
         layout.share(first, module)
         # Threads of numpy's linear algebra would wait for those of torch, and these for them.
         with threadpool_limits(1, user_api="blas"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch_seed.integers(2**63)))
             telling.begin()
-            done = descent.run(
-                first, sums, len(records), rng=rng, on_step=telling, in_place=True
-            )
+            done = descent.run(first, sums, len(records), rng=rng, on_step=noted, in_place=True)
         layout.share(done.weights, module)
+        self.internal_ = Internal(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
         if rate.values(done.steps).any():
             _check_moved(layout, marks, done.weights)
+        self.self_check_ = self._self_checked(plan, watched)
         telling.end()
+        self.self_check_.warn()
         return done
+
+    def _self_checked(self, plan: _Plan, watched: Watched) -> SelfCheck:
+        """What the run shows of itself, by its noisy sums and its logits of made-up texts."""
+        form, module = plan.form, plan.module
+        texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
+        with torch.no_grad():
+            logits = module.eval()(**texts)
+        train_mode(module)  # as it was
+        constant = bool((logits == logits[0]).all())
+        return SelfCheck(*watched.noise(), (), constant, watched.silent())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Save the weights after a step, which its event covers, and nothing to resume from."""
