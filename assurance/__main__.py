@@ -12,7 +12,10 @@ A gate is a module ``assurance/gate_<something>.py`` with
     raises ``AssertionError`` when the subject breaks the promise, otherwise returns one line
     with the figure it measured;
 ``LONG``
-    true for a gate that only runs with ``--long`` (by default it always runs).
+    true for a gate that only runs with ``--long`` (by default it always runs);
+``SECONDS``
+    about how many it takes, if they are many: with several jobs the slowest start first, so
+    that none is left alone at the end.
 """
 
 import argparse
@@ -21,13 +24,12 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).parent
-RUNNING: dict[str, ModuleType] = {}
 
 
 @dataclass(frozen=True)
@@ -109,20 +111,41 @@ def wanted(gate: ModuleType, long: bool) -> bool:
 
 
 def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Iterator[Verdict]:
-    """What the gates find, in their order, several at a time if wished."""
+    """What the gates find, in their order; several at a time, if wished, as they end.
+
+    Of several, the slowest start first, and each has a process of its own: what one gate
+    leaves in memory, or frees there, would be measured by the next.
+    """
     if options.jobs <= 1:
         for name, gate in gates.items():
             yield judge(name, gate, long=options.long)
         return
-    RUNNING.update(gates)  # forked children find the modules here, which cannot be sent
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        yield from pool.map(judge_running, gates, [options.long] * len(gates))
+    waiting = sorted(gates, key=lambda name: -getattr(gates[name], "SECONDS", 0))
+    running: dict[Connection, str] = {}
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            name = waiting.pop(0)
+            running[apart(name, gates[name], long=options.long)] = name
+        for pipe in wait(list(running)):
+            assert isinstance(pipe, Connection)
+            name = running.pop(pipe)
+            try:
+                yield pipe.recv()
+            except EOFError:
+                yield Verdict(name, 0, len(gates[name].MUTANTS), "", ("its process died",), 0.0)
 
 
-def judge_running(name: str, long: bool) -> Verdict:
-    """Judge a gate in a child."""
-    return judge(name, RUNNING[name], long=long)
+def apart(name: str, gate: ModuleType, *, long: bool) -> Connection:
+    """Judge a gate in a child; what its verdict is read from."""
+
+    def tell() -> None:
+        theirs.send(judge(name, gate, long=long))
+
+    context = multiprocessing.get_context("fork")  # modules cannot be sent
+    ours, theirs = context.Pipe(duplex=False)
+    context.Process(target=tell).start()
+    theirs.close()
+    return ours
 
 
 def judge(name: str, gate: ModuleType, *, long: bool) -> Verdict:

@@ -28,6 +28,7 @@ from veracal.privacy.events import (
 )
 
 NAME = "account"
+SECONDS = 25
 Accountant = Callable[..., float]
 GAP = 1e-3  # beyond the truth, as a fraction
 ABOVE = 1e-7  # below the truth: nothing but the rounding of doubles

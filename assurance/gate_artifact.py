@@ -29,7 +29,7 @@ from veracal.artifact.folder import read_file, write_folder
 from veracal.errors import VeracalError
 
 NAME = "artifact"
-SECONDS, BYTES = 2.0, 200 * 2**20
+ALLOWED, BYTES = 2.0, 200 * 2**20
 WEIGHTS, MODEL = "model.safetensors", "model.json"
 ARTIFACT = "veracal.artifact"
 READ, WRITE = read_file, write_folder
@@ -137,7 +137,7 @@ def run(subject: Patches, *, long: bool) -> str:
         stopped = interrupted(folder)
         spared(folder)
     return (
-        f"{tried} attacks and {flipped} changed bytes refused, each within {SECONDS:g} s and "
+        f"{tried} attacks and {flipped} changed bytes refused, each within {ALLOWED:g} s and "
         f"{BYTES >> 20} MiB, none ran code; {stopped} interrupted writes left nothing behind"
     )
 
@@ -212,7 +212,7 @@ def limited(work: Callable[[], object], name: str) -> None:
         raise AssertionError(f"{name} was accepted")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert time.perf_counter() - start < SECONDS, f"{name} took too long"
+    assert time.perf_counter() - start < ALLOWED, f"{name} took too long"
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert grown < BYTES, f"{name} took {grown >> 20} MiB"
 

@@ -39,15 +39,17 @@ from veracal.calibration.queries.scalars import top_label_brier
 from veracal.privacy import NotASum, micro_epsilon
 from veracal.privacy.budget import RELATIONS
 from veracal.testing import check_query, check_statistic
-from veracal.testing.queries import check_neighbors
+from veracal.testing.queries import answered, check_neighbors
 
 NAME = "calibration"
+SECONDS = 50
 ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
 BY_BIN = "veracal.calibration.queries.binned.ByBin"
 SCALARS = "veracal.calibration.queries.scalars"
 SURE = "veracal.calibration.queries.sure"
 PRIVATE = "veracal.calibration.private"
 MICRO = 600_000
+ALONE = 12  # records, each on its own
 FIGURES = ("accuracy", "ece", "brier", "curve")
 Work = Callable[[Any], object]
 
@@ -241,16 +243,20 @@ CELLS = BinnedGap.cells
 def run(subject: Patches, *, long: bool) -> str:
     """Replay questions, then whole fits; add up what was charged; look for a bias."""
     rng = np.random.default_rng(0)
-    rounds = 8_000 if long else 180
+    rounds, pools = (8_000, 500) if long else (180, 15)
     with patched(subject) as folder:
-        contracts()
-        on_the_grid(folder, rng)
-        replay_queries(rng, 20)
+        # A little of what is quick comes first: most mutants go no further.
+        contracts(3)
         charged(folder, rng)
-        replay_fits(folder, rng, 40 if long else 3)
-        replay_queries(rng, rounds - 20)
+        replay_fits(folder, rng, 1)
+        contracts(6)
+        on_the_grid(folder, rng)
+        replay_records(rng, pools)
+        replay_queries(rng, rounds)
+        replay_fits(folder, rng, 39 if long else 2)
         bias = noise_bias(folder, rng, 200 if long else 40)
-    compared = rounds * len(QUERIES) * len(RELATIONS)
+    pairs = pools * (ALONE + math.comb(ALONE, 2))
+    compared = (rounds * len(RELATIONS) + pairs) * len(QUERIES)
     return (
         f"{compared:,} neighbors of {len(QUERIES)} queries, none too far or off the grid; "
         "fits, guard and measurement depend on answers alone; "
@@ -265,11 +271,36 @@ def on_the_grid(folder: Path, rng: np.random.Generator) -> None:
         assert_on_grid(source.answer(query, micro_epsilon=MICRO))
 
 
-def contracts() -> None:
+def contracts(trials: int) -> None:
     """Every query keeps its contract: sums add up, in any order, and none is none."""
     for query in QUERIES:
         check = check_statistic if isinstance(query, NotASum) else check_query
-        check(query, grouped, trials=6)
+        check(query, grouped, trials=trials)
+
+
+def replay_records(rng: np.random.Generator, pools: int) -> None:
+    """Evaluate every query on single records, each a neighbor of every other and of none.
+
+    A dozen evaluations make 78 pairs of neighbors, among them those that are furthest apart.
+    """
+    for _ in range(pools):
+        for query in QUERIES:
+            pool = grouped(ALONE, rng)
+            rows = [answered(query, pool.take(np.array([i]))) for i in range(ALONE)]
+            units = np.array(rows, dtype=object)
+            moved = {
+                "add-remove": units,
+                "replace-one": (units[:, None] - units[None]).reshape(-1, query.entries),
+            }
+            for relation in RELATIONS:
+                l1 = abs(moved[relation]).sum(axis=1).max()
+                squares = (moved[relation] ** 2).sum(axis=1).max()
+                where = f"{query.name!r} of one record moved by"
+                most = query.sensitivity(relation), query.sensitivity_l2(relation)
+                assert l1 <= most[0], f"{where} {l1} units under {relation}, not {most[0]}"
+                assert squares <= most[1] ** 2 * (1 + 1e-12), (
+                    f"{where} {squares**0.5} units under {relation} in L2, not {most[1]}"
+                )
 
 
 def replay_queries(rng: np.random.Generator, rounds: int) -> None:

@@ -20,6 +20,7 @@ from veracal.calibration.queries import AbsoluteGaps, BinnedGap, BrierGain, Gap,
 from veracal.data import Scores
 
 NAME = "calibration_tails"
+SECONDS = 40
 TWENTY = 20
 
 

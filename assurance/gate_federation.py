@@ -55,6 +55,7 @@ from veracal.privacy.answers.pooling import PooledRelease
 from veracal.privacy.budget import RELATIONS
 
 NAME = "federation"
+SECONDS = 20
 PRIVATE = "veracal.calibration.private"
 QUERIES = "veracal.calibration.queries"
 SLACK = 1 + 1e-9

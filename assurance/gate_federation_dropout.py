@@ -30,6 +30,7 @@ from veracal.errors import SilentError
 from veracal.privacy import Grid, Pool
 
 NAME = "federation_dropout"
+SECONDS = 45
 PRIVATE = "veracal.calibration.private"
 POOLS = "veracal.privacy.answers.pooling"
 LEAST, FALSE_ALARM, COVERS = 2, 1e-6, 0.94

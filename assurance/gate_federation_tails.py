@@ -48,6 +48,7 @@ from veracal.privacy import (
 )
 
 NAME = "federation_tails"
+SECONDS = 25
 ADD_GAUSSIAN = "veracal.privacy.answers.holder.add_discrete_gaussian"
 NOBODY = shifted(0, np.random.default_rng(0))
 # Six equal questions are all in their tails too seldom for a bound to come near the claim.

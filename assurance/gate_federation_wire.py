@@ -39,6 +39,7 @@ from veracal.privacy import Budget
 from veracal.privacy.answers.judging import Wanted
 
 NAME = "federation_wire"
+SECONDS = 30
 LEAST, MOST_RECORDS = 2, 1_000_000
 NEW = shifted(20, np.random.default_rng(9))
 Change = Callable[[Answer, "Party"], bytes]

@@ -28,6 +28,7 @@ from veracal.data.readers.text import TextForm, load_text
 from veracal.errors import DataError
 
 NAME = "files"
+SECONDS = 35
 MOST_MEMORY = 200 * 2**20
 MOST_SECONDS = 20
 Loader = Callable[[Path], object]

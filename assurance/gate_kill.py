@@ -24,6 +24,7 @@ from veracal.privacy.ledger.book import Ledger, open_ledger
 from veracal.privacy.ledger.chain import Entry, digest
 
 NAME = "kill"
+SECONDS = 30
 COST = Pure(0.25)
 ROOM = Path(ledger.__file__).parent
 WATCHED = {

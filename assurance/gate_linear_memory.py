@@ -21,6 +21,7 @@ from veracal.training.facts import Facts, facts_of_arrays, row_norms, with_label
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
+SECONDS = 40
 WIDTH, BOUND, STEPS = 128, 1_500, 20  # MB, of everything
 NORMS = "veracal.training.logistic.row_norms"
 ARRAYS = "veracal.training.estimator.facts_of_arrays"

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 NAME = "memory"
+SECONDS = 25
 WIDTH = 32
 NAMES = [f"x{i}" for i in range(20)]
 

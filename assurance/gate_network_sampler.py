@@ -19,6 +19,7 @@ from veracal.training.deep.records import Records
 from veracal.training.deep.sums import NetworkSums
 
 NAME = "network_sampler"
+SECONDS = 30
 block, dealt, run_descent = Records.block, NetworkSums._dealt, Descent.run
 
 

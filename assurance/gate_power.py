@@ -14,6 +14,7 @@ from assurance import audits
 from assurance.audits import pure_bound, pure_lower_bound, two_sided_geometric
 
 NAME = "power"
+SECONDS = 20
 Audit = Callable[..., float]
 EPSILON = 2.0
 REACH = 1_000  # units that one record moves: a fine grid

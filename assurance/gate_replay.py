@@ -26,6 +26,7 @@ from veracal.privacy.ledger.book import open_ledger
 from veracal.testing.queries import adversarial_scores, check_neighbors
 
 NAME = "replay"
+SECONDS = 30
 VALUES = (0.0, 1.0, -1.0, 0.5, 1e300, -1e300, 5e-324, 0.49999999999999994, 2.5)
 BROKEN = 12345.0  # stands for a record whose value is NaN: data sets hold none
 

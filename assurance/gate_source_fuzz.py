@@ -7,6 +7,8 @@ bombs; bits flipped and signed again. The reply is always the one refusal, no ex
 unexpected, and neither memory nor the log of refusals grows.
 """
 
+import ctypes
+import gc
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -158,9 +160,13 @@ def quiet(north: Made) -> None:
 
 
 def memory() -> int:
-    """Bytes that this process holds."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * 4_096
+    """Bytes that this process holds, without files, which the system may take out of memory."""
+    # What was freed before, and what nobody refers to, goes first: a leak could fill it unseen.
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1_024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 # ---------------------------------------------------------------- what is sent

@@ -14,6 +14,7 @@ from veracal.privacy.answers.score_queries import Brier, Correct, NegativeLogLik
 from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
 
 NAME = "sums"
+SECONDS = 25
 
 
 def gap(scores: Scores) -> np.ndarray:

@@ -31,6 +31,7 @@ from veracal.privacy.ledger.book import Ledger, open_ledger
 from veracal.privacy.ledger.chain import Entry
 
 NAME = "tails"
+SECONDS = 20
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
 EVENT = "veracal.privacy.answers.holder.laplace_event"

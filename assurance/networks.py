@@ -64,6 +64,21 @@ def convolved() -> nn.Module:
     )
 
 
+def frozen() -> nn.Module:
+    """A layer that is not trained, and one behind it that is."""
+    return nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
+
+
+class Views:
+    """Three views of each example, of different lengths and directions."""
+
+    views = 3
+
+    def __call__(self, inputs: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+        """Views of one example after the other."""
+        return torch.stack([inputs, -0.5 * inputs, inputs.flip(-1)], 1).flatten(0, 1)
+
+
 def places() -> nn.Module:
     """A linear layer at several places of every example."""
     return nn.Sequential(nn.Linear(4, 40), nn.Flatten(), nn.Linear(120, 2))
@@ -76,6 +91,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "convolved": (convolved, (1, 6, 6), False),
     "attention": (Attention, (5,), True),
     "tied": (Tied, (4,), False),
+    "frozen": (frozen, (4,), False),
+    "views": (lambda: nn.Linear(4, 2), (4,), False),
 }
 
 
@@ -97,6 +114,8 @@ def patched(patches: Patches) -> Iterator[None]:
             mock.patch(DEEP + "gradients.choosing._compared", return_value=None)
         )
         stack.enter_context(mock.patch(DEEP + "gradients.choosing._timed", return_value=0.0))
+        stack.enter_context(mock.patch(DEEP + "gradients.choosing._failure", return_value=None))
+        stack.enter_context(mock.patch(DEEP + "network.check_trial", return_value=None))
         yield
 
 

@@ -22,6 +22,16 @@ BLIND = HONEST.replace("(-2, 0, 3)", "(2, 3)")
 REJECTING = HONEST.replace("CORRECT = abs", "CORRECT = float")
 CRASHING = HONEST.replace('"zero is lost": lambda x: abs(x) or 1', '"no number": str.upper')
 UNARMED = HONEST + "\nMUTANTS = {}\n"
+DYING = HONEST + "\nimport os\nCORRECT = lambda x: os.kill(os.getpid(), 9)\n"
+LEAVING = """
+from assurance import __main__ as shared
+CORRECT, MUTANTS = True, {"none": False}
+
+def run(subject, *, long):
+    assert subject and not hasattr(shared, "left"), "something was left by another gate"
+    shared.left = True
+    return "nothing was left"
+"""
 PATIENT = "LONG = True\nNAME = 'patience'\n" + HONEST
 
 
@@ -107,6 +117,20 @@ def test_several_gates_at_a_time_are_judged_like_one_after_the_other(gates, caps
     assert main(["--jobs", "2"], folder=folder) == 1
     printed = capsys.readouterr().out
     assert "the mutant 'the sign is forgotten' survived" in printed
-    assert printed.index("\none") < printed.index("\nother") < printed.index("\nthird")
+    assert [printed.count(f"\n{name} ") for name in ("one", "other", "third")] == [1, 1, 1]
     assert printed.endswith("\n2 passed, 1 failed\n")
     assert main(["--jobs", "2", "--gate", "one", "--gate", "third"], folder=folder) == 0
+
+
+def test_a_gate_whose_process_dies_fails_and_the_others_are_judged(gates, capsys):
+    folder = gates(dying=DYING, honest=HONEST, third=HONEST)
+    assert main(["--jobs", "2"], folder=folder) == 1
+    printed = capsys.readouterr().out
+    assert "its process died" in printed
+    assert printed.endswith("\n2 passed, 1 failed\n")
+
+
+def test_of_several_gates_none_sees_what_another_left(gates, capsys):
+    folder = gates(one=LEAVING, other=LEAVING, third=LEAVING)
+    assert main(["--jobs", "2"], folder=folder) == 0
+    assert capsys.readouterr().out.endswith("\n3 passed, 0 failed\n")
