@@ -40,6 +40,7 @@ from veracal.training.deep.hugging_face import (
 LENGTH, BLOCK, RATE, CLIP, NOISE = 64, 32, 5e-4, 1.0, 1.0
 LAST = ("bert.encoder.layer.5.*", "bert.pooler.*", "classifier.*")
 WARM = 2
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 MODES = ("hooks", "functorch", "ew", "ghost")
 CONTENDERS = ("plain", *(f"Opacus, {mode}" for mode in MODES), "ours")
 
@@ -66,10 +67,25 @@ def tokens(rows: int) -> dict[str, np.ndarray]:
     }
 
 
+class OfOneTensor(nn.Module):
+    """A classifier that takes all its inputs as one tensor, as some modes of Opacus need it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Logits of rows of shape (n, inputs, tokens)."""
+        parts = (one.contiguous() for one in rows.unbind(1))
+        inputs = dict(zip(INPUTS, parts, strict=True))
+        logits: torch.Tensor = self.model(**inputs).logits
+        return logits
+
+
 def blocks_of(batch: int) -> list[dict[str, torch.Tensor]]:
     """A batch in blocks, with positions: Opacus needs a row of them for each example."""
     every = {name: torch.from_numpy(one) for name, one in tokens(batch).items()}
-    every["position_ids"] = torch.arange(LENGTH).expand(batch, -1)
+    every["position_ids"] = torch.arange(LENGTH).repeat(batch, 1)
     starts = range(0, batch, BLOCK)
     return [{name: one[i : i + BLOCK] for name, one in every.items()} for i in starts]
 
@@ -99,8 +115,9 @@ def plain(trained: str, batch: int, steps: int) -> list[float]:
 
 def opacus(mode: str, trained: str, batch: int, steps: int) -> list[float]:
     """The same with per-example clipping and noise, in one of Opacus' modes."""
-    module, blocks = model_of(trained), blocks_of(batch)
-    labels = [inputs.pop("labels") for inputs in blocks]
+    module, blocks = OfOneTensor(model_of(trained)), blocks_of(batch)
+    rows = [torch.stack([inputs[name] for name in INPUTS], 1) for inputs in blocks]
+    labels = [inputs["labels"] for inputs in blocks]
     settings = {"max_grad_norm": CLIP} if mode == "ghost" else {}
     wrapped = wrap_model(module, mode, **settings)
     optimizer = get_optimizer_class("flat", False, mode)(
@@ -114,10 +131,10 @@ def opacus(mode: str, trained: str, batch: int, steps: int) -> list[float]:
         loss = DPLossFastGradientClipping(wrapped, optimizer, loss)
 
     def step() -> None:
-        for i, (inputs, targets) in enumerate(zip(blocks, labels, strict=True)):
+        for i, (some, targets) in enumerate(zip(rows, labels, strict=True)):
             optimizer.zero_grad()
             optimizer.signal_skip_step(do_skip=i + 1 < len(blocks))
-            loss(wrapped(**inputs).logits, targets).backward()
+            loss(wrapped(some), targets).backward()
             optimizer.step()
         optimizer.zero_grad()
 
