@@ -111,6 +111,7 @@ def _halves(rows):
     [
         (mnist_cnn, {}),
         (partial(mnist_cnn, tanh=True), {"tanh": True}),
+        (partial(mnist_cnn, hidden=(), from_zero=True), {"hidden": [], "from_zero": True}),
         (partial(mlp, 4, 3, hidden=(5, 6)), {"features": 4, "classes": 3, "hidden": [5, 6]}),
         (
             partial(mlp, 4, 3, activation=nn.ReLU),

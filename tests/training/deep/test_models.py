@@ -26,6 +26,12 @@ from veracal.training.deep.models import (
 MODELS = {
     "mnist_cnn": (mnist_cnn, (1, 28, 28), 10, 26_010),
     "mnist_cnn, tanh": (partial(mnist_cnn, tanh=True), (1, 28, 28), 10, 26_010),
+    "mnist_cnn, from zero": (
+        partial(mnist_cnn, tanh=True, hidden=(), from_zero=True),
+        (1, 28, 28),
+        10,
+        14_394,
+    ),
     "five_layer_cnn": (five_layer_cnn, (1, 28, 28), 10, 23_626),
     "five_layer_cnn, colors": (partial(five_layer_cnn, 3, 3, 20), (3, 20, 20), 3, 18_563),
     "cifar_cnn": (cifar_cnn, (3, 32, 32), 10, 550_570),
@@ -112,6 +118,7 @@ def mlp_of(seed):
     "build",
     [
         lambda: mnist_cnn(1),
+        lambda: mnist_cnn(hidden=(0,)),
         lambda: five_layer_cnn(10, 0),
         lambda: five_layer_cnn(10, 1, 7),
         lambda: cifar_cnn(2.5),

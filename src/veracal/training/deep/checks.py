@@ -15,6 +15,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from veracal.training.deep.apart import check_outputs
 from veracal.training.deep.gradients.blocks import Block, Inputs, called, rows_of
+from veracal.training.deep.stirring import stirred
 
 _PASSES = 8  # in which every parameter should have had a part
 
@@ -175,7 +176,14 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
                 f"Expected parameters that can be trained, got {name!r}, which was made in "
                 "torch.inference_mode(). Give copy.deepcopy(module), made outside of it."
             )
-    trial, made = copied(module), torch.empty(0)
+    trial = copied(module)
+    with stirred(trial):
+        return _made_by(trial, blocks, outputs)
+
+
+def _made_by(trial: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
+    """Outputs of a module for the first block; see :func:`check_trial`."""
+    made = torch.empty(0)
     train_mode(trial)
     before = _digests(trial)
     for _ in range(_PASSES):  # a layer may be left out by chance

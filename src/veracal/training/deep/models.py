@@ -16,7 +16,13 @@ from veracal import _checks
 Activation = Callable[[], nn.Module]
 
 
-def mnist_cnn(classes: int = 10, *, tanh: bool = False) -> nn.Sequential:
+def mnist_cnn(
+    classes: int = 10,
+    *,
+    tanh: bool = False,
+    hidden: Sequence[int] = (32,),
+    from_zero: bool = False,
+) -> nn.Sequential:
     """The small network for digits of the literature on DP-SGD; 26,010 parameters.
 
     Two convolutions and two dense layers for pictures of shape (1, 28, 28), as in the MNIST
@@ -28,6 +34,12 @@ def mnist_cnn(classes: int = 10, *, tanh: bool = False) -> nn.Sequential:
     tanh : bool
         With tanh in place of ReLU, which keeps gradients shorter and is better under clipping
         and noise (Papernot et al. 2021, https://arxiv.org/abs/2007.14191).
+    hidden : sequence of int
+        Units of the dense layers between; empty, the classes are told from what the
+        convolutions see, with 14,394 parameters that noise falls on.
+    from_zero : bool
+        Whether the last layer begins with weights of zero. Then all classes are equally
+        likely at first, and no step is spent on what random weights said.
 
     Examples
     --------
@@ -35,8 +47,10 @@ def mnist_cnn(classes: int = 10, *, tanh: bool = False) -> nn.Sequential:
     26010
     """
     _checks.whole(least=2, classes=classes)
+    for units in hidden:
+        _checks.whole(hidden=units)
     activation: Activation = nn.Tanh if tanh else nn.ReLU
-    return nn.Sequential(
+    made = nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
         activation(),
         nn.MaxPool2d(2, stride=1),
@@ -44,8 +58,12 @@ def mnist_cnn(classes: int = 10, *, tanh: bool = False) -> nn.Sequential:
         activation(),
         nn.MaxPool2d(2, stride=1),
         nn.Flatten(),
-        *_dense(512, (32,), classes, activation),
+        *_dense(512, hidden, classes, activation),
     )
+    if from_zero:
+        for one in made[-1].parameters():
+            nn.init.zeros_(one)
+    return made
 
 
 def five_layer_cnn(

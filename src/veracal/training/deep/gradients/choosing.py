@@ -27,6 +27,7 @@ from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.gradients.hooks import Hooks
 from veracal.training.deep.gradients.layers import RULES
 from veracal.training.deep.layout import Layout
+from veracal.training.deep.stirring import stirred
 
 Way = Literal["ghost", "functional", "hooks"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -96,7 +97,8 @@ def engine_for(
     for name in tried:
         try:
             engine = _ENGINES[name](module, losses, usual)
-            why = _fault(engine, module, losses, few, usual)
+            with stirred(module):
+                why = _fault(engine, module, losses, few, usual)
         except MissingExtraError as error:
             why = str(error)
         if why is None:

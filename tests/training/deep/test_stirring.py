@@ -1,0 +1,112 @@
+"""Trials of modules in which layers begin at zero."""
+
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+from veracal.data import load
+from veracal.training.deep import PrivateNetwork
+from veracal.training.deep.gradients import layers
+from veracal.training.deep.gradients.blocks import Block, cross_entropy
+from veracal.training.deep.gradients.choosing import engine_for
+from veracal.training.deep.models import mnist_cnn
+from veracal.training.deep.stirring import stirred
+
+
+class Centered(nn.Linear):
+    """A layer that mixes examples."""
+
+    def forward(self, x):
+        """Subtract the mean over examples."""
+        x = super().forward(x)
+        return x - x.mean(0)
+
+
+class Scaled(nn.Module):
+    """A branch that begins without a part in the output."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.branch, self.scale = branch, nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        """Add the branch."""
+        return x + self.scale * self.branch(x)
+
+
+def zero(layer):
+    """A layer of zeros."""
+    for one in layer.parameters():
+        nn.init.zeros_(one)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(Centered(64, 8), zero(nn.Linear(8, 10))),
+        nn.Sequential(zero(Centered(64, 8)), zero(nn.Linear(8, 10))),
+        nn.Sequential(Scaled(Centered(64, 64)), nn.Linear(64, 10)),
+    ],
+    ids=["head", "two layers", "branch"],
+)
+def test_zeros_hide_no_layer_that_mixes_examples(module):
+    network = PrivateNetwork(module, epsilon=2.0, steps=3)
+    with pytest.raises(ValueError, match="takes each example by itself"):
+        network.fit_records(load("digits"))
+
+
+def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
+    def doubled(layer, inputs, slope, *more):
+        slope = slope if layer.out_features == 3 else 2 * slope  # before the head alone
+        return right(layer, inputs, slope, *more)
+
+    right = layers.RULES[nn.Linear]
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), zero(nn.Linear(5, 3)))
+    few = Block(torch.randn(4, 4), torch.arange(4) % 3)
+    with mock.patch.dict(layers.RULES, {nn.Linear: doubled}):
+        _, trial = engine_for(module, cross_entropy, few, None, usual=4)
+    assert "ghost" in trial.wrong and trial.chosen != "ghost"
+    _, trial = engine_for(module, cross_entropy, few, None, usual=4)
+    assert trial.chosen == "ghost" and not trial.wrong
+
+
+def test_weights_are_what_they_were():
+    module = nn.Sequential(
+        zero(nn.Linear(3, 4)), nn.LayerNorm(4), Scaled(nn.Linear(4, 4, bias=False))
+    )
+    nn.init.constant_(module[2].branch.weight, 0.5)
+    module[0].bias.requires_grad_(False)
+    before = {name: one.clone() for name, one in module.state_dict().items()}
+
+    def fails():
+        with stirred(module):
+            made = module.state_dict().items()
+            moved = {name for name, one in made if (one != before[name]).any()}
+            assert moved == {"0.weight", "1.bias", "2.scale", "2.branch.weight"}
+            assert len(module[0].weight.unique()) == 12
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    for name, one in module.state_dict().items():
+        assert torch.equal(one, before[name])
+
+
+def test_nothing_else_is_drawn_from():
+    module = zero(nn.Linear(3, 3))
+    torch.manual_seed(0)
+    first = torch.randn(3)
+    torch.manual_seed(0)
+    with stirred(module):
+        assert torch.equal(torch.randn(3), first)
+
+
+def test_a_network_that_begins_at_zero_is_trained():
+    network = mnist_cnn(tanh=True, hidden=(), from_zero=True)
+    assert not network[-1].weight.any() and not network[-1].bias.any()
+    few = Block(torch.randn(4, 1, 28, 28), torch.arange(4))
+    _, trial = engine_for(network, cross_entropy, few, None, usual=4)
+    assert trial.chosen == "ghost" and not trial.wrong
