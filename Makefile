@@ -94,7 +94,7 @@ lint: $(ALL)
 	$(say) 'Checking the style'
 	@$(BIN)/ruff check .
 	$(say) 'Checking the types'
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers $(WORKERS)
 	$(say) 'Checking the import contracts'
 	@$(BIN)/lint-imports
 
