@@ -191,6 +191,22 @@ def test_the_unit_is_the_ledgers(tmp_path):
         trainer(tmp_path, ledger=ledger)
 
 
+@pytest.mark.parametrize("rate", [None, 0.1])
+def test_a_ledger_pays_for_no_size_that_was_read_from_the_records(tmp_path, rate):
+    """The rate would be in the ledger, and with it how many records there are."""
+    ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
+    undeclared = {"size": None, "noise_multiplier": 4.0, "sampling_rate": rate}
+    settings = {"gradient_accumulation_steps": 1}
+    with pytest.raises(ValueError, match=r"declared size .* got size=None.*size=\.\.\."):
+        trainer(tmp_path, ledger=ledger, privacy=undeclared, **settings)
+    made = trainer(tmp_path, privacy=undeclared, **settings)
+    made.ledger = ledger  # too late for the first look, and not for the second
+    for ask in (made.event, made.train):
+        with pytest.raises(ValueError, match="Nothing was charged"):
+            ask()
+    assert not list(ledger.entries())
+
+
 @pytest.mark.parametrize(
     ("said", "given"),
     [

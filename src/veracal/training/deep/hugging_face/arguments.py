@@ -24,7 +24,8 @@ class PrivacyArguments:
         Below 1 / ``size``.
     size : int, optional
         Declared number of records. Left out, it is read off the records: the training is then
-        *not private* under add-remove, and ``not_private_because_`` says so.
+        *not private* under add-remove, and ``not_private_because_`` says so. With a ledger
+        that is refused: the real number would be charged as a sampling rate.
     clip : float > 0 or Clip, optional
         Bound on the gradient of each example; a number c stands for ``Flat(c)``. By default
         ``TrainingArguments.max_grad_norm``, which is not applied to whole batches here.

@@ -171,6 +171,14 @@ class PrivateTrainer(Trainer):
                 f"Expected unit={self.ledger.budget.unit!r}, whom the ledger protects, got "
                 f"unit={unit!r}."
             )
+        undeclared = self.privacy.size is None and self.privacy.relation == "add-remove"
+        if self.ledger is not None and undeclared:
+            # The event has the rate, by which whoever reads the ledger knows the real number.
+            raise ValueError(
+                "Expected a declared size for what a ledger pays for, got size=None: the "
+                "number of records would be read from them, and charged as a sampling rate. "
+                "Give PrivacyArguments(size=...). Nothing was charged."
+            )
 
     def event(self) -> Event:
         """Cost of the training, known before any record is read."""
