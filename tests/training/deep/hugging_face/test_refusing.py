@@ -130,6 +130,12 @@ def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(t
         trainer(tmp_path, rows=given).train()
 
 
+def test_arrays_do_not_say_whose_rows_are(tmp_path):
+    privacy = {"unit": Unit("patient", at_most=2), "unit_column": "patient"}
+    with pytest.raises(ValueError, match="rows with 'patient'.*got arrays"):
+        trainer(tmp_path, rows=arrays(texts()), privacy=privacy).train()
+
+
 @pytest.mark.parametrize("longer", [-2, 0, 3])
 def test_arrays_of_any_length_are_read_as_the_declared_one(longer):
     given = {name: one.astype(np.uint8) for name, one in arrays(texts()).items()}
@@ -222,6 +228,11 @@ def test_a_ledger_pays_for_no_size_that_was_read_from_the_records(tmp_path, rate
         ("relation to be one of", {"epsilon": 1.0, "relation": "both"}),
         ("gradients to be one of", {"epsilon": 1.0, "gradients": "magic"}),
         ("unit to be a Unit", {"epsilon": 1.0, "unit": "patient"}),
+        ("a unit that the ids", {"epsilon": 1.0, "unit_column": "patient"}),
+        (
+            "unit_column to be a name",
+            {"epsilon": 1.0, "unit": Unit("patient"), "unit_column": 3},
+        ),
         ("random_state to be", {"epsilon": 1.0, "random_state": "x"}),
     ],
 )

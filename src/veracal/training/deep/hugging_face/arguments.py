@@ -37,7 +37,13 @@ class PrivacyArguments:
         records were tokenized to a declared length (``tokenized``).
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
-        Whom the guarantee protects; by default one record.
+        Whom the guarantee protects; by default one record. That nobody has more rows than
+        ``unit.at_most`` is taken on trust, and ``statement_`` says so, unless ``unit_column``
+        is given.
+    unit_column : str, optional
+        Name under which every row says whose it is. Rows are then counted once they are paid
+        for, and refused if somebody has more than ``unit.at_most``. Arrays have no such
+        column: give rows.
     gradients : {"ghost", "functional", "hooks"}, optional
         How gradients of examples are taken. By default by what each layer has seen
         ("ghost") where that is right for the model, and side by side ("functional") elsewhere.
@@ -60,6 +66,7 @@ class PrivacyArguments:
     max_length: int | None = None
     relation: Relation = "add-remove"
     unit: Unit | None = None
+    unit_column: str | None = None
     gradients: Way | None = None
     random_state: int | np.random.Generator | None = None
 
@@ -86,6 +93,21 @@ class PrivacyArguments:
         _checks.one_of(RELATIONS, relation=self.relation)
         if not isinstance(self.unit, Unit | None):
             raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        self._check_column()
         if self.gradients is not None:
             _checks.one_of(WAYS, gradients=self.gradients)
         _random.check_state(self.random_state)
+
+    def _check_column(self) -> None:
+        """Refuse a column of ids that is none, or that nobody said the meaning of."""
+        column = self.unit_column
+        if column is None:
+            return
+        if not (isinstance(column, str) and column):
+            raise ValueError(f"Expected unit_column to be a name or None, got {column!r}.")
+        if self.unit is None or self.unit.name == "record":
+            raise ValueError(
+                f"Expected a unit that the ids in unit_column={column!r} are of, got "
+                f"unit={self.unit!r}. Give unit=Unit('patient', at_most=...), or leave out the "
+                "column if rows are really what is to be protected."
+            )

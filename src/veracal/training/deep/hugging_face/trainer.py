@@ -34,6 +34,8 @@ from veracal.training.deep.hugging_face.arguments import PrivacyArguments
 from veracal.training.deep.hugging_face.reading import (
     Form,
     as_dataset,
+    check_column,
+    check_units,
     form_of,
     records_of,
 )
@@ -86,7 +88,8 @@ class PrivateTrainer(Trainer):
     *inherited, **settings
         All that ``transformers.Trainer`` takes. ``train_dataset`` is a
         :class:`~veracal.training.deep.hugging_face.Tokens`, a mapping of names to arrays, or
-        rows by number, each a mapping with ``input_ids`` and ``labels``.
+        rows by number, each a mapping with ``input_ids`` and ``labels``, and with
+        ``privacy.unit_column`` if there is one.
     privacy : PrivacyArguments
     ledger : Ledger, optional
         Charged before a record is read.
@@ -247,6 +250,7 @@ class PrivateTrainer(Trainer):
         privacy, tokenizer = self.privacy, self.processing_class
         pad = getattr(tokenizer, "pad_token_id", None)
         form = form_of(self.train_dataset, self.model, privacy.max_length, pad)
+        check_column(self.train_dataset, privacy.unit_column)
         reasons: tuple[str, ...] = ()
         size, n = privacy.size, len(self.train_dataset)
         if size is None:
@@ -298,6 +302,9 @@ class PrivateTrainer(Trainer):
         """Read the records and descend."""
         rng = _random.generator(self.privacy.random_state)
         (lots,) = rng.spawn(1)
+        if self.privacy.unit_column is not None:
+            unit = self.privacy.unit or Unit()
+            check_units(self.train_dataset, unit, self.privacy.unit_column)
         records = records_of(self.train_dataset, plan.form)
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
@@ -381,12 +388,25 @@ class PrivateTrainer(Trainer):
         """What this training promises; computed when asked for."""
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
-        return statement(
+        made = statement(
             self.event_,
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
         )
+        return replace(made, not_covered=made.not_covered + _trusted(self.privacy))
+
+
+def _trusted(privacy: PrivacyArguments) -> tuple[str, ...]:
+    """What nobody has counted: rows without ids do not say whose they are."""
+    unit = privacy.unit or Unit()
+    if unit == Unit() or privacy.unit_column is not None:
+        return ()
+    rows = "one row" if unit.at_most == 1 else f"{unit.at_most} rows"
+    return (
+        f"any {unit.name} with more than {rows}: the rows did not say whose they are, so that "
+        "the bound was declared and not checked",
+    )
 
 
 def _check_moved(layout: Layout, first: tuple[bytes, ...], last: Floats) -> None:
