@@ -30,7 +30,7 @@ REFUSED = [
     ("no auto_find_batch_size", {"auto_find_batch_size": True}),
     ("no optim_args", {"optim_args": "momentum=0.9"}),
     ("optim to be one of", {"optim": "adafactor"}),
-    ("lr_scheduler_type to be one of", {"lr_scheduler_type": "cosine"}),
+    ("lr_scheduler_type to be one of", {"lr_scheduler_type": "polynomial"}),
     ("include_num_input_tokens_seen='no'", {"include_num_input_tokens_seen": "all"}),
     ("learning_rate > 0", {"learning_rate": 0.0}),
     ("learning_rate > 0", {"learning_rate": float("inf")}),
