@@ -10,6 +10,7 @@ from tests.training.deep.hugging_face.tiny import (
     arguments,
     arrays,
     bert,
+    gpt2,
     texts,
     trainer,
 )
@@ -163,6 +164,14 @@ def test_records_without_numbers_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="each can enter a batch by its own coin"):
         trainer(tmp_path, rows=Stream()).event()
+
+
+def test_a_model_that_knows_no_padding_is_refused(tmp_path):
+    """Decoders find the last token by it, and take no two texts at once without."""
+    model = gpt2()
+    model.config.pad_token_id = None
+    with pytest.raises(ValueError, match=r"pad_token_id=None. Set model\.config\.pad_token_id"):
+        trainer(tmp_path, model).train()
 
 
 def test_regression_is_refused(tmp_path):

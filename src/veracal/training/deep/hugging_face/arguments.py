@@ -46,7 +46,8 @@ class PrivacyArguments:
         column: give rows.
     gradients : {"ghost", "functional", "hooks"}, optional
         How gradients of examples are taken. By default by what each layer has seen
-        ("ghost") where that is right for the model, and side by side ("functional") elsewhere.
+        ("ghost") where that is right for the model, and side by side ("functional")
+        elsewhere. The two are tried in this order and not timed.
     random_state : int or Generator, optional
         Makes a run repeatable for tests, and therefore *not private*. None is fresh secret
         entropy, the only choice under which the guarantee holds.

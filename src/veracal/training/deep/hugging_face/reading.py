@@ -91,6 +91,13 @@ def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | N
         raise ValueError(
             f"Expected max_length of at most {most}, the positions of the model, got {length}."
         )
+    if getattr(config, "pad_token_id", 0) is None:
+        # Decoders classify by the last token that is none of these, and take no batch without.
+        raise ValueError(
+            "Expected a model that knows which token fills a text up, got "
+            "config.pad_token_id=None. Set model.config.pad_token_id, to the one of the "
+            "tokenizer."
+        )
     filler = getattr(config, "pad_token_id", None) if pad is None else pad
     return Form(names, length, int(config.vocab_size), int(config.num_labels), filler or 0)
 

@@ -29,7 +29,7 @@ from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
 from veracal.privacy.ledger.book import check_ledger
 from veracal.training.deep.checks import check_parts, check_trial, train_mode
 from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
-from veracal.training.deep.gradients.choosing import Trial, engine_for
+from veracal.training.deep.gradients.choosing import Trial, Way, engine_for
 from veracal.training.deep.hugging_face.arguments import PrivacyArguments
 from veracal.training.deep.hugging_face.reading import (
     Form,
@@ -53,6 +53,7 @@ from veracal.training.facts import check_size
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
 _RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
+_WAYS: tuple[Way, ...] = ("ghost", "functional")  # in turn, and not timed: that takes room
 _UNTRAINED = "it was not trained here"
 _UNDECLARED = "the number of records was read from them; declare size=..."
 _ENDED = "its run was ended by a hook, which may have looked at records"
@@ -108,7 +109,10 @@ class PrivateTrainer(Trainer):
     statement_ : Statement or NotPrivate
         What the training promises, in words and as JSON.
     trial_ : Trial
-        Which way of taking gradients was chosen.
+        Which way of taking gradients was chosen, and what was wrong with those before it. The
+        first that is right is taken, ghost before functional, and none is timed, where
+        ``PrivateNetwork`` tries and times them all: for a model of this size, writing the
+        gradients of a block down would take more memory than its training.
     self_check_ : SelfCheck
         What the training shows of itself: noise, and outputs that differ. What is wrong is
         also warned of.
@@ -272,24 +276,29 @@ class PrivateTrainer(Trainer):
             Block({name: one[places] for name, one in texts.items()}, _TARGETS % form.classes)
             for places in one_replaced(_FEW)
         ]
-        taken = partial(
-            engine_for,
-            module,
-            self._losses(),
-            blocks[0],
-            None,
-            usual=max(_FEW, self.args.per_device_train_batch_size),
-        )
         with torch.random.fork_rng(devices=[]):
             module.settle(texts)
             check_trial(module, blocks, form.classes)
             train_mode(module)
-            if self.privacy.gradients is not None:
-                return taken(way=self.privacy.gradients)
-            try:  # not all of them, as others take room for the gradient of every example
-                return taken(way="ghost")
-            except ValueError:
-                return taken(way="functional")
+            return self._taken(module, blocks[0])
+
+    def _taken(self, module: Sequences, few: Block) -> tuple[Engine, Trial]:
+        """The way that is asked for, or the first that is right."""
+        try:
+            return engine_for(
+                module,
+                self._losses(),
+                few,
+                None,
+                usual=max(_FEW, self.args.per_device_train_batch_size),
+                way=self.privacy.gradients,
+                among=_WAYS,
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Train adapters or some layers alone, of kinds that are known: "
+                "with_lora(model), or train_only(model, 'classifier.*') with names of its own."
+            ) from error
 
     def _losses(self) -> Losses:
         """The loss of each example."""
