@@ -54,6 +54,31 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
 
 
+class Conv1D(nn.Module):
+    """A linear layer whose weights have shape (inputs, outputs), as GPT-2 has it."""
+
+    def __init__(self, outputs, inputs) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.3 * torch.randn(inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class LlamaRMSNorm(nn.Module):
+    """A normalization by the root of the mean square, as Llama has it."""
+
+    def __init__(self, width, start=0.0, eps=1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width) - start)
+        self.start, self.variance_epsilon = start, eps
+
+    def forward(self, x):
+        length = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.start + self.weight) * (x * length)
+
+
 def frozen() -> nn.Module:
     """A backbone that is not trained, one of its biases excepted."""
     module = nn.Sequential(
@@ -148,6 +173,18 @@ MODULES = {
     ),
     "rmsnorm": (
         lambda: nn.Sequential(nn.Linear(6, 4), nn.RMSNorm(4), nn.Tanh(), nn.Linear(4, 3)),
+        rows,
+    ),
+    "turned linear": (
+        lambda: nn.Sequential(Conv1D(5, 4), nn.Tanh(), nn.Flatten(), Conv1D(3, 35)),
+        lambda: torch.randn(5, 7, 4),
+    ),
+    "rmsnorm of another library": (
+        lambda: nn.Sequential(nn.Linear(4, 6), LlamaRMSNorm(6), nn.Flatten(), nn.Linear(42, 3)),
+        lambda: torch.randn(5, 7, 4),
+    ),
+    "rmsnorm from zero": (
+        lambda: nn.Sequential(nn.Linear(6, 4), LlamaRMSNorm(4, 1.0), nn.Linear(4, 3)),
         rows,
     ),
     "embedding": (

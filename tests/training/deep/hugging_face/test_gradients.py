@@ -5,7 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.hugging_face.tiny import FAMILIES, LENGTH, arrays, bert, gpt2, texts
+from tests.training.deep.hugging_face.tiny import (
+    DECODERS,
+    FAMILIES,
+    LENGTH,
+    arrays,
+    bert,
+    gpt2,
+    texts,
+)
 from veracal.privacy import Flat
 from veracal.training.deep.checks import check_trial
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
@@ -51,7 +59,7 @@ def compare(module, batch, engine):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sums_are_those_of_gradients_taken_one_by_one(family, way):
     module = settled(FAMILIES[family]())
-    assert module.wide
+    assert module.wide and module.causal == (family in DECODERS)
     compare(module, block(module.model), ENGINES[way](module, cross_entropy, 8))
 
 
@@ -69,7 +77,15 @@ def last_layers():
     return model
 
 
-@pytest.mark.parametrize("build", [tied, last_layers, lambda: with_lora(bert(), rank=2)])
+@pytest.mark.parametrize(
+    "build",
+    [
+        tied,
+        last_layers,
+        lambda: with_lora(bert(), rank=2),
+        lambda: with_lora(gpt2(), rank=2),
+    ],
+)
 def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
     model = build()
     with torch.no_grad():  # adapters start at zero, where half of their gradients vanish
@@ -101,11 +117,34 @@ def test_a_wrapped_model_says_what_the_model_says(family):
         )
 
 
-def test_padding_does_not_matter():
-    model = bert().eval()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_example_does_not_notice_whether_others_are_padded(family):
+    """A model that is given masks of two axes drops them if nobody is, and computes anew."""
+    module = settled(FAMILIES[family]())
+    batch = block(module.model)
+    others = {name: one.clone() for name, one in batch.inputs.items()}
+    others["input_ids"][1:], others["attention_mask"][1:] = 7, 1
+    with torch.no_grad():
+        assert torch.equal(module(**batch.inputs)[0], module(**others)[0])
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_decoder_may_be_padded_on_the_left(family):
+    model = DECODERS[family]().eval()
+    batch = block(model).inputs
+    turned = {name: one.flip(1) for name, one in batch.items()}
+    with torch.no_grad():
+        np.testing.assert_allclose(settled(model)(**turned), model(**turned).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("build", [bert, gpt2])
+def test_padding_does_not_matter(build):
+    model = build().eval()
     module, batch = settled(model), block(model)
     other = {name: one.clone() for name, one in batch.inputs.items()}
-    other["input_ids"][other["attention_mask"] == 0] = 9
+    if build is bert:  # a decoder knows the last token by those that fill up
+        other["input_ids"][other["attention_mask"] == 0] = 9
+    other = {name: nn.functional.pad(one, (0, 2)) for name, one in other.items()}
     with torch.no_grad():
         np.testing.assert_allclose(module(**other), module(**batch.inputs), atol=1e-6)
 

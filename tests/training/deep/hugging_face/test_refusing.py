@@ -10,6 +10,7 @@ from tests.training.deep.hugging_face.tiny import (
     arguments,
     arrays,
     bert,
+    gpt2,
     texts,
     trainer,
 )
@@ -30,7 +31,7 @@ REFUSED = [
     ("no auto_find_batch_size", {"auto_find_batch_size": True}),
     ("no optim_args", {"optim_args": "momentum=0.9"}),
     ("optim to be one of", {"optim": "adafactor"}),
-    ("lr_scheduler_type to be one of", {"lr_scheduler_type": "cosine"}),
+    ("lr_scheduler_type to be one of", {"lr_scheduler_type": "polynomial"}),
     ("include_num_input_tokens_seen='no'", {"include_num_input_tokens_seen": "all"}),
     ("learning_rate > 0", {"learning_rate": 0.0}),
     ("learning_rate > 0", {"learning_rate": float("inf")}),
@@ -130,6 +131,12 @@ def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(t
         trainer(tmp_path, rows=given).train()
 
 
+def test_arrays_do_not_say_whose_rows_are(tmp_path):
+    privacy = {"unit": Unit("patient", at_most=2), "unit_column": "patient"}
+    with pytest.raises(ValueError, match="rows with 'patient'.*got arrays"):
+        trainer(tmp_path, rows=arrays(texts()), privacy=privacy).train()
+
+
 @pytest.mark.parametrize("longer", [-2, 0, 3])
 def test_arrays_of_any_length_are_read_as_the_declared_one(longer):
     given = {name: one.astype(np.uint8) for name, one in arrays(texts()).items()}
@@ -157,6 +164,14 @@ def test_records_without_numbers_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="each can enter a batch by its own coin"):
         trainer(tmp_path, rows=Stream()).event()
+
+
+def test_a_model_that_knows_no_padding_is_refused(tmp_path):
+    """Decoders find the last token by it, and take no two texts at once without."""
+    model = gpt2()
+    model.config.pad_token_id = None
+    with pytest.raises(ValueError, match=r"pad_token_id=None. Set model\.config\.pad_token_id"):
+        trainer(tmp_path, model).train()
 
 
 def test_regression_is_refused(tmp_path):
@@ -191,6 +206,22 @@ def test_the_unit_is_the_ledgers(tmp_path):
         trainer(tmp_path, ledger=ledger)
 
 
+@pytest.mark.parametrize("rate", [None, 0.1])
+def test_a_ledger_pays_for_no_size_that_was_read_from_the_records(tmp_path, rate):
+    """The rate would be in the ledger, and with it how many records there are."""
+    ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
+    undeclared = {"size": None, "noise_multiplier": 4.0, "sampling_rate": rate}
+    settings = {"gradient_accumulation_steps": 1}
+    with pytest.raises(ValueError, match=r"declared size .* got size=None.*size=\.\.\."):
+        trainer(tmp_path, ledger=ledger, privacy=undeclared, **settings)
+    made = trainer(tmp_path, privacy=undeclared, **settings)
+    made.ledger = ledger  # too late for the first look, and not for the second
+    for ask in (made.event, made.train):
+        with pytest.raises(ValueError, match="Nothing was charged"):
+            ask()
+    assert not list(ledger.entries())
+
+
 @pytest.mark.parametrize(
     ("said", "given"),
     [
@@ -206,6 +237,11 @@ def test_the_unit_is_the_ledgers(tmp_path):
         ("relation to be one of", {"epsilon": 1.0, "relation": "both"}),
         ("gradients to be one of", {"epsilon": 1.0, "gradients": "magic"}),
         ("unit to be a Unit", {"epsilon": 1.0, "unit": "patient"}),
+        ("a unit that the ids", {"epsilon": 1.0, "unit_column": "patient"}),
+        (
+            "unit_column to be a name",
+            {"epsilon": 1.0, "unit": Unit("patient"), "unit_column": 3},
+        ),
         ("random_state to be", {"epsilon": 1.0, "random_state": "x"}),
     ],
 )

@@ -23,6 +23,7 @@ from veracal.privacy import (
     Budget,
     Descent,
     Flat,
+    Item,
     Poisson,
     Repeated,
     Unit,
@@ -155,6 +156,52 @@ def test_the_statement_says_what_is_promised(tmp_path):
     assert "the weights of the classifier, after every step" in text
     assert "every row enters on its own with probability 0.266667" in text
     assert made.statement_.epsilon == epsilon_for(made.event_, 1e-3, unit)
+
+
+def of_patients(most):
+    """Rows that say whose they are; every patient has as many."""
+    return [{**row, "patient": f"patient {i // most}"} for i, row in enumerate(texts())]
+
+
+def test_a_bound_that_nobody_checked_is_said_to_be_none_of_ours(tmp_path):
+    """Rows without ids may all be of one patient: there is nothing but a word for it."""
+    told = {"unit": Unit("patient", at_most=2), "noise_multiplier": 4.0}
+    trusted = trainer(tmp_path, privacy=told)
+    trusted.train()
+    said = "any patient with more than 2 rows: the rows did not say whose they are"
+    assert trusted.private_ and said in trusted.statement_.text()
+    assert any(said in one for one in trusted.statement_.to_json()["not_covered"])
+    counted = trainer(tmp_path, rows=of_patients(2), privacy={**told, "unit_column": "patient"})
+    counted.train()
+    assert counted.private_ and "did not say whose" not in counted.statement_.text()
+    plain = trainer(tmp_path)
+    plain.train()
+    assert "did not say whose" not in plain.statement_.text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (of_patients(3), "at most 2 rows of one patient"),
+        (texts(), "an id of one patient in every row"),
+        ([{**row, "patient": float("nan")} for row in texts()], "an id of one patient"),
+    ],
+    ids=["too many", "none", "missing"],
+)
+def test_rows_of_one_unit_are_counted_where_they_say_whose_they_are(tmp_path, rows, why):
+    """Like every look at the records, once it is paid for, and without a word of whom."""
+    unit = Unit("patient", at_most=2)
+    privacy = {"unit": unit, "unit_column": "patient", "noise_multiplier": 4.0}
+    made, entries = trainer(tmp_path, privacy=privacy), []
+    plan = [Item("training", made.event())]
+    budget = Budget(8.0, 1e-3, unit=unit)
+    made.ledger = open_ledger(tmp_path / "ledger", budget, kind="plan", plan=plan)
+    made.train_dataset = Watched(rows, lambda: entries.append(made.ledger.length()))
+    before = weights(made.model)
+    with pytest.raises(DataError, match=why) as told:
+        made.train()
+    assert "patient 1" not in str(told.value) and told.value.__cause__ is None
+    assert set(entries) == {1} and not moved(before, made.model) and not made.private_
 
 
 @pytest.mark.parametrize(

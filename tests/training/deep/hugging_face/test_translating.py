@@ -12,7 +12,7 @@ from veracal.training.deep.hugging_face.translating import Decayed, Warmed, lear
 from veracal.training.deep.layout import Layout
 
 
-@pytest.mark.parametrize("kind", ["linear", "constant", "constant_with_warmup"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
 @pytest.mark.parametrize("warmup", [0, 3, 0.25])
 def test_the_learning_rate_is_theirs(tmp_path, kind, warmup):
     args = arguments(tmp_path, lr_scheduler_type=kind, warmup_steps=warmup, learning_rate=0.3)
@@ -58,7 +58,7 @@ def test_steps_are_those_of_their_optimizer(tmp_path, optim):
 
 
 def test_a_rule_that_decays_is_a_rule():
-    for rule in (SGD(0.1), Adam(Warmed(0.1, 1, 9, True))):
+    for rule in (SGD(0.1), Adam(Warmed(0.1, 1, 9, "linear"))):
         decayed = Decayed(rule, 0.5, ((0, 2),))
         weights, gradient = np.ones(3), np.zeros(3)
         moved, _ = decayed.step(weights, gradient, decayed.start(weights), 1)
@@ -66,4 +66,4 @@ def test_a_rule_that_decays_is_a_rule():
 
 
 def test_a_learning_rate_of_ours_passes_for_an_update():
-    check_update(Adam(Warmed(0.1, 2, 9, True)))
+    check_update(Adam(Warmed(0.1, 2, 9, "linear")))

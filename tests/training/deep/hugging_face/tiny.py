@@ -9,6 +9,8 @@ from transformers import (
     DistilBertForSequenceClassification,
     GPT2Config,
     GPT2ForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
     RobertaConfig,
     RobertaForSequenceClassification,
     TrainingArguments,
@@ -24,6 +26,7 @@ WIDE = {
     "intermediate_size": 37,
 }
 SMALL = {"vocab_size": 40, "max_position_embeddings": 12, "num_labels": 3}
+MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 NARROW = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 37}
 
 
@@ -44,11 +47,20 @@ def roberta(seed=0):
 
 def gpt2(seed=0):
     torch.manual_seed(seed)
-    sizes = {"n_positions": 12, "n_embd": 32, "n_layer": 2, "n_head": 2, "pad_token_id": 0}
-    return GPT2ForSequenceClassification(GPT2Config(vocab_size=40, num_labels=3, **sizes))
+    sizes = {"n_positions": 12, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    return GPT2ForSequenceClassification(
+        GPT2Config(vocab_size=40, num_labels=3, **sizes, **MARKS)
+    )
 
 
-FAMILIES = {"bert": bert, "distilbert": distilbert, "roberta": roberta}
+def llama(seed=0):
+    torch.manual_seed(seed)
+    shared = {"num_key_value_heads": 1}  # two heads have the same keys
+    return LlamaForSequenceClassification(LlamaConfig(**SMALL, **WIDE, **shared, **MARKS))
+
+
+DECODERS = {"gpt2": gpt2, "llama": llama}
+FAMILIES = {"bert": bert, "distilbert": distilbert, "roberta": roberta, **DECODERS}
 
 
 def texts(n=60, pad=0, classes=3, seed=0):

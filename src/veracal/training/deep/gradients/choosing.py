@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -26,6 +26,7 @@ from veracal.training.deep.gradients.functional import Functional
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.gradients.hooks import Hooks
 from veracal.training.deep.gradients.layers import RULES
+from veracal.training.deep.gradients.others import rule_of
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.stirring import stirred
 
@@ -62,6 +63,7 @@ def engine_for(
     *,
     usual: int,
     way: Way | None = None,
+    among: Sequence[Way] = WAYS,
     noise: PreNoise | None = None,
 ) -> tuple[Engine, Trial]:
     """The fastest way that is right, or the one that is asked for if it is right.
@@ -76,11 +78,13 @@ def engine_for(
         one by one.
     many : Block or None
         As many as a block will have, on which ways are timed; None takes the first that is
-        right.
+        right, and tries no others.
     usual : int
         Examples of a block, as declared.
     way : {"ghost", "functional", "hooks"}, optional
         The one to take; by default the fastest.
+    among : sequence of these
+        Ways that are tried where none is asked for, in this order.
     noise : PreNoise, optional
         For which gradients must be written down. It has no part in the comparison.
 
@@ -91,8 +95,8 @@ def engine_for(
     """
     if way is not None:
         _checks.one_of(WAYS, gradients=way)
-    able: tuple[str, ...] = WAYS if noise is None else tuple(WRITING)
-    tried = able if way is None else (way,)
+    able = [one for one in among if noise is None or one in WRITING]
+    tried: Sequence[str] = able if way is None else (way,)
     engines, wrong = dict[str, Engine](), dict[str, str]()
     for name in tried:
         try:
@@ -101,10 +105,12 @@ def engine_for(
                 why = _fault(engine, module, losses, few, usual)
         except MissingExtraError as error:
             why = str(error)
-        if why is None:
-            engines[name] = engine
-        else:
+        if why is not None:
             wrong[name] = why
+            continue
+        engines[name] = engine
+        if many is None:
+            break
     seconds = dict[str, float]()
     for name, engine in engines.items():
         try:
@@ -160,12 +166,14 @@ def _fault(
     engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
 ) -> str | None:
     """What is wrong with a way, on a few examples; None if nothing is."""
-    if not getattr(engine, "able", True):
-        return "it does not know all layers that are trained"
+    unknown = engine.unknown if isinstance(engine, Ghost) else ()
+    if unknown:
+        return f"it does not know layers that are trained ({', '.join(unknown)})"
     was = [(layer, layer.training) for layer in module.modules()]
     for layer, _ in was:  # without dropout, so that the two can be compared
         # Opacus looks away from layers that are not trained; convolutions have no dropout.
-        if type(layer) not in RULES and not isinstance(layer, _ConvNd):
+        known = type(layer) in RULES or rule_of(layer) is not None
+        if not known and not isinstance(layer, _ConvNd):
             layer.training = False
     try:
         found = _compared(engine, module, losses, few, usual)

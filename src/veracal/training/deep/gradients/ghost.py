@@ -20,7 +20,8 @@ from veracal.training.deep.gradients.blocks import (
     losses_by_example,
     rows_of,
 )
-from veracal.training.deep.gradients.layers import RULES, Each, Gradients, knows
+from veracal.training.deep.gradients.layers import Each, Gradients
+from veracal.training.deep.gradients.others import rule_of
 from veracal.training.deep.gradients.patches import convolved, patches_of, takes_products
 from veracal.training.deep.gradients.room import Room
 from veracal.training.deep.layout import Layout
@@ -41,8 +42,8 @@ class Ghost:
     Parameters
     ----------
     module : torch.nn.Module
-        Of layers that :data:`~veracal.training.deep.gradients.layers.RULES` knows, whose first
-        dimension counts the examples.
+        Of layers that :func:`~veracal.training.deep.gradients.others.rule_of` knows, whose
+        first dimension counts the examples.
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
     usual : int
@@ -75,11 +76,13 @@ class Ghost:
             for layer in module.modules()
             if any(one.requires_grad for one in layer.parameters(recurse=False))
         ]
+        self._rules = {layer: rule_of(layer) for layer in self._layers}
 
     @property
-    def able(self) -> bool:
-        """Whether all layers that have parameters to train are known."""
-        return all(knows(layer) for layer in self._layers)
+    def unknown(self) -> tuple[str, ...]:
+        """Kinds of layers with parameters to train that are not known."""
+        kinds = [type(layer).__name__ for layer, rule in self._rules.items() if rule is None]
+        return tuple(dict.fromkeys(kinds))
 
     def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
         """Add the clipped sum over a block to a vector."""
@@ -100,7 +103,8 @@ class Ghost:
                 continue
             if len(slope) != rows or len(one.inputs) != rows:
                 raise ValueError(_other_order(one.layer))
-            rule = RULES[type(one.layer)]
+            rule = self._rules[one.layer]
+            assert rule is not None
             more = {} if one.patches is None else {"patches": one.patches}
             for name, gradients in rule(
                 one.layer,

@@ -207,7 +207,7 @@ def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int, room: Ro
     found: Found = {}
     g = g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
-        found["weight"] = _product(a.reshape(n, -1, a.shape[-1]), g, usual)
+        found["weight"] = product(a.reshape(n, -1, a.shape[-1]), g, usual)
     if module.bias is not None and module.bias.requires_grad:
         found["bias"] = Each(g.sum(1))
     return found
@@ -378,7 +378,7 @@ def knows(module: nn.Module) -> bool:
     return not getattr(module, "track_running_stats", False)
 
 
-def _product(a: Tensor, g: Tensor, usual: int) -> Gradients:
+def product(a: Tensor, g: Tensor, usual: int) -> Gradients:
     """As a product, or written down, whichever takes less.
 
     The norms of the two differ a little, so nothing but public figures may decide: how many

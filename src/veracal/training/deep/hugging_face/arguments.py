@@ -24,7 +24,8 @@ class PrivacyArguments:
         Below 1 / ``size``.
     size : int, optional
         Declared number of records. Left out, it is read off the records: the training is then
-        *not private* under add-remove, and ``not_private_because_`` says so.
+        *not private* under add-remove, and ``not_private_because_`` says so. With a ledger
+        that is refused: the real number would be charged as a sampling rate.
     clip : float > 0 or Clip, optional
         Bound on the gradient of each example; a number c stands for ``Flat(c)``. By default
         ``TrainingArguments.max_grad_norm``, which is not applied to whole batches here.
@@ -36,10 +37,17 @@ class PrivacyArguments:
         records were tokenized to a declared length (``tokenized``).
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
-        Whom the guarantee protects; by default one record.
+        Whom the guarantee protects; by default one record. That nobody has more rows than
+        ``unit.at_most`` is taken on trust, and ``statement_`` says so, unless ``unit_column``
+        is given.
+    unit_column : str, optional
+        Name under which every row says whose it is. Rows are then counted once they are paid
+        for, and refused if somebody has more than ``unit.at_most``. Arrays have no such
+        column: give rows.
     gradients : {"ghost", "functional", "hooks"}, optional
         How gradients of examples are taken. By default by what each layer has seen
-        ("ghost") where that is right for the model, and side by side ("functional") elsewhere.
+        ("ghost") where that is right for the model, and side by side ("functional")
+        elsewhere. The two are tried in this order and not timed.
     random_state : int or Generator, optional
         Makes a run repeatable for tests, and therefore *not private*. None is fresh secret
         entropy, the only choice under which the guarantee holds.
@@ -59,6 +67,7 @@ class PrivacyArguments:
     max_length: int | None = None
     relation: Relation = "add-remove"
     unit: Unit | None = None
+    unit_column: str | None = None
     gradients: Way | None = None
     random_state: int | np.random.Generator | None = None
 
@@ -85,6 +94,21 @@ class PrivacyArguments:
         _checks.one_of(RELATIONS, relation=self.relation)
         if not isinstance(self.unit, Unit | None):
             raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        self._check_column()
         if self.gradients is not None:
             _checks.one_of(WAYS, gradients=self.gradients)
         _random.check_state(self.random_state)
+
+    def _check_column(self) -> None:
+        """Refuse a column of ids that is none, or that nobody said the meaning of."""
+        column = self.unit_column
+        if column is None:
+            return
+        if not (isinstance(column, str) and column):
+            raise ValueError(f"Expected unit_column to be a name or None, got {column!r}.")
+        if self.unit is None or self.unit.name == "record":
+            raise ValueError(
+                f"Expected a unit that the ids in unit_column={column!r} are of, got "
+                f"unit={self.unit!r}. Give unit=Unit('patient', at_most=...), or leave out the "
+                "column if rows are really what is to be protected."
+            )

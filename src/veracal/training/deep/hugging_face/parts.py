@@ -1,5 +1,6 @@
 """Which parts of a model are trained: all, some by name, or adapters beside them."""
 
+import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -88,4 +89,7 @@ def with_lora(
         lora_dropout=dropout,
         target_modules=None if targets is None else list(targets),
     )
-    return peft.get_peft_model(model, settings)
+    with warnings.catch_warnings():
+        # Of layers whose weights are the other way round, as in GPT-2; peft turns them itself.
+        warnings.filterwarnings("ignore", "fan_in_fan_out")
+        return peft.get_peft_model(model, settings)

@@ -1,6 +1,7 @@
 """Records of a trainer as arrays of one declared form."""
 
 import operator
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 from veracal._types import Array, Ints
 from veracal.errors import DataError
+from veracal.privacy import Unit
 from veracal.training.deep.hugging_face.sequences import NAMES, taken_by
 from veracal.training.deep.hugging_face.tokens import LABELS, Tokens
 from veracal.training.deep.records import Records
@@ -89,6 +91,13 @@ def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | N
         raise ValueError(
             f"Expected max_length of at most {most}, the positions of the model, got {length}."
         )
+    if getattr(config, "pad_token_id", 0) is None:
+        # Decoders classify by the last token that is none of these, and take no batch without.
+        raise ValueError(
+            "Expected a model that knows which token fills a text up, got "
+            "config.pad_token_id=None. Set model.config.pad_token_id, to the one of the "
+            "tokenizer."
+        )
     filler = getattr(config, "pad_token_id", None) if pad is None else pad
     return Form(names, length, int(config.vocab_size), int(config.num_labels), filler or 0)
 
@@ -136,6 +145,51 @@ def records_of(dataset: Any, form: Form) -> Records:
     _check_range("input_ids", arrays["input_ids"], form.vocabulary)
     _check_range("labels", labels, form.classes)
     return Records({name: arrays[name].astype(np.int64) for name in form.names}, labels)
+
+
+def check_column(dataset: Any, column: str | None) -> None:
+    """Refuse arrays where rows are to say whose they are, by the form of the records alone."""
+    if column is not None and isinstance(dataset, Tokens):
+        raise ValueError(
+            f"Expected rows with {column!r}, which says whose they are, got arrays of tokens, "
+            "which have no such column. Give rows, each a mapping with input_ids, labels and "
+            f"{column!r}."
+        )
+
+
+def check_units(dataset: Any, unit: Unit, column: str) -> None:
+    """Count the rows of every unit: only after they were paid for.
+
+    Raises
+    ------
+    DataError
+        If a unit has more than it may, or a row does not say whose it is. Neither which nor
+        how many is told.
+    """
+    try:
+        ids = Counter(_id(dataset[i][column]) for i in range(len(dataset)))
+    except Exception:  # whatever it says may be of the record
+        raise DataError(
+            f"train_dataset: {column}",
+            f"an id of one {unit.name} in every row",
+            "rows without",
+            "Look at the rows where they are; what is wrong is not shown here.",
+        ) from None
+    if max(ids.values(), default=0) > unit.at_most:
+        raise DataError(
+            f"train_dataset: {column}",
+            f"at most {unit.at_most} rows of one {unit.name}, as the training protects",
+            "more",
+            "Leave out rows until nobody has more, or declare a larger at_most.",
+        )
+
+
+def _id(value: Any) -> Any:
+    """An id that equals itself: None and NaN, which does not, stand for a missing one."""
+    found = np.asarray(value).item()
+    if found is None or found != found:
+        raise ValueError
+    return found
 
 
 def _cut(array: Array, form: Form, name: str) -> Array:

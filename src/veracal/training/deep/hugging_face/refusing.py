@@ -14,6 +14,7 @@ from transformers import (
 
 from veracal import _checks
 from veracal.training.deep.hugging_face.arguments import PrivacyArguments
+from veracal.training.deep.hugging_face.translating import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ _PRECISE = "gradients are clipped and summed in float32 and float64"
 _ONE_PASS = "gradients of examples are taken in one plain pass through the model"  # noqa: S105
 _COINS = "every record enters a batch by its own secret coin"
 _PLAIN = "it trains on the CPU of one machine"
+_SCHEDULED = "rates are settled before the first step, and by no figure of the records"
 _ONLY = (
     _Only("fp16", _NONE, _PRECISE),
     _Only("bf16", _NONE, _PRECISE),
@@ -65,7 +67,6 @@ _ONLY = (
     _Only("world_size", (1,), _PLAIN),
 )
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
-_SCHEDULES = ("linear", "constant", "constant_with_warmup")
 _OWN_LOOP = (
     "compute_loss",
     "create_optimizer",
@@ -92,8 +93,8 @@ def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
                 f"Expected {_shown(only)} in a private training, got {only.name}={found!r}: "
                 f"{only.why}."
             )
-    _check_choice("optim", args.optim, _OPTIMIZERS)
-    _check_choice("lr_scheduler_type", args.lr_scheduler_type, _SCHEDULES)
+    _check_choice("optim", args.optim, _OPTIMIZERS, "the update rule is our own")
+    _check_choice("lr_scheduler_type", args.lr_scheduler_type, SCHEDULES, _SCHEDULED)
     if args.device.type != "cpu":
         raise ValueError(
             f"Expected a training on the CPU, got {args.device}. Set use_cpu=True."
@@ -189,12 +190,12 @@ def _check_task(model: Any) -> None:
         )
 
 
-def _check_choice(name: str, found: Any, allowed: tuple[str, ...]) -> None:
+def _check_choice(name: str, found: Any, allowed: tuple[str, ...], why: str) -> None:
     """Refuse a word that is not among those allowed."""
     if _value(found) not in allowed:
         raise ValueError(
             f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got "
-            f"{name}={_value(found)!r}."
+            f"{name}={_value(found)!r}: {why}. Choose one of these."
         )
 
 

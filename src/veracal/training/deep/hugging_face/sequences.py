@@ -21,7 +21,7 @@ class Sequences(nn.Module):
     Models look positions up once for all examples, and drop a mask of two axes if no example
     of a batch is padded. Both make one example's gradient hard to tell, or a computation
     depend on the company. Here a table gives every example rows of its own, and masks have
-    four axes, which are taken as they are.
+    four axes, which are taken as they are, by encoders and decoders.
 
     Parameters
     ----------
@@ -32,18 +32,20 @@ class Sequences(nn.Module):
     ----------
     wide : bool
         Whether masks of four axes are given; see :meth:`settle`.
+    causal : bool
+        Whether these hide from each token what comes after it, as decoders have it.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.wide = False
+        self.wide = self.causal = False
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Logits of shape (n, classes)."""
         mask = inputs.get("attention_mask")
         if self.wide and mask is not None:
-            inputs = {**inputs, "attention_mask": _wide(mask)}
+            inputs = {**inputs, "attention_mask": _wide(mask, self.causal)}
         with _rows_of_their_own(self.model, len(inputs["input_ids"])):
             made: Tensor = self.model(**inputs).logits
         return made
@@ -51,24 +53,39 @@ class Sequences(nn.Module):
     def settle(self, inputs: Mapping[str, Tensor]) -> None:
         """Give masks of four axes if the model makes the same of them, on made-up examples."""
         trial = copied(self).eval()
+        with torch.no_grad():
+            for one in trial.parameters():  # a head of zeros would make all the same
+                if one.requires_grad:  # others are shared, and stay as they are
+                    one.add_(0.1 * torch.randn_like(one))
+        for causal in (False, True):
+            self.wide, self.causal = trial._same(inputs, causal=causal), causal
+            if self.wide:
+                return
+        self.causal = False
+
+    def _same(self, inputs: Mapping[str, Tensor], *, causal: bool) -> bool:
+        """Whether a model makes of wide masks what it makes of narrow ones."""
+        made = []
         try:
             with torch.no_grad():
-                for one in trial.parameters():  # a head of zeros would make all the same
-                    if one.requires_grad:  # others are shared, and stay as they are
-                        one.add_(0.1 * torch.randn_like(one))
-                trial.wide = False
-                plain = trial(**inputs)
-                trial.wide = True
-                gap = float((trial(**inputs) - plain).abs().max())
-            self.wide = gap <= _CLOSE * max(1e-6, float(plain.std(0).max()))
+                for wide in (False, True):
+                    self.wide, self.causal = wide, causal
+                    made.append(self(**inputs))
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-            self.wide = False
+            return False
+        plain, other = made
+        gap = float((other - plain).abs().max())
+        return gap <= _CLOSE * max(1e-6, float(plain.std(0).max()))
 
 
-def _wide(mask: Tensor) -> Tensor:
+def _wide(mask: Tensor, causal: bool) -> Tensor:
     """A mask of shape (n, t) as what is added to attention, of shape (n, 1, t, t)."""
-    hidden = (1.0 - mask.to(torch.float32)) * torch.finfo(torch.float32).min
-    return hidden[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
+    t, least = mask.shape[1], torch.finfo(torch.float32).min
+    hidden = ((1.0 - mask.to(torch.float32)) * least)[:, None, None, :].expand(-1, 1, t, -1)
+    if not causal:
+        return hidden
+    # The lesser of the two, as their sum would be infinite.
+    return torch.minimum(hidden, torch.full((t, t), least).triu(1))
 
 
 @contextmanager

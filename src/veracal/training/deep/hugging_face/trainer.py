@@ -29,11 +29,13 @@ from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
 from veracal.privacy.ledger.book import check_ledger
 from veracal.training.deep.checks import check_parts, check_trial, train_mode
 from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
-from veracal.training.deep.gradients.choosing import Trial, engine_for
+from veracal.training.deep.gradients.choosing import Trial, Way, engine_for
 from veracal.training.deep.hugging_face.arguments import PrivacyArguments
 from veracal.training.deep.hugging_face.reading import (
     Form,
     as_dataset,
+    check_column,
+    check_units,
     form_of,
     records_of,
 )
@@ -51,6 +53,7 @@ from veracal.training.facts import check_size
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
 _RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
+_WAYS: tuple[Way, ...] = ("ghost", "functional")  # in turn, and not timed: that takes room
 _UNTRAINED = "it was not trained here"
 _UNDECLARED = "the number of records was read from them; declare size=..."
 _ENDED = "its run was ended by a hook, which may have looked at records"
@@ -86,7 +89,8 @@ class PrivateTrainer(Trainer):
     *inherited, **settings
         All that ``transformers.Trainer`` takes. ``train_dataset`` is a
         :class:`~veracal.training.deep.hugging_face.Tokens`, a mapping of names to arrays, or
-        rows by number, each a mapping with ``input_ids`` and ``labels``.
+        rows by number, each a mapping with ``input_ids`` and ``labels``, and with
+        ``privacy.unit_column`` if there is one.
     privacy : PrivacyArguments
     ledger : Ledger, optional
         Charged before a record is read.
@@ -105,7 +109,10 @@ class PrivateTrainer(Trainer):
     statement_ : Statement or NotPrivate
         What the training promises, in words and as JSON.
     trial_ : Trial
-        Which way of taking gradients was chosen.
+        Which way of taking gradients was chosen, and what was wrong with those before it. The
+        first that is right is taken, ghost before functional, and none is timed, where
+        ``PrivateNetwork`` tries and times them all: for a model of this size, writing the
+        gradients of a block down would take more memory than its training.
     self_check_ : SelfCheck
         What the training shows of itself: noise, and outputs that differ. What is wrong is
         also warned of.
@@ -170,6 +177,14 @@ class PrivateTrainer(Trainer):
             raise ValueError(
                 f"Expected unit={self.ledger.budget.unit!r}, whom the ledger protects, got "
                 f"unit={unit!r}."
+            )
+        undeclared = self.privacy.size is None and self.privacy.relation == "add-remove"
+        if self.ledger is not None and undeclared:
+            # The event has the rate, by which whoever reads the ledger knows the real number.
+            raise ValueError(
+                "Expected a declared size for what a ledger pays for, got size=None: the "
+                "number of records would be read from them, and charged as a sampling rate. "
+                "Give PrivacyArguments(size=...). Nothing was charged."
             )
 
     def event(self) -> Event:
@@ -239,6 +254,7 @@ class PrivateTrainer(Trainer):
         privacy, tokenizer = self.privacy, self.processing_class
         pad = getattr(tokenizer, "pad_token_id", None)
         form = form_of(self.train_dataset, self.model, privacy.max_length, pad)
+        check_column(self.train_dataset, privacy.unit_column)
         reasons: tuple[str, ...] = ()
         size, n = privacy.size, len(self.train_dataset)
         if size is None:
@@ -260,24 +276,29 @@ class PrivateTrainer(Trainer):
             Block({name: one[places] for name, one in texts.items()}, _TARGETS % form.classes)
             for places in one_replaced(_FEW)
         ]
-        taken = partial(
-            engine_for,
-            module,
-            self._losses(),
-            blocks[0],
-            None,
-            usual=max(_FEW, self.args.per_device_train_batch_size),
-        )
         with torch.random.fork_rng(devices=[]):
             module.settle(texts)
             check_trial(module, blocks, form.classes)
             train_mode(module)
-            if self.privacy.gradients is not None:
-                return taken(way=self.privacy.gradients)
-            try:  # not all of them, as others take room for the gradient of every example
-                return taken(way="ghost")
-            except ValueError:
-                return taken(way="functional")
+            return self._taken(module, blocks[0])
+
+    def _taken(self, module: Sequences, few: Block) -> tuple[Engine, Trial]:
+        """The way that is asked for, or the first that is right."""
+        try:
+            return engine_for(
+                module,
+                self._losses(),
+                few,
+                None,
+                usual=max(_FEW, self.args.per_device_train_batch_size),
+                way=self.privacy.gradients,
+                among=_WAYS,
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Train adapters or some layers alone, of kinds that are known: "
+                "with_lora(model), or train_only(model, 'classifier.*') with names of its own."
+            ) from error
 
     def _losses(self) -> Losses:
         """The loss of each example."""
@@ -290,6 +311,9 @@ class PrivateTrainer(Trainer):
         """Read the records and descend."""
         rng = _random.generator(self.privacy.random_state)
         (lots,) = rng.spawn(1)
+        if self.privacy.unit_column is not None:
+            unit = self.privacy.unit or Unit()
+            check_units(self.train_dataset, unit, self.privacy.unit_column)
         records = records_of(self.train_dataset, plan.form)
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
@@ -373,12 +397,25 @@ class PrivateTrainer(Trainer):
         """What this training promises; computed when asked for."""
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
-        return statement(
+        made = statement(
             self.event_,
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
         )
+        return replace(made, not_covered=made.not_covered + _trusted(self.privacy))
+
+
+def _trusted(privacy: PrivacyArguments) -> tuple[str, ...]:
+    """What nobody has counted: rows without ids do not say whose they are."""
+    unit = privacy.unit or Unit()
+    if unit == Unit() or privacy.unit_column is not None:
+        return ()
+    rows = "one row" if unit.at_most == 1 else f"{unit.at_most} rows"
+    return (
+        f"any {unit.name} with more than {rows}: the rows did not say whose they are, so that "
+        "the bound was declared and not checked",
+    )
 
 
 def _check_moved(layout: Layout, first: tuple[bytes, ...], last: Floats) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from transformers import TrainingArguments
 
@@ -12,13 +12,23 @@ from veracal.training.deep.hugging_face.arguments import PrivacyArguments
 from veracal.training.deep.layout import Layout
 from veracal.training.descents import Goal
 
+Falls = Literal["constant", "linear", "cosine"]
+_FALLS: dict[str, Falls] = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+}
+SCHEDULES = tuple(_FALLS)
+
 
 @dataclass(frozen=True)
 class Warmed(Schedule):
     r"""A learning rate that rises first, and then stays or falls to zero.
 
-    .. math:: r \, t / W \text{ for } t < W, \text{ then } r \text{ or }
-        r \, (T - t) / \max(1, T - W)
+    .. math:: r \, t / W \text{ for } t < W, \text{ then } r, \;
+        r \, (1 - u) \text{ or } r \, (1 + \cos \pi u) / 2
+        \text{ for } u = (t - W) / \max(1, T - W)
 
     at step t, as ``transformers.get_scheduler`` has it.
 
@@ -30,21 +40,25 @@ class Warmed(Schedule):
         The number W of steps in which it rises.
     steps : int
         The number T of all steps.
-    falls : bool
+    falls : {"constant", "linear", "cosine"}
+        How it falls, if at all.
     """
 
     peak: float
     warmup: int
     steps: int
-    falls: bool
+    falls: Falls
 
     def at(self, step: int) -> float:
         """The rate at one step."""
         if step < self.warmup:
             return self.peak * step / self.warmup
-        if not self.falls:
-            return self.peak
-        return self.peak * max(0.0, (self.steps - step) / max(1, self.steps - self.warmup))
+        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        if self.falls == "linear":
+            return self.peak * (1 - done)
+        if self.falls == "cosine":
+            return self.peak * (1 + math.cos(math.pi * done)) / 2
+        return self.peak
 
 
 @dataclass(frozen=True)
@@ -183,7 +197,7 @@ def learning_rate(args: TrainingArguments, steps: int) -> Warmed:
     """The learning rate of every step."""
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     warmup = 0 if kind == "constant" else args.get_warmup_steps(steps)
-    rate = Warmed(float(args.learning_rate), int(warmup), steps, kind == "linear")
+    rate = Warmed(float(args.learning_rate), int(warmup), steps, _FALLS[kind])
     if not rate.values(steps).max() > 0:
         raise ValueError(
             f"Expected steps with a learning rate above zero, got {steps} steps with "

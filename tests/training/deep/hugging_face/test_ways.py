@@ -1,0 +1,65 @@
+"""A trainer finds a way to take gradients of examples, or says why there is none."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.deep.hugging_face.tiny import DECODERS, bert, trainer
+from veracal.privacy import Budget, open_ledger
+from veracal.training.deep.hugging_face import train_only
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_decoders_are_trained_whole(tmp_path, family):
+    model = DECODERS[family]()
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    made = trainer(tmp_path, model, lr_scheduler_type="cosine")
+    made.train()
+    assert made.private_ and made.trial_.chosen == "ghost"
+    for name, one in model.named_parameters():
+        assert not torch.equal(one, before[name]), name
+
+
+class Gate(nn.Module):
+    """Scales what it gets, unless that is very large: no way of taking gradients knows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x if float(x.detach().sum()) > 1e9 else self.scale * x
+
+
+def test_a_model_without_gradients_of_examples_is_told_why_and_what_to_do(tmp_path):
+    model = bert()
+    model.classifier = nn.Sequential(model.classifier, Gate())
+    ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
+    made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 4.0})
+    with pytest.raises(ValueError, match="Expected a module with gradients of") as told:
+        made.train()
+    text = str(told.value)
+    assert "ghost: it does not know layers that are trained (Gate); functional: vmap" in text
+    assert "with_lora(model)" in text and "train_only(model" in text
+    assert not list(ledger.entries())
+
+    train_only(model, "bert.*", "classifier.0.*")
+    made.train()
+    assert made.private_ and made.trial_.chosen == "ghost"
+
+
+def test_the_first_right_way_is_taken_and_says_what_was_wrong_before(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return self.scale * x
+
+    model = bert()
+    model.classifier = nn.Sequential(model.classifier, Scaled())
+    made = trainer(tmp_path, model)
+    made.train()
+    assert made.trial_.chosen == "functional" and "(Scaled)" in made.trial_.wrong["ghost"]
+    assert "hooks" not in {**made.trial_.seconds, **made.trial_.wrong}
