@@ -261,6 +261,11 @@ def settings_of(descent: Descent, layout: Layout) -> dict[str, Any]:
     }
 
 
+def name_of(function: object) -> str:
+    """What a function is called, or how a record of settings looks."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def leaves(state: Any) -> list[Array]:
     """The arrays of what an update rule remembers, in order."""
     if state is None:

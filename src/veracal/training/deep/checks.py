@@ -13,8 +13,9 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from veracal.training.deep.apart import check_outputs
-from veracal.training.deep.gradients.blocks import Block, Inputs, called, rows_of
+from veracal.training.deep.apart import check_outputs, outputs_of
+from veracal.training.deep.gradients.blocks import Block, rows_of
+from veracal.training.deep.made_up import half_replaced, one_replaced
 
 _PASSES = 8  # in which every parameter should have had a part
 
@@ -145,7 +146,9 @@ def _frozen(layer: nn.Module) -> bool:
     return not any(one.requires_grad for one in parameters)
 
 
-def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
+def check_trial(
+    module: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block] = ()
+) -> Tensor:
     """Refuse a module by what it does with made-up examples.
 
     Parameters
@@ -156,6 +159,10 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
         replaced, each another one.
     outputs : int
         How many classes there are.
+    usual : sequence of Block
+        With as many examples as a block has in training, half of them replaced in the second,
+        the other half in the third: see
+        :func:`~veracal.training.deep.made_up.half_replaced`.
 
     Returns
     -------
@@ -175,12 +182,12 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
                 f"Expected parameters that can be trained, got {name!r}, which was made in "
                 "torch.inference_mode(). Give copy.deepcopy(module), made outside of it."
             )
-    trial, made = copied(module), torch.empty(0)
+    trial, made = _telling(copied(module)), torch.empty(0)
     train_mode(trial)
     before = _digests(trial)
     for _ in range(_PASSES):  # a layer may be left out by chance
         with torch.enable_grad():
-            made = _called(trial, blocks[0].inputs)
+            made = outputs_of(trial, blocks[0].inputs)
             _check_shape(made, rows_of(blocks[0].inputs), outputs)
             torch.autograd.backward(made.double().square().sum())
         unused = [
@@ -196,7 +203,7 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
             f"{', '.join(map(repr, unused[:5]))}. Freeze what is not used, by "
             "requires_grad_(False)."
         )
-    check_outputs(trial, blocks)
+    _check_apart(trial, blocks, usual)
     after = _digests(trial)
     for name in before:
         if before[name] != after[name]:
@@ -204,8 +211,25 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
                 f"Expected a forward pass that changes nothing, got one that changes {name!r}: "
                 "it would keep something of the records, without noise. Leave it out."
             )
-    check_outputs(trial.eval(), blocks)
+    _check_apart(trial.eval(), blocks, usual)
     return made.detach()
+
+
+def _telling(trial: nn.Module) -> nn.Module:
+    """The same with numbers in place of zeros to train: a head of zeros makes all the same."""
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for one in trial.parameters():
+            if one.requires_grad and not one.any():  # what is frozen is shared
+                one.normal_(0.0, 0.1, generator=rng)
+    return trial
+
+
+def _check_apart(trial: nn.Module, blocks: Sequence[Block], usual: Sequence[Block]) -> None:
+    """Refuse a module in which examples meet, a few of them or many."""
+    check_outputs(trial, blocks, one_replaced)
+    if usual:
+        check_outputs(trial, usual, half_replaced)
 
 
 def _digests(module: nn.Module) -> dict[str, bytes]:
@@ -228,18 +252,6 @@ def copied(module: nn.Module, *, shares: bool = True) -> Any:
             "Expected a module that can be copied, got one for which copy.deepcopy fails: "
             f"{str(error).partition(chr(10))[0]}. Keep what has no copy (a lock, an open file) "
             "out of it."
-        ) from error
-
-
-def _called(module: nn.Module, inputs: Inputs) -> Any:
-    """Outputs for made-up examples, or what is wrong with them in a sentence."""
-    try:
-        return called(module, inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(
-            "Expected a module that takes rows in the form of the records, got one that fails "
-            f"for made-up ones: {str(error).partition(chr(10))[0]} Give prepare=..., which "
-            "turns rows into what the module takes."
         ) from error
 
 
