@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from opacus import GradSampleModule
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -89,6 +90,18 @@ def test_parameters_of_inference_are_copied_or_refused():
         model(lambda: made).fit(X, Y)
 
 
+def traced(module):
+    return torch.jit.trace(module, torch.zeros(2, 4))
+
+
+def distributed(module):
+    """Wrapped as ranks have it: without a process group, by hand."""
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = module
+    return wrapped
+
+
 def with_part(part):
     """A network one of whose layers has something."""
     module = network()
@@ -134,6 +147,49 @@ def test_what_has_no_values_or_no_copy_is_refused_with_a_way_out(module, match, 
     with pytest.raises(ValueError, match=match):
         holder.fit(model(module, gradients=None, random_state=None))
     assert not list(ledger.entries())
+
+
+WRAPPED = {  # around a module, or a layer of it; what is said of it, and what it was around
+    "compiled": (partial(torch.compile, backend="eager"), r"torch\.compile", r"\._orig_mod"),
+    "parallel": (nn.DataParallel, r"nn\.DataParallel", r"\.module"),
+    "distributed": (distributed, "DistributedDataParallel", r"\.module"),
+    "opacus": (GradSampleModule, "GradSampleModule", r"\.to_standard_module\(\)"),
+    "scripted": (torch.jit.script, r"torch\.jit", " was scripted or traced from"),
+    "traced": (traced, r"torch\.jit", " was scripted or traced from"),
+}
+
+
+@pytest.mark.parametrize("how", WRAPPED)
+@pytest.mark.filterwarnings("ignore:.*(non-full backward hook|torch.jit)")
+def test_a_module_that_is_wrapped_is_refused_with_what_is_inside(how, tmp_path):
+    wrap, by, inside = WRAPPED[how]
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    told = {"gradients": None, "random_state": None}
+    with pytest.raises(ValueError, match=f"wrapped by {by}.* inside: .*module{inside}"):
+        holder.fit(model(wrap(network()), **told))
+    layers = nn.Sequential(wrap(network()), nn.Linear(2, 2))
+    with pytest.raises(
+        ValueError, match=rf"'0', wrapped by {by}.*get_submodule\('0'\){inside}"
+    ):
+        holder.fit(model(layers, **told))
+    with pytest.raises(ValueError, match=f"wrapped by {by}"):
+        holder.fit(model(lambda: wrap(network()), **told))
+    assert not list(ledger.entries())
+
+
+@pytest.mark.filterwarnings("ignore:.*(non-full backward hook|torch.jit)")
+def test_what_is_inside_is_trained_and_so_is_what_stands_on_frozen_ones():
+    for inside in (
+        torch.compile(network(), backend="eager")._orig_mod,
+        nn.DataParallel(network()).module,
+        GradSampleModule(network()).to_standard_module(),
+    ):
+        assert set(model(inside).fit(X, Y).module_.state_dict()) == set(network().state_dict())
+    with pytest.raises(ValueError, match=r"hooks of Opacus.*to_standard_module\(\)"):
+        model(GradSampleModule(network())._module).fit(X, Y)
+    frozen = torch.jit.script(nn.Linear(4, 4).requires_grad_(False))
+    assert model(nn.Sequential(frozen, nn.Linear(4, 2))).fit(X, Y).n_iter_ == 4
 
 
 def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():

@@ -17,6 +17,15 @@ from veracal.training.deep.apart import check_outputs, outputs_of
 from veracal.training.deep.gradients.blocks import Block, rows_of
 from veracal.training.deep.made_up import half_replaced, one_replaced
 
+# What stands around a module, by its class (some take long to import), and what to give.
+_AROUND = {
+    "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
+    "torch.DataParallel": ("nn.DataParallel", "{}.module"),
+    "torch.DistributedDataParallel": ("DistributedDataParallel", "{}.module"),
+    "torch.ScriptModule": ("torch.jit", "the nn.Module that {} was scripted or traced from"),
+    "opacus.AbstractGradSampleModule": ("GradSampleModule", "{}.to_standard_module()"),
+}
+_HOOKS = "autograd_grad_sample_hooks"  # of Opacus, which stay where only the wrap is gone
 _PASSES = 8  # in which every parameter should have had a part
 
 
@@ -26,16 +35,17 @@ def check_parts(module: nn.Module) -> None:
     Raises
     ------
     ValueError
-        For layers that mix examples or keep running statistics of them, parameters without
-        values, elsewhere than on the CPU or in another precision than float32, nothing to
-        train, what cannot be copied, and a call where torch takes no gradients. The message
-        names the layer and what to put in its place.
+        For modules that are wrapped, layers that mix examples or keep running statistics of
+        them, parameters without values, elsewhere than on the CPU or in another precision than
+        float32, nothing to train, what cannot be copied, and a call where torch takes no
+        gradients. The message names the layer and what to put in its place.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"Expected a torch.nn.Module, or a function that makes one, got {module!r}."
         )
     _check_mode()
+    _check_unwrapped(module)
     for name, layer in module.named_modules():
         _check_layer(name or type(module).__name__, layer)
     for name, one in (*module.named_parameters(), *module.named_buffers()):
@@ -52,6 +62,28 @@ def check_parts(module: nn.Module) -> None:
             raise ValueError(
                 f"Expected parameters in float32, got {name!r} in {one.dtype}. Use "
                 "module.float()."
+            )
+
+
+def _check_unwrapped(module: nn.Module) -> None:
+    """Refuse what hides layers that are trained, or gives their weights other names."""
+    for name, layer in module.named_modules():
+        if name and not any(one.requires_grad for one in layer.parameters()):
+            continue
+        at, called = "module", type(layer).__name__
+        if name:
+            at, called = f"module.get_submodule({name!r})", name
+        for one in type(layer).__mro__:
+            found = _AROUND.get(f"{one.__module__.partition('.')[0]}.{one.__name__}")
+            if found is not None:
+                raise ValueError(
+                    f"Expected a module as it was written, got {called!r}, wrapped by "
+                    f"{found[0]}. Give what is inside: {found[1].format(at)}."
+                )
+        if _HOOKS in vars(layer):
+            raise ValueError(
+                f"Expected a module as it was written, got {called!r} with hooks of Opacus. "
+                "Give wrapped.to_standard_module(), of the GradSampleModule around it."
             )
 
 
