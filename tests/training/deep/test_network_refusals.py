@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
+from opacus import GradSampleModule, layers
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -168,11 +168,11 @@ def test_a_module_that_is_wrapped_is_refused_with_what_is_inside(how, tmp_path):
     told = {"gradients": None, "random_state": None}
     with pytest.raises(ValueError, match=f"wrapped by {by}.* inside: .*module{inside}"):
         holder.fit(model(wrap(network()), **told))
-    layers = nn.Sequential(wrap(network()), nn.Linear(2, 2))
+    outer = nn.Sequential(wrap(network()), nn.Linear(2, 2))
     with pytest.raises(
         ValueError, match=rf"'0', wrapped by {by}.*get_submodule\('0'\){inside}"
     ):
-        holder.fit(model(layers, **told))
+        holder.fit(model(outer, **told))
     with pytest.raises(ValueError, match=f"wrapped by {by}"):
         holder.fit(model(lambda: wrap(network()), **told))
     assert not list(ledger.entries())
@@ -190,6 +190,55 @@ def test_what_is_inside_is_trained_and_so_is_what_stands_on_frozen_ones():
         model(GradSampleModule(network())._module).fit(X, Y)
     frozen = torch.jit.script(nn.Linear(4, 4).requires_grad_(False))
     assert model(nn.Sequential(frozen, nn.Linear(4, 2))).fit(X, Y).n_iter_ == 4
+
+
+class Series(nn.Module):
+    """The last state of a recurrent layer, or of a cell that is called for each number."""
+
+    def __init__(self, layer, ways=1):
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(6 * ways, 2)
+
+    def forward(self, x):
+        if not type(self.layer).__name__.endswith("Cell"):
+            return self.head(self.layer(x[..., None])[0][:, -1])
+        state = torch.zeros(len(x), 6)
+        both = (state, state) if "LSTM" in type(self.layer).__name__ else state
+        for one in x.T[..., None]:
+            both = self.layer(one, both)
+        return self.head(both[0] if isinstance(both, tuple) else both)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_recurrent_layers_are_refused_with_ones_that_are_trained(kind, tmp_path):
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    layer, cell = getattr(nn, kind)(1, 6, batch_first=True), getattr(nn, f"{kind}Cell")(1, 6)
+    # One way alone: torch.func takes a plain LSTM as it is.
+    for way, one in (("ghost", layer), ("hooks", layer), (None, cell)):
+        said = rf"apart, got 'layer', an nn\.{kind}.*Use opacus\.layers\..*DP{kind}"
+        with pytest.raises(ValueError, match=said):
+            holder.fit(model(Series(one), gradients=way, random_state=None))
+    assert not list(ledger.entries())
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU"])
+def test_so_they_are_where_all_ways_were_tried(kind):
+    with pytest.raises(ValueError, match=rf"ghost: .*functional: .*hooks: .*DP{kind} with the"):
+        model(Series(getattr(nn, kind)(1, 6, batch_first=True)), gradients=None).fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_those_in_their_place_make_the_same_and_are_trained(kind):
+    told = {"batch_first": True, "num_layers": 2, "bidirectional": True}
+    old, new = getattr(nn, kind)(1, 6, **told), getattr(layers, f"DP{kind}")(1, 6, **told)
+    new.load_state_dict(old.state_dict())
+    rows = torch.from_numpy(X)[..., None]
+    torch.testing.assert_close(new(rows)[0], old(rows)[0])
+    cell = getattr(layers.dp_rnn, f"DP{kind}Cell")(1, 6, bias=True)
+    for module in (Series(new, ways=2), Series(cell)):
+        fitted = model(module, gradients=None).fit(X, Y)
+        assert fitted.trial_.chosen == "functional" and not fitted.self_check_.unmoved
 
 
 def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():
