@@ -59,6 +59,95 @@ def test_a_preparation_that_gives_no_tensor_is_told_so(wrong):
         model(prepare=wrong).fit(X, Y)
 
 
+def late(change, few=8):
+    """Leaves a few examples as they are, and mixes more of them."""
+    return lambda x: change(x) if len(x) > few else torch.zeros_like(x)
+
+
+ONES = {
+    "first": lambda x: x[:1].expand_as(x),
+    "last": lambda x: x[-1:].expand_as(x),
+    "fours": lambda x: x[torch.arange(len(x)) // 4 * 4],
+    "every 8th": lambda x: torch.where(torch.arange(len(x))[:, None] % 8 == 0, x.roll(1, 0), 0),
+}
+
+
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("change", [*MIXTURES.values(), *ONES.values()], ids=[*MIXTURES, *ONES])
+def test_a_module_that_mixes_blocks_and_leaves_a_few_examples_apart_is_refused(change, always):
+    with pytest.raises(ValueError, match="module that takes each example by itself"):
+        model(Mixing(late(change), always)).fit(X, Y)
+
+
+@pytest.mark.parametrize("change", [*MIXTURES.values(), *ONES.values()], ids=[*MIXTURES, *ONES])
+def test_so_are_a_preparation_and_an_augmentation(change):
+    def prepare(rows):
+        found = torch.from_numpy(np.asarray(rows, np.float32))
+        return found + 0.5 * late(change)(found)
+
+    with pytest.raises(ValueError, match="each row by itself"):
+        model(prepare=prepare).fit(X, Y)
+    viewed = Viewed(lambda x, noise: x + 0.5 * late(change)(x))
+    with pytest.raises(ValueError, match="views of each example by itself"):
+        model(augment=viewed).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("few", "block", "refused"), [(126, 128, True), (126, 100, False), (300, 500, False)]
+)
+def test_a_whole_block_is_the_declared_one_within_what_a_batch_may_have(few, block, refused):
+    module = Mixing(late(MIXTURES["mean"], few))
+    if refused:
+        with pytest.raises(ValueError, match="by itself"):
+            model(module, block=block).fit(X, Y)
+    else:
+        assert model(module, block=block).fit(X, Y).n_iter_ == 4
+
+
+def test_a_head_of_zeros_hides_nothing():
+    module = nn.Sequential(Mixing(late(MIXTURES["mean"])), nn.Linear(2, 2))
+    for one in module[1].parameters():
+        nn.init.zeros_(one)
+    with pytest.raises(ValueError, match="module that takes each example by itself"):
+        model(module).fit(X, Y)
+    assert not module[1].weight.any()
+
+
+class Remembering(nn.Module):
+    """Keeps a running mean where nobody looks: not as a buffer."""
+
+    def __init__(self, few=0):
+        super().__init__()
+        self.line, self.center, self.few = nn.Linear(4, 2), torch.zeros(4), few
+
+    def forward(self, x):
+        if self.training and len(x) > self.few:
+            self.center = 0.99 * self.center + 0.01 * x.detach().mean(0)
+        return self.line(x - self.center)
+
+
+class Failing(Mixing):
+    """Takes no more than a few examples."""
+
+    def forward(self, x):
+        if len(x) > 8:
+            raise RuntimeError("too many")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [
+        (Failing(torch.zeros_like), "fails for made-up ones: too many"),
+        (Remembering(few=8), "keeps nothing|by itself"),
+    ],
+    ids=["fails", "remembers"],
+)
+def test_what_a_module_does_with_a_whole_block_is_tried(module, match):
+    with pytest.raises(ValueError, match=match):
+        model(module).fit(X, Y)
+
+
 class Viewed:
     """Two views of each example, by what is done to a batch."""
 
@@ -129,19 +218,6 @@ def test_a_loss_of_a_whole_batch_is_refused_and_one_of_each_example_is_taken():
 
 
 # ---------------------------------------------------------------- what is kept
-
-
-class Remembering(nn.Module):
-    """Keeps a running mean where nobody looks: not as a buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.line, self.center = nn.Linear(4, 2), torch.zeros(4)
-
-    def forward(self, x):
-        if self.training:
-            self.center = 0.99 * self.center + 0.01 * x.detach().mean(0)
-        return self.line(x - self.center)
 
 
 @pytest.mark.parametrize("way", [None, "ghost", "hooks"])

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -26,15 +26,19 @@ from veracal.privacy import (
     SGD,
     Adam,
     Budget,
+    Descent,
+    Flat,
     GlobalAdapt,
     Holder,
     Ledger,
     Momentum,
+    Poisson,
     Step,
     open_ledger,
 )
 from veracal.training import Moving
-from veracal.training.deep.checkpoints import _KEY
+from veracal.training.deep.checkpoints import _KEY, Checkpoint
+from veracal.training.deep.layout import Layout
 from veracal.training.deep.self_check import Watched
 from veracal.training.deep.sums import NetworkSums
 
@@ -241,6 +245,50 @@ def test_one_process_at_a_time(paid):
         with pytest.raises(DataError, match="another process"):
             holder.fit(model(**told), request="one")
     assert holder.fit(model(**told), request="one").n_iter_ == 4
+
+
+def test_a_lock_that_was_removed_before_it_was_taken_holds_nothing(tmp_path):
+    """Who opened the file of a run that ends then finds it locked by nobody, and a new one."""
+    descent = Descent(Poisson(0.5), Flat(1.0), SGD(0.1), 1.0, 5, 10.0)
+    first, late, new = (
+        Checkpoint(tmp_path / "run", descent, Layout(network()), {}, "one") for _ in range(3)
+    )
+    flock, files = fcntl.flock, []
+    with ExitStack() as stack, ExitStack() as held:
+        held.enter_context(first.held())
+
+        def delayed(file, how):
+            files.append(file)
+            if len(files) == 1:  # it is open, and not yet locked
+                held.close()
+                stack.enter_context(new.held())
+            flock(file, how)
+
+        waits = pytest.raises(DataError, match="another process")
+        with mock.patch("fcntl.flock", delayed), waits, late.held():
+            pass
+        assert [one.name for one in tmp_path.iterdir()] == [".run.lock"]
+        with pytest.raises(DataError, match="another process"), first.held():
+            pass
+    with late.held(), pytest.raises(DataError, match="another process"), new.held():
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lock_of_another_run_is_left_alone(paid):
+    """Where somebody has removed a lock, whoever had it does not remove the next one."""
+    holder, told = paid
+    lock = told["checkpoint"].with_name(".run.lock")
+    call = NetworkSums.__call__
+
+    def removed(self, weights, rows, clip):
+        lock.unlink()
+        lock.write_text("of another")
+        return call(self, weights, rows, clip)
+
+    with mock.patch.object(NetworkSums, "__call__", removed):
+        holder.fit(model(**told), request="one")
+    assert lock.read_text() == "of another"
 
 
 def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):

@@ -12,7 +12,7 @@ from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.checks import check_parts, check_trial
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.choosing import WAYS, engine_for, one_by_one
-from veracal.training.deep.made_up import one_replaced
+from veracal.training.deep.made_up import half_replaced, one_replaced
 from veracal.training.deep.models import (
     cifar_cnn,
     dense_head,
@@ -75,10 +75,13 @@ def test_the_docstrings_state_the_numbers():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_it_may_be_trained_privately(name):
-    module, block = made(name, 4)
+    module, block = made(name, 2 * 24)
     check_parts(module)
-    blocks = [Block(block.inputs[one], block.targets) for one in one_replaced(2)]
-    check_trial(module, blocks, MODELS[name][2])
+    few, many = (
+        [Block(block.inputs[one], block.targets[one]) for one in replaced]
+        for replaced in (one_replaced(2), half_replaced(24))
+    )
+    check_trial(module, few, MODELS[name][2], many)
 
 
 @pytest.mark.parametrize("way", WAYS)

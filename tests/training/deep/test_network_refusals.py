@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from opacus import GradSampleModule, layers
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -89,6 +90,18 @@ def test_parameters_of_inference_are_copied_or_refused():
         model(lambda: made).fit(X, Y)
 
 
+def traced(module):
+    return torch.jit.trace(module, torch.zeros(2, 4))
+
+
+def distributed(module):
+    """Wrapped as ranks have it: without a process group, by hand."""
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = module
+    return wrapped
+
+
 def with_part(part):
     """A network one of whose layers has something."""
     module = network()
@@ -134,6 +147,98 @@ def test_what_has_no_values_or_no_copy_is_refused_with_a_way_out(module, match, 
     with pytest.raises(ValueError, match=match):
         holder.fit(model(module, gradients=None, random_state=None))
     assert not list(ledger.entries())
+
+
+WRAPPED = {  # around a module, or a layer of it; what is said of it, and what it was around
+    "compiled": (partial(torch.compile, backend="eager"), r"torch\.compile", r"\._orig_mod"),
+    "parallel": (nn.DataParallel, r"nn\.DataParallel", r"\.module"),
+    "distributed": (distributed, "DistributedDataParallel", r"\.module"),
+    "opacus": (GradSampleModule, "GradSampleModule", r"\.to_standard_module\(\)"),
+    "scripted": (torch.jit.script, r"torch\.jit", " was scripted or traced from"),
+    "traced": (traced, r"torch\.jit", " was scripted or traced from"),
+}
+
+
+@pytest.mark.parametrize("how", WRAPPED)
+@pytest.mark.filterwarnings("ignore:.*(non-full backward hook|torch.jit)")
+def test_a_module_that_is_wrapped_is_refused_with_what_is_inside(how, tmp_path):
+    wrap, by, inside = WRAPPED[how]
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    told = {"gradients": None, "random_state": None}
+    with pytest.raises(ValueError, match=f"wrapped by {by}.* inside: .*module{inside}"):
+        holder.fit(model(wrap(network()), **told))
+    outer = nn.Sequential(wrap(network()), nn.Linear(2, 2))
+    with pytest.raises(
+        ValueError, match=rf"'0', wrapped by {by}.*get_submodule\('0'\){inside}"
+    ):
+        holder.fit(model(outer, **told))
+    with pytest.raises(ValueError, match=f"wrapped by {by}"):
+        holder.fit(model(lambda: wrap(network()), **told))
+    assert not list(ledger.entries())
+
+
+@pytest.mark.filterwarnings("ignore:.*(non-full backward hook|torch.jit)")
+def test_what_is_inside_is_trained_and_so_is_what_stands_on_frozen_ones():
+    for inside in (
+        torch.compile(network(), backend="eager")._orig_mod,
+        nn.DataParallel(network()).module,
+        GradSampleModule(network()).to_standard_module(),
+    ):
+        assert set(model(inside).fit(X, Y).module_.state_dict()) == set(network().state_dict())
+    with pytest.raises(ValueError, match=r"hooks of Opacus.*to_standard_module\(\)"):
+        model(GradSampleModule(network())._module).fit(X, Y)
+    frozen = torch.jit.script(nn.Linear(4, 4).requires_grad_(False))
+    assert model(nn.Sequential(frozen, nn.Linear(4, 2))).fit(X, Y).n_iter_ == 4
+
+
+class Series(nn.Module):
+    """The last state of a recurrent layer, or of a cell that is called for each number."""
+
+    def __init__(self, layer, ways=1):
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(6 * ways, 2)
+
+    def forward(self, x):
+        if not type(self.layer).__name__.endswith("Cell"):
+            return self.head(self.layer(x[..., None])[0][:, -1])
+        state = torch.zeros(len(x), 6)
+        both = (state, state) if "LSTM" in type(self.layer).__name__ else state
+        for one in x.T[..., None]:
+            both = self.layer(one, both)
+        return self.head(both[0] if isinstance(both, tuple) else both)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_recurrent_layers_are_refused_with_ones_that_are_trained(kind, tmp_path):
+    ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
+    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    layer, cell = getattr(nn, kind)(1, 6, batch_first=True), getattr(nn, f"{kind}Cell")(1, 6)
+    # One way alone: torch.func takes a plain LSTM as it is.
+    for way, one in (("ghost", layer), ("hooks", layer), (None, cell)):
+        said = rf"apart, got 'layer', an nn\.{kind}.*Use opacus\.layers\..*DP{kind}"
+        with pytest.raises(ValueError, match=said):
+            holder.fit(model(Series(one), gradients=way, random_state=None))
+    assert not list(ledger.entries())
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU"])
+def test_so_they_are_where_all_ways_were_tried(kind):
+    with pytest.raises(ValueError, match=rf"ghost: .*functional: .*hooks: .*DP{kind} with the"):
+        model(Series(getattr(nn, kind)(1, 6, batch_first=True)), gradients=None).fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_those_in_their_place_make_the_same_and_are_trained(kind):
+    told = {"batch_first": True, "num_layers": 2, "bidirectional": True}
+    old, new = getattr(nn, kind)(1, 6, **told), getattr(layers, f"DP{kind}")(1, 6, **told)
+    new.load_state_dict(old.state_dict())
+    rows = torch.from_numpy(X)[..., None]
+    torch.testing.assert_close(new(rows)[0], old(rows)[0])
+    cell = getattr(layers.dp_rnn, f"DP{kind}Cell")(1, 6, bias=True)
+    for module in (Series(new, ways=2), Series(cell)):
+        fitted = model(module, gradients=None).fit(X, Y)
+        assert fitted.trial_.chosen == "functional" and not fitted.self_check_.unmoved
 
 
 def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():

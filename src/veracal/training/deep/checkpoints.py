@@ -4,10 +4,10 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -25,6 +25,7 @@ from veracal.training.deep.layout import Layout
 _KEY = "veracal"
 _FORM = 1
 _STATE, _MEAN = "state.", "mean."
+_TRIES = 100  # to lock a file before another process has removed it
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,20 +92,39 @@ class Checkpoint:
     def held(self) -> Iterator[None]:
         """Keep other processes from the same run for as long as the block lasts."""
         lock = self.path.with_name(f".{self.path.name}.lock")
-        with no_surprises(self.path), lock.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataError(
-                    str(self.path),
-                    "a run that nobody else is at",
-                    "another process at work on it",
-                    "Wait until it is over, or stop it.",
-                ) from error
+        with no_surprises(self.path), self._locked(lock) as file:
             try:
                 yield
             finally:
-                lock.unlink(missing_ok=True)
+                # Before the lock goes: whoever has opened this file by then finds it gone.
+                if _is_at(file, lock):
+                    lock.unlink(missing_ok=True)
+
+    def _locked(self, lock: Path) -> BinaryIO:
+        """The file at that place, once it is locked; for one process at a time.
+
+        A file is removed by whoever has it locked and found it in its place, so the file in
+        that place is locked by whoever may go on, or by nobody. One that was removed between
+        open and lock is of no use: another may be in its place, and locked.
+        """
+        busy: OSError | None = None
+        for _ in range(_TRIES):
+            with ExitStack() as opened:
+                file = opened.enter_context(lock.open("ab"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    busy = error
+                    break
+                if _is_at(file, lock):
+                    opened.pop_all()  # it stays open
+                    return file
+        raise DataError(
+            str(self.path),
+            "a run that nobody else is at",
+            "another process at work on it",
+            "Wait until it is over, or stop it.",
+        ) from busy
 
     def write(self, standing: Standing, mean: Mapping[str, Array]) -> None:
         """Keep where a run stands."""
@@ -241,6 +261,11 @@ def settings_of(descent: Descent, layout: Layout) -> dict[str, Any]:
     }
 
 
+def name_of(function: object) -> str:
+    """What a function is called, or how a record of settings looks."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def leaves(state: Any) -> list[Array]:
     """The arrays of what an update rule remembers, in order."""
     if state is None:
@@ -268,6 +293,14 @@ def _number(item: tuple[str, Array]) -> tuple[int, str]:
     """Arrays of a state by their numbers, ten after nine."""
     name = item[0]
     return (int(name.removeprefix(_STATE)) if name.startswith(_STATE) else -1, name)
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is the one at that place."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _replace(path: Path, content: bytes) -> None:

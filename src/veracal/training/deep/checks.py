@@ -13,10 +13,20 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from veracal.training.deep.apart import check_outputs
-from veracal.training.deep.gradients.blocks import Block, Inputs, called, rows_of
+from veracal.training.deep.apart import check_outputs, outputs_of
+from veracal.training.deep.gradients.blocks import Block, rows_of
+from veracal.training.deep.made_up import half_replaced, one_replaced
 from veracal.training.deep.stirring import stirred
 
+# What stands around a module, by its class (some take long to import), and what to give.
+_AROUND = {
+    "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
+    "torch.DataParallel": ("nn.DataParallel", "{}.module"),
+    "torch.DistributedDataParallel": ("DistributedDataParallel", "{}.module"),
+    "torch.ScriptModule": ("torch.jit", "the nn.Module that {} was scripted or traced from"),
+    "opacus.AbstractGradSampleModule": ("GradSampleModule", "{}.to_standard_module()"),
+}
+_HOOKS = "autograd_grad_sample_hooks"  # of Opacus, which stay where only the wrap is gone
 _PASSES = 8  # in which every parameter should have had a part
 
 
@@ -26,16 +36,17 @@ def check_parts(module: nn.Module) -> None:
     Raises
     ------
     ValueError
-        For layers that mix examples or keep running statistics of them, parameters without
-        values, elsewhere than on the CPU or in another precision than float32, nothing to
-        train, what cannot be copied, and a call where torch takes no gradients. The message
-        names the layer and what to put in its place.
+        For modules that are wrapped, layers that mix examples or keep running statistics of
+        them, parameters without values, elsewhere than on the CPU or in another precision than
+        float32, nothing to train, what cannot be copied, and a call where torch takes no
+        gradients. The message names the layer and what to put in its place.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"Expected a torch.nn.Module, or a function that makes one, got {module!r}."
         )
     _check_mode()
+    _check_unwrapped(module)
     for name, layer in module.named_modules():
         _check_layer(name or type(module).__name__, layer)
     for name, one in (*module.named_parameters(), *module.named_buffers()):
@@ -52,6 +63,28 @@ def check_parts(module: nn.Module) -> None:
             raise ValueError(
                 f"Expected parameters in float32, got {name!r} in {one.dtype}. Use "
                 "module.float()."
+            )
+
+
+def _check_unwrapped(module: nn.Module) -> None:
+    """Refuse what hides layers that are trained, or gives their weights other names."""
+    for name, layer in module.named_modules():
+        if name and not any(one.requires_grad for one in layer.parameters()):
+            continue
+        at, called = "module", type(layer).__name__
+        if name:
+            at, called = f"module.get_submodule({name!r})", name
+        for one in type(layer).__mro__:
+            found = _AROUND.get(f"{one.__module__.partition('.')[0]}.{one.__name__}")
+            if found is not None:
+                raise ValueError(
+                    f"Expected a module as it was written, got {called!r}, wrapped by "
+                    f"{found[0]}. Give what is inside: {found[1].format(at)}."
+                )
+        if _HOOKS in vars(layer):
+            raise ValueError(
+                f"Expected a module as it was written, got {called!r} with hooks of Opacus. "
+                "Give wrapped.to_standard_module(), of the GradSampleModule around it."
             )
 
 
@@ -146,7 +179,9 @@ def _frozen(layer: nn.Module) -> bool:
     return not any(one.requires_grad for one in parameters)
 
 
-def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
+def check_trial(
+    module: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block] = ()
+) -> Tensor:
     """Refuse a module by what it does with made-up examples.
 
     Parameters
@@ -157,6 +192,10 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
         replaced, each another one.
     outputs : int
         How many classes there are.
+    usual : sequence of Block
+        With as many examples as a block has in training, half of them replaced in the second,
+        the other half in the third: see
+        :func:`~veracal.training.deep.made_up.half_replaced`.
 
     Returns
     -------
@@ -178,17 +217,19 @@ def check_trial(module: nn.Module, blocks: Sequence[Block], outputs: int) -> Ten
             )
     trial = copied(module)
     with stirred(trial):
-        return _made_by(trial, blocks, outputs)
+        return _made_by(trial, blocks, outputs, usual)
 
 
-def _made_by(trial: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
+def _made_by(
+    trial: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block]
+) -> Tensor:
     """Outputs of a module for the first block; see :func:`check_trial`."""
     made = torch.empty(0)
     train_mode(trial)
     before = _digests(trial)
     for _ in range(_PASSES):  # a layer may be left out by chance
         with torch.enable_grad():
-            made = _called(trial, blocks[0].inputs)
+            made = outputs_of(trial, blocks[0].inputs)
             _check_shape(made, rows_of(blocks[0].inputs), outputs)
             torch.autograd.backward(made.double().square().sum())
         unused = [
@@ -204,7 +245,7 @@ def _made_by(trial: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
             f"{', '.join(map(repr, unused[:5]))}. Freeze what is not used, by "
             "requires_grad_(False)."
         )
-    check_outputs(trial, blocks)
+    _check_apart(trial, blocks, usual)
     after = _digests(trial)
     for name in before:
         if before[name] != after[name]:
@@ -212,8 +253,15 @@ def _made_by(trial: nn.Module, blocks: Sequence[Block], outputs: int) -> Tensor:
                 f"Expected a forward pass that changes nothing, got one that changes {name!r}: "
                 "it would keep something of the records, without noise. Leave it out."
             )
-    check_outputs(trial.eval(), blocks)
+    _check_apart(trial.eval(), blocks, usual)
     return made.detach()
+
+
+def _check_apart(trial: nn.Module, blocks: Sequence[Block], usual: Sequence[Block]) -> None:
+    """Refuse a module in which examples meet, a few of them or many."""
+    check_outputs(trial, blocks, one_replaced)
+    if usual:
+        check_outputs(trial, usual, half_replaced)
 
 
 def _digests(module: nn.Module) -> dict[str, bytes]:
@@ -236,18 +284,6 @@ def copied(module: nn.Module, *, shares: bool = True) -> Any:
             "Expected a module that can be copied, got one for which copy.deepcopy fails: "
             f"{str(error).partition(chr(10))[0]}. Keep what has no copy (a lock, an open file) "
             "out of it."
-        ) from error
-
-
-def _called(module: nn.Module, inputs: Inputs) -> Any:
-    """Outputs for made-up examples, or what is wrong with them in a sentence."""
-    try:
-        return called(module, inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(
-            "Expected a module that takes rows in the form of the records, got one that fails "
-            f"for made-up ones: {str(error).partition(chr(10))[0]} Give prepare=..., which "
-            "turns rows into what the module takes."
         ) from error
 
 

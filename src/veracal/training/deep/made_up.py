@@ -1,6 +1,7 @@
 """Made-up examples in the form of the records, to try a network on."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import nn
 from veracal.training.deep.gradients.blocks import Block
 from veracal.training.deep.records import inputs_of
 
+BLOCK = 128  # examples of a block, where nothing else is said
+Replacing = Callable[[int], tuple[list[int], ...]]
 _FULL = (1.0, 0.4, 0.8, 0.2, 0.6)  # how full rows are, in an order that no sorting leaves
 
 
@@ -49,9 +52,9 @@ def made_up_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any)
 
 
 def made_up_blocks(
-    X: Any, module: nn.Module, n: int, classes: int, prepare: Any
+    X: Any, module: nn.Module, classes: int, prepare: Any, n: int, replacing: Replacing
 ) -> tuple[Block, ...]:
-    """A block of n examples; then the same with the first one replaced, with the second, ..."""
+    """A block of n examples; then the same with some of them replaced, others each time."""
     rows = made_up_rows(X, module, 2 * n)
 
     def chosen(places: Any) -> Any:
@@ -59,7 +62,13 @@ def made_up_blocks(
             return {name: each[places] for name, each in rows.items()}
         return rows[places]
 
-    return tuple(_block(chosen(one), n, classes, prepare) for one in one_replaced(n))
+    return tuple(_block(chosen(one), n, classes, prepare) for one in replacing(n))
+
+
+def whole_block(declared: int, expected_batch: float) -> int:
+    """Examples of a whole block; of a large one, as many as a batch will ever have."""
+    most = expected_batch + 10 * math.sqrt(expected_batch) + 10
+    return min(declared, max(BLOCK, math.ceil(most)))
 
 
 def one_replaced(n: int) -> tuple[list[int], ...]:
@@ -72,6 +81,25 @@ def one_replaced(n: int) -> tuple[list[int], ...]:
     """
     others = ([n + i if i == place else i for i in range(n)] for place in range(n))
     return (list(range(n)), *others)
+
+
+def half_replaced(n: int) -> tuple[list[int], ...]:
+    """Numbers of n examples; then with one half, by lot, replaced by new ones, then the other.
+
+    Three blocks will do then, however many examples one has: nearly whatever mixes them goes
+    from one half to the other somewhere.
+
+    Examples
+    --------
+    >>> whole, one, other = half_replaced(8)
+    >>> sum(number >= 8 for number in one)
+    4
+    >>> [min(pair) for pair in zip(one, other)] == whole
+    True
+    """
+    lots = np.random.default_rng(0).permutation(n) % 2
+    halves = ([i + n if lots[i] == half else i for i in range(n)] for half in (0, 1))
+    return (list(range(n)), *halves)
 
 
 def _block(rows: Any, n: int, classes: int, prepare: Any) -> Block:

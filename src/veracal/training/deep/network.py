@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,11 +24,12 @@ from veracal.privacy import Clip, Descent, Langevin, Relation, Schedule, Step, U
 from veracal.privacy.events import to_json
 from veracal.training.ablation import Ablation
 from veracal.training.averaging import Average
-from veracal.training.deep.apart import check_losses, check_prepared, check_views
+from veracal.training.deep.apart import check_losses, check_rows
 from veracal.training.deep.checkpoints import (
     Checkpoint,
     check_place,
     check_resumable,
+    name_of,
     settings_of,
 )
 from veracal.training.deep.checks import (
@@ -43,7 +45,13 @@ from veracal.training.deep.gradients.choosing import WAYS, Trial, Way, engine_fo
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.known import KnownNetwork
 from veracal.training.deep.layout import Layout
-from veracal.training.deep.made_up import made_up_block, made_up_blocks, made_up_rows
+from veracal.training.deep.made_up import (
+    BLOCK,
+    made_up_block,
+    made_up_blocks,
+    made_up_rows,
+    whole_block,
+)
 from veracal.training.deep.progress import bar
 from veracal.training.deep.ranks import Ranks, form_of
 from veracal.training.deep.records import Augment, Records, as_tensor
@@ -179,7 +187,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         prepare: Callable[[Array], torch.Tensor] | None = None,
         augment: Augment | None = None,
         gradients: Way | None = None,
-        block: int = 128,
+        block: int = BLOCK,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 50,
         not_private: Ablation | None = None,
@@ -260,15 +268,15 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         if trial in _PASSED:
             return
         with torch.random.fork_rng(devices=[]):  # the caller's, from which dropout draws
-            blocks = made_up_blocks(facts.X, module, _FEW, k, self._prepared)
-            check_prepared(blocks)
-            made = check_trial(module, blocks, k)
+            whole = whole_block(self._usual, self.sampling_rate * facts.size)
+            many = whole if trial is None else _FEW  # nothing of ours goes by their number
+            rows = partial(made_up_blocks, facts.X, module, k, self._prepared)
+            few, usual = check_rows(rows, (_FEW, many), self.augment)
+            made = check_trial(module, few, k, usual)
             train_mode(module)
             if self.loss is not None:
                 check_losses(self.loss, made, k, 2 * self._usual)
-            if self.augment is not None:
-                check_views(self.augment, blocks)
-            self._tried(module, blocks[0], None, self._noise(np.random.default_rng(0)))
+            self._tried(module, few[0], None, self._noise(np.random.default_rng(0)))
         if trial is not None:
             _PASSED.add(trial)
 
@@ -425,13 +433,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     ) -> tuple[Engine, Trial]:
         """The way that is right, and of several the fastest."""
         return engine_for(
-            module,
-            self._losses,
-            few,
-            many,
-            usual=self._usual,
-            way=self.gradients,
-            noise=noise,
+            module, self._losses, few, many, usual=self._usual, way=self.gradients, noise=noise
         )
 
     def _run(self, module: nn.Module, descent: Descent, course: Course) -> Run:
@@ -451,7 +453,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             "average": repr(self.average),
             "module": repr(self.module),
             "classes": [str(one) for one in classes.tolist()],
-            **{name: _name_of(getattr(self, name)) for name in names},
+            **{name: name_of(getattr(self, name)) for name in names},
         }
 
     @property
@@ -496,8 +498,3 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _name_of(function: object) -> str:
-    """What a function is called, or how a record of settings looks."""
-    return getattr(function, "__qualname__", None) or repr(function)

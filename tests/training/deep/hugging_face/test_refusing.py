@@ -194,6 +194,23 @@ def test_a_model_without_values_or_with_those_of_inference_is_refused(tmp_path):
     assert not list(ledger.entries())
 
 
+class Late(torch.nn.Linear):
+    """Mixes the texts of a block, and leaves a few of them apart."""
+
+    def forward(self, hidden):
+        return super().forward(hidden - hidden.mean(0) if len(hidden) > 5 else hidden)
+
+
+def test_a_model_that_mixes_the_texts_of_a_block_is_refused(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
+    model = bert()
+    model.classifier = Late(32, 3)
+    made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0})
+    with pytest.raises(ValueError, match="takes each example by itself"):
+        made.train()
+    assert not list(ledger.entries())
+
+
 def test_a_ledger_is_one(tmp_path):
     with pytest.raises(ValueError, match=r"a Ledger of .*got 'clinic\.ledger'"):
         trainer(tmp_path, ledger="clinic.ledger")

@@ -34,6 +34,16 @@ Way = Literal["ghost", "functional", "hooks"]
 WAYS: tuple[Way, ...] = get_args(Way)
 WRITING: dict[str, Any] = {"functional": Functional, "hooks": Hooks}  # gradients down
 _ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
+_SAME = "with the same arguments, which loads the same weights,"
+_ADDED = "with the same arguments and bias=True or False"
+_RECURRENT: dict[type, str] = {  # what torch.func takes in their place
+    nn.RNN: f"DPRNN {_SAME}",
+    nn.GRU: f"DPGRU {_SAME}",
+    nn.LSTM: f"DPLSTM {_SAME}",
+    nn.RNNCell: f"dp_rnn.DPRNNCell {_ADDED}",
+    nn.GRUCell: f"dp_rnn.DPGRUCell {_ADDED}",
+    nn.LSTMCell: f"dp_rnn.DPLSTMCell {_ADDED}",
+}
 _TOLERANCE = 1e-3  # of the clip bound, for a sum of a few examples in float32
 
 
@@ -118,16 +128,29 @@ def engine_for(
         except Exception as error:  # in a block, though not with a few examples
             wrong[name] = _first_line(error)
     if not seconds:
-        told = "; ".join(f"{name}: {why}" for name, why in wrong.items())
-        raise ValueError(
-            f"Expected a module with gradients of single examples, got one for which no way "
-            f"gives them ({told})."
-        )
+        raise _none_right(module, wrong)
     best = min(seconds, key=lambda name: seconds[name])
     trial = Trial(best, Frozen(seconds), Frozen(wrong))
     if noise is None:
         return engines[best], trial
     return _ENGINES[best](module, losses, usual, noise), trial
+
+
+def _none_right(module: nn.Module, wrong: dict[str, str]) -> ValueError:
+    """What to say where no way is right, and what to do about layers that many have."""
+    told = "; ".join(f"{name}: {why}" for name, why in wrong.items())
+    for name, layer in module.named_modules():
+        kind = type(layer).__name__
+        if type(layer) in _RECURRENT and any(one.requires_grad for one in layer.parameters()):
+            return ValueError(
+                f"Expected layers whose gradients can be taken apart, got {name or kind!r}, an "
+                f"nn.{kind} ({told}). Use opacus.layers.{_RECURRENT[type(layer)]} and "
+                "gradients=None."
+            )
+    return ValueError(
+        "Expected a module with gradients of single examples, got one for which no way "
+        f"gives them ({told})."
+    )
 
 
 def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:

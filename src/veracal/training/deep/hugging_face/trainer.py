@@ -44,7 +44,7 @@ from veracal.training.deep.hugging_face.sequences import Sequences, made_up_text
 from veracal.training.deep.hugging_face.telling import Telling
 from veracal.training.deep.hugging_face.translating import descent_for, learning_rate
 from veracal.training.deep.layout import Layout
-from veracal.training.deep.made_up import one_replaced
+from veracal.training.deep.made_up import half_replaced, one_replaced
 from veracal.training.deep.running import Internal
 from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.deep.sums import Lane, NetworkSums
@@ -276,9 +276,15 @@ class PrivateTrainer(Trainer):
             Block({name: one[places] for name, one in texts.items()}, _TARGETS % form.classes)
             for places in one_replaced(_FEW)
         ]
+        many = self.args.per_device_train_batch_size
+        longer = made_up_texts(form.names, form.length, 2 * many, self.model.config)
+        usual = [
+            Block({name: one[places] for name, one in longer.items()}, torch.zeros(many))
+            for places in half_replaced(many)
+        ]
         with torch.random.fork_rng(devices=[]):
             module.settle(texts)
-            check_trial(module, blocks, form.classes)
+            check_trial(module, blocks, form.classes, usual if many > _FEW else ())
             train_mode(module)
             return self._taken(module, blocks[0])
 
