@@ -54,6 +54,24 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
 
 
+class Scaled(nn.Module):
+    """Logits that are multiplied by a single number, which has no dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(0.7))
+        self.none = nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x):
+        return self.scale * self.linear(x) + self.none.sum()
+
+
+def twice() -> nn.Module:
+    """One layer at two places."""
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 3))
+
+
 class Conv1D(nn.Module):
     """A linear layer whose weights have shape (inputs, outputs), as GPT-2 has it."""
 
@@ -195,6 +213,8 @@ MODULES = {
     "attention without padding": (lambda: PlainAttention(None), ids),
     "attention": (Attention, ids),
     "tied": (Tied, rows),
+    "twice": (twice, rows),
+    "scaled": (Scaled, rows),
     "frozen": (frozen, rows),
     "weight norm": (weight_norm, rows),
     "pruned": (pruned, rows),

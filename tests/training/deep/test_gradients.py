@@ -37,6 +37,7 @@ UNABLE = {
     ("hooks", "weight norm"),
     ("ghost", "pruned"),
     ("hooks", "pruned"),
+    ("ghost", "scaled"),
 }
 ABLE = [(way, name) for way in ENGINES for name in MODULES if (way, name) not in UNABLE]
 

@@ -27,6 +27,12 @@ from veracal.training.deep.models import mlp
 from veracal.training.preprocessing import BoundedScaler
 
 
+def filled(layer, value):
+    """A layer with weights that are all the same."""
+    nn.init.constant_(layer.weight, value)
+    return layer
+
+
 @pytest.mark.parametrize(
     ("module", "match"),
     [
@@ -40,8 +46,14 @@ from veracal.training.preprocessing import BoundedScaler
         (nn.LazyLinear(2), "has none yet"),
         ("a network", "torch.nn.Module"),
         (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "by itself"),
+        (filled(nn.Linear(4, 2), float("nan")), "finite parameters, got 'weight'"),
+        (filled(nn.Linear(4, 2), float("inf")), "finite parameters, got 'weight'"),
+        (nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten()), "sparse=True"),
     ],
-    ids=["batchnorm", "shape", "double", "frozen", "lazy", "text", "mixes"],
+    ids=[
+        *("batchnorm", "shape", "double", "frozen", "lazy", "text", "mixes"),
+        *("nan", "infinite", "sparse"),
+    ],
 )
 def test_what_is_refused_before_training(module, match):
     with pytest.raises(ValueError, match=match):

@@ -59,6 +59,11 @@ def check_parts(module: nn.Module) -> None:
             "requires_grad_(True) on those to be trained."
         )
     for name, one in trained:
+        if not bool(one.detach().isfinite().all()):
+            raise ValueError(
+                f"Expected finite parameters, got {name!r} with numbers that are not. Start "
+                "from other weights."
+            )
         if one.dtype != torch.float32:
             raise ValueError(
                 f"Expected parameters in float32, got {name!r} in {one.dtype}. Use "
@@ -154,6 +159,11 @@ def _check_layer(name: str, layer: nn.Module) -> None:
             f"Expected layers that keep nothing of the records, got {name!r}, a "
             f"{type(layer).__name__} with max_norm: it shortens the rows that were looked up, "
             "without noise. Leave max_norm out."
+        )
+    if getattr(layer, "sparse", False) is True:
+        raise ValueError(
+            f"Expected layers with plain gradients, got {name!r}, a {type(layer).__name__} "
+            "with sparse=True. Leave it out: noise falls on all rows anyway."
         )
     if isinstance(layer, _SpectralNorm) or any(
         isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values()

@@ -11,7 +11,7 @@ from torch import Tensor
 from veracal.privacy import Clip, pre_noised
 from veracal.privacy.descent.clipping import selection
 from veracal.training.deep.gradients.blocks import HalfAddedError, Summed
-from veracal.training.deep.gradients.layers import Each, Gradients
+from veracal.training.deep.gradients.layers import Each, Gradients, flat_rows
 from veracal.training.deep.layout import Layout
 
 _UNIT = 2.0**-24  # of rounding in float32
@@ -105,7 +105,7 @@ def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
     small, squares = list[Tensor](), list[Tensor]()
     for one in found.values():
         if isinstance(one, Each) and one.values.shape[1:].numel() <= _SMALL:
-            small.append(one.values.flatten(1))
+            small.append(flat_rows(one.values))
         else:
             squares.append(one.squares())
     if small:

@@ -47,11 +47,15 @@ class Functional:
         self._noise = noise
         self.size, self._usual = self._layout.size, usual
         self._names = [place.name for place in self._layout.places]
+        self._everywhere = _everywhere(module)
         self._each = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
 
     def _loss(self, weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
         """The loss of one example: the mean over its views."""
-        made = functional_call(_Called(self._module), _renamed(weights), (inputs,))
+        put = {f"module.{name}": weights[first] for name, first in self._everywhere.items()}
+        # Not tied by torch: it puts weights of a layer that is used twice there twice, and
+        # leaves something else than a parameter behind.
+        made = functional_call(_Called(self._module), put, (inputs,), tie_weights=False)
         views = len(made)
         return self._losses(made, target.expand(views)).mean()
 
@@ -91,9 +95,15 @@ class _Called(nn.Module):
         return called(self.module, inputs)
 
 
-def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names of parameters from outside the module that is called."""
-    return {f"module.{name}": one for name, one in weights.items()}
+def _everywhere(module: nn.Module) -> dict[str, str]:
+    """Every place of a parameter that is trained, one for each layer, and its first name."""
+    first = {one: name for name, one in module.named_parameters() if one.requires_grad}
+    return {
+        f"{layer}.{word}".lstrip("."): first[one]
+        for layer, owner in module.named_modules()  # each layer once, however often it is used
+        for word, one in owner.named_parameters(recurse=False, remove_duplicate=False)
+        if one in first
+    }
 
 
 def _by_example(block: Block) -> Inputs:

@@ -50,6 +50,11 @@ class Gradients(Protocol):
         """How many terms of an example are added up for a weighted sum."""
 
 
+def flat_rows(values: Tensor) -> Tensor:
+    """One row for each example, also where a parameter is a single number, or none."""
+    return values.reshape(len(values), values.shape[1:].numel())
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Each:
     """Gradients that are written down."""
@@ -59,13 +64,11 @@ class Each:
 
     def squares(self) -> Tensor:
         """Squared norms."""
-        flat = self.values.reshape(len(self.values), -1)
-        return _squared(flat)
+        return _squared(flat_rows(self.values))
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum."""
-        values = self.values if kept is None else self.values[kept]
-        flat = values.reshape(len(values), -1)
+        flat = flat_rows(self.values if kept is None else self.values[kept])
         return (factors.to(flat.dtype) @ flat).view(self.values.shape[1:])
 
     def each(self) -> Tensor:
