@@ -24,6 +24,7 @@ from veracal.data import (
 )
 from veracal.data.labels import TEXT
 from veracal.data.units import keyed_coins
+from veracal.errors import DataError
 
 DEALT = {  # by the first version that had keys
     "floats": "dbd2b0b05f020dcd",
@@ -37,11 +38,17 @@ DEALT = {  # by the first version that had keys
 }
 
 
-def dataset(n: int = 400, units: object = None, size: int | None = 1000) -> Dataset:
+def dataset(
+    n: int = 400, units: object = None, size: int | None = 1000, slots: object = None
+) -> Dataset:
     """Rows that carry their own number."""
-    ids = None if units is None else np.asarray(units)
     return Dataset(
-        np.arange(n, dtype=float)[:, None], np.arange(n) % 2, ("a", "b"), units=ids, size=size
+        np.arange(n, dtype=float)[:, None],
+        np.arange(n) % 2,
+        ("a", "b"),
+        units=None if units is None else np.asarray(units),
+        slots=None if slots is None else np.asarray(slots),
+        size=size,
     )
 
 
@@ -115,13 +122,20 @@ def test_removing_records_moves_no_other(
 
 
 def test_replacing_a_row_keeps_its_part() -> None:
-    """Under replace-one whoever takes a place in the file inherits its part."""
-    data = dataset()
+    """Under replace-one whoever takes a slot inherits its partition, in any order of rows."""
+    data = dataset(slots=np.arange(400))
     before = places(data, key="k", relation="replace-one")
     X = np.array(data.X)
     X[40] = -1
-    after = places(data._changed(X=X), key="k", relation="replace-one")
+    replaced = data._changed(X=X).take(np.random.default_rng(0).permutation(400))
+    after = places(replaced, key="k", relation="replace-one")
     assert {x if x >= 0 else 40.0: part for x, part in after.items()} == before
+
+
+def test_a_row_number_is_no_identity_under_replace_one() -> None:
+    with pytest.raises(DataError, match=r"slot.*Declare a column as kind = 'slot'.*add-remove"):
+        split(dataset(), key="k", relation="replace-one")
+    assert split(dataset(), relation="replace-one").secret
 
 
 def test_replace_one_wants_a_public_number_of_rows(tmp_path: Path) -> None:
@@ -212,16 +226,19 @@ def test_a_keyed_deal_is_as_it_always_was() -> None:
         "texts": dealt(texts, y),
         "numbers of units": dealt(X, y, units=np.arange(300) // 3 - 7),
         "names of units": dealt(X, y, units=np.array([f"ü{i // 3}" for i in range(300)])),
-        "slots": dealt(X, y, relation="replace-one"),
+        "slots": dealt(X, y, slots=np.arange(300), relation="replace-one"),
     }
     assert found["by columns"] == found["floats"]
     assert found == DEALT
     assert dealt(X, y, key="another") not in found.values()
 
 
-def dealt(X: Array, y: Ints, units: Array | None = None, **settings: Any) -> str:
+def dealt(
+    X: Array, y: Ints, units: Array | None = None, slots: Array | None = None, **settings: Any
+) -> str:
     """Digest of which rows a key sends to which part."""
-    rows = Dataset(X, y, tuple(range(12)), units=units, groups={"row": row_group(len(y))})
+    groups = {"row": row_group(len(y))}
+    rows = Dataset(X, y, tuple(range(12)), units=units, slots=slots, groups=groups)
     parts = split(rows, (0.5, 0.2, 0.3), **{"key": "veracal", **settings}).parts
     text = repr({name: part.groups["row"].codes.tolist() for name, part in parts.items()})
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -317,7 +334,8 @@ def test_published_keys_keep_their_meaning() -> None:
     """Whoever published a key can deal the same parts again, with any later version."""
     rows = split(dataset(12), key="2026").parts
     units = split(dataset(12, units=[f"p{i}" for i in range(12)]), key="2026").parts
-    places = split(dataset(12), key="2026", relation="replace-one").parts
+    slots = dataset(12, slots=np.arange(12))
+    places = split(slots, key="2026", relation="replace-one").parts
     assert [
         {name: part.X[:, 0].astype(int).tolist() for name, part in parts.items()}
         for parts in (rows, units, places)

@@ -1,6 +1,16 @@
 """Records, their splits, and the scores of classifiers on them."""
 
-from veracal.data.columns import Category, Constant, Ignore, Number, Target, Text, Unit, Vector
+from veracal.data.columns import (
+    Category,
+    Constant,
+    Ignore,
+    Number,
+    Slot,
+    Target,
+    Text,
+    Unit,
+    Vector,
+)
 from veracal.data.corrupt import corrupt_labels
 from veracal.data.dataset import Dataset, Group, cross
 from veracal.data.encode import Rows
@@ -33,6 +43,7 @@ __all__ = [
     "Rows",
     "Schema",
     "Scores",
+    "Slot",
     "Split",
     "Tally",
     "Target",

@@ -9,7 +9,17 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array, Bools, Floats, Ints
-from veracal.data.columns import Category, Column, Constant, Number, Target, Text, Unit, Vector
+from veracal.data.columns import (
+    Category,
+    Column,
+    Constant,
+    Number,
+    Slot,
+    Target,
+    Text,
+    Unit,
+    Vector,
+)
 from veracal.data.labels import TEXT
 from veracal.errors import DataError
 
@@ -135,7 +145,7 @@ def encode_column(cells: Cells, column: Column) -> Array:
         case Target():
             values = tuple(map(str, column.classes))
             return _positions(cells, values, "Declare the class, or correct the record.")
-        case Unit():
+        case Unit() | Slot():
             return _ids(cells)
         case _:
             raise AssertionError(column)

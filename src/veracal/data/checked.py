@@ -137,15 +137,15 @@ def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> I
     return frozen(array.astype(np.int64, copy=not is_settled(array)))
 
 
-def check_ids(units: ArrayLike, n: int, where: str) -> Array:
-    """Return ids of units, as whole numbers or text that nobody can write to.
+def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Array:
+    """Return ids of units or slots, as whole numbers or text that nobody can write to.
 
     Raises
     ------
     DataError
         For an id that is missing: all who lack one would count as one person.
     """
-    refuse_mask(units, f"{where}: units")
+    refuse_mask(units, f"{where}: {what}")
     array = np.asarray(units)
     if array.dtype.kind == "O":
         array = np.array([_plain_id(value) for value in array.flat], dtype=TEXT)
@@ -153,18 +153,61 @@ def check_ids(units: ArrayLike, n: int, where: str) -> Array:
         array = array.astype(TEXT)
     if array.ndim != 1 or array.dtype.kind not in "iuT":
         raise DataError(
-            f"{where}: units",
+            f"{where}: {what}",
             "ids of shape (n,), whole numbers or text",
             f"{array.dtype} of shape {array.shape}",
             "Pass one id for each row.",
         )
-    same_length(f"{where}: units", len(array), n)
+    same_length(f"{where}: {what}", len(array), n)
     if array.dtype.kind == "T" and (array == "").any():
         row = int(np.flatnonzero(array == "")[0])
         raise DataError(
-            f"{where}: units", "an id", f"none in record {row + 1}", "Drop rows without one."
+            f"{where}: {what}", "an id", f"none in record {row + 1}", "Drop rows without one."
         )
     return frozen(array.copy())
+
+
+def check_slots(slots: ArrayLike, n: int, where: str) -> Array:
+    """Return ids of slots, each held by one row.
+
+    Raises
+    ------
+    DataError
+        For a slot that two rows claim, which are named: it says so to the data holder only.
+    """
+    array = check_ids(slots, n, where, "slots")
+    refuse_shared_slots(array, where)
+    return array
+
+
+def refuse_shared_slots(slots: Array, where: str) -> None:
+    """Raise if two rows claim one slot."""
+    if len(np.unique(slots)) == len(slots):
+        return
+    first: dict[object, int] = {}
+    for row, slot in enumerate(slots.tolist()):
+        if slot in first:
+            raise DataError(
+                f"{where}: slots",
+                "one row for each slot",
+                f"the same slot in records {first[slot] + 1} and {row + 1}",
+                "Give each place an id of its own, which a replacement inherits.",
+            )
+        first[slot] = row
+
+
+def check_digests(digests: ArrayLike, n: int, where: str) -> Array:
+    """Return digests of rows, as an array that nobody can write to."""
+    array = np.asarray(digests)
+    if array.dtype != np.dtype("V16") or array.ndim != 1:
+        raise DataError(
+            f"{where}: row digests",
+            "16 bytes for each row",
+            f"{array.dtype} of shape {array.shape}",
+            "Load the records with row_digests=True.",
+        )
+    same_length(f"{where}: row digests", len(array), n)
+    return frozen(array)
 
 
 def _plain_id(value: object) -> str:

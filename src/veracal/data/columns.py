@@ -251,6 +251,19 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Slot:
+    """Immutable id of the place that a row holds, for the relation replace-one.
+
+    Whoever replaces a record inherits its slot id, so ids must be given to places (an
+    enrolment number, a bed, a position in a fixed panel) and never derived from the record.
+    Every row has one, and no two rows share one.
+    """
+
+    def check(self, where: str) -> None:
+        """Accept every declaration: a slot has no settings."""
+
+
+@dataclass(frozen=True)
 class Ignore:
     """A column that the file has and nobody reads."""
 
@@ -259,7 +272,7 @@ class Ignore:
 
 
 Feature = Number | Category | Vector | Text
-Column = Feature | Target | Unit | Ignore
+Column = Feature | Target | Unit | Slot | Ignore
 
 
 def listed(values: object, what: str) -> tuple[Any, ...]:

@@ -11,9 +11,12 @@ from veracal import _checks
 from veracal._types import Array, Frozen, Ints
 from veracal.data.checked import (
     check_codes,
+    check_digests,
     check_features,
     check_ids,
+    check_slots,
     frozen,
+    refuse_shared_slots,
     restore,
     row_numbers,
     same_length,
@@ -98,6 +101,9 @@ class Dataset:
         Attributes by which results are told apart.
     units : array of ids, of shape (n,), optional
         Whom each row belongs to. None: each row is a unit of its own.
+    slots : array of ids, of shape (n,), optional
+        Immutable id of the place that each row holds, which a replacement inherits. Only
+        the relation replace-one uses them. No two rows share one.
     feature_names : tuple of str
         One for each column of X; empty for images and text.
     size : int, optional
@@ -112,6 +118,15 @@ class Dataset:
         unit. Replacing a record in the file can then change the number of rows here.
     dealt_by : tuple of str
         Marks of the keys by which these rows were dealt, so that none deals them twice.
+    row_digests : array of shape (n,), of 16 bytes each, optional
+        Identity of each record, from the content of its file and not from X; see
+        :mod:`veracal.data.row_digests`. ``load(..., row_digests=True)`` computes it, and
+        it follows the rows through every operation. It is not keyed, so it is as private as
+        the records: it is never shown or saved. A pickle, which holds the records
+        themselves, keeps it, because a copy without it would be split in another way.
+    encoded : bool
+        Whether X was computed from the records, by a schema, an image decoder or a frozen
+        network. Then the bytes of X do not identify a record.
     name : str
         What to call it.
 
@@ -135,6 +150,9 @@ class Dataset:
     may_drop: bool = False
     dealt_by: tuple[str, ...] = ()
     name: str = "data"
+    slots: Array | None = None
+    row_digests: Array | None = None
+    encoded: bool = False
 
     def __post_init__(self) -> None:
         for name in ("size", "at_most"):
@@ -151,6 +169,12 @@ class Dataset:
             "classes": classes,
             "groups": Frozen(self.groups),
             "units": None if self.units is None else check_ids(self.units, n, self.name),
+            "slots": None if self.slots is None else check_slots(self.slots, n, self.name),
+            "row_digests": (
+                None
+                if self.row_digests is None
+                else check_digests(self.row_digests, n, self.name)
+            ),
             "feature_names": tuple(self.feature_names),
         }
         for name, value in fixed.items():
@@ -175,6 +199,7 @@ class Dataset:
         *,
         groups: Mapping[str, Group] = Frozen(),
         units: ArrayLike | None = None,
+        slots: ArrayLike | None = None,
         feature_names: Sequence[str] = (),
         size: int | None = None,
         norm: float | None = None,
@@ -187,6 +212,7 @@ class Dataset:
             tuple(classes),
             groups=groups,
             units=None if units is None else np.asarray(units),
+            slots=None if slots is None else np.asarray(slots),
             feature_names=tuple(feature_names),
             size=size,
             norm=norm,
@@ -222,16 +248,20 @@ class Dataset:
     def take(self, index: Ints) -> Self:
         """Keep the rows of ``index`` (numbers or a mask), in its order.
 
-        Rows of a file stay on disk. The declared figures are kept as they are.
+        Rows of a file stay on disk. The declared figures are kept as they are; slots are
+        not if a row is taken twice.
         """
         rows = row_numbers(index, len(self))
         X = self.X.take(rows) if isinstance(self.X, MappedRows) else frozen(self.X[rows])
-        twice = self.at_most is not None and len(np.unique(rows)) < len(rows)
+        bound = self.at_most is not None or self.slots is not None
+        twice = bound and len(np.unique(rows)) < len(rows)
         return self._changed(
             X=X,
             y=frozen(self.y[rows]),
             groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
             units=None if self.units is None else frozen(self.units[rows]),
+            slots=None if self.slots is None or twice else frozen(self.slots[rows]),
+            row_digests=None if self.row_digests is None else frozen(self.row_digests[rows]),
             at_most=None if twice else self.at_most,  # a row taken twice counts twice
         )
 
@@ -257,6 +287,8 @@ class Dataset:
                 y=self.y[here],
                 groups=Frozen({k: g.take(here) for k, g in self.groups.items()}),
                 units=None if self.units is None else self.units[here],
+                slots=None if self.slots is None else self.slots[here],
+                row_digests=None if self.row_digests is None else self.row_digests[here],
             )
 
 
@@ -266,7 +298,10 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     if len(parts) == 1:
         return first
     names = tuple(first.groups)
-    units = [part.units for part in parts if part.units is not None]
+    units = _joined([part.units for part in parts])
+    slots = _joined([part.slots for part in parts])
+    if slots is not None:
+        refuse_shared_slots(slots, first.name)
     return first._changed(
         X=frozen(np.concatenate([part.X[:] for part in parts])),
         y=frozen(np.concatenate([part.y for part in parts])),
@@ -279,8 +314,16 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
                 for name in names
             }
         ),
-        units=frozen(np.concatenate(units)) if units else None,
+        units=units,
+        slots=slots,
+        row_digests=_joined([part.row_digests for part in parts]),
     )
+
+
+def _joined(arrays: "list[Array | None]") -> Array | None:
+    """Join arrays of all parts; None unless every part has one."""
+    found = [array for array in arrays if array is not None]
+    return frozen(np.concatenate(found)) if len(found) == len(arrays) else None
 
 
 def _check_contributions(dataset: Dataset) -> None:

@@ -19,6 +19,7 @@ from veracal.data.columns import (
     Vector,
 )
 from veracal.data.dataset import Dataset, Group
+from veracal.data.row_digests import digests_of_frame
 from veracal.data.schema import Schema
 from veracal.errors import DataError
 
@@ -33,11 +34,13 @@ class Rows:
     ----------
     X : array of shape (n, d), or of text
     groups : mapping of str to Group
-    units : array of ids, of shape (n,), optional
+    units, slots : array of ids, of shape (n,), optional
     y : array of ints of shape (n,), or None without labels
     numbers : array of ints of shape (n,)
         Which row of the table each of them is, counted from 0. Those that are left out were
         dropped by the schema.
+    row_digests : array of shape (n,), optional
+        Identity of each record, where it was asked for.
     """
 
     X: Array
@@ -45,6 +48,8 @@ class Rows:
     units: Array | None
     y: Ints | None
     numbers: Ints
+    slots: Array | None = None
+    row_digests: Array | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -60,10 +65,19 @@ class Rows:
             None if self.units is None else self.units[index],
             None if self.y is None else self.y[index],
             self.numbers[index],
+            None if self.slots is None else self.slots[index],
+            None if self.row_digests is None else self.row_digests[index],
         )
 
 
-def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -> Dataset:
+def encode(
+    frame: pl.DataFrame,
+    schema: Schema,
+    *,
+    where: str,
+    start: int = 0,
+    row_digests: bool = False,
+) -> Dataset:
     """Encode rows of a table.
 
     Parameters
@@ -76,6 +90,8 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
         Name of the table, for errors.
     start : int
         Number of records before the first row, for errors.
+    row_digests : bool
+        Whether to compute the identity of each record, from the frame as it is.
 
     Guarantees
     ----------
@@ -83,7 +99,9 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
     dropped for what they are, never for what others are. A row outside its declaration
     raises, and then nothing of the frame is returned.
     """
-    found = encode_rows(frame, schema, where=where, start=start, labeled=True)
+    found = encode_rows(
+        frame, schema, where=where, start=start, labeled=True, row_digests=row_digests
+    )
     assert found.y is not None
     return Dataset(
         found.X,
@@ -91,6 +109,9 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
         schema.classes,
         groups=found.groups,
         units=found.units,
+        slots=found.slots,
+        row_digests=found.row_digests,
+        encoded=True,
         feature_names=schema.feature_names,
         size=schema.size,
         norm=schema.norm,
@@ -100,13 +121,19 @@ def encode(frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0) -
 
 
 def encode_rows(
-    frame: pl.DataFrame, schema: Schema, *, where: str, start: int = 0, labeled: bool
+    frame: pl.DataFrame,
+    schema: Schema,
+    *,
+    where: str,
+    start: int = 0,
+    labeled: bool,
+    row_digests: bool = False,
 ) -> Rows:
     """Encode rows of a table, with their labels or without: then nobody looks at the target.
 
     Parameters and guarantees are those of :func:`encode`.
     """
-    frame = join_vectors(frame, schema, where)
+    given, frame = frame, join_vectors(frame, schema, where)
     check_columns(frame.columns, schema, where, labeled=labeled)
     dropped = np.zeros(frame.height, dtype=bool)
     encoded: dict[str, Array] = {}
@@ -116,7 +143,7 @@ def encode_rows(
             continue
         place = f"{where}: column {name!r}"
         cells = find_missing(frame[name], schema.missing, place, start, numbers.get(name))
-        if column.missing == "drop":
+        if getattr(column, "missing", None) == "drop":
             dropped |= cells.missing
         encoded[name] = encode_column(cells, column)
     rows = Rows(
@@ -125,6 +152,8 @@ def encode_rows(
         None if schema.unit is None else encoded[schema.unit],
         encoded.get(schema.target),
         start + np.arange(frame.height),
+        None if schema.slot is None else encoded[schema.slot],
+        digests_of_frame(given, schema) if row_digests else None,
     )
     return rows.take(np.flatnonzero(~dropped)) if dropped.any() else rows
 

@@ -27,6 +27,7 @@ def load(
     folder: str | Path | None = None,
     limits: Limits = DEFAULT_LIMITS,
     rng: np.random.Generator | None = None,
+    row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """Load a known data set by its name, or a file of records through its schema.
@@ -49,6 +50,10 @@ def load(
     rng : Generator, optional
         For sets that are drawn at random, and for the choice of rows where a unit has more
         than the schema allows. By default from secret entropy.
+    row_digests : bool
+        Whether to compute the identity of each record, which splitting by a key or by a
+        ledger's assignment needs where rows have no unit ids: a digest of the declared
+        columns' cells as the file holds them, or of an image file's bytes.
     progress : callable, optional
         Called with how much is done and how much there is.
 
@@ -67,21 +72,32 @@ def load(
     ('malignant', 'benign')
     """
     if isinstance(what, str) and _is_name(what):
-        return _load_named(what, schema, part, variant, folder, limits, rng, progress)
+        return _load_named(
+            what, schema, part, variant, folder, limits, rng, row_digests, progress
+        )
     path = Path(what)
     if variant is not None:
         raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
     if isinstance(schema, ImageForm):
-        return load_images(path, schema, part=part, limits=limits, progress=progress)
+        return load_images(
+            path,
+            schema,
+            part=part,
+            limits=limits,
+            row_digests=row_digests,
+            progress=progress,
+        )
     if part is not None:
         raise ValueError(f"Expected no part for such a file, got part={part!r}.")
     if isinstance(schema, TextForm):
-        return load_text(path, schema, limits=limits, progress=progress)
+        return load_text(
+            path, schema, limits=limits, row_digests=row_digests, progress=progress
+        )
     declared = declared_schema(schema, path, limits)
     if (folder_of_arrays := array_folder(path)) is not None:
-        whole = load_mapped(folder_of_arrays, declared, limits)
+        whole = load_mapped(folder_of_arrays, declared, limits, row_digests=row_digests)
     else:
-        whole = _gather(path, declared, limits, progress)
+        whole = _gather(path, declared, limits, progress, row_digests)
     check_worth(whole, path)
     return limit_contributions(whole, at_most=declared.at_most, rng=rng)
 
@@ -99,6 +115,7 @@ def _load_named(
     folder: str | Path | None,
     limits: Limits,
     rng: np.random.Generator | None,
+    row_digests: bool,
     progress: Progress | None,
 ) -> Dataset:
     """Load an entry of the catalog."""
@@ -108,18 +125,30 @@ def _load_named(
         raise ValueError(f"Expected no schema for {name!r}, which brings its own.")
     where = None if folder is None else Path(folder)
     request = Request(
-        folder=where, part=part, variant=variant, limits=limits, rng=rng, progress=progress
+        folder=where,
+        part=part,
+        variant=variant,
+        limits=limits,
+        rng=rng,
+        row_digests=row_digests,
+        progress=progress,
     )
     return entry(name).load(request)
 
 
-def _gather(path: Path, schema: Schema, limits: Limits, progress: Progress | None) -> Dataset:
+def _gather(
+    path: Path,
+    schema: Schema,
+    limits: Limits,
+    progress: Progress | None,
+    row_digests: bool,
+) -> Dataset:
     """Collect a streamed file, within the limit on memory."""
     stated = stated_rows(path, limits)
     if stated is not None:  # a few bytes can state a billion rows
         limits.check("memory_bytes", 8 * stated * len(schema.feature_names), path)
     parts, taken = [], 0
-    for batch in scan(path, schema, limits=limits, progress=progress):
+    for batch in scan(path, schema, limits=limits, row_digests=row_digests, progress=progress):
         taken += _held_bytes(batch)
         limits.check("memory_bytes", taken, path)
         parts.append(batch)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from veracal._types import Array
-from veracal.data.columns import Category, Column, Target, Unit, Vector
+from veracal.data.columns import Category, Column, Slot, Target, Unit, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.files import new_file
 from veracal.data.limits import no_surprises
@@ -80,6 +80,8 @@ def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
     }
     if dataset.units is not None:
         columns["units"] = Unit(dataset.at_most)
+    if dataset.slots is not None:
+        columns["slots"] = Slot()
     for name, group in dataset.groups.items():
         columns[f"group_{name}"] = Category(group.names, feature=False)
     return Schema(
@@ -104,6 +106,8 @@ def _write(dataset: Dataset, folder: Path, bounds: tuple[float, float]) -> None:
     np.save(folder / "y.npy", dataset.labels)
     if dataset.units is not None:
         np.save(folder / "units.npy", plain_ids(dataset.units))
+    if dataset.slots is not None:
+        np.save(folder / "slots.npy", plain_ids(dataset.slots))
     for name, group in dataset.groups.items():
         np.save(folder / _group_file(name), np.asarray(group.names)[group.codes])
     (folder / SCHEMA_FILE).write_text(

@@ -43,14 +43,16 @@ def scan(
     *,
     rows: int = _ROWS,
     limits: Limits = DEFAULT_LIMITS,
+    row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Dataset]:
     """Stream a file of records through its schema, at most ``rows`` of them at a time.
 
     Memory does not grow with the file. Limits on rows per unit need the whole file and are
-    not applied here: each batch has ``at_most=None``.
+    not applied here: each batch has ``at_most=None``. ``row_digests`` is that of
+    :func:`~veracal.data.load`.
     """
-    for _, batch in _read(path, schema, rows, limits, progress):
+    for _, batch in _read(path, schema, rows, limits, progress, row_digests):
         yield batch
 
 
@@ -93,19 +95,23 @@ def _read(
     rows: int,
     limits: Limits,
     progress: Progress | None,
+    row_digests: bool = False,
 ) -> Iterator[tuple[int, Dataset]]:
     """Stream how many records were read, and what became of them."""
     _checks.whole(rows=rows)
     path = Path(path)
     declared = declared_schema(schema, path, limits)
     if (folder := array_folder(path)) is not None:
-        whole = load_mapped(folder, declared, limits)
+        whole = load_mapped(folder, declared, limits, row_digests=row_digests)
         yield from ((len(batch), batch) for batch in whole.batches(rows))
         return
     names = _written_names(declared)
     with closing(pieces(path, declared, names, rows, limits, progress)) as stream:
         for start, piece in stream:
-            yield piece.height, encode(piece, declared, where=path.name, start=start)
+            yield (
+                piece.height,
+                encode(piece, declared, where=path.name, start=start, row_digests=row_digests),
+            )
 
 
 def scan_rows(

@@ -16,6 +16,7 @@ from veracal.data.columns import (
     Feature,
     Ignore,
     Number,
+    Slot,
     Target,
     Text,
     Unit,
@@ -37,6 +38,7 @@ _KINDS: Mapping[str, type[Column]] = {
     "text": Text,
     "target": Target,
     "unit": Unit,
+    "slot": Slot,
     "ignore": Ignore,
 }
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
@@ -134,6 +136,11 @@ class Schema:
     def unit(self) -> str | None:
         """Name of the column that says whom a row belongs to."""
         return next((n for n, column in self.columns.items() if isinstance(column, Unit)), None)
+
+    @property
+    def slot(self) -> str | None:
+        """Name of the column with the slot of each row, under replace-one."""
+        return next((n for n, column in self.columns.items() if isinstance(column, Slot)), None)
 
     @property
     def at_most(self) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from veracal.data.columns import Category, Number, Target, Text, Unit
+from veracal.data.columns import Category, Number, Slot, Target, Text, Unit
 from veracal.errors import SchemaError
 
 SEPARATORS = ",;\t|: ^~"
@@ -84,6 +84,14 @@ def _check_roles(schema: "Schema", where: str) -> None:
             "exactly one target and at most one unit",
             f"{kinds.count(Target)} targets and {kinds.count(Unit)} units",
             "Declare what is to be predicted as kind = 'target'.",
+        )
+    if kinds.count(Slot) > 1 or (Slot in kinds and Unit in kinds):
+        raise SchemaError(
+            f"{where}: columns",
+            "at most one slot, and none beside a unit",
+            f"{kinds.count(Slot)} slots and {kinds.count(Unit)} units",
+            "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
+            "each row is an individual, and the other as kind = 'ignore'.",
         )
     features = list(schema.features.values())
     texts = sum(isinstance(column, Text) for column in features)

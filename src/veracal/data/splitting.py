@@ -1,8 +1,11 @@
-"""Records are dealt to parts by coins that know nothing of each other."""
+"""Assign records to the partitions train, calibration and test, each unit by itself.
+
+The assignment is a function of who a record belongs to, never of what was computed from the
+record: its unit id, its slot id under replace-one, or else the digest of its content.
+"""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -10,7 +13,9 @@ import numpy as np
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset
+from veracal.data.row_digests import digests_of_records, each
 from veracal.data.units import coins_of, keyed_coins, unit_numbers
+from veracal.errors import DataError
 
 Relation = Literal["add-remove", "replace-one"]
 PARTS = ("train", "calibration", "test")
@@ -32,6 +37,10 @@ class Split:
         Whether the coins came from entropy that nobody has seen. Then the parts' costs also
         average: delta(epsilon) is at most the weighted sum of the parts', not only their
         maximum. False with a key, and with a generator, whose seed somebody may know.
+    left_out : int
+        Rows that are in no partition, because the ledger's assignment does not know them.
+        It is a figure about the records, for the data holder only: ``repr`` does not show
+        it, and no release may.
     """
 
     train: Dataset
@@ -40,6 +49,7 @@ class Split:
     fractions: tuple[float, float, float]
     relation: Relation
     secret: bool
+    left_out: int = field(default=0, repr=False)
 
     @property
     def parts(self) -> dict[str, Dataset]:
@@ -72,12 +82,17 @@ def split(
         Deal exact shares instead, which one added record would change for all others:
         only for replace-one, where the number of records is public.
     key : str, optional
-        Makes the deal repeatable. The coin is then a keyed hash of the unit's id or, without
-        units, of the record itself (for replace-one, of the row number), so the key may be
-        published: no record moves another. Rows that loading chose at random, where a unit
-        had too many, are chosen anew at each loading.
+        Makes the split repeatable, and may be published. The draw is then a keyed hash of
+        the unit's id; without units, of the record's content (``row_digests``, or the bytes
+        of X and y if the data set was made from arrays), never of features computed from
+        it; under replace-one, of the slot id, without which a key is refused. Without unit
+        ids a corrected record draws anew, so use a ledger's assignment
+        (:mod:`veracal.privacy.partitions`) for records that change between runs. Rows that
+        loading chose at random, where a unit had too many, are chosen anew at each loading.
     rng : Generator, optional
-        Secret source of the coins; by default fresh entropy. A generator whose seed is
+        Secret source of the coins; by default fresh entropy. Every call is then a split of
+        its own, and an individual may be in the train partition of one and in the test
+        partition of another: costs of runs on different splits add. A generator whose seed is
         published voids the guarantee, since inserting one row re-deals all later ones:
         use ``key`` for that.
 
@@ -89,11 +104,13 @@ def split(
     ----------
     Under the stated relation, neighboring data sets are dealt to parts of which exactly one
     differs, by one unit. Mechanisms run on different parts therefore cost together the
-    largest of their costs, not the sum (parallel composition). For replace-one the number of
-    rows must be public, so data of which loading may have dropped some are refused; with
-    units, only secret coins will do, since a newcomer's rows may stand anywhere.
+    largest of their costs, not the sum (parallel composition). This holds for one split, and
+    with a key for every split of the same records with the same key and fractions, on any
+    machine and in any order of rows. For replace-one the number of rows must be public, so
+    data of which loading may have dropped some are refused; with units, only secret coins
+    will do, since a newcomer's rows may stand anywhere.
     """
-    _check_fractions(fractions)
+    check_fractions(fractions)
     _checks.one_of(("add-remove", "replace-one"), relation=relation)
     if fixed_size and relation != "replace-one":
         raise ValueError(
@@ -102,14 +119,27 @@ def split(
         )
     _check_choices(dataset, relation, key, rng)
     place = _places(dataset, fractions, relation, fixed_size, key, rng)
-    dealt = dataset._changed(dealt_by=(*dataset.dealt_by, *_mark(key)))
-    parts = [_part(dealt, place == i, fraction) for i, fraction in enumerate(fractions)]
+    dealt = dataset._changed(dealt_by=(*dataset.dealt_by, *mark(key)))
+    return cut(dealt, place, fractions, relation, secret=key is None and rng is None)
+
+
+def cut(
+    dataset: Dataset,
+    place: Ints,
+    fractions: tuple[float, float, float],
+    relation: Relation,
+    *,
+    secret: bool,
+) -> Split:
+    """Make the partitions that rows were assigned to; a negative number leaves a row out."""
+    parts = [_part(dataset, place == i, fraction) for i, fraction in enumerate(fractions)]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
-    return Split(parts[0], parts[1], parts[2], fractions, relation, key is None and rng is None)
+    left_out = int(np.count_nonzero(place < 0))
+    return Split(parts[0], parts[1], parts[2], fractions, relation, secret, left_out)
 
 
-def _check_fractions(fractions: tuple[float, float, float]) -> None:
+def check_fractions(fractions: tuple[float, float, float]) -> None:
     """Raise unless there are three shares that make a whole."""
     if len(fractions) != len(PARTS) or abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(
@@ -136,14 +166,16 @@ def _check_choices(
             "Expected no key for relation='replace-one' with units, got one: leave it out, so "
             "that the coins are secret."
         )
-    if any(mark in dataset.dealt_by for mark in _mark(key)):
+    if key is not None:
+        check_identity(dataset, relation)
+    if any(mark in dataset.dealt_by for mark in mark(key)):
         raise ValueError(
             "Expected a key that has not dealt these rows before, got the same one again, "
             "which would send all of them to one part."
         )
 
 
-def _mark(key: str | None) -> tuple[str, ...]:
+def mark(key: str | None) -> tuple[str, ...]:
     """What remembers that a key was used, without giving it away."""
     if key is None:
         return ()
@@ -161,16 +193,86 @@ def _places(
     """Part that each row goes to."""
     numbers, n_units = unit_numbers(dataset.units, len(dataset))
     if key is not None:
-        secret = hashlib.blake2b(key.encode(), person=b"veracal split").digest()
-        coins = _unit_values(_keyed(dataset, relation, secret), numbers, n_units)
+        coins = _unit_values(_keyed(dataset, relation, key), numbers, n_units)
     else:
         coins = (_random.secret_generator() if rng is None else rng).random(n_units)
     if fixed_size:
-        coins = (np.argsort(np.argsort(coins, kind="stable"), kind="stable") + 0.5) / n_units
+        coins = exact_shares(coins)
+    place = parts_of(coins, fractions)
+    return place if dataset.units is None else place[numbers]
+
+
+def parts_of(coins: Floats, fractions: tuple[float, float, float]) -> Ints:
+    """Number of the partition whose share of [0, 1) holds each draw."""
     edges = np.cumsum(fractions)[:-1]
     edges[np.cumsum(fractions[:0:-1])[::-1] == 0] = 1  # or rounding leaves room for no part
-    place = np.searchsorted(edges, coins, side="right").astype(np.int8)
-    return place if dataset.units is None else place[numbers]
+    return np.searchsorted(edges, coins, side="right").astype(np.int8)
+
+
+def exact_shares(coins: Floats) -> Floats:
+    """Spread draws evenly over [0, 1), in their own order."""
+    ranks = np.argsort(np.argsort(coins, kind="stable"), kind="stable")
+    shares: Floats = (ranks + 0.5) / max(1, len(coins))
+    return shares
+
+
+def split_secret(key: str) -> bytes:
+    """The key of the hash that a public split key stands for."""
+    return hashlib.blake2b(key.encode(), person=b"veracal split").digest()
+
+
+def draws_by_id(ids: Array, key: str) -> Floats:
+    """Draw of each unit or slot id under a public split key."""
+    return keyed_coins(ids, split_secret(key))
+
+
+def draws_by_digest(digests: Array, key: str) -> Floats:
+    """Draw of each row digest under a public split key."""
+    return coins_of((digest.hex().encode() for digest in each(digests)), split_secret(key))
+
+
+def identities(dataset: Dataset) -> Array:
+    """Digest of each record: from its file, or from X and y if it was made from arrays.
+
+    Raises
+    ------
+    DataError
+        If X was computed from the records and their digests are not known.
+    """
+    if dataset.row_digests is not None:
+        return dataset.row_digests
+    if dataset.encoded:
+        raise DataError(
+            dataset.name,
+            "an identity of each record: unit ids, or digests of the file's rows",
+            "features that were computed from the records",
+            "Load them with row_digests=True, or declare a column as kind = 'unit': features "
+            "may differ in their last bits on another machine, and a record would change its "
+            "partition.",
+        )
+    return digests_of_records(dataset.X, dataset.y)
+
+
+def check_identity(dataset: Dataset, relation: Relation) -> None:
+    """Refuse a repeatable split of records that nothing identifies.
+
+    Raises
+    ------
+    DataError
+        Under replace-one without slot ids: a row number is no identity, since sorting a
+        table gives its rows other numbers.
+    """
+    if relation == "replace-one":
+        if dataset.slots is None:
+            raise DataError(
+                dataset.name,
+                "slot ids, which a replacement inherits, for a repeatable split under "
+                "replace-one",
+                "none",
+                "Declare a column as kind = 'slot', or use the relation add-remove.",
+            )
+    elif dataset.units is None and dataset.row_digests is None and dataset.encoded:
+        identities(dataset)
 
 
 def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
@@ -180,30 +282,14 @@ def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
     return result
 
 
-def _keyed(dataset: Dataset, relation: Relation, secret: bytes) -> Floats:
-    """A coin for each row that hangs on its slot, its unit, or the record itself."""
+def _keyed(dataset: Dataset, relation: Relation, key: str) -> Floats:
+    """A draw for each row that depends on its slot, its unit, or its record's content."""
     if relation == "replace-one":
-        return keyed_coins(np.arange(len(dataset)), secret)  # who takes a place has its part
+        assert dataset.slots is not None
+        return draws_by_id(dataset.slots, key)  # whoever takes a slot has its partition
     if dataset.units is not None:
-        return keyed_coins(dataset.units, secret)
-    parts = [coins_of(_digests(part.X[:], part.y), secret) for part in dataset.batches()]
-    return np.concatenate([np.empty(0), *parts])
-
-
-def _digests(X: Array, y: Ints) -> Iterator[bytes]:
-    """Hash of each record, as text."""
-    blake2b, labels = hashlib.blake2b, y.tolist()
-    tails = {label: f"\0{label}".encode() for label in set(labels)}
-    for row, label in zip(_contents(X), labels, strict=True):
-        yield blake2b(row + tails[label], digest_size=16).hexdigest().encode()
-
-
-def _contents(X: Array) -> Iterator[bytes]:
-    """The bytes of each row; an array per row would cost more than its hash."""
-    if X.dtype.kind == "T":
-        return ("\0".join(row).encode() for row in X.tolist())
-    whole, width = X.tobytes(), X[:1].nbytes
-    return (whole[i * width : (i + 1) * width] for i in range(len(X)))
+        return draws_by_id(dataset.units, key)
+    return draws_by_digest(identities(dataset), key)
 
 
 def _part(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:

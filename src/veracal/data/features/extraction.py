@@ -14,6 +14,7 @@ from veracal.data.features.networks import EfficientNetLite0, MiniLM
 from veracal.data.fixed_shape import Score
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.places import cache_folder, private_folder
+from veracal.data.row_digests import digests_of_records
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
@@ -82,7 +83,9 @@ def extract(
     -------
     Dataset
         X of shape (n, extractor.dimension) in float32, ``norm`` as the extractor declares
-        it, no feature names; everything else as it was.
+        it, no feature names; everything else as it was. ``row_digests`` stay those of the
+        records: on another machine features differ in their last bits, and a split by the
+        features would send the same individuals to other partitions.
 
     Guarantees
     ----------
@@ -103,7 +106,17 @@ def extract(
         X = _scored(dataset, extractor, tell)
     else:
         X = _remembered(dataset, extractor, cache_folder(cache) / "features", tell)
-    return replace(dataset, X=X, feature_names=(), norm=extractor.norm)
+    identity = dataset.row_digests
+    if identity is None and not dataset.encoded:
+        identity = digests_of_records(dataset.X, dataset.y)
+    return replace(
+        dataset,
+        X=X,
+        feature_names=(),
+        norm=extractor.norm,
+        row_digests=identity,
+        encoded=True,
+    )
 
 
 def _scored(dataset: Dataset, extractor: Extractor, tell: Progress) -> Floats:

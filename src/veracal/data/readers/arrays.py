@@ -14,6 +14,7 @@ from veracal.data.labels import Label, encode_labels
 from veracal.data.limits import DEFAULT_LIMITS, Limits, inside, no_surprises, opened
 from veracal.data.readers.archives import open_archive
 from veracal.data.readers.npy import NpyHeader, read_header
+from veracal.data.row_digests import digests_of_arrays
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
@@ -94,6 +95,7 @@ def load_array_folder(
     limits: Limits = DEFAULT_LIMITS,
     size: int | None = None,
     name: str | None = None,
+    row_digests: bool = False,
 ) -> Dataset:
     """Load a folder of npy files, leaving the features on disk.
 
@@ -102,7 +104,8 @@ def load_array_folder(
     folder : path
         Holds ``X.npy`` (rows of floats or bytes) and ``y.npy`` (labels as they are
         written); if rows belong to people, ``units.npy`` (ids, whole numbers or text); for
-        each declared group, ``group_<name>.npy``. Other files are left alone.
+        replace-one, ``slots.npy`` (likewise); for each declared group,
+        ``group_<name>.npy``. Other files are left alone.
     classes : sequence of str or int
         Declared labels.
     groups : mapping of str to sequence of str or int, optional
@@ -114,6 +117,8 @@ def load_array_folder(
         Declared number of rows.
     name : str, optional
         What to call the data set; by default as the folder.
+    row_digests : bool
+        Whether to identify each record, by its numbers and words as the files hold them.
     """
     folder = Path(folder)
     declared = dict(groups or {})
@@ -127,12 +132,17 @@ def load_array_folder(
         return _as_long(array, len(rows), where), where
 
     labels, where = column("y")
+    more = [column(f"group_{g}") for g in declared]
+    ids = {stem: column(stem) for stem in ("units", "slots") if f"{stem}.npy" in found}
+    columns = [labels, *(array for array, _ in (*more, *ids.values()))]
     return Dataset(
         rows,
         encode_labels(labels, classes, where),
         tuple(classes),
-        groups={g: _group(v, *column(f"group_{g}")) for g, v in declared.items()},
-        units=_ids(*column("units")) if "units.npy" in found else None,
+        groups={g: _group(v, *one) for (g, v), one in zip(declared.items(), more, strict=True)},
+        units=_ids(*ids["units"]) if "units" in ids else None,
+        slots=_ids(*ids["slots"]) if "slots" in ids else None,
+        row_digests=digests_of_arrays(rows, *columns) if row_digests else None,
         size=size,
         name=folder.name if name is None else name,
     )

@@ -16,6 +16,7 @@ from veracal.data.readers.aliases import alias_problem, coded
 from veracal.data.readers.image_files import Files, open_files
 from veracal.data.readers.pixels import Mode, Resize, guarded_pillow, open_image, pixels
 from veracal.data.readers.text_lines import read_names
+from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.data.worth import check_worth
 from veracal.errors import DataError, SchemaError
 
@@ -107,6 +108,7 @@ def load_images(
     limits: Limits = DEFAULT_LIMITS,
     size: int | None = None,
     name: str | None = None,
+    row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """Load images of one size.
@@ -127,6 +129,9 @@ def load_images(
         Declared number of rows.
     name : str, optional
         What to call the data set; by default as the path.
+    row_digests : bool
+        Whether to identify each image: by the bytes of its file, and by the label, groups
+        and unit in its path as they are written.
     progress : callable, optional
         Called with the number of images decoded, and how many there are.
 
@@ -145,7 +150,7 @@ def load_images(
         found = _matched(files.names, form, path)
         found = _chosen(found, part, _listed(lists, limits), path)
         codes = _codes(found, form, path)
-        X = _decoded(files, tuple(found), form, path, limits, progress)
+        X, digests = _decoded(files, found, form, path, limits, progress, row_digests)
     dataset = Dataset(
         X,
         codes,
@@ -154,6 +159,8 @@ def load_images(
             group: _group(found, group, values, path) for group, values in form.groups.items()
         },
         units=_texts(found, "unit", path) if _has(form, "unit") else None,
+        row_digests=digests,
+        encoded=True,
         size=size,
         name=path.name if name is None else name,
     )
@@ -290,13 +297,15 @@ def _texts(found: Found, group: str, path: Path) -> Array:
 
 def _decoded(
     files: Files,
-    names: Sequence[str],
+    found: Found,
     form: ImageForm,
     path: Path,
     limits: Limits,
     progress: Progress | None,
-) -> Array:
-    """Decode files into one array, whose size is checked first."""
+    row_digests: bool,
+) -> tuple[Array, Array | None]:
+    """Decode files into one array, whose size is checked first, and identify them if asked."""
+    names, digests = tuple(found), []
     shape = (len(names), *form.shape)
     limits.check("rows", len(names), path)
     limits.check("memory_bytes", int(np.prod(shape, dtype=object)), path)
@@ -305,6 +314,8 @@ def _decoded(
         for i, name in enumerate(names):
             where = f"{path}: {name}"
             data = files.read(name)
+            if row_digests:
+                digests.append(digest_of_texts(_written(found[name], form), data))
             image = open_image(data, where, pillow, formats=form.formats, limits=limits)
             X[i] = pixels(
                 image,
@@ -316,4 +327,10 @@ def _decoded(
             )
             if progress:
                 progress(i + 1, len(names))
-    return X
+    return X, as_digests(digests) if row_digests else None
+
+
+def _written(match: re.Match[str], form: ImageForm) -> list[str]:
+    """What the path of an image says of it, apart from its part and its own name."""
+    known = match.groupdict()
+    return [known.get(group) or "" for group in ("label", "unit", *form.groups)]

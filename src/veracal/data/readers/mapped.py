@@ -30,7 +30,9 @@ def array_folder(path: Path) -> Path | None:
     return path
 
 
-def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
+def load_mapped(
+    folder: Path, schema: Schema, limits: Limits, *, row_digests: bool = False
+) -> Dataset:
     """Open a matrix on disk whose rows are used as they are, once they are checked."""
     column = schema.columns.get("X")
     if not isinstance(column, Vector) or (column.shift, column.scale) != (0, 1):
@@ -51,14 +53,17 @@ def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
         limits=limits,
         size=schema.size,
         name=schema.name,
+        row_digests=row_digests,
     )
-    if (dataset.units is None) != (schema.unit is None):
-        raise DataError(
-            str(folder),
-            "units.npy exactly when the schema declares a unit",
-            "only one of the two",
-            "Add the file, or declare its column as kind = 'unit'.",
-        )
+    declared = {"unit": (dataset.units, schema.unit), "slot": (dataset.slots, schema.slot)}
+    for kind, (ids, column_name) in declared.items():
+        if (ids is None) != (column_name is None):
+            raise DataError(
+                str(folder),
+                f"{kind}s.npy exactly when the schema declares a {kind}",
+                "only one of the two",
+                f"Add the file, or declare its column as kind = '{kind}'.",
+            )
     _check_mapped(dataset.X, column, schema.norm, folder)
     return dataset._changed(norm=schema.norm, feature_names=column.feature_names("X"))
 
@@ -66,7 +71,7 @@ def load_mapped(folder: Path, schema: Schema, limits: Limits) -> Dataset:
 def _check_columns(schema: Schema, folder: Path) -> None:
     """Refuse a schema with columns that such a folder cannot hold."""
     grouping = {grouping.column for grouping in schema.groups.values()}
-    known = {"X", schema.target, schema.unit, *grouping}
+    known = {"X", schema.target, schema.unit, schema.slot, *grouping}
     for name, column in schema.columns.items():
         is_feature = name != "X" and getattr(column, "feature", False)
         if is_feature or (name not in known and not isinstance(column, Ignore)):

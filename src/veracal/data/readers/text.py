@@ -21,6 +21,7 @@ from veracal.data.readers.text_lines import (
     numbered_lines,
     tab_records,
 )
+from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.data.worth import check_worth
 from veracal.errors import DataError, SchemaError
 
@@ -137,6 +138,7 @@ def load_text(
     limits: Limits = DEFAULT_LIMITS,
     size: int | None = None,
     name: str | None = None,
+    row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """Load labelled sentences or pairs.
@@ -153,6 +155,8 @@ def load_text(
         Declared number of rows.
     name : str, optional
         What to call the data set; by default as the file.
+    row_digests : bool
+        Whether to identify each record, by the form's columns as they are written.
     progress : callable, optional
         Called with the bytes read, and the bytes there are.
 
@@ -181,6 +185,8 @@ def load_text(
             str(path), "at least one labelled record", "none", "Name a file with records."
         )
     dataset = _dataset(rows, codes, form, size, path.name if name is None else name)
+    if row_digests:
+        dataset = dataset._changed(row_digests=as_digests(map(digest_of_texts, rows)))
     check_worth(dataset, path)
     return dataset
 

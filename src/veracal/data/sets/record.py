@@ -10,6 +10,7 @@ import numpy as np
 from veracal._types import Progress
 from veracal.data.dataset import Dataset
 from veracal.data.limits import DEFAULT_LIMITS, Limits
+from veracal.data.row_digests import digests_of_records
 from veracal.data.schema import Schema
 from veracal.data.sets.sources import Source
 from veracal.errors import DataError
@@ -31,6 +32,8 @@ class Request:
         What is refused as too large before it is parsed.
     rng : Generator, optional
         For sets that are drawn at random.
+    row_digests : bool
+        Whether each record's identity is to be computed.
     progress : callable, optional
         Called with how much is done and how much there is.
     """
@@ -40,6 +43,7 @@ class Request:
     variant: str | None = None
     limits: Limits = DEFAULT_LIMITS
     rng: np.random.Generator | None = None
+    row_digests: bool = False
     progress: Progress | None = None
 
 
@@ -94,7 +98,12 @@ class Entry:
             )
         part = self._chosen("part", request.part, self.parts)
         variant = self._chosen("variant", request.variant, self.variants)
-        return self.loader(self, replace(request, part=part, variant=variant))
+        found = self.loader(self, replace(request, part=part, variant=variant))
+        if request.row_digests and found.row_digests is None:
+            # Such a set is published as arrays, which are its content.
+            assert not found.encoded
+            return found._changed(row_digests=digests_of_records(found.X, found.y))
+        return found
 
     def find(self, request: Request) -> Path:
         """Folder with the set's files, fetched if need be."""

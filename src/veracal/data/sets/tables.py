@@ -31,13 +31,25 @@ def _load_uci(entry: Entry, request: Request) -> Dataset:
     """Load one of the four UCI tables."""
     assert request.variant is not None
     path = entry.find(request) / _UCI_FILES[entry.name]
-    return uci.load_uci(entry.name, path, variant=request.variant, limits=request.limits)
+    return uci.load_uci(
+        entry.name,
+        path,
+        variant=request.variant,
+        limits=request.limits,
+        row_digests=request.row_digests,
+    )
 
 
 def _load_german_credit(entry: Entry, request: Request) -> Dataset:
     """Load the German credit table."""
     path = entry.find(request) / _WEKA_FILE.path
-    return load(path, schema=GERMAN_CREDIT, limits=request.limits, progress=request.progress)
+    return load(
+        path,
+        schema=GERMAN_CREDIT,
+        limits=request.limits,
+        row_digests=request.row_digests,
+        progress=request.progress,
+    )
 
 
 def _without_header(data: bytes) -> bytes:

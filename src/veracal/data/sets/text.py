@@ -38,6 +38,7 @@ def _load(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
         entry.find(request) / part.path,
         TEXT_FORMS[form],
         limits=request.limits,
+        row_digests=request.row_digests,
         size=part.size,
         name=entry.name,
         progress=request.progress,

@@ -133,7 +133,12 @@ _POSITIVE = {
 
 
 def load_uci(
-    name: str, path: str | Path, *, variant: str = "plain", limits: Limits = DEFAULT_LIMITS
+    name: str,
+    path: str | Path,
+    *,
+    variant: str = "plain",
+    limits: Limits = DEFAULT_LIMITS,
+    row_digests: bool = False,
 ) -> Dataset:
     """Load one of the four tables from its file.
 
@@ -154,7 +159,7 @@ def load_uci(
     """
     _checks.one_of(SCHEMAS, name=name)
     _checks.one_of(VARIANTS, variant=variant)
-    dataset = load(Path(path), schema=SCHEMAS[name], limits=limits)
+    dataset = load(Path(path), schema=SCHEMAS[name], limits=limits, row_digests=row_digests)
     # The number of rows after dropping is published, so these may also serve replace-one.
     dataset = dataset._changed(classes=_CLASSES[name], may_drop=False)
     return dataset if variant == "plain" else _as_published(dataset, name, variant)
@@ -174,5 +179,7 @@ def _as_published(dataset: Dataset, name: str, variant: str) -> Dataset:
         groups=dataset.groups,
         feature_names=dataset.feature_names,
         size=dataset.size,
+        row_digests=dataset.row_digests,
+        encoded=True,
         name=f"{name} ({variant})",
     )

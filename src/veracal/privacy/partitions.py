@@ -1,0 +1,687 @@
+r"""The assignment of individuals to partitions, which a data set keeps for good.
+
+Mechanisms on different partitions cost together the largest of their costs only if no
+individual is ever in two of them, over all runs on a data set. So the assignment belongs to
+the ledger of the data set: it is drawn once, stored beside the ledger, and every run reuses it.
+
+What is stored is a keyed hash of who a record belongs to, and the number of a partition. The
+32 bytes of the key come from the operating system and lie in a file of their own. Neither file
+holds an id, a record or a digest that could be compared with a guessed record, and nothing of
+either enters a ledger's chain, an export, an artifact, a report or a reply.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Floats, Ints
+from veracal.data import Dataset, Schema, Split
+from veracal.data.files import new_file
+from veracal.data.labels import TEXT
+from veracal.data.row_digests import each
+from veracal.data.splitting import (
+    Relation,
+    check_fractions,
+    check_identity,
+    cut,
+    draws_by_digest,
+    draws_by_id,
+    exact_shares,
+    identities,
+    mark,
+    parts_of,
+)
+from veracal.errors import DataError, LedgerError
+from veracal.privacy.ledger.filesystems import refuse_shared
+
+KeyedBy = Literal["unit", "row", "slot"]
+Fractions = tuple[float, float, float]
+FORMAT = 1
+APPLICATION = 0x56435054  # "VCPT", in the header of the file
+LEFT_OUT = -1
+_KEY_BYTES = 32
+_PATIENCE = 60.0  # seconds to wait for other writers
+_BESIDE = ("-wal", "-shm", "-journal")
+_SYNCHRONOUS = 3  # EXTRA: the end of a journal reaches the disk, too
+_HASH = np.dtype("S16")  # compares all bytes; trailing zeros count as what they are
+_SCHEMA = """
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    rule TEXT NOT NULL,
+    key_check BLOB NOT NULL,
+    recording INTEGER NOT NULL,
+    sealed INTEGER NOT NULL CHECK (sealed IN (0, 1))
+) STRICT;
+CREATE TABLE assignments (
+    hash BLOB PRIMARY KEY CHECK (length(hash) = 16),
+    part INTEGER NOT NULL CHECK (part IN (0, 1, 2)),
+    rows INTEGER NOT NULL CHECK (rows > 0)
+) STRICT, WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class PartitionRule:
+    """How individuals are assigned to partitions. Every setting is public.
+
+    Parameters
+    ----------
+    fractions : three floats that sum to 1
+        Shares of train, calibration and test.
+    relation : 'add-remove' or 'replace-one'
+    split_key : str
+        Public string that determines the draws.
+    keyed_by : 'unit', 'row' or 'slot'
+        What identifies an individual: a unit id, the digest of a row's content, or a slot
+        id under replace-one.
+    """
+
+    fractions: Fractions
+    relation: Relation
+    split_key: str
+    keyed_by: KeyedBy
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fractions", tuple(map(float, self.fractions)))
+        check_fractions(self.fractions)
+        _checks.one_of(("add-remove", "replace-one"), relation=self.relation)
+        allowed = ("slot",) if self.relation == "replace-one" else ("unit", "row")
+        _checks.one_of(allowed, keyed_by=self.keyed_by)
+        if not isinstance(self.split_key, str):
+            raise ValueError(f"Expected split_key to be a text, got {self.split_key!r}.")
+
+    @classmethod
+    def for_dataset(
+        cls,
+        data: Dataset | Schema,
+        fractions: Fractions,
+        relation: Relation,
+        split_key: str,
+    ) -> "PartitionRule":
+        """Choose what identifies an individual, by what is declared.
+
+        Raises
+        ------
+        DataError
+            Under replace-one without a slot column, or with a unit column.
+        """
+        declares = data.unit if isinstance(data, Schema) else data.units
+        slots = data.slot if isinstance(data, Schema) else data.slots
+        keyed_by: KeyedBy = "row" if declares is None else "unit"
+        if relation == "replace-one":
+            if slots is None or declares is not None:
+                raise DataError(
+                    data.name,
+                    "one slot id for each individual, which a replacement inherits, to "
+                    "partition records under replace-one",
+                    "none" if slots is None else "units, which may have rows in many slots",
+                    "Declare a column as kind = 'slot' (and none as 'unit'), or use the "
+                    "relation add-remove.",
+                )
+            keyed_by = "slot"
+        return cls(fractions, relation, split_key, keyed_by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Settings as what JSON can hold."""
+        return {**asdict(self), "fractions": list(self.fractions)}
+
+    @classmethod
+    def from_dict(cls, entries: Mapping[str, Any]) -> "PartitionRule":
+        """Read what :meth:`to_dict` wrote."""
+        try:
+            return cls(**{**entries, "fractions": tuple(entries["fractions"])})
+        except (KeyError, TypeError, ValueError) as cause:
+            raise DataError(
+                "partitions",
+                "a rule with fractions, relation, split_key and keyed_by",
+                repr(entries)[:80],
+                "Update Veracal if the file is newer.",
+            ) from cause
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Assignment:
+    """Partition of each row of a data set.
+
+    Attributes
+    ----------
+    parts : array of int8 of shape (n,)
+        0, 1, 2 for train, calibration and test; -1 for a row in none of them.
+    left_out : int
+        Rows in none of them. A figure about the records: for the data holder only.
+    recording : int
+        Number of the recording that was used, for :meth:`PartitionStore.seal`.
+    """
+
+    parts: Ints
+    left_out: int
+    recording: int
+
+    def __repr__(self) -> str:
+        return f"Assignment(recording={self.recording})"
+
+
+class PartitionStore:
+    """The stored assignment of one data set.
+
+    Parameters
+    ----------
+    path : path
+        An SQLite file, by convention the ledger's path with ``.partitions`` after it. Its
+        secret key is in a file with ``.key`` after that.
+
+    Guarantees
+    ----------
+    Once a recording is sealed, or ``fresh`` is false, no individual is in two partitions over
+    all calls of :meth:`assign`: on any machine, with any version of the libraries, in any
+    order of rows, with any features, and whatever values were corrected meanwhile.
+
+    - By units: a unit keeps its partition; a new one draws by a hash of its id alone.
+    - By rows: a row counts only if its content was recorded, at most as often as it was.
+      A corrected or new row is in no partition.
+    - By slots: a slot keeps its partition, whoever holds it; an unknown one is in none.
+
+    Neighboring data sets are therefore assigned so that exactly one partition differs, by one
+    unit. An assignment is one transaction: two processes get the same one, and a crash leaves
+    all of it or nothing. Without unit ids, one case remains open: a corrected row that
+    equals, cell for cell, a recorded row of another individual who has left since then.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self._transaction(write=False) as connection:
+            rule, check = connection.execute("SELECT rule, key_check FROM state").fetchone()
+        self.rule = PartitionRule.from_dict(json.loads(rule))
+        self._secret = _read_key(self.key_path)
+        if not hmac.compare_digest(bytes(check), _key_check(self._secret)):
+            raise LedgerError(
+                f"{self.key_path}: expected the secret key of {self.path}, found another.",
+                "Put the key file back that was made with it: without it nobody can be "
+                "recognized, and individuals would change partitions.",
+            )
+
+    def __repr__(self) -> str:
+        return f"PartitionStore({str(self.path)!r})"
+
+    @property
+    def key_path(self) -> Path:
+        """File of the secret key."""
+        return key_path(self.path)
+
+    @classmethod
+    def create(cls, path: str | Path, rule: PartitionRule) -> "PartitionStore":
+        """Make a store without assignments, and its secret key.
+
+        Raises
+        ------
+        DataError
+            If something is at the path already.
+        LedgerError
+            If the folder is on a file system that other machines may share.
+        """
+        path = Path(path)
+        with _held_folder(path) as folder:
+            for ending in ("", *_BESIDE):
+                new_file(Path(f"{path}{ending}"), "partition store")
+            if os.path.lexists(key_path(path)):  # of a creation that was interrupted
+                secret = _read_key(key_path(path))
+            else:
+                secret = os.urandom(_KEY_BYTES)
+                _publish(key_path(path), folder, lambda one: one.write_bytes(secret))
+            _publish(path, folder, lambda one: _fill(one, rule, secret))
+        return cls(path)
+
+    @classmethod
+    def obtain(cls, path: str | Path, rule: PartitionRule, *, fresh: bool) -> "PartitionStore":
+        """Open the store at a path, or create it if nothing was charged yet.
+
+        Parameters
+        ----------
+        path : path
+        rule : PartitionRule
+            The rule that this run asks for.
+        fresh : bool
+            Whether no charge was ever made against the ledger. Only then a store is created,
+            or one that was never sealed given another rule.
+
+        Raises
+        ------
+        LedgerError
+            If the store is missing though something was charged, or its rule is another.
+        """
+        path = Path(path)
+        if not os.path.lexists(path):
+            if not fresh:
+                raise LedgerError(
+                    f"{path}: expected the assignment of individuals to partitions that "
+                    "earlier runs used, found nothing.",
+                    "Put it back beside its ledger, with its key file: a new assignment "
+                    "would put individuals in two partitions.",
+                )
+            with suppress(DataError):  # somebody was quicker, and what they made is opened
+                return cls.create(path, rule)
+        store = cls(path)
+        if store.rule != rule and not (fresh and store._adopt(rule)):
+            raise LedgerError(
+                f"{path}: individuals were assigned by {_settings(store.rule)}, and this run "
+                f"asks for {_settings(rule)}.",
+                "With another split an individual would be in two partitions. Use the settings "
+                "of the first run, or another ledger if these are other individuals.",
+            )
+        return store
+
+    def assign(self, dataset: Dataset, *, fresh: bool) -> Assignment:
+        """Partition of each row, recorded on the way where the rules allow it.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            With units, slots or row digests, as the rule says.
+        fresh : bool
+            Whether no charge was ever made against the ledger. Then rows and slots are
+            recorded anew, in the place of an earlier recording that was never sealed.
+        """
+        ids, draws = self._identified(dataset)
+        hashes = self._hashed(ids)
+        # Distinct individuals in the order of their hashes, which says nothing of the rows'.
+        keys, first, numbers = np.unique(hashes, return_index=True, return_inverse=True)
+        asked = _Table(keys, self._drawn(draws[first]), np.bincount(numbers))
+        with self._transaction(write=True) as connection:
+            rule, recording, sealed = connection.execute(
+                "SELECT rule, recording, sealed FROM state"
+            ).fetchone()
+            if PartitionRule.from_dict(json.loads(rule)) != self.rule:
+                raise LedgerError(
+                    f"{self.path}: another run has changed the rule meanwhile. Start again."
+                )
+            table = _stored(connection)
+            if self.rule.keyed_by == "unit":
+                new = asked.take(~np.isin(keys, table.keys))
+                _insert(connection, new)
+                table = table.merged(new)
+            elif fresh and not sealed and not table.equals(asked):
+                recording += 1
+                connection.execute("DELETE FROM assignments")
+                connection.execute("UPDATE state SET recording = ?", (recording,))
+                _insert(connection, asked)
+                table = asked
+        parts = table.parts_of(keys)[numbers]
+        if self.rule.keyed_by != "unit":
+            parts[_ranks(numbers) >= table.rows_of(keys)[numbers]] = LEFT_OUT
+        return Assignment(parts, int(np.count_nonzero(parts < 0)), recording)
+
+    def seal(self, assignment: Assignment) -> None:
+        """Fix a recording for good: to be called before the first charge that rests on it.
+
+        Raises
+        ------
+        LedgerError
+            If another run has recorded other rows since the assignment was made.
+        """
+        with self._transaction(write=True) as connection:
+            done = connection.execute(
+                "UPDATE state SET sealed = 1 WHERE recording = ?", (assignment.recording,)
+            )
+            if done.rowcount != 1:
+                raise LedgerError(
+                    f"{self.path}: another run has recorded other rows meanwhile.",
+                    "Nothing was charged. Start again.",
+                )
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a recording was fixed for good."""
+        with self._transaction(write=False) as connection:
+            return bool(connection.execute("SELECT sealed FROM state").fetchone()[0])
+
+    def _adopt(self, rule: PartitionRule) -> bool:
+        """Take another rule, unless a recording was sealed; say whether it was taken."""
+        with self._transaction(write=True) as connection:
+            done = connection.execute(
+                "UPDATE state SET rule = ?, recording = recording + 1 WHERE sealed = 0",
+                (_written(rule),),
+            )
+            if done.rowcount == 1:
+                connection.execute("DELETE FROM assignments")
+                self.rule = rule
+        return bool(done.rowcount == 1)
+
+    def _identified(self, dataset: Dataset) -> tuple[Iterable[bytes], Floats]:
+        """What identifies the individual of each row, and its draw."""
+        kind, key = self.rule.keyed_by, self.rule.split_key
+        if (dataset.units is None) == (kind == "unit"):
+            raise DataError(
+                dataset.name,
+                f"records with{'' if kind == 'unit' else 'out'} unit ids, as when their "
+                "partitions were first assigned",
+                "none" if kind == "unit" else "unit ids",
+                "Use the schema of the first run, or another ledger for other individuals.",
+            )
+        if self.rule.relation == "replace-one" and dataset.may_drop:
+            raise DataError(
+                dataset.name,
+                "a public number of rows for replace-one",
+                "records of which loading may have dropped some",
+                "Use add-remove, or a treatment of missing values that keeps every row.",
+            )
+        check_identity(dataset, self.rule.relation)
+        if kind == "row":
+            digests = identities(dataset)
+            return each(digests), draws_by_digest(digests, key)
+        ids = dataset.units if kind == "unit" else dataset.slots
+        assert ids is not None
+        return (text.encode() for text in ids.astype(TEXT).tolist()), draws_by_id(ids, key)
+
+    def _drawn(self, draws: Floats) -> Ints:
+        """Partition of each distinct individual, for its draw."""
+        if self.rule.keyed_by == "slot":
+            draws = exact_shares(draws)
+        return parts_of(draws, self.rule.fractions)
+
+    def _hashed(self, ids: Iterable[bytes]) -> Array:
+        """Keyed hash of each individual."""
+        started = hashlib.blake2b(
+            f"{self.rule.keyed_by}:".encode(), key=self._secret, digest_size=16
+        )
+        hashes = bytearray()
+        for content in ids:
+            one = started.copy()
+            one.update(content)
+            hashes += one.digest()
+        return np.frombuffer(bytes(hashes), _HASH)
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        """One state of the file; what a block writes is on the disk once it ends well."""
+        with _clear_errors(self.path):
+            _check_file(self.path)
+            connection = _connect(self.path)
+            try:
+                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                _check_database(connection, self.path)
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):  # undone by the next one to open the file
+                        connection.execute("ROLLBACK")
+                connection.close()
+
+
+def split_with_store(dataset: Dataset, store: PartitionStore, *, fresh: bool) -> Split:
+    """Split records by the assignment that their ledger keeps.
+
+    Returns
+    -------
+    Split
+        As of :func:`veracal.data.split` with a key. Declared sizes of partitions are shares
+        of the whole's; under replace-one, where they are public, the real ones.
+        ``left_out`` says, to the data holder only, how many rows are in no partition.
+    """
+    split, _ = split_and_assign(dataset, store, fresh=fresh)
+    return split
+
+
+def split_and_assign(
+    dataset: Dataset, store: PartitionStore, *, fresh: bool
+) -> tuple[Split, Assignment]:
+    """As :func:`split_with_store`, with the assignment that is to be sealed."""
+    rule = store.rule
+    marks = mark(rule.split_key)
+    if any(one in dataset.dealt_by for one in marks):
+        raise DataError(
+            dataset.name,
+            "records that were not split by this key before",
+            "a partition of them",
+            "Split the whole data set.",
+        )
+    found = store.assign(dataset, fresh=fresh)
+    marked = dataset._changed(dealt_by=(*dataset.dealt_by, *marks))
+    split = cut(marked, found.parts, rule.fractions, rule.relation, secret=False)
+    if rule.relation == "replace-one":
+        sized: dict[str, Any] = {n: p._changed(size=len(p)) for n, p in split.parts.items()}
+        split = replace(split, **sized)
+    return split, found
+
+
+def key_path(path: Path) -> Path:
+    """File of a store's secret key."""
+    return Path(f"{path}.key")
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Individuals by their keyed hash, in its order, with partition and number of rows."""
+
+    keys: Array
+    parts: Ints
+    rows: Ints
+
+    def take(self, index: Array) -> "_Table":
+        return _Table(self.keys[index], self.parts[index], self.rows[index])
+
+    def merged(self, other: "_Table") -> "_Table":
+        keys = np.concatenate([self.keys, other.keys])
+        parts = np.concatenate([self.parts, other.parts])
+        rows = np.concatenate([self.rows, other.rows])
+        return _Table(keys, parts, rows).take(np.argsort(keys))
+
+    def equals(self, other: "_Table") -> bool:
+        mine, theirs = (self.keys, self.parts, self.rows), (other.keys, other.parts, other.rows)
+        return all(map(np.array_equal, mine, theirs))
+
+    def parts_of(self, keys: Array) -> Ints:
+        """Partition of each of some individuals, -1 for those that are not here."""
+        return self._values(keys, self.parts, LEFT_OUT).astype(np.int8)
+
+    def rows_of(self, keys: Array) -> Ints:
+        """Recorded rows of each of some individuals."""
+        return self._values(keys, self.rows, 0)
+
+    def _values(self, keys: Array, values: Ints, absent: int) -> Ints:
+        if not len(self.keys):
+            return np.full(len(keys), absent)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[at] == keys, values[at], absent)
+
+
+def _ranks(numbers: Ints) -> Ints:
+    """How many earlier rows have the same number as each row."""
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    lengths = np.diff(starts, append=len(order))
+    ranks = np.empty(len(numbers), np.int64)
+    ranks[order] = np.arange(len(order)) - np.repeat(starts, lengths)
+    return ranks
+
+
+def _stored(connection: sqlite3.Connection) -> _Table:
+    """Everything that is recorded."""
+    found = connection.execute(
+        "SELECT hash, part, rows FROM assignments ORDER BY hash"
+    ).fetchall()
+    keys, parts, rows = zip(*found, strict=True) if found else ((), (), ())
+    return _Table(
+        np.frombuffer(b"".join(keys), _HASH),
+        np.array(parts, dtype=np.int8),
+        np.array(rows, dtype=np.int64),
+    )
+
+
+def _insert(connection: sqlite3.Connection, table: _Table) -> None:
+    """Record individuals, in the order of their hashes."""
+    connection.executemany(
+        "INSERT INTO assignments VALUES (?, ?, ?)",
+        zip(each(table.keys), table.parts.tolist(), table.rows.tolist(), strict=True),
+    )
+
+
+def _written(rule: PartitionRule) -> str:
+    return json.dumps(rule.to_dict(), sort_keys=True)
+
+
+def _settings(rule: PartitionRule) -> str:
+    """A rule in words, for errors."""
+    shares = "/".join(f"{share:g}" for share in rule.fractions)
+    return f"the split key {rule.split_key!r} with shares {shares} by {rule.keyed_by}"
+
+
+def _key_check(secret: bytes) -> bytes:
+    """What tells the right key from another, and nothing else."""
+    return hashlib.blake2b(b"veracal partitions", key=secret, digest_size=16).digest()
+
+
+def _read_key(path: Path) -> bytes:
+    """Read a secret key from a file that is its owner's alone."""
+    remedy = (
+        "Put the file back that was made with the partitions: without it nobody can be "
+        "recognized, and individuals would change partitions."
+    )
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as cause:
+        raise LedgerError(
+            f"{path}: expected a secret key, found {cause.strerror or cause}.", remedy
+        ) from cause
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise LedgerError(f"{path}: expected a file of its own, found a link.", remedy)
+        if found.st_mode & 0o077:
+            raise LedgerError(
+                f"{path}: expected a secret key that only its owner can read, found mode "
+                f"{stat.S_IMODE(found.st_mode):o}.",
+                "Take the others' permissions away (chmod 600).",
+            )
+        secret = file.read(_KEY_BYTES + 1)
+    if len(secret) != _KEY_BYTES:
+        raise LedgerError(
+            f"{path}: expected a key of {_KEY_BYTES} bytes, found {len(secret)}.", remedy
+        )
+    return secret
+
+
+@contextmanager
+def _held_folder(path: Path) -> Iterator[int]:
+    """The folder of a store, held against others who would create one in it."""
+    if "\0" in str(path):
+        raise LedgerError(f"{str(path)!r}: expected the name of a file, found a zero byte.")
+    with _clear_errors(path):
+        refuse_shared(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            os.close(folder)
+
+
+def _publish(path: Path, folder: int, write: Callable[[Path], object]) -> None:
+    """Put a file, for its owner's eyes only, whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        write(Path(name))
+        with Path(name).open("rb") as file:
+            os.fsync(file.fileno())
+        Path(name).rename(path)
+        os.fsync(folder)
+    finally:
+        for ending in ("", *_BESIDE):
+            Path(name + ending).unlink(missing_ok=True)
+
+
+def _fill(path: Path, rule: PartitionRule, secret: bytes) -> None:
+    """Write the tables of a new store."""
+    connection = _connect(path)
+    try:
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.executescript(_SCHEMA)
+        connection.execute(
+            "INSERT INTO state VALUES (1, ?, ?, 0, 0)", (_written(rule), _key_check(secret))
+        )
+    finally:
+        connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a file that exists, so that commits reach the disk."""
+    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that two names or two machines may lead to."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        raise LedgerError(
+            f"{path}: expected a file of its own, found a link. Name the file itself."
+        )
+    refuse_shared(path.parent)
+
+
+def _check_database(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is no store, or not as a store must be."""
+
+    def pragma(name: str) -> object:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    if pragma("application_id") != APPLICATION:
+        raise LedgerError(
+            f"{path}: expected assignments to partitions, found another database."
+        )
+    if (found := pragma("user_version")) != FORMAT:
+        raise LedgerError(
+            f"{path}: expected partitions of format {FORMAT}, found format {found}.",
+            "They were written by another version of Veracal: use that one.",
+        )
+    settings = (pragma("journal_mode"), pragma("synchronous"))
+    if settings != ("delete", _SYNCHRONOUS):
+        raise LedgerError(
+            f"{path}: expected commits that reach the disk, found journal_mode={settings[0]} "
+            f"and synchronous={settings[1]}. Keep it on another file system."
+        )
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the operating system say into a clear error."""
+    try:
+        yield
+    except sqlite3.Error as cause:
+        raise LedgerError(
+            f"{path}: {cause}. Nothing was assigned or charged.",
+            "Make sure that the disk has room and that the owner may write to it, then start "
+            "again; if the file is damaged, restore it with its key from a backup.",
+        ) from cause
+    except FileNotFoundError as cause:
+        raise LedgerError(
+            f"{path}: expected the assignment of individuals to partitions, found nothing.",
+            "Check the spelling, or put it back beside its ledger.",
+        ) from cause
+    except OSError as cause:
+        raise LedgerError(
+            f"{path}: {cause.strerror or cause}. Nothing was assigned."
+        ) from cause
