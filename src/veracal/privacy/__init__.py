@@ -43,6 +43,7 @@ from veracal.privacy.descent.clipping import (
     selection,
 )
 from veracal.privacy.descent.loop import Descended, Descent, Standing, Step
+from veracal.privacy.descent.progress import StepProgress
 from veracal.privacy.descent.sampling import FullBatch, Poisson
 from veracal.privacy.descent.schedules import Constant, Exponential, Linear, Schedule, levels
 from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum, Update
@@ -62,9 +63,12 @@ from veracal.privacy.events import (
     Search,
 )
 from veracal.privacy.ledger.book import Amount, Ledger, Part, open_ledger
+from veracal.privacy.ledger.caps import Extension
 from veracal.privacy.ledger.chain import Entry
+from veracal.privacy.ledger.default_location import default_ledger_path
 from veracal.privacy.ledger.plan import Item
 from veracal.privacy.ledger.plan_files import read_plan
+from veracal.privacy.ledger.runs import Run
 from veracal.privacy.ledger.stating import ledger_statement
 from veracal.privacy.ledger.units import share
 from veracal.privacy.plans import TrainingPlan, plan_training
@@ -95,6 +99,7 @@ __all__ = [
     "Entry",
     "Event",
     "Exponential",
+    "Extension",
     "Flat",
     "FullBatch",
     "Gaussian",
@@ -126,6 +131,7 @@ __all__ = [
     "Relation",
     "Release",
     "Repeated",
+    "Run",
     "Schedule",
     "Search",
     "Selection",
@@ -133,11 +139,13 @@ __all__ = [
     "Standing",
     "Statement",
     "Step",
+    "StepProgress",
     "TrainingPlan",
     "Unit",
     "Update",
     "clipped_sum",
     "clt_epsilon_not_a_bound",
+    "default_ledger_path",
     "delta_for",
     "epsilon_for",
     "gaussian_event",

@@ -17,10 +17,12 @@ from veracal.privacy import (
     Langevin,
     Schedule,
     Step,
+    StepProgress,
     Unit,
     Update,
 )
 from veracal.privacy.budget import RELATIONS
+from veracal.privacy.descent.progress import sees_weights
 from veracal.training.ablation import ABLATIONS, Ablation, Unclipped, ablated
 from veracal.training.averaging import Average, Averaged, check_average
 from veracal.training.descents import Goal
@@ -159,18 +161,22 @@ class Watch:
 
     def __init__(self, model: DescentClassifier, steps: int) -> None:
         self._model, self.average = model, Averaged(model.average, steps)
+        self._steps = steps
 
     def __call__(self, step: Step) -> bool | None:
         """Take note of a step."""
         self.average.add(step.number, step.weights)
-        if self._model.on_step is None:
+        hook = self._model.on_step
+        if type(hook) is StepProgress:
+            hook.report(step.number + 1, self._steps)
+        if not sees_weights(hook):
             return None
         self._model._show(self.average.mean(step.weights))
         # Copies: what a hook writes on them changes no later step.
         shown = replace(
             step, weights=step.weights.copy(), noisy_sum=step.noisy_sum.copy(), state=None
         )
-        answer: bool | None = self._model.on_step(self._model, shown)
+        answer: bool | None = hook(self._model, shown)
         return answer
 
 

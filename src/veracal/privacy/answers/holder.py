@@ -1,8 +1,11 @@
 """Records with a ledger in front of them."""
 
+import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +20,7 @@ from veracal.privacy.answers.models import (
     ResumableModel,
     resumable_of,
     shared_of,
+    shows_weights,
     told_of_failure,
 )
 from veracal.privacy.answers.noise import (
@@ -38,7 +42,7 @@ from veracal.privacy.events import (
 )
 from veracal.privacy.ledger.book import Ledger, check_ledger
 from veracal.privacy.ledger.chain import canonical, digest
-from veracal.privacy.ledger.plan import Item, unpaid_of
+from veracal.privacy.ledger.plan import Item, merged, unpaid_of
 
 
 class Holder:
@@ -187,16 +191,19 @@ class Holder:
         paid = (
             (entry.purpose, entry.event)
             for entry in self.ledger.entries()
-            if entry.part == self.part
+            if entry.event is not None
+            and entry.outcome != "run"
+            and entry.run == self.ledger.run
+            and entry.part == self.part
             and (request is None or (entry.request or "").startswith(f"{request}:"))
         )
         return unpaid_of(items, paid)
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
-        if self.ledger.opening.rule.kind == "plan":
-            for item in items:
-                self.ledger.require(item.event, item.purpose, part=self.part)
+        if self.ledger.run is not None or self.ledger.opening.rule.kind == "plan":
+            for item in merged(replace(item, part=self.part) for item in items):
+                self.ledger.require(item.event, item.purpose, part=self.part, times=item.times)
         elif items:
             every = tuple(Repeated(item.event, item.times) for item in items)
             whole = every[0] if len(every) == 1 else Composed(every)
@@ -275,16 +282,19 @@ class Holder:
         body: bytes,
         purpose: str = "training",
     ) -> bytes:
-        """Fit a model and keep what it became in the ledger, in one transaction.
+        """Reserve the cost of a fit, fit, and record what the model became in the ledger.
 
-        Asked for again, the same bytes come from the ledger and nothing is charged or fitted:
-        whoever lost the model, or was interrupted, gets the one that was paid for. A process
-        that is interrupted or killed before the end has charged nothing.
+        The fit runs outside of any transaction, so that others may charge meanwhile. Asked for
+        again, the same bytes come from the ledger and nothing is charged or fitted: whoever
+        lost the model gets the one that was paid for. A process that is interrupted or killed
+        leaves the reservation, under which the same request fits anew, with other noise; of
+        two that fit at the same time, both return the model that was recorded first.
 
         Parameters
         ----------
         model, purpose
-            As for :meth:`fit`.
+            As for :meth:`fit`. A copy of the model is fitted, and the model itself is not
+            changed, unless it has a hook.
         keep : callable
             Writes the fitted model as bytes, 256 MiB at most. They are released.
         request : str
@@ -295,7 +305,16 @@ class Holder:
         Raises
         ------
         AnswerError
-            If the fit failed. The charge stands.
+            If the fit failed, now or before. The charge stands.
+
+        Guarantees
+        ----------
+        A reservation is charged, and on the disk, before a record is read, and is never
+        refunded. Until the result is recorded nothing that depends on records or noise leaves
+        the process: warnings wait until then. A model with a hook that sees weights
+        (:func:`shows_weights`) does not keep to that, so every attempt of it is charged by a
+        reservation of its own; hooks of the exact type
+        :class:`~veracal.privacy.StepProgress`, which see step counts, are exempt.
         """
         if resumable_of(model) is not None:
             raise ValueError(
@@ -307,15 +326,30 @@ class Holder:
                 "Expected a model of records that are all here, since a fit that is kept is "
                 f"not fitted again, and others would wait for it, got {model!r}. Use fit."
             )
-        event = self._cost(model)
-        return self.ledger.answer(
+        event, shown = self._cost(model), shows_weights(model)
+        held: list[warnings.WarningMessage] = []
+
+        def compute() -> bytes:
+            # The caller's model would otherwise hold weights that nobody has recorded yet.
+            fitted = model if shown else copy.deepcopy(model)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                kept = keep(self._fitted(fitted, event, purpose))
+            held.extend(caught)
+            return kept
+
+        answer = self.ledger.compute_once(
             event,
             purpose,
-            lambda: keep(self._fitted(model, event, purpose)),
+            compute,
             request=request,
             body=body,
             part=self.part,
+            every_attempt=shown,
         )
+        for one in held:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        return answer
 
     def _cost(self, model: PrivateModel) -> Event:
         """What a model says it costs, if it can be fitted to these records at all."""

@@ -6,7 +6,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from veracal.data import Dataset
 from veracal.privacy.budget import Unit
+from veracal.privacy.descent.progress import sees_weights
 from veracal.privacy.events import Event
+
+_HOOKS = ("on_step", "callbacks")
 
 
 class PrivateModel(Protocol):
@@ -71,6 +74,26 @@ def shared_of(model: object) -> SharedModel | None:
     if isinstance(model, SharedModel) and model.across is not None:
         return model
     return None
+
+
+def shows_weights(model: object) -> bool:
+    """Whether a fit of a model may show weights, or noise, to code of the caller's.
+
+    That is a hook ``on_step``, or ``callbacks``, of the model or of a model inside it, other
+    than :class:`~veracal.privacy.StepProgress`. Of a search even step counts tell, namely of
+    its secret number of trials.
+    """
+    settings: dict[str, Any] = getattr(model, "get_params", dict)()
+    for name in _HOOKS:
+        if hasattr(model, name):
+            settings = {**settings, name: getattr(model, name)}
+    hooks = {
+        name: value
+        for name, value in settings.items()
+        if name.rpartition("__")[2] in _HOOKS and value is not None
+    }
+    inside_search = any("__" in name for name in hooks) and hasattr(model, "score_noise")
+    return inside_search or any(map(sees_weights, hooks.values()))
 
 
 @contextmanager

@@ -4,17 +4,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, Literal
 
+from veracal.errors import LedgerError
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Event
-from veracal.privacy.ledger import tables
+from veracal.privacy.ledger import reservations, tables
+from veracal.privacy.ledger.caps import Caps, Extension, account_of
 from veracal.privacy.ledger.chain import Entry
-from veracal.privacy.ledger.charge import Asked, affordable, enter, failed
+from veracal.privacy.ledger.charge import Asked, affordable, enter, failed, item_account
 from veracal.privacy.ledger.check import check
-from veracal.privacy.ledger.opening import Opening, name, readable, rule_for
+from veracal.privacy.ledger.opening import Opening, checked_item, rule_for
 from veracal.privacy.ledger.plan import Item, Planned
-from veracal.privacy.ledger.store import create, new_ledger, reading
+from veracal.privacy.ledger.runs import Run, RunRequest, begin, number_of, read_run, read_runs
+from veracal.privacy.ledger.store import create, new_ledger, reading, writing
 from veracal.privacy.ledger.units import Cost
 
 
@@ -49,8 +53,10 @@ def open_ledger(
     order: float | None = None,
     plan: Sequence[Item] | None = None,
     parts: Sequence[str] = ("records",),
+    data: str | None = None,
+    split: Mapping[str, Any] | None = None,
 ) -> "Ledger":
-    """Make a new ledger with a budget that never changes.
+    """Make a new ledger with caps on epsilon and delta.
 
     Parameters
     ----------
@@ -70,6 +76,11 @@ def open_ledger(
         What a plan consists of.
     parts : sequence of str
         Disjoint parts of the records, chosen without looking at them (as ``split`` does).
+    data : str, optional
+        Public name of the data set whose ledger it is.
+    split : mapping, optional
+        Public settings of how records are assigned to the parts, as what JSON can hold. Both
+        are part of the opening record, which never changes.
 
     Raises
     ------
@@ -89,14 +100,15 @@ def open_ledger(
     """
     place = Path(path).absolute()
     new_ledger(place)  # before the work, not after it
-    items = None if plan is None else [_checked(item) for item in plan]
+    items = None if plan is None else [checked_item(item) for item in plan]
     rule = rule_for(
         budget, kind=kind, composition=composition, order=order, items=items, parts=parts
     )
-    opening = Opening(budget, rule, tuple(parts))
+    opening = Opening(budget, rule, tuple(parts), data=data, split=split)
     for item in items or ():
         opening.check(item.event, item.part)
-    create(place, opening.text, opening.accounts())
+    first = None if isinstance(rule, Planned) else 1
+    create(place, opening.text, opening.accounts(), filter=first)
     return Ledger(place)
 
 
@@ -111,28 +123,43 @@ def check_ledger(ledger: object) -> None:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A ledger that exists.
+    """A ledger that exists, or a view of one of its runs.
 
-    It holds the path and nothing else: copied, pickled, cloned or forked, it is the same
-    ledger and forgets nothing. One machine cannot tell that a whole ledger was deleted, or an
-    older copy of it put back: write down :attr:`head` elsewhere, and ask :meth:`verify` later.
+    It holds the path and the number of the run, and nothing else: copied, pickled, cloned or
+    forked, it is the same ledger and forgets nothing. One machine cannot tell that a whole
+    ledger was deleted, or an older copy of it put back: write down :attr:`head` elsewhere, and
+    ask :meth:`verify` later.
 
     Parameters
     ----------
     path : path
         As made by :func:`open_ledger`.
+    run : int or str, optional
+        Number of a run, or the request under which it was begun (:meth:`begin_run`). Charges,
+        answers and reservations of the view use up the items of the run, and cost nothing
+        more; their request ids are unique within the run. :meth:`planned`, :meth:`require` and
+        :meth:`knows` speak of the run as well, everything else of the whole ledger.
 
     Guarantees
     ----------
     A charge is on the disk before its method returns. What all charges cost together never
-    exceeds the budget, whoever else charges at the same time, and however the process ends.
+    exceeds the caps, whoever else charges at the same time, and however the process ends.
     """
 
     path: Path
+    run: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path).absolute())
-        self.opening  # noqa: B018 - fails now if there is none, not at the first charge
+        with reading(self.path) as connection:  # fails now, not at the first charge
+            Opening.from_text(tables.opening(connection)[0])
+            if self.run is not None:
+                object.__setattr__(self, "run", _run_number(connection, self.run))
+
+    @property
+    def whole(self) -> "Ledger":
+        """The ledger itself, of which this may be the view of one run."""
+        return Ledger(self.path)
 
     def charge(
         self,
@@ -164,7 +191,8 @@ class Ledger:
         ConflictError
             If the id was used for something else; nothing is charged.
         """
-        return enter(self.path, Asked(event, purpose, part, delta, request, None), None)[0]
+        asked = Asked(event, purpose, part, delta, request, None, self.run)
+        return enter(self.path, asked, None)[0]
 
     def answer(
         self,
@@ -232,11 +260,252 @@ class Ledger:
         """
         if not isinstance(body, bytes):
             raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
-        asked = Asked(event, purpose, part, delta, request, body)
+        asked = Asked(event, purpose, part, delta, request, body, self.run)
         entry, answer = enter(self.path, asked, compute)
         if answer is None:
-            raise failed(entry)
+            raise failed(entry.request)
         return entry, answer
+
+    # ------------------------------------------------------------ reservations
+
+    def reserve(
+        self,
+        event: Event,
+        purpose: str,
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+    ) -> Entry:
+        """Pay for an answer that is computed now and recorded later.
+
+        Others may charge meanwhile. The same request and body find the same reservation, at no
+        cost: whoever uses it again promises that nothing that depends on records or noise has
+        left the process of an earlier attempt.
+
+        Parameters
+        ----------
+        event, purpose, part, delta
+            As for :meth:`charge`.
+        request, body
+            As for :meth:`answer`.
+
+        Raises
+        ------
+        BudgetError
+            If it does not fit into what is left; nothing is charged.
+        ConflictError
+            If the id was used for something else; nothing is charged.
+        AnswerError
+            If it was settled before, without an answer.
+        """
+        asked = _reservation(event, purpose, part, delta, request, body, self.run)
+        entry, settled = reservations.reserve(self.path, asked)
+        if settled is not None:
+            reservations.answer_of(settled, request)
+        return entry
+
+    def record(
+        self, request: str, body: bytes, answer: bytes | None
+    ) -> tuple[Entry, bytes | None]:
+        """Settle a reservation by its answer, unless it was settled before.
+
+        Parameters
+        ----------
+        request, body
+            As for :meth:`reserve`.
+        answer : bytes or None
+            None if it could not be computed, which is an answer, too.
+
+        Returns
+        -------
+        tuple of (Entry, bytes or None)
+            The entry that settles the reservation and its answer: of several that are recorded
+            at the same time, the first. The charge is never given back.
+        """
+        return reservations.record(self.path, self.run, request, body, answer)
+
+    def compute_once(
+        self,
+        event: Event,
+        purpose: str,
+        compute: Callable[[], bytes],
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+        every_attempt: bool = False,
+    ) -> bytes:
+        """Reserve, compute outside of any transaction, and record.
+
+        Unlike :meth:`answer`, which is for what takes a moment, this lets others charge while
+        ``compute`` runs. Killed or interrupted, the reservation stands, and the same request
+        computes anew under it.
+
+        Parameters
+        ----------
+        event, purpose, request, body, part, delta
+            As for :meth:`answer`.
+        compute : callable
+            Nothing that depends on records or noise may leave the process through it.
+        every_attempt : bool
+            Charge every attempt by itself, for a ``compute`` that does not keep to that. A
+            pending attempt is then superseded, stays charged, and has no answer.
+
+        Raises
+        ------
+        BudgetError, ConflictError
+            As for :meth:`answer`.
+        AnswerError
+            If ``compute`` failed, now or before; or if the reservation was abandoned.
+        """
+        kind: reservations.Reservation = "every attempt" if every_attempt else "once"
+        asked = _reservation(event, purpose, part, delta, request, body, self.run, kind)
+        return reservations.compute_once(self.path, asked, compute)[1]
+
+    def abandon(self, request: str) -> Entry:
+        """Give up a pending reservation; its charge stands, and its request is refused."""
+        return reservations.abandon(self.path, self.run, request)
+
+    def abandon_run(self, number: int | None = None) -> Entry:
+        """Give up a run and its pending reservations; what it paid is not refunded."""
+        run = self.run if number is None else number
+        if run is None:
+            raise ValueError("Name the number of the run to abandon.")
+        return reservations.abandon_run(self.path, run)
+
+    def pending(self) -> tuple[Entry, ...]:
+        """Reservations of the whole ledger, or of the view's run, that are not settled."""
+        with reading(self.path) as connection:
+            found = tables.pending(connection)
+        return tuple(entry for entry in found if self.run in (None, entry.run))
+
+    # ------------------------------------------------------------ runs and caps
+
+    def begin_run(
+        self,
+        items: Sequence[Item],
+        *,
+        name: str,
+        request: str,
+        body: bytes,
+        delta: float | None = None,
+    ) -> "Ledger":
+        """Charge a whole list of items at once, and return a view that may use them.
+
+        The items of each part are composed tightly, as one list that is fixed before the first
+        release; an item without a part counts for every part. Across runs costs add by the
+        ledger's filter, since the next run may depend on what this one releases.
+
+        Parameters
+        ----------
+        items : sequence of Item
+        name : str
+            What the run is called in the ledger.
+        request : str
+            An id of the caller's. The same run under the same id is charged once.
+        body : bytes
+            Everything that tells this run from another.
+        delta : float, optional
+            Failure probability at which lists that are not pure are charged, by a ledger that
+            adds up pairs. Other ledgers do not use it.
+
+        Returns
+        -------
+        Ledger
+            A view: ``Ledger(path, run=number)``.
+
+        Raises
+        ------
+        BudgetError
+            If it does not fit into what is left; nothing is written.
+        ConflictError
+            If the id was used for something else; nothing is written.
+        AnswerError
+            If the run was abandoned.
+
+        Examples
+        --------
+        >>> from veracal.privacy.events import Pure
+        >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
+        >>> items = [Item("count", Pure(0.1), times=3)]
+        >>> run = ledger.begin_run(items, name="first", request="first", body=b"settings")
+        >>> entry = run.charge(Pure(0.1), "count")
+        >>> round(ledger.spent().epsilon, 6), run.planned()[0][1]
+        (0.3, 1)
+        """
+        asked = RunRequest(tuple(items), name, request, body, delta)
+        return Ledger(self.path, begin(self.path, asked))
+
+    def runs(self) -> tuple[Run, ...]:
+        """Every run, in order."""
+        with reading(self.path) as connection:
+            return read_runs(connection)
+
+    def extend(self, *, epsilon: float, delta: float = 0.0) -> Entry:
+        """Raise the caps, by a further filter with caps of its own.
+
+        The filter composes as the ledger does; for Rényi divergences its order stays the one
+        that was fixed at the opening. Each charge fits wholly into one filter, the first with
+        room for it. From now on every statement says that the cap was raised, and whether
+        anything was released before.
+
+        Parameters
+        ----------
+        epsilon : float > 0
+        delta : float >= 0
+
+        Returns
+        -------
+        Entry
+            The extension, as it stands in the chain.
+        """
+        with writing(self.path) as connection:
+            index, previous = tables.head(connection)
+            caps = Caps.read(connection).extended(
+                epsilon, delta, index + 1, after_releases=False
+            )
+            new = caps.extensions[-1]
+            entry = Entry(
+                index=index + 1,
+                purpose="extension",
+                event=None,
+                part=None,
+                delta=None,
+                account=None,
+                filter=None,
+                cost=0,
+                cost_delta=0,
+                request=None,
+                body=None,
+                run=None,
+                outcome="extended",
+                answer=None,
+                previous=previous,
+                extension=(new.epsilon, new.delta),
+            )
+            accounts = caps.accounts(new.filter)
+            tables.append(connection, entry, None, adds=len(accounts))
+            tables.add_accounts(connection, accounts, filter=new.filter, entry=entry.index)
+        return entry
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """Every raise of the caps since the opening."""
+        return self._caps().extensions
+
+    @property
+    def cap_note(self) -> str | None:
+        """What every statement has to say of caps that were raised; None if none was."""
+        return self._caps().note
+
+    def _caps(self) -> Caps:
+        with reading(self.path) as connection:
+            return Caps.read(connection)
+
+    # ------------------------------------------------------------ state
 
     @property
     def opening(self) -> Opening:
@@ -246,8 +515,8 @@ class Ledger:
 
     @property
     def budget(self) -> Budget:
-        """The most that everything may cost."""
-        return self.opening.budget
+        """The most that everything may cost: the sum of all caps, extensions included."""
+        return self._caps().budget
 
     @property
     def head(self) -> str:
@@ -278,30 +547,36 @@ class Ledger:
         *,
         part: str | None = None,
         delta: float | None = None,
+        times: int = 1,
     ) -> None:
-        """Raise what :meth:`charge` would raise, and charge nothing.
+        """Raise what so many charges would raise, and charge nothing.
 
         For those who have to load records before they can ask. Between this and the charge
         others may spend what is left; the charge decides.
         """
         with reading(self.path) as connection:
-            affordable(connection, Asked(event, purpose, part, delta, None, None))
+            asked = Asked(event, purpose, part, delta, None, None, self.run)
+            affordable(connection, asked, times)
 
     def parts(self, part: str | None = None) -> tuple[Part, ...]:
         """Every part, or one of them, with what it has spent and may still spend."""
         with reading(self.path) as connection:
-            opening = Opening.from_text(tables.opening(connection)[0])
+            caps = Caps.read(connection)
             balances = tables.balances(connection)
-        opening.check_part(part)
+        caps.opening.check_part(part)
         spent = {name: cost for name, cost, _ in balances}
-        wanted = opening.parts if part is None else (part,)
-        return tuple(_part(opening, spent, name) for name in wanted)
+        wanted = caps.opening.parts if part is None else (part,)
+        return tuple(_part(caps, spent, name) for name in wanted)
 
     def planned(self) -> tuple[tuple[Item, int], ...]:
-        """Every item of a plan, and how often it was used; nothing for other kinds."""
+        """Every item of a plan or of the view's run, and how often it was used."""
         with reading(self.path) as connection:
             rule = Opening.from_text(tables.opening(connection)[0]).rule
             used = {name: cost.amount for name, cost, _ in tables.balances(connection)}
+            run = None if self.run is None else read_run(connection, self.run)
+        if run is not None:
+            numbered = enumerate(run.items)
+            return tuple((item, used[item_account(run.number, i)]) for i, item in numbered)
         if not isinstance(rule, Planned):
             return ()
         return tuple((item, used[str(i)]) for i, item in enumerate(rule.items))
@@ -326,9 +601,9 @@ class Ledger:
             return tables.head(connection)[0]
 
     def knows(self, request: str) -> bool:
-        """Whether something was charged under a request id."""
+        """Whether something was charged under a request id, of the view's run if it is one."""
         with reading(self.path) as connection:
-            return tables.find(connection, request) is not None
+            return tables.find(connection, request, self.run or 0) is not None
 
     def verify(self, head: str | None = None) -> str:
         """Recompute everything: hashes, costs, sums, and the defenses of the file.
@@ -376,22 +651,38 @@ class Ledger:
         }
 
 
-def _part(opening: Opening, spent: Mapping[str, Cost], part: str) -> Part:
-    """What a part has spent and may still spend."""
-    rule, budget = opening.rule, opening.budget
+def _part(caps: Caps, spent: Mapping[str, Cost], part: str) -> Part:
+    """What a part has spent and may still spend, over all filters."""
+    rule, budget = caps.opening.rule, caps.budget
     if isinstance(rule, Planned):
         return Part(part, Amount(rule.epsilons[part], budget.delta), Amount(0.0, 0.0))
-    return Part(
-        part,
-        Amount(*rule.privacy(spent[part], budget)),
-        Amount(*rule.left(spent[part], budget)),
-    )
+    total = sum((spent[account_of(part, number)] for number in caps.filters), Cost(0))
+    return Part(part, Amount(*rule.privacy(total, budget)), Amount(*rule.left(total, budget)))
 
 
-def _checked(item: object) -> Item:
-    """Refuse what is no item of a plan."""
-    if not isinstance(item, Item):
-        raise ValueError(f"Expected a plan of Item, got {item!r}.")
-    readable(item.event)
-    name(purpose=item.purpose)
-    return item
+def _run_number(connection: Connection, run: object) -> int:
+    """Number of a run that exists, from its number or the request that began it."""
+    found: int | None = None
+    if isinstance(run, str):
+        found = number_of(connection, run)
+    elif isinstance(run, int) and not isinstance(run, bool) and tables.begun(connection, run):
+        found = int(run)
+    if found is None:
+        raise LedgerError(f"The ledger has no run {run!r}.")
+    return found
+
+
+def _reservation(
+    event: Event,
+    purpose: str,
+    part: str | None,
+    delta: float | None,
+    request: str,
+    body: bytes,
+    run: int | None,
+    kind: reservations.Reservation = "once",
+) -> Asked:
+    """A reservation, before it is made."""
+    if not isinstance(request, str) or not isinstance(body, bytes):
+        raise ValueError("A reservation needs a request id and a body of bytes.")
+    return Asked(event, purpose, part, delta, request, body, run, kind)

@@ -16,8 +16,11 @@ from veracal import _checks
 from veracal.errors import LedgerError
 from veracal.privacy import events
 from veracal.privacy.events import Event
+from veracal.privacy.ledger.plan import Item
 
-Outcome = Literal["charged", "answered", "failed"]
+Outcome = Literal[
+    "charged", "answered", "failed", "reserved", "abandoned", "superseded", "run", "extended"
+]
 
 
 def canonical(record: Mapping[str, Any]) -> str:
@@ -33,50 +36,77 @@ def digest(content: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One charge, as it stands in a ledger for good.
+    """One charge, or what became of one, as it stands in a ledger for good.
 
     Attributes
     ----------
     index : int
         1 for the first.
     purpose : str
-        What the charge was for.
-    event : Event
-        What was paid for.
+        What the charge was for; of a run, its name.
+    event : Event or None
+        What was paid for. None where nothing was paid: an extension, or an entry that settles
+        another.
     part : str or None
         Part of the records it was about; None for all of them.
     delta : float or None
         Failure probability at which the event was charged, if the caller named one.
     account : str or None
-        Account that was debited: a part, a planned item, or None for every part.
+        Account that was debited: a part of a filter, an item of a plan or of a run, or None
+        for every part of the filter.
+    filter : int or None
+        Filter that was debited: 1 is the one of the opening, each extension adds one. None if
+        the charge uses an item that was paid for before, or costs nothing.
     cost, cost_delta : int
         In the units of the ledger's kind.
     request, body : str or None
         The caller's id, and the SHA-256 of everything it asked for under that id.
-    outcome : {"charged", "answered", "failed"}
-        Whether it was only charged, or an answer was computed too, or that failed.
+    run : int or None
+        Number of the run that the entry begins, or belongs to.
+    outcome : str
+        "charged": only charged. "answered", "failed": an answer was computed too, or that
+        failed. "reserved": charged, and an answer is to be recorded. "abandoned",
+        "superseded": a reservation that will have no answer, since its owner gave it up or a
+        further attempt was charged. "run": the list of a run was charged. "extended": a cap
+        was raised.
     answer : str or None
         SHA-256 of the answer.
+    settles : int or None
+        Index of the reservation (or of the run) that this entry settles.
+    items : tuple of Item
+        What a run may use of this part.
+    extension : tuple of (epsilon, delta), optional
+        By how much the caps were raised.
     previous : str
         Hash of the entry before, or of the opening.
     """
 
     index: int
     purpose: str
-    event: Event
+    event: Event | None
     part: str | None
     delta: float | None
     account: str | None
+    filter: int | None
     cost: int
     cost_delta: int
     request: str | None
     body: str | None
+    run: int | None
     outcome: Outcome
     answer: str | None
     previous: str
+    settles: int | None = None
+    items: tuple[Item, ...] = ()
+    extension: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         _checks.one_of(get_args(Outcome), outcome=self.outcome)
+
+    @property
+    def scope(self) -> int:
+        """Where its request id is unique: the run it belongs to, or 0 for the whole ledger."""
+        return 0 if self.run is None or self.outcome == "run" else self.run
 
     @property
     def hash(self) -> str:
@@ -91,14 +121,23 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Write the entry as what JSON can hold."""
         written = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**written, "event": events.to_json(self.event)}
+        return {
+            **written,
+            "event": None if self.event is None else events.to_json(self.event),
+            "items": [item.to_json() for item in self.items],
+            "extension": None if self.extension is None else list(self.extension),
+        }
 
     @classmethod
     def from_text(cls, text: str) -> "Entry":
         """Read an entry back; whatever is not exactly one is refused."""
         try:
             values = json.loads(text)
-            entry = cls(**{**values, "event": events.from_json(values["event"])})
+            event, extension = values["event"], values["extension"]
+            values["event"] = None if event is None else events.from_json(event)
+            values["extension"] = None if extension is None else tuple(extension)
+            values["items"] = tuple(map(Item.from_json, values["items"]))
+            entry = cls(**values)
         except (KeyError, TypeError, ValueError) as cause:
             raise LedgerError(f"An entry cannot be read: {text[:80]!r}.") from cause
         if entry.text != text:

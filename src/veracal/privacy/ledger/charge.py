@@ -1,6 +1,6 @@
 """How a charge is made: check, compute and keep in one transaction, then release."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
@@ -10,9 +10,10 @@ from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.privacy import events
 from veracal.privacy.events import Event
 from veracal.privacy.ledger import tables
+from veracal.privacy.ledger.caps import Caps, account_of
 from veracal.privacy.ledger.chain import Entry, Outcome, canonical, digest
-from veracal.privacy.ledger.opening import Opening, name, readable
-from veracal.privacy.ledger.plan import Planned
+from veracal.privacy.ledger.opening import SEPARATOR, name, readable
+from veracal.privacy.ledger.plan import Item, Planned
 from veracal.privacy.ledger.store import writing
 from veracal.privacy.ledger.units import Cost
 
@@ -21,7 +22,20 @@ _LONGEST_ANSWER = 2**28  # bytes
 
 @dataclass(frozen=True)
 class Asked:
-    """A charge, before it is made."""
+    """A charge, before it is made.
+
+    Attributes
+    ----------
+    event, purpose, part, delta, request
+        As of :meth:`veracal.privacy.Ledger.charge`.
+    body : bytes or None
+        What is asked for under the request id, if an answer is.
+    run : int or None
+        Run whose items it uses.
+    reservation : {"once", "every attempt"}, optional
+        For an answer that is recorded later: whether attempts that came to no end are charged
+        again.
+    """
 
     event: Event
     purpose: str
@@ -29,6 +43,8 @@ class Asked:
     delta: float | None
     request: str | None
     body: bytes | None
+    run: int | None = None
+    reservation: str | None = None
 
     def __post_init__(self) -> None:
         readable(self.event)
@@ -52,8 +68,27 @@ class Asked:
             "part": self.part,
             "delta": self.delta,
             "body": None if self.body is None else digest(self.body),
+            "reservation": self.reservation,
         }
         return digest(canonical(asked))
+
+
+@dataclass(frozen=True)
+class Debit:
+    """What a charge takes, and from which account.
+
+    Attributes
+    ----------
+    account : str or None
+        None for every part of the filter.
+    filter : int or None
+        None for an item of a plan or of a run.
+    cost : Cost
+    """
+
+    account: str | None
+    filter: int | None
+    cost: Cost
 
 
 def enter(
@@ -70,19 +105,19 @@ def enter(
     with writing(path) as connection:
         if (kept := _kept(connection, asked)) is not None:
             return kept
-        account, cost = affordable(connection, asked)
+        debit = affordable(connection, asked)
         outcome: Outcome = "charged"
         if compute is not None:
             try:
-                answer, outcome = _bytes(compute()), "answered"
+                answer, outcome = as_answer(compute()), "answered"
             except KeyboardInterrupt:  # from outside: nothing is charged, nothing released
                 raise
             except BaseException:  # whatever it says may tell of records: nothing of it is kept
                 outcome = "failed"
-        entry = _entry(connection, asked, account, cost, outcome, answer)
+        entry = _entry(connection, asked, debit, outcome, answer)
         tables.append(connection, entry, answer)
     if outcome == "failed":
-        raise failed(entry)
+        raise failed(entry.request)
     return entry, answer
 
 
@@ -90,43 +125,133 @@ def _kept(connection: Connection, asked: Asked) -> tuple[Entry, bytes | None] | 
     """What was made of this request before, or a refusal of another one under its id."""
     if asked.request is None:
         return None
-    found = tables.find(connection, asked.request)
+    found = tables.find(connection, asked.request, asked.run or 0)
     if found is not None and found[0].body != asked.fingerprint:
-        raise ConflictError(
-            f"Request {asked.request!r} was made before, for something else; nothing was "
-            "charged and no record was read. Ask under another id."
-        )
+        raise conflict(asked.request)
     return found
 
 
-def affordable(connection: Connection, asked: Asked) -> tuple[str | None, Cost]:
-    """Account and cost of a charge that fits into what is left."""
-    opening = Opening.from_text(tables.opening(connection)[0])
-    opening.check(asked.event, asked.part)
-    account = opening.account(asked.event, asked.purpose, asked.part)
-    cost = opening.cost(asked.event, asked.delta)
-    for where, spent, total in tables.balances(connection):
-        if account in (None, where) and not cost.within(total - spent):
-            raise _overspent(opening, asked, where, cost, total - spent, total)
-    return account, cost
-
-
-def _overspent(
-    opening: Opening, asked: Asked, where: str, cost: Cost, left: Cost, total: Cost
-) -> BudgetError:
-    """Refusal of a charge."""
-    rule = opening.rule
-    if isinstance(rule, Planned):
-        return BudgetError(
-            f"{asked.purpose!r} is planned {_times(total.amount)} and was used as often; no "
-            "record was read. Plan more of it in another ledger, on other records."
-        )
-    part = f" for part {where!r}" if len(opening.parts) > 1 else ""
-    return BudgetError(
-        f"{asked.purpose!r} needs {rule.measure}={rule.figure(cost)}, but {rule.figure(left)} "
-        f"of {rule.figure(total)} is left{part}; no record was read. Ask for less (more noise, "
-        "fewer steps) or open a ledger with a larger budget."
+def conflict(request: str) -> ConflictError:
+    """Refusal of a request whose id was used for something else."""
+    return ConflictError(
+        f"Request {request!r} was made before, for something else; nothing was charged and no "
+        "record was read. Ask under another id."
     )
+
+
+def affordable(connection: Connection, asked: Asked, times: int = 1) -> Debit:
+    """Account and cost of a charge that fits into what is left."""
+    caps = Caps.read(connection)
+    opening, rule = caps.opening, caps.opening.rule
+    opening.check(asked.event, asked.part)
+    balances = {where: (spent, total) for where, spent, total in tables.balances(connection)}
+    if asked.run is not None:
+        account = _item_of_run(connection, asked)
+        return _use(asked.purpose, account, balances, times)
+    if isinstance(rule, Planned):
+        account = rule.item(asked.purpose, asked.event, asked.part)
+        opening.cost(asked.event, asked.delta)  # refuses what costs nothing
+        return _use(asked.purpose, account, balances, times)
+    cost = opening.cost(asked.event, asked.delta)
+    wanted = {part: cost * times for part in opening.parts if asked.part in (None, part)}
+    number = filter_for(caps, balances, wanted, repr(asked.purpose))
+    account_name = None if asked.part is None else account_of(asked.part, number)
+    return Debit(account_name, number, cost)
+
+
+def filter_for(
+    caps: Caps,
+    balances: Mapping[str, tuple[Cost, Cost]],
+    wanted: Mapping[str, Cost],
+    what: str,
+) -> int:
+    """The first filter into which costs of parts fit, or a refusal."""
+    for number in caps.filters:
+        if not _lacking(balances, wanted, number):
+            return number
+    # Refuse by the filter with the most room: no other would do either.
+    best = max(caps.filters, key=lambda number: _room(balances, wanted, number))
+    part = _lacking(balances, wanted, best)[0]
+    spent, total = balances[account_of(part, best)]
+    rule = caps.opening.rule
+    assert not isinstance(rule, Planned)
+    where = f" for part {part!r}" if len(caps.opening.parts) > 1 else ""
+    within = f" in filter {best}" if len(caps.filters) > 1 else ""
+    raise BudgetError(
+        f"{what} needs {rule.measure}={rule.figure(wanted[part])}, but "
+        f"{rule.figure(total - spent)} of {rule.figure(total)} is left{where}{within}; no "
+        "record was read. Ask for less (more noise, fewer steps), or raise the caps with "
+        "`veracal ledger extend`, by at least what this needs: a charge fits into one filter."
+    )
+
+
+def _lacking(
+    balances: Mapping[str, tuple[Cost, Cost]], wanted: Mapping[str, Cost], number: int
+) -> list[str]:
+    """Parts that cannot pay from a filter."""
+    found = []
+    for part, cost in wanted.items():
+        spent, total = balances[account_of(part, number)]
+        if not cost.within(total - spent):
+            found.append(part)
+    return found
+
+
+def _room(
+    balances: Mapping[str, tuple[Cost, Cost]], wanted: Mapping[str, Cost], number: int
+) -> tuple[int, int]:
+    """The least that is left of a filter for the parts that are to pay."""
+    left = [balances[account_of(part, number)] for part in wanted]
+    rest = [total - spent for spent, total in left]
+    return min(one.amount for one in rest), min(one.delta for one in rest)
+
+
+def items_of_run(entries: Iterable[Entry]) -> tuple[Item, ...]:
+    """Every item of a run, in the order of its accounts, from the entries that began it."""
+    listed = [item for entry in entries if entry.outcome == "run" for item in entry.items]
+    return tuple(dict.fromkeys(listed))  # one without a part is listed for every part
+
+
+def item_account(run: int, position: int) -> str:
+    """Name of the account of an item of a run."""
+    return f"run {run}{SEPARATOR}{position}"
+
+
+def _item_of_run(connection: Connection, asked: Asked) -> str:
+    """Account of the item of a run that a charge uses."""
+    assert asked.run is not None
+    begun = tables.begun(connection, asked.run)
+    if not begun:
+        raise ValueError(f"The ledger has no run {asked.run}.")
+    if tables.settlement(connection, begun[0].index) is not None:
+        raise BudgetError(
+            f"Run {asked.run} ({begun[0].purpose!r}) was abandoned; no record was read. What "
+            "it paid is not refunded. Begin another run."
+        )
+    wanted = (asked.purpose, asked.event, asked.part)
+    for position, item in enumerate(items_of_run(begun)):
+        if (item.purpose, item.event, item.part) == wanted:
+            return item_account(asked.run, position)
+    where = "" if asked.part is None else f" on part {asked.part!r}"
+    raise BudgetError(
+        f"{asked.purpose!r}{where} is not among the items of run {asked.run} "
+        f"({begun[0].purpose!r}) with this event; no record was read. A run fixes its list "
+        "when it begins: ask for what it lists, exactly as it lists it, or begin another run."
+    )
+
+
+def _use(
+    purpose: str, account: str, balances: Mapping[str, tuple[Cost, Cost]], times: int
+) -> Debit:
+    """Use an item that was paid for before, if it is not used up."""
+    spent, total = balances[account]
+    if not Cost(times).within(total - spent):
+        raise BudgetError(
+            f"{purpose!r} is planned {_times(total.amount)} and was used "
+            f"{'as often' if spent == total else _times(spent.amount)}; no record was read. "
+            "Plan more of it in another run, or in another ledger on other records."
+        )
+    return Debit(account, None, Cost(1))
 
 
 def _times(number: int) -> str:
@@ -137,8 +262,7 @@ def _times(number: int) -> str:
 def _entry(
     connection: Connection,
     asked: Asked,
-    account: str | None,
-    cost: Cost,
+    debit: Debit,
     outcome: Outcome,
     answer: bytes | None,
 ) -> Entry:
@@ -150,27 +274,29 @@ def _entry(
         event=asked.event,
         part=asked.part,
         delta=asked.delta,
-        account=account,
-        cost=cost.amount,
-        cost_delta=cost.delta,
+        account=debit.account,
+        filter=debit.filter,
+        cost=debit.cost.amount,
+        cost_delta=debit.cost.delta,
         request=asked.request,
         body=asked.fingerprint,
+        run=asked.run,
         outcome=outcome,
         answer=None if answer is None else digest(answer),
         previous=previous,
     )
 
 
-def _bytes(answer: object) -> bytes:
+def as_answer(answer: object) -> bytes:
     """Refuse an answer that cannot be kept as it is."""
     if not isinstance(answer, bytes) or len(answer) > _LONGEST_ANSWER:
         raise ValueError(f"Expected an answer of at most {_LONGEST_ANSWER:,} bytes.")
     return answer
 
 
-def failed(entry: Entry) -> AnswerError:
+def failed(request: str | None) -> AnswerError:
     """The one way in which a failed request is refused, at first and ever after."""
     return AnswerError(
-        f"Request {entry.request!r} was charged, and its answer could not be computed. The "
+        f"Request {request!r} was charged, and its answer could not be computed. The "
         "charge stands, and asking again under this id will be refused in the same way."
     )

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 from scipy import optimize
 
 from veracal import _checks
+from veracal.errors import BudgetError
 from veracal.privacy.budget import Budget
 from veracal.privacy.costs.accounting import epsilon_for
 from veracal.privacy.costs.pure import MICRO, micro_epsilon, pure_epsilon
@@ -75,6 +76,10 @@ class Sums:
         """Cost of an event for one unit, rounded up."""
         _no_delta(delta)
         return not_free(Cost(micro_epsilon(event, budget.unit)))
+
+    def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
+        """Cost of the whole list of a run, composed as one event."""
+        return self.cost(event, budget, None)
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
         """Epsilon and delta that what was spent amounts to."""
@@ -132,6 +137,30 @@ class Pairs:
         _checks.fraction(delta=delta)
         epsilon = epsilon_for(event, float(delta), budget.unit)
         return not_free(Cost(whole_cost(epsilon, MICRO), math.ceil(as_written(delta) * ATTO)))
+
+    def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
+        """Cost of the whole list of a run, composed by PLD as one event.
+
+        A pure list costs its exact epsilon and no delta. Any other costs its epsilon at the
+        run's delta, as the accountant states it, so that a list whose noise was made for
+        epsilon at that delta costs no more than epsilon as it is written.
+        """
+        exact = pure_epsilon(event, budget.unit)
+        if exact is not None:
+            return not_free(Cost(math.ceil(exact * MICRO)))
+        if delta is None or delta <= 0:
+            raise ValueError(
+                "A run whose list is not pure needs the delta at which it is charged; got "
+                f"delta={delta!r}. Deltas add up over runs: name a part of the ledger's."
+            )
+        epsilon = epsilon_for(event, float(delta), budget.unit)
+        if not math.isfinite(epsilon):
+            raise BudgetError(
+                "The run has no finite cost at its delta; nothing was charged and no record "
+                "was read. Add noise, or name a larger delta."
+            )
+        amount = math.ceil(as_written(epsilon) * MICRO)
+        return not_free(Cost(amount, math.ceil(as_written(delta) * ATTO)))
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
         """Epsilon and delta that what was spent amounts to."""
@@ -199,6 +228,10 @@ class Renyi:
         """Divergence of an event for one unit, rounded up."""
         _no_delta(delta)
         return not_free(Cost(whole_cost(rdp_at(event, self.order, budget.unit), NANO)))
+
+    def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
+        """Divergence of the whole list of a run, composed as one event."""
+        return self.cost(event, budget, None)
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
         """Epsilon and delta that what was spent amounts to."""

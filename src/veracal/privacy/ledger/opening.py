@@ -19,6 +19,8 @@ from veracal.privacy.ledger.units import Cost, free
 
 _MOST_PARTS = 64
 _LONGEST = 200  # characters of a name
+_LARGEST_SPLIT = 2**16  # characters of the settings of a split
+SEPARATOR = "/"  # in names of accounts, so not in names of parts
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,28 @@ class Opening:
         them only, so what the ledger promises everybody is the most that any part spends.
     nonce : str
         Random; tells this ledger from every other.
+    data : str or None
+        Public name of the data set whose ledger it is.
+    split : mapping or None
+        Public settings of how records are assigned to the parts, as what JSON can hold.
     """
 
     budget: Budget
     rule: Rule
     parts: tuple[str, ...]
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    data: str | None = None
+    split: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for part in self.parts:
             name(part=part)
+            if SEPARATOR in part:
+                raise ValueError(f"part must not contain {SEPARATOR!r}; got part={part!r}.")
+        if self.data is not None:
+            name(data=self.data)
+        if self.split is not None:
+            object.__setattr__(self, "split", _public_settings(self.split))
         if not 1 <= len(set(self.parts)) == len(self.parts) <= _MOST_PARTS:
             raise ValueError(
                 f"Expected 1 to {_MOST_PARTS} different parts, got parts={self.parts!r}."
@@ -111,6 +125,8 @@ class Opening:
             "rule": self.rule.to_json(),
             "parts": list(self.parts),
             "nonce": self.nonce,
+            "data": self.data,
+            "split": None if self.split is None else dict(self.split),
         }
 
     @classmethod
@@ -124,6 +140,8 @@ class Opening:
                 rule=_rule_from_json(values["rule"]),
                 parts=tuple(values["parts"]),
                 nonce=values["nonce"],
+                data=values["data"],
+                split=values["split"],
             )
         except (KeyError, TypeError, ValueError) as cause:
             raise LedgerError(f"The opening record cannot be read: {text[:80]!r}.") from cause
@@ -171,6 +189,15 @@ def readable(event: Event) -> None:
         raise ValueError(f"Expected an event that can be written down, got {event!r}.")
 
 
+def checked_item(item: object) -> Item:
+    """Refuse what is no item of a plan or of a run."""
+    if not isinstance(item, Item):
+        raise ValueError(f"Expected a plan of Item, got {item!r}.")
+    readable(item.event)
+    name(purpose=item.purpose)
+    return item
+
+
 def name(**values: str) -> None:
     """Raise unless every value is a short line of text."""
     for what, value in values.items():
@@ -180,6 +207,19 @@ def name(**values: str) -> None:
                 f"Expected {what} to be 1 to {_LONGEST} printable characters, "
                 f"got {what}={value!r}."
             )
+
+
+def _public_settings(settings: object) -> dict[str, Any]:
+    """Settings as they are read back: a JSON object of moderate size."""
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"split must be a mapping or None; got {settings!r}.")
+    try:
+        text = canonical(settings)
+    except (TypeError, ValueError) as cause:
+        raise ValueError(f"split must be what JSON can hold; got {settings!r}.") from cause
+    if len(text) > _LARGEST_SPLIT:
+        raise ValueError(f"split must take at most {_LARGEST_SPLIT:,} characters as JSON.")
+    return dict(json.loads(text))
 
 
 def _rule_from_json(written: Mapping[str, Any]) -> Rule:

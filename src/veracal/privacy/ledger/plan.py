@@ -129,11 +129,7 @@ def plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Planned
         raise ValueError("Expected a plan of one item or more, got none.")
     if any(pure_epsilon(item.event, budget.unit) == 0 for item in items):
         raise free()
-    merged: dict[tuple[str, Event, str | None], int] = {}
-    for item in items:
-        key = (item.purpose, item.event, item.part)
-        merged[key] = merged.get(key, 0) + item.times
-    listed = tuple(Item(p, e, times, part) for (p, e, part), times in merged.items())
+    listed = merged(items)
     epsilons = {part: planned_epsilon(listed, budget, part) for part in parts}
     for part, epsilon in epsilons.items():
         if not epsilon <= budget.epsilon:
@@ -144,6 +140,15 @@ def plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Planned
                 "noise."
             )
     return Planned(listed, epsilons)
+
+
+def merged(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Equal items as one, with the sum of their times, in the order of their first."""
+    times: dict[tuple[str, Event, str | None], int] = {}
+    for item in items:
+        key = (item.purpose, item.event, item.part)
+        times[key] = times.get(key, 0) + item.times
+    return tuple(Item(p, e, count, part) for (p, e, part), count in times.items())
 
 
 def planned_epsilon(items: Sequence[Item], budget: Budget, part: str) -> float:

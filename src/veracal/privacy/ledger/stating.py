@@ -13,7 +13,8 @@ def ledger_statement(ledger: Ledger) -> Statement:
 
     A plan is stated by the list it fixed. Any other ledger is a *filter*: costs may depend on
     earlier answers, so what was spent so far is itself an answer, and only the whole budget
-    is a promise. It is stated as such.
+    is a promise. It is stated as such: the sum of the caps, and that a cap was raised after
+    releases, if one was.
 
     Parameters
     ----------
@@ -27,7 +28,10 @@ def ledger_statement(ledger: Ledger) -> Statement:
     1.0
     """
     budget, rule, parts = ledger.budget, ledger.opening.rule, ledger.opening.parts
-    covers = tuple(sorted({entry.purpose for entry in ledger.entries()})) or ("nothing yet",)
+    entries = [entry for entry in ledger.entries() if entry.event is not None]
+    purposes = {item.purpose for entry in entries for item in entry.items}
+    purposes |= {entry.purpose for entry in entries if entry.outcome != "run"}
+    covers = tuple(sorted(purposes)) or ("nothing yet",)
     if isinstance(rule, Planned):
         event: Event = Parallel(tuple(_planned(rule, part, budget.relation) for part in parts))
         planned = tuple(sorted({item.purpose for item in rule.items}))
@@ -40,7 +44,9 @@ def ledger_statement(ledger: Ledger) -> Statement:
         else Approximate(budget.epsilon, budget.delta, budget.relation)
     )
     # The budget is the unit's already, whatever its rows: state it for one row, then name it.
-    made = statement(whole, budget.delta, covers=covers, composition=rule.words)
+    note = ledger.cap_note
+    composition = rule.words if note is None else f"{rule.words}; {note}"
+    made = statement(whole, budget.delta, covers=covers, composition=composition)
     return replace(
         made,
         epsilon=budget.epsilon,

@@ -27,7 +27,7 @@ from veracal.privacy.ledger.chain import digest
 from veracal.privacy.ledger.filesystems import refuse_shared
 from veracal.privacy.ledger.units import Cost
 
-FORMAT = 1
+FORMAT = 2
 APPLICATION = 0x56434C47  # "VCLG", in the header of the file
 PATIENCE = 60.0  # seconds to wait for other writers
 _FULL = 2  # of PRAGMA synchronous
@@ -47,14 +47,16 @@ _REMEDIES = {
 }
 
 
-def create(path: Path, record: str, accounts: Mapping[str, Cost]) -> None:
+def create(
+    path: Path, record: str, accounts: Mapping[str, Cost], *, filter: int | None
+) -> None:
     """Make a ledger file: whole, for its owner's eyes only, and never over another file."""
     new_ledger(path)
     with _clear(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
         try:
-            _fill(Path(name), record, accounts)
+            _fill(Path(name), record, accounts, filter)
             _publish(Path(name), path)
         finally:
             for ending in ("", *_BESIDE):
@@ -174,7 +176,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> object:
     return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def _fill(path: Path, record: str, accounts: Mapping[str, Cost]) -> None:
+def _fill(path: Path, record: str, accounts: Mapping[str, Cost], filter: int | None) -> None:
     """Write the tables of a new ledger."""
     connection = _connect(path)
     try:
@@ -182,10 +184,7 @@ def _fill(path: Path, record: str, accounts: Mapping[str, Cost]) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.executescript(tables.SCHEMA)
-        connection.executemany(
-            "INSERT INTO accounts (name, total, total_delta) VALUES (?, ?, ?)",
-            [(name, total.amount, total.delta) for name, total in accounts.items()],
-        )
+        tables.add_accounts(connection, accounts, filter=filter, entry=None)
         connection.execute("INSERT INTO opening VALUES (1, ?, ?)", (record, digest(record)))
     finally:
         connection.close()

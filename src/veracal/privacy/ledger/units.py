@@ -33,6 +33,9 @@ class Cost:
     def __sub__(self, other: "Cost") -> "Cost":
         return Cost(self.amount - other.amount, self.delta - other.delta)
 
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(self.amount * times, self.delta * times)
+
     def within(self, other: "Cost") -> bool:
         """Whether this fits into another."""
         return self.amount <= other.amount and self.delta <= other.delta

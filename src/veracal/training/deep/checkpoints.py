@@ -18,6 +18,7 @@ from veracal._types import Array
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError
 from veracal.privacy import Descent, GlobalAdapt, Standing
+from veracal.privacy.descent.progress import sees_weights
 from veracal.privacy.events import to_json
 from veracal.privacy.ledger.chain import canonical, digest
 from veracal.training.deep.layout import Layout
@@ -26,6 +27,7 @@ _KEY = "veracal"
 _FORM = 1
 _STATE, _MEAN = "state.", "mean."
 _TRIES = 100  # to lock a file before another process has removed it
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +66,11 @@ class Checkpoint:
 
     Guarantees
     ----------
-    The file is replaced as a whole, or not at all. A run goes on only under the settings and
-    the charge of the one that was broken off. Steps that were taken after the file was written
-    are taken anew, with other noise; nothing of them has left the process, so the cost is that
-    of one run. Whoever puts an older copy of the file back and goes on from there makes a
-    second run that nobody has paid for: that cannot be seen here.
+    The file is its owner's alone, and replaced as a whole, or not at all. A run goes on only
+    under the settings and the charge of the one that was broken off. Steps that were taken
+    after the file was written are taken anew, with other noise; nothing of them has left the
+    process, so the cost is that of one run. Whoever puts an older copy of the file back and
+    goes on from there makes a second run that nobody has paid for: that cannot be seen here.
     """
 
     def __init__(
@@ -229,7 +231,7 @@ def check_resumable(checkpoint: object, module: object, on_step: object) -> None
     """Refuse what would make a run in two parts another one than a run in one."""
     if not isinstance(checkpoint, str | os.PathLike):
         raise ValueError(f"Expected checkpoint to name a file, got {checkpoint!r}.")
-    if on_step is not None:
+    if sees_weights(on_step):
         raise ValueError(
             "Expected no hook beside a checkpoint, got both: a step that is taken twice, "
             "after a break, would be shown twice with different noise, and is paid once."
@@ -309,7 +311,8 @@ def _replace(path: Path, content: bytes) -> None:
     made = path.with_name(f".{path.name}.part")
     try:
         with no_surprises(path):
-            with made.open("wb") as file:
+            made.unlink(missing_ok=True)  # with whatever permissions it was left
+            with os.fdopen(os.open(made, _NEW, 0o600), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
