@@ -1,6 +1,9 @@
 """What every test shares: a generator, folders of data, and the refusal of hidden skips."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +13,20 @@ from hypothesis import settings
 
 NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
 
+# Ledgers of tests are never those of the user, nor of another run of the tests.
+os.environ["VERACAL_LEDGERS"] = tempfile.mkdtemp(prefix="veracal-ledgers-")
+atexit.register(shutil.rmtree, os.environ["VERACAL_LEDGERS"], ignore_errors=True)
+
 settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("veracal")
+
+
+@pytest.fixture(autouse=True)
+def own_ledgers(tmp_path_factory, monkeypatch) -> None:
+    """Each test starts without ledgers of data sets."""
+    folder = tmp_path_factory.mktemp("ledgers")
+    folder.chmod(0o700)
+    monkeypatch.setenv("VERACAL_LEDGERS", str(folder))
 
 
 @pytest.fixture

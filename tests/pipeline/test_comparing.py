@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pipeline.own_ledgers import compare_ways
 from veracal.errors import DataError, LedgerError
-from veracal.pipeline import Config, Way, compare_ways
+from veracal.pipeline import Config, Way
 from veracal.pipeline.comparing import share
 from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
 from veracal.pipeline.job import Job

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.pipeline.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.manifest import parse_manifest
 from veracal.calibration.maps import Identity, Platt, Temperature
 from veracal.federation.models import model_hash
-from veracal.pipeline import Config, run
+from veracal.pipeline import Config
 from veracal.pipeline.config import DataConfig, PrivacyConfig
 from veracal.pipeline.federating import arranged, write_recalibrated
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.pipeline.own_ledgers import run
 from veracal.calibration import metrics
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.pipeline import Config, run
+from veracal.pipeline import Config
 from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
 from veracal.pipeline.internal import TrainingCurve, internal_facts
 from veracal.pipeline.steps import loaded

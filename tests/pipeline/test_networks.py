@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.pipeline.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, load
 from veracal.errors import DataError
 from veracal.multiplicity import Question
 from veracal.multiplicity.engines.choosing import engine_for
-from veracal.pipeline import Config, run
+from veracal.pipeline import Config
 from veracal.pipeline.auditing import AuditRun, audit_config
 from veracal.pipeline.config import (
     DataConfig,

@@ -7,12 +7,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.pipeline.own_ledgers import measure_again, run
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import OURS
 from veracal.data import Schema, load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import BudgetError, DataError, LedgerError
-from veracal.pipeline import Config, measure_again, run
+from veracal.pipeline import Config
 from veracal.pipeline.config import (
     DataConfig,
     MeasurementConfig,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from veracal.pipeline import Config, run
+from tests.pipeline.own_ledgers import run
+from veracal.pipeline import Config
 from veracal.pipeline.config import DataConfig, PrivacyConfig
 from veracal.report.results import Results
 

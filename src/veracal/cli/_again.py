@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from veracal.cli import _artifacts, _show
+from veracal.cli._fitting import show_left_out
 from veracal.cli._run_show import step_bars
 from veracal.errors import BudgetError
 from veracal.pipeline import measure_again
@@ -34,6 +35,7 @@ def again(
             f"{error} Every measurement that the run laid by was made; 'veracal fit --later' "
             "says how many there are, before the first."
         ) from error
+    show_left_out(made.left_out)
     told = _artifacts.facts(made.results, str(model))["measured"]
     if json:
         _show.print_json(_facts(made))

@@ -29,7 +29,7 @@ SchemaFile = Annotated[
 ]
 LedgerFile = Annotated[
     Path | None,
-    typer.Option(help="Where costs are written; by default --out and '.ledger'."),
+    typer.Option(help="Ledger that pays; by default the data set's, see 'veracal ledger list'."),
 ]
 Test = Annotated[
     float | None, typer.Option(help="Share of the records kept for measuring: 0.2.")
@@ -226,11 +226,12 @@ def running(
     """
     from veracal.cli._places import is_there
     from veracal.cli._run_show import step_bars
-    from veracal.errors import BudgetError, DataError, VeracalError
-    from veracal.pipeline.running import ledger_place
+    from veracal.errors import DataError, VeracalError
+    from veracal.pipeline.charging import ledger_path
+    from veracal.privacy import Ledger
     from veracal.privacy.costs.statement import rounded_up
 
-    book = ledger_place(place, ledger)
+    book = ledger_path(chosen.data.source, ledger, outside=place)
     if is_there(place) and not force:
         raise DataError(
             str(place),
@@ -249,13 +250,6 @@ def running(
             f"the ledger, {book}, if there is one: nothing is paid twice."
         )
         raise typer.Exit(1) from None
-    except BudgetError as error:
-        if fresh:
-            raise
-        raise BudgetError(
-            f"{error} {book} has paid for a run with other settings, such as --seed, "
-            "--version or --schema. With those, run again, and it costs nothing."
-        ) from error
     except DataError as error:
         if not is_there(book):
             raise
@@ -271,8 +265,20 @@ def running(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if fresh:
-        budget = rounded_up(chosen.privacy.epsilon, 6)
+        caps = Ledger(book).budget
         _show.status(
-            f"Opened {book} with a budget of epsilon {budget}. Keep it: "
-            "whatever else is released about these people must be charged to it, too."
+            f"Opened the ledger of {chosen.data.source} with caps epsilon "
+            f"{rounded_up(caps.epsilon, 6)} and delta {rounded_up(caps.delta, 3)}: {book}. Every "
+            "further run on these records is charged to it, too, whatever its --out; to go "
+            "beyond the caps takes 'veracal ledger extend'."
+        )
+
+
+def show_left_out(left_out: int) -> None:
+    """Tell the data holder how many rows no partition has."""
+    if left_out:
+        _show.status(
+            f"For you alone: {_show.counted(left_out, 'row')} were not among those that the "
+            "first run recorded, and are in no partition. Corrected rows count as new ones "
+            "where the schema has no unit column."
         )

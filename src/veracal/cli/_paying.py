@@ -19,7 +19,7 @@ LedgerFile = Annotated[
     typer.Option(
         "--ledger",
         help="Ledger that pays; if there is none, a new one with just this budget. By default "
-        "beside PREDICTIONS, with '.ledger' after its name.",
+        "that of PREDICTIONS or --data, see 'veracal ledger list'.",
     ),
 ]
 LedgerPart = Annotated[
@@ -30,9 +30,17 @@ Version = Annotated[
 ]
 
 
-def ledger_place(predictions: Path, ledger: Path | None) -> Path:
-    """Where the ledger is, or will be: one for one file, whoever asks."""
-    return Path(f"{predictions}.ledger") if ledger is None else ledger
+def ledger_place(records: str | Path, ledger: Path | None) -> Path:
+    """Where the ledger of records is, or will be: one for one file, whoever asks."""
+    from veracal.cli._artifacts import is_name
+    from veracal.data.limits import readable
+    from veracal.privacy import default_ledger_path
+
+    if ledger is not None:
+        return ledger
+    if not Path(records).exists() and not is_name(str(records)):
+        readable(Path(records))  # says that nothing is there
+    return default_ledger_path(records)
 
 
 def paying(
@@ -44,13 +52,18 @@ def paying(
     delta: float = 0.0,
     part: str | None = None,
     version: str = "",
+    records: str | Path | None = None,
+    table: bool = False,
 ) -> "Holder":
     """Put a ledger in front of scores: the one at that place, or a new one for these items.
 
     A new one protects one record under add-remove. Whoever needs another promise opens the
-    ledger beforehand.
+    ledger beforehand. ``records`` says which file it belongs to, and ``table`` that models may
+    be fitted to it, so that further runs can be charged to the same ledger.
     """
-    from veracal.privacy import Holder, Ledger
+    from veracal.pipeline.charging import open_data_ledger
+    from veracal.privacy import Budget, Holder, Ledger
+    from veracal.privacy.ledger.default_location import note_data
 
     if not is_there(place):
         if scores.units is not None or part is not None:
@@ -60,21 +73,41 @@ def paying(
                 "--at-most 3",
                 param_hint="--ledger",
             )
-        _open(place, items, epsilon, delta)
+        if table and records is not None:
+            open_data_ledger(place, Budget(epsilon, delta), str(records))
+            _say_opened(place, epsilon, delta)
+        else:
+            _open(place, items, epsilon, delta, records)
+            if records is not None:
+                note_data(place, records)
     return Holder(scores, Ledger(place), part=part, version=version)
 
 
-def _open(place: Path, items: "Sequence[Item]", epsilon: float, delta: float) -> None:
+def _open(
+    place: Path,
+    items: "Sequence[Item]",
+    epsilon: float,
+    delta: float,
+    records: str | Path | None,
+) -> None:
     """Make a ledger for what is about to be asked, and nothing else."""
     from veracal.privacy import Budget, open_ledger
-    from veracal.privacy.costs.statement import rounded_up
+    from veracal.privacy.ledger.default_location import display_name
 
+    data = None if records is None else display_name(records)
     if delta:  # the accountant's bound on all items may be above the sum of their costs
         epsilon = max(epsilon, rounded(stated(items, delta).epsilon))
     if delta:
-        open_ledger(place, Budget(epsilon, delta), kind="plan", plan=items)
+        open_ledger(place, Budget(epsilon, delta), kind="plan", plan=items, data=data)
     else:
-        open_ledger(place, Budget(epsilon))
+        open_ledger(place, Budget(epsilon), data=data)
+    _say_opened(place, epsilon, delta)
+
+
+def _say_opened(place: Path, epsilon: float, delta: float) -> None:
+    """Say which ledger was opened, and what it is for."""
+    from veracal.privacy.costs.statement import rounded_up
+
     at = f" at delta {rounded_up(delta)}" if delta else ""
     budget = f"epsilon {rounded_up(epsilon, 6)}{at}"
     _show.status(

@@ -133,6 +133,7 @@ def repaired(
     place: Path,
     spending: Spending,
     *,
+    records: Path,
     part: str | None,
     version: str,
     bins: int,
@@ -154,6 +155,7 @@ def repaired(
         delta=spending.delta,
         part=part,
         version=version,
+        records=records,
     )
     # Of the fit alone: whoever asks for a guard or for figures later gets the same map.
     request = _paying.fingerprint(holder, scores, {"method": method, **fitter.get_params()})

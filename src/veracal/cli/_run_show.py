@@ -79,6 +79,7 @@ def _lines(made: "Run", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What there is to say of a run."""
     yield "protects", _artifacts.protected(told)
     yield "cost", _artifacts.cost(told)
+    yield "all runs", _total(made)
     columns = f"{told['features']} features, {len(told['classes'])} classes"
     yield (
         "trained on",
@@ -94,6 +95,18 @@ def _lines(made: "Run", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if made.internal is not None:
         yield "internal report", f"{made.internal}: not to be published"
     yield "ledger", f"{_near(made.ledger.path)}, {_later(made)}"
+
+
+def _total(made: "Run") -> str:
+    """What all runs on the records have spent, and may."""
+    from veracal.privacy.costs.statement import rounded_up
+
+    total = made.results.ledger["total"]
+    spent, note = total["spent"], total["note"]
+    text = f"epsilon {rounded_up(spent['epsilon'])} spent of {rounded_up(total['epsilon'], 6)}"
+    delta = f"delta {rounded_up(spent['delta'], 3)} of {rounded_up(total['delta'], 3)}"
+    runs = _show.counted(total["runs"], "run")
+    return f"{text}, {delta}, by {runs}" + (f"; {note}" if note else "")
 
 
 def _near(path: Path) -> Path:
@@ -146,7 +159,7 @@ def _advise(after: Mapping[str, Any], folder: Path) -> None:
         _show.status(
             "The intervals are wide: there are few test records for this epsilon. A larger "
             "--test, fewer --bins or --later 0 would have made them narrower; to run again on "
-            "the same people, on another ledger, costs them as much again."
+            "the same people costs them as much again, and takes 'veracal ledger extend'."
         )
     place = shlex.quote(str(folder))
     _show.status(f"Next:  veracal predict {place} NEW.csv --out predictions.csv")

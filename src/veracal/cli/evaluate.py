@@ -166,9 +166,9 @@ def _declared_groups(schema: "Schema") -> dict[str, Sequence[str]]:
     }
 
 
-def _records(predictions: Path, told: Mapping[str, Any]) -> Path:
+def _records(predictions: Path, told: Mapping[str, Any]) -> str:
     """Whose ledger pays: that of the records, which for a model are those of the table."""
-    return Path(told["data"]) if "model" in told else predictions
+    return str(told["data"] if "model" in told else predictions)
 
 
 def _scores(path: Path, told: Mapping[str, Any]) -> "Scores":
@@ -294,7 +294,14 @@ def _release(
     plan = _released.planned(given, "--epsilon")
     scores = _scores(path, told)
     holder = _paying.paying(
-        place, scores, plan.items(), epsilon=asked["epsilon"], part=part, version=version
+        place,
+        scores,
+        plan.items(),
+        epsilon=asked["epsilon"],
+        part=part,
+        version=version,
+        records=_records(path, told),
+        table="model" in told,
     )
     asks = plan.asks.values()
     holder.require(_paying.unanswered(holder, scores, asks))

@@ -60,8 +60,10 @@ def fit(
     """Train a private classifier on DATA, repair its confidence, and measure both.
 
     A file needs a schema, which 'veracal schema draft' begins. Everything is
-    charged to a ledger before a record is used. A run that broke off, or whose
-    model was lost, is run again by the same command, at no further cost.
+    charged to the data set's ledger before a record is used: all runs on the
+    same DATA share one budget, which the first opens with its --epsilon. A run
+    that broke off, or whose model was lost, is run again by the same command,
+    at no further cost.
     """
     typed = {
         "--schema": None if schema is None else str(schema),
@@ -87,6 +89,7 @@ def fit(
         made = run(chosen, place, ledger=book, force=force, internal=internal, on_progress=tell)
     from veracal.cli import _run_show
 
+    _fitting.show_left_out(made.left_out)
     if json:
         _show.print_json(_run_show.facts(made))
     else:

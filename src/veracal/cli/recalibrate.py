@@ -49,6 +49,7 @@ class Payer:
     """Where the ledger is, and what it knows the records by."""
 
     place: Path
+    records: Path
     part: str | None
     version: str
 
@@ -212,7 +213,6 @@ def recalibrate(
     told = _predictions.settings(classes, group, unit, part)
     searched = _range(temperatures)
     fit = Fit(method, form, bins, size, internal, replicates, searched)
-    payer = Payer(_paying.ledger_place(predictions, ledger), ledger_part, version)
     spending = None
     if not_private:
         _check_open(epsilon, delta, size, guard, measure, ledger, ledger_part, version)
@@ -228,6 +228,8 @@ def recalibrate(
         whom = Federation(sources_by, least, at_sources, version)
         federated(files, told, fit, spending, whom, whole=statement, json=json)
         return
+    place = _paying.ledger_place(predictions, ledger)
+    payer = Payer(place, predictions, ledger_part, version)
     files = Files(predictions, payer.place, out, map_out, unit or "unit", force)
     files.check()
     scores = _predictions.load(predictions, told)
@@ -383,6 +385,7 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
             method,
             payer.place,
             spending,
+            records=payer.records,
             part=payer.part,
             version=payer.version,
             bins=fit.bins,

@@ -7,9 +7,10 @@ from pathlib import Path
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place
 from veracal.errors import DataError
+from veracal.pipeline.charging import assigned, ledger_path
 from veracal.pipeline.config import Config
 from veracal.pipeline.job import LATER, Job
-from veracal.pipeline.running import OnProgress, Run, ledger_place, silent
+from veracal.pipeline.running import OnProgress, Run, silent
 from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of, ledger_facts, results_of, stamped
 from veracal.privacy import Ledger
@@ -35,7 +36,7 @@ def measure_again(
         The file of records. By default one of its name here, or beside the artifact, which
         does not tell where files were.
     ledger : path, optional
-        By default beside the folder, with ``.ledger`` after its name.
+        By default that of the data set.
     on_progress : callable, optional
 
     Raises
@@ -60,16 +61,20 @@ def measure_again(
     records = loaded(config, lambda done, total: tell("loading", done, total), schema)
     name = str(known.data.get("name"))  # called as before, wherever they are now
     records = replace(records, whole=replace(records.whole, name=name))
-    book = Ledger(found_ledger(ledger_place(folder, ledger), known, folder))
+    place = ledger_path(config.data.source, ledger, outside=folder)
+    whole = Ledger(found_ledger(place, known, folder))
+    check_head(whole, known, folder)
+    records = assigned(config, records, whole)
     job = Job.of(config, records)
-    check_history(book, job, known, folder)
+    book = run_of(whole, job, folder)
     tell("measuring again", 0, None)
     when = f"{LATER} {1 + sum(one.when.startswith(f'{LATER} ') for one in known.measured)}"
     found = job.asked(classifier, when, book)
-    results = replace(known, measured=(*known.measured, found), ledger=ledger_facts(book))
+    facts = ledger_facts(book, job.budget)
+    results = replace(known, measured=(*known.measured, found), ledger=facts)
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
-    return Run(folder, classifier, results, book)
+    return Run(folder, classifier, results, book, left_out=records.left_out)
 
 
 def found_near(folder: Path, name: str) -> str:
@@ -97,21 +102,26 @@ def found_ledger(place: Path, known: Results, folder: Path) -> Path:
     )
 
 
-def check_history(book: Ledger, job: Job, known: Results, folder: Path) -> None:
-    """Refuse a ledger that did not pay for the artifact, and records that it did not see."""
-    entries = book.entries()
-    if known.ledger.get("head") not in {entry.hash for entry in entries}:
+def check_head(ledger: Ledger, known: Results, folder: Path) -> None:
+    """Refuse a ledger that did not pay for an artifact."""
+    if known.ledger.get("head") not in {entry.hash for entry in ledger.entries()}:
         raise DataError(
-            str(book.path),
+            str(ledger.path),
             f"the ledger that {folder} was charged to",
             "another, or an older copy of it",
             "Name the right one.",
         )
-    if job.request not in {entry.request for entry in entries}:
-        raise DataError(
-            job.records.whole.name,
-            f"records as {folder} was trained on, by the same schema and settings",
-            "another schema, or other settings",
-            "Use the schema as it was: figures of a test set that is dealt otherwise are not "
-            "covered by the guarantee.",
-        )
+
+
+def run_of(ledger: Ledger, job: Job, folder: Path) -> Ledger:
+    """The run that trained an artifact; other settings than its own are refused."""
+    for entry in ledger.entries():
+        if entry.request == job.request and entry.run is not None:
+            return Ledger(ledger.path, entry.run)
+    raise DataError(
+        job.records.whole.name,
+        f"records as {folder} was trained on, by the same schema and settings",
+        "another schema, or other settings",
+        "Use the schema as it was: figures of a test set that was split otherwise are not "
+        "covered by the guarantee.",
+    )

@@ -7,12 +7,13 @@ from typing import cast
 
 from veracal.artifact.folder import check_place
 from veracal.data.limits import no_surprises
+from veracal.pipeline.charging import Account, ledger_path
 from veracal.pipeline.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
 from veracal.pipeline.job import Job
-from veracal.pipeline.running import OnProgress, Run, ledger_place, silent, watching
-from veracal.pipeline.steps import budget_of, ledger_for, loaded, together
+from veracal.pipeline.running import OnProgress, Run, silent, watch
+from veracal.pipeline.steps import budget_of, loaded
 from veracal.pipeline.telling import COVERS, files_of, results, stamped
-from veracal.privacy import Ledger
+from veracal.privacy import Budget, Ledger
 
 
 @dataclass(frozen=True)
@@ -96,23 +97,24 @@ def compare_ways(
     check_ways(ways)
     folder = Path(out)
     check_ways_places(folder, ways, force=force)
-    place = ledger_place(folder, ledger)
+    place = ledger_path(config.data.source, ledger, outside=folder)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     tell("planning", 0, None)
+    account = Account(config, records, place)
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]
     jobs = [
-        Job.of(each, records, watching(told)) for each, told in zip(shares, tells, strict=True)
+        Job.of(each, account.records, watch(told))
+        for each, told in zip(shares, tells, strict=True)
     ]
     tell("charging", 0, None)
-    items = together(item for job in jobs for item in job.items)
-    book = ledger_for(place, budget, items)
+    book, jobs = account.charge(jobs)
     with no_surprises(folder):
         folder.mkdir(exist_ok=True)
     return tuple(
-        _one(job, book, folder / way.folder, len(ways), told)
+        _one(job, book, folder / way.folder, len(ways), budget, told)
         for way, job, told in zip(ways, jobs, tells, strict=True)
     )
 
@@ -160,7 +162,9 @@ def tell_of(tell: OnProgress, way: Way) -> OnProgress:
     return lambda step, done, total: tell(f"{way}: {step}", done, total)
 
 
-def _one(job: Job, book: Ledger, folder: Path, ways: int, tell: OnProgress) -> Run:
+def _one(
+    job: Job, book: Ledger, folder: Path, ways: int, budget: Budget, tell: OnProgress
+) -> Run:
     """Train, measure and write one way."""
     tell("training", 0, None)
     classifier = job.trained(book)
@@ -169,7 +173,7 @@ def _one(job: Job, book: Ledger, folder: Path, ways: int, tell: OnProgress) -> R
         tell(f"measuring {when}", 0, None)
         measured.append(job.asked(classifier, when, book))
     covers = (*COVERS, f"the other models of this comparison of {ways}, and their figures")
-    made = results(job, classifier, book, tuple(measured), covers)
+    made = results(job, classifier, book, tuple(measured), covers, budget=budget)
     classifier = stamped(classifier, made)
     classifier.save(folder, more=files_of(made), force=True)
-    return Run(folder, classifier, made, book)
+    return Run(folder, classifier, made, book, left_out=job.records.left_out)

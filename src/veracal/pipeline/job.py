@@ -118,7 +118,7 @@ class Job:
 
     def later(self, book: Ledger) -> list[str]:
         """Names of the later measurements that a ledger has answered, or begun to."""
-        asked = [entry.request or "" for entry in book.entries()]
+        asked = [entry.request or "" for entry in book.entries() if entry.run == book.run]
         names: list[str] = []
         while any(each.startswith(self._later(len(names) + 1)) for each in asked):
             names.append(f"{LATER} {len(names) + 1}")

@@ -1,20 +1,20 @@
-"""The whole way: load, split, announce and charge, train, score, repair, measure, report."""
+"""The whole job: plan, load, split, charge, train, score, recalibrate, measure, report."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place, write_folder
 from veracal.errors import DataError
+from veracal.pipeline.charging import Account, check_remembered, ledger_path, refuse_early
 from veracal.pipeline.config import Config, check_used
 from veracal.pipeline.internal import TrainingCurve, internal_facts
 from veracal.pipeline.job import Job
-from veracal.pipeline.steps import ledger_for, loaded
+from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of, results, results_of, stamped
-from veracal.privacy import Ledger, Step
+from veracal.privacy import Ledger
+from veracal.privacy.descent.progress import HeldObserver, StepProgress
 from veracal.report import render
 from veracal.report.results import Results
 from veracal.training.logistic import Hook
@@ -34,8 +34,11 @@ class Run:
     classifier : PrivateClassifier
     results : Results
     ledger : Ledger
+        The run, as a view of the data set's ledger.
     internal : Path or None
         The second report, which is not to be published.
+    left_out : int
+        Rows that were in no partition. For the data holder only: it is in no file.
     """
 
     folder: Path
@@ -43,6 +46,7 @@ class Run:
     results: Results
     ledger: Ledger
     internal: Path | None = None
+    left_out: int = 0
 
 
 def run(
@@ -54,10 +58,13 @@ def run(
     internal: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Run:
-    """Train, repair, measure and report, all charged to one ledger before a record is used.
+    """Train, recalibrate, measure and report, as one run of the data set's ledger.
 
-    A run that was interrupted, or whose output was lost, is run again: what was charged is in
-    the ledger with its answer, and comes from there, the same to the last bit.
+    The first run on a data set opens its ledger, with the config's epsilon and delta as caps.
+    A further one that does not fit is refused, before a record is read where the schema says
+    enough to plan it. A run that was interrupted, or whose output was lost, is run again: what
+    was charged is in the ledger, and what was answered comes from there, the same to the last
+    bit.
 
     Parameters
     ----------
@@ -65,7 +72,8 @@ def run(
     out : path
         Folder of the artifact.
     ledger : path, optional
-        By default beside it, with ``.ledger`` after its name.
+        By default that of the data set, wherever ``out`` is
+        (:func:`veracal.privacy.default_ledger_path`).
     force : bool
         Whether the artifact may take the place of one that is there.
     internal : bool
@@ -79,8 +87,9 @@ def run(
     ----------
     Whoever is in the records, with all of their rows up to the declared number, is protected
     at the config's epsilon and delta against everything in the artifact: the training part
-    pays for model and map, the test part for all measurements, and nobody is in both
-    (parallel composition). The internal report is not covered.
+    pays for model and map, the test part for all measurements, and nobody is in both, in this
+    or any other run of the ledger (parallel composition). All runs of the ledger together keep
+    its caps. The internal report is not covered.
     """
     tell = on_progress or silent
     check_used(config.model, (config.model.kind,))
@@ -88,14 +97,16 @@ def run(
     check_place(folder, force=force)
     if internal:
         check_place(second, force=force)
-    place = ledger_place(folder, ledger)
+    place = ledger_path(config.data.source, ledger, outside=folder)
+    check_remembered(folder, place, config)
+    tell("planning", 0, None)
+    refuse_early(config, place)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    tell("planning", 0, None)
-    curve = TrainingCurve(records.train) if internal else None
-    job = Job.of(config, records, watching(tell, curve))
+    account = Account(config, records, place)
+    curve = TrainingCurve(account.records.train) if internal else None
     tell("charging", 0, None)
-    book = ledger_for(place, job.budget, job.items)
+    book, (job,) = account.charge([Job.of(config, account.records, watch(tell, curve))])
     tell("training", 0, None)
     classifier = job.trained(book)
     measured, dates = [], dates_of(folder, book)
@@ -107,30 +118,11 @@ def run(
     classifier = stamped(classifier, made)
     classifier.save(folder, more=files_of(made), force=force)
     if curve is not None:
-        facts = internal_facts(config, records, classifier, curve.losses)
+        facts = internal_facts(config, job.records, classifier, curve.losses)
         page = {INTERNAL: render(made, internal=facts).encode()}
         write_folder(second, page, force=force, shared=False)
-    return Run(folder, classifier, made, book, second / INTERNAL if internal else None)
-
-
-def ledger_place(folder: str | Path, chosen: str | Path | None = None) -> Path:
-    """Where the ledger of an artifact is: beside it, unless somebody says otherwise.
-
-    Raises
-    ------
-    DataError
-        If that is in the folder, which is replaced as a whole: what was paid would be
-        forgotten.
-    """
-    place = Path(f"{folder}.ledger") if chosen is None else Path(chosen)
-    if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(folder)):
-        raise DataError(
-            str(place),
-            f"a ledger that is not in {folder}, which is handed on and replaced as a whole",
-            "one in it",
-            "Keep it elsewhere.",
-        )
-    return place
+    page_place = second / INTERNAL if internal else None
+    return Run(folder, classifier, made, book, page_place, job.records.left_out)
 
 
 def internal_place(folder: str | Path) -> Path:
@@ -148,15 +140,17 @@ def dates_of(folder: Path, book: Ledger) -> dict[str, str]:
     return {one.when: one.made for one in known.measured} if ours else {}
 
 
-def watching(tell: OnProgress, curve: TrainingCurve | None = None) -> Hook:
-    """A hook that tells of every step of training, and notes the curve if one is wanted."""
+def watch(tell: OnProgress, curve: TrainingCurve | None = None) -> Hook:
+    """A hook that counts the steps of training, and notes the curve if one is wanted.
 
-    def watch(model: Any, step: Step) -> None:
-        tell("training", step.number + 1, model.length())
-        if curve is not None:
-            curve.note(model, step)
+    Neither lets anything leave before the model is recorded, so that an interrupted fit is
+    repeated under its reservation.
+    """
 
-    return watch
+    def count(done: int, total: int) -> None:
+        tell("training", done, total)
+
+    return StepProgress(count) if curve is None else HeldObserver(count, curve.note)
 
 
 def silent(step: str, done: float, total: float | None) -> None:

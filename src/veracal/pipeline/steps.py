@@ -1,37 +1,44 @@
-"""The steps of a run that can be told apart: records, costs, ledger, model, figures."""
+"""The steps of a run: records and their partitions, costs, the data set's ledger, figures."""
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from veracal._types import Progress
 from veracal.artifact.front import Front
 from veracal.calibration.private import MeasurementPlan, plan_measurement
 from veracal.data import Dataset, Schema, Split, limit_contributions, load, split
+from veracal.data.encode import encode
 from veracal.data.sets.builtin import SCHEMAS
-from veracal.errors import DataError, LedgerError
+from veracal.errors import DataError
 from veracal.pipeline.config import Config
 from veracal.pipeline.networks import front_for
-from veracal.privacy import Budget, Item, Ledger, Unit, open_ledger
+from veracal.privacy import Budget, Item, Unit
 from veracal.privacy.costs.pure import micro
+from veracal.privacy.partitions import PartitionRule
 
 TRAIN, TEST = "train", "test"
 TRAINING = "training and map"
 LEAST = 100  # millionths of epsilon, so that each question of a measurement has some
 FIGURES = ("accuracy", "ece", "brier", "curve")
+_PLANNED_BY_SCHEMA = ("logistic", "objective", "output", "mlp")
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """Records, dealt to parts, and the schema and the frozen network they came through."""
+    """Records, split into partitions, and the schema and frozen network they came through.
+
+    ``left_out`` counts rows in no partition: a figure for the data holder only.
+    """
 
     whole: Dataset
     parts: Split
     schema: Schema | None
     front: Front | None = None
+    left_out: int = 0
 
     @property
     def train(self) -> Dataset:
@@ -48,7 +55,10 @@ class Loaded:
 def loaded(
     config: Config, progress: Progress | None = None, schema: Schema | None = None
 ) -> Loaded:
-    """Load the records and deal them to parts, by a public key.
+    """Load the records, and split them as a new ledger would.
+
+    What earlier runs recorded is not consulted: :class:`~veracal.pipeline.charging.Account` does
+    that.
 
     Parameters
     ----------
@@ -60,17 +70,46 @@ def loaded(
     Raises
     ------
     DataError
-        If the number of records is not declared: nothing can be planned without it.
+        If the number of records is not declared: nothing can be planned without it. Under
+        replace-one also without slot ids: nothing else ties a record to its partition.
     """
     chosen = config.data
     if schema is None and chosen.schema is not None:
         schema = Schema.load(chosen.schema)
-    whole = load(chosen.source, schema=schema, progress=progress)
+    whole = load(chosen.source, schema=schema, row_digests=True, progress=progress)
     front = front_for(config.model.kind, whole)
     if front is not None:
         whole = front.dataset(whole, progress)
     if chosen.at_most is not None:
         whole = limited(whole, chosen.at_most, schema)
+    known = SCHEMAS.get(chosen.source) if schema is None else schema
+    return Loaded(whole, _split(config, whole), known, front)
+
+
+def declared(config: Config) -> Loaded | None:
+    """The records as far as they are declared: none, through the schema.
+
+    Enough to plan a run before a record is read. None where that takes the records: for sets
+    that bring their own form, pictures, texts, and under replace-one, whose sizes are real.
+    """
+    chosen = config.data
+    if chosen.schema is None or config.privacy.relation != "add-remove":
+        return None
+    schema = Schema.load(chosen.schema)
+    if schema.size is None or config.model.kind not in _PLANNED_BY_SCHEMA:
+        return None
+    empty = pl.DataFrame({name: pl.Series(name, [], pl.String) for name in schema.columns})
+    try:
+        whole = encode(empty, schema, where=chosen.source, start=0)
+    except DataError:  # a column that stands for several
+        return None
+    whole = limit_contributions(whole, at_most=schema.at_most)
+    return Loaded(whole, _split(config, whole), schema)
+
+
+def _split(config: Config, whole: Dataset) -> Split:
+    """The partitions that a new ledger would record."""
+    rule = partition_rule(config, whole)
     if whole.size is None:
         raise DataError(
             whole.name,
@@ -79,16 +118,24 @@ def loaded(
             "Write size = … at the top of the schema: a figure that may be public, such as "
             "how many were planned. It is never compared with the real number.",
         )
-    fractions = (1 - chosen.test, 0.0, chosen.test)
-    relation = config.privacy.relation
-    public = relation == "replace-one"  # then the number of records is
-    dealt = split(whole, fractions, relation=relation, fixed_size=public, key=chosen.seed)
+    public = rule.relation == "replace-one"  # then the number of records is
+    parts = split(
+        whole, rule.fractions, relation=rule.relation, fixed_size=public, key=rule.split_key
+    )
     if public:
-        assert dealt.test is not None
-        sized = [replace(part, size=len(part)) for part in (dealt.train, dealt.test)]
-        dealt = replace(dealt, train=sized[0], test=sized[1])
-    known = SCHEMAS.get(chosen.source) if schema is None else schema
-    return Loaded(whole, dealt, known, front)
+        assert parts.test is not None
+        sized = [replace(part, size=len(part)) for part in (parts.train, parts.test)]
+        parts = replace(parts, train=sized[0], test=sized[1])
+    return parts
+
+
+def partition_rule(config: Config, whole: Dataset) -> PartitionRule:
+    """How a config splits records."""
+    test = config.data.test
+    fractions = (1 - test, 0.0, test)
+    return PartitionRule.for_dataset(
+        whole, fractions, config.privacy.relation, config.data.seed
+    )
 
 
 def limited(whole: Dataset, at_most: int, schema: Schema | None) -> Dataset:
@@ -179,24 +226,3 @@ def together(items: Iterable[Item]) -> list[Item]:
     for item in items:
         times[replace(item, times=1)] += item.times
     return [replace(item, times=n) for item, n in times.items()]
-
-
-def ledger_for(place: Path, budget: Budget, items: Sequence[Item]) -> Ledger:
-    """The ledger at a place if it is that of this run, or a new one.
-
-    Raises
-    ------
-    LedgerError
-        If the ledger that is there was opened for something else.
-    """
-    if not os.path.lexists(place):
-        return open_ledger(place, budget, kind="plan", plan=items, parts=(TRAIN, TEST))
-    ledger = Ledger(place)
-    there = [item for item, _ in ledger.planned()]
-    if ledger.budget != budget or sorted(there, key=repr) != sorted(items, key=repr):
-        raise LedgerError(
-            f"{place} was opened for another run: other settings, or another budget. Name "
-            "another ledger only if these are other people's records; otherwise run with the "
-            "settings it was opened for."
-        )
-    return ledger

@@ -15,6 +15,7 @@ from veracal.pipeline.config import Config
 from veracal.pipeline.job import Job, today
 from veracal.pipeline.steps import TEST, TRAIN
 from veracal.privacy import (
+    Budget,
     Composed,
     Item,
     Ledger,
@@ -22,6 +23,7 @@ from veracal.privacy import (
     Repeated,
     Statement,
     epsilon_for,
+    ledger_total,
     statement,
 )
 from veracal.report import model_card, render
@@ -42,13 +44,17 @@ def results(
     book: Ledger,
     measured: tuple[Measured, ...],
     covers: tuple[str, ...] = COVERS,
+    *,
+    budget: Budget | None = None,
 ) -> Results:
     """What may be told of a run.
 
-    The promise is that of everything the ledger was opened for, whether or not it was used.
+    The promise is that of everything the run was charged for, whether or not it was used;
+    ``budget`` is the run's, where that is more than the job's.
     """
-    config, budget, whole = job.config, job.budget, job.records.whole
-    promise = promised(book, covers)
+    config, whole = job.config, job.records.whole
+    budget = job.budget if budget is None else budget
+    promise = promised(book, budget, covers)
     return Results(
         name=config.name,
         made=today(),
@@ -63,7 +69,7 @@ def results(
             "test": config.data.test,
         },
         guarantee={**promise.to_json(), "private": True, "text": promise.text()},
-        ledger=ledger_facts(book),
+        ledger=ledger_facts(book, budget),
         model={**config.to_json()["model"], "kind": config.model.kind},
         map=classifier.map_.to_json(),
         measured=measured,
@@ -82,35 +88,51 @@ def published(config: Config) -> dict[str, Any]:
     return told
 
 
-def promised(book: Ledger, covers: tuple[str, ...]) -> Statement:
-    """The promise of everything that a ledger of a run has room for."""
+def promised(book: Ledger, budget: Budget, covers: tuple[str, ...]) -> Statement:
+    """The promise of everything that a run has room for, and of its ledger."""
     items = [item for item, _ in book.planned()]
     events = [
         Composed(tuple(Repeated(i.event, i.times) for i in items if i.part == part))
         for part in (TRAIN, TEST)
     ]
-    budget = book.budget
-    return statement(Parallel(tuple(events)), budget.delta, budget.unit, covers=covers)
+    made = statement(Parallel(tuple(events)), budget.delta, budget.unit, covers=covers)
+    return replace(made, ledger_total=ledger_total(book))
 
 
-def ledger_facts(book: Ledger) -> dict[str, Any]:
-    """What a report tells of a ledger."""
+def ledger_facts(book: Ledger, budget: Budget) -> dict[str, Any]:
+    """What a report tells of a run's ledger.
+
+    Not where it is, and not the name of its file by default, which has a hash of where the
+    data is.
+    """
     lines = [
         {
             "purpose": item.purpose,
             "part": item.part,
             "times": item.times,
             "used": count,
-            **_cost(item, book),
+            **_cost(item, budget),
         }
         for item, count in book.planned()
     ]
-    return {"name": book.path.name, "head": book.head, "planned": lines}
+    data, caps, spent = book.opening.data, book.budget, book.spent()
+    return {
+        "name": book.path.name if data is None else data,
+        "head": book.head,
+        "planned": lines,
+        "total": {
+            "epsilon": caps.epsilon,
+            "delta": caps.delta,
+            "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+            "runs": len(book.runs()),
+            "note": book.cap_note,
+        },
+    }
 
 
-def _cost(item: Item, book: Ledger) -> dict[str, float]:
+def _cost(item: Item, budget: Budget) -> dict[str, float]:
     """What all uses of an item cost by themselves, at no delta where that is enough."""
-    budget, event = book.budget, Repeated(item.event, item.times)
+    event = Repeated(item.event, item.times)
     for delta in (0.0, budget.delta):
         epsilon = epsilon_for(event, delta, budget.unit)
         if epsilon < float("inf"):

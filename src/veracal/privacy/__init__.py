@@ -69,7 +69,7 @@ from veracal.privacy.ledger.default_location import default_ledger_path
 from veracal.privacy.ledger.plan import Item
 from veracal.privacy.ledger.plan_files import read_plan
 from veracal.privacy.ledger.runs import Run
-from veracal.privacy.ledger.stating import ledger_statement
+from veracal.privacy.ledger.stating import ledger_statement, ledger_total
 from veracal.privacy.ledger.units import share
 from veracal.privacy.plans import TrainingPlan, plan_training
 
@@ -151,6 +151,7 @@ __all__ = [
     "gaussian_event",
     "laplace_event",
     "ledger_statement",
+    "ledger_total",
     "levels",
     "micro_epsilon",
     "noise_for",

@@ -85,6 +85,8 @@ def protection(results: Results) -> Protection:
     delta = number(promise.get("delta"))
     cost = f"epsilon {epsilon(bound)}" + (f", delta {epsilon(delta, 3)}" if delta else "")
     sentences.append("Protection is called strong up to epsilon 1, and moderate up to 10.")
+    if isinstance(total := promise.get("ledger_total"), str):
+        sentences.append(visible(total))
     return Protection(_strength(bound), cost, tuple(sentences))
 
 

@@ -22,7 +22,6 @@ from veracal.privacy import (
     Update,
 )
 from veracal.privacy.budget import RELATIONS
-from veracal.privacy.descent.progress import sees_weights
 from veracal.training.ablation import ABLATIONS, Ablation, Unclipped, ablated
 from veracal.training.averaging import Average, Averaged, check_average
 from veracal.training.descents import Goal
@@ -169,7 +168,7 @@ class Watch:
         hook = self._model.on_step
         if type(hook) is StepProgress:
             hook.report(step.number + 1, self._steps)
-        if not sees_weights(hook):
+        if hook is None or type(hook) is StepProgress:
             return None
         self._model._show(self.average.mean(step.weights))
         # Copies: what a hook writes on them changes no later step.

@@ -70,6 +70,8 @@ class Statement:
     curve : tuple of (delta, epsilon)
         The same guarantee at other deltas. All of them hold at once.
     covers, not_covered : tuple of str
+    ledger_total : str or None
+        What everything that the same ledger pays for may cost together, in a sentence.
     """
 
     epsilon: float
@@ -87,6 +89,7 @@ class Statement:
     curve: tuple[tuple[float, float], ...]
     covers: tuple[str, ...]
     not_covered: tuple[str, ...] = NOT_COVERED
+    ledger_total: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Everything as what JSON can hold; an unbounded epsilon is written as null."""
@@ -127,7 +130,8 @@ class Statement:
     def _scope(self) -> str:
         covered = "".join(f"\n  + {what}" for what in self.covers)
         left = "".join(f"\n  - {what}" for what in self.not_covered)
-        return f"Covered:{covered}\nNot covered:{left}"
+        total = "" if self.ledger_total is None else f"{self.ledger_total}\n\n"
+        return f"{total}Covered:{covered}\nNot covered:{left}"
 
     def _basis(self) -> str:
         lines = [

@@ -50,6 +50,44 @@ class StepProgress:
         return self  # whoever watches is the same for copies of a model
 
 
+@final
+class HeldObserver:
+    """A hook that reports step counts, and notes what it sees in memory until a fit is recorded.
+
+    For Veracal's own internal reports. Whoever makes one promises that what ``note`` computes
+    stays in the process until the ledger has recorded the model: a repeated attempt then
+    starts anew, and nothing of the first has left.
+
+    Parameters
+    ----------
+    callback : callable
+        As of :class:`StepProgress`.
+    note : callable
+        ``note(model, step)``.
+    """
+
+    __slots__ = ("_progress", "note")
+
+    def __init__(
+        self, callback: Callable[[int, int], object], note: Callable[[Any, Any], None]
+    ) -> None:
+        self._progress, self.note = StepProgress(callback), note
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("HeldObserver cannot be subclassed: it is recognized by its type.")
+
+    def __call__(self, model: Any, step: Any) -> None:
+        """Note a step and report its number."""
+        self.note(model, step)
+        self._progress.report(step.number + 1, model.length())
+
+    def __copy__(self) -> "HeldObserver":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "HeldObserver":
+        return self
+
+
 def sees_weights(hook: object) -> bool:
-    """Whether a hook may see more than step counts."""
-    return hook is not None and type(hook) is not StepProgress
+    """Whether what a hook sees may leave the process before a fit is recorded."""
+    return hook is not None and type(hook) not in (StepProgress, HeldObserver)

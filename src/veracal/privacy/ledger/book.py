@@ -17,7 +17,15 @@ from veracal.privacy.ledger.charge import Asked, affordable, enter, failed, item
 from veracal.privacy.ledger.check import check
 from veracal.privacy.ledger.opening import Opening, checked_item, rule_for
 from veracal.privacy.ledger.plan import Item, Planned
-from veracal.privacy.ledger.runs import Run, RunRequest, begin, number_of, read_run, read_runs
+from veracal.privacy.ledger.runs import (
+    Run,
+    RunRequest,
+    begin,
+    number_of,
+    read_run,
+    read_runs,
+    require,
+)
 from veracal.privacy.ledger.store import create, new_ledger, reading, writing
 from veracal.privacy.ledger.units import Cost
 
@@ -438,6 +446,21 @@ class Ledger:
         """
         asked = RunRequest(tuple(items), name, request, body, delta)
         return Ledger(self.path, begin(self.path, asked))
+
+    def require_run(
+        self,
+        items: Sequence[Item],
+        *,
+        name: str,
+        request: str,
+        body: bytes,
+        delta: float | None = None,
+    ) -> None:
+        """Raise what :meth:`begin_run` would raise, and write nothing.
+
+        For a run that is to be refused before its records are loaded.
+        """
+        require(self.path, RunRequest(tuple(items), name, request, body, delta))
 
     def runs(self) -> tuple[Run, ...]:
         """Every run, in order."""

@@ -153,14 +153,19 @@ class Pairs:
                 "A run whose list is not pure needs the delta at which it is charged; got "
                 f"delta={delta!r}. Deltas add up over runs: name a part of the ledger's."
             )
-        epsilon = epsilon_for(event, float(delta), budget.unit)
+        # In whole units, rounded down, so that a run at the ledger's own delta fits into it.
+        units = math.floor(as_written(delta) * ATTO)
+        charged = units / ATTO
+        if Fraction(charged) > Fraction(units, ATTO):
+            charged = math.nextafter(charged, 0.0)
+        epsilon = epsilon_for(event, charged, budget.unit)
         if not math.isfinite(epsilon):
             raise BudgetError(
                 "The run has no finite cost at its delta; nothing was charged and no record "
                 "was read. Add noise, or name a larger delta."
             )
         amount = math.ceil(as_written(epsilon) * MICRO)
-        return not_free(Cost(amount, math.ceil(as_written(delta) * ATTO)))
+        return not_free(Cost(amount, units))
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
         """Epsilon and delta that what was spent amounts to."""

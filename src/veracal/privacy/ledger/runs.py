@@ -113,6 +113,18 @@ def begin(path: Path, asked: RunRequest) -> int:
     return run
 
 
+def require(path: Path, asked: RunRequest) -> None:
+    """Raise what :func:`begin` would raise, and write nothing."""
+    with reading(path) as connection:
+        if _known(connection, asked) is not None:
+            return
+        caps = Caps.read(connection)
+        balances = {one: (spent, total) for one, spent, total in tables.balances(connection)}
+    costs = part_costs(caps.opening, asked.items, asked.delta)
+    wanted = {part: cost for part, (_, cost) in costs.items()}
+    filter_for(caps, balances, wanted, f"Run {asked.name!r}")
+
+
 def part_costs(
     opening: Opening, items: Sequence[Item], delta: float | None
 ) -> dict[str, tuple[Event, Cost]]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from veracal.privacy.costs.statement import Statement, statement
+from veracal.privacy.costs.statement import Statement, rounded_up, statement
 from veracal.privacy.events import Approximate, Composed, Event, Parallel, Pure, Repeated
 from veracal.privacy.ledger.book import Ledger
 from veracal.privacy.ledger.plan import Planned
@@ -56,6 +56,20 @@ def ledger_statement(ledger: Ledger) -> Statement:
         sampler="as the entries of the ledger say",
         numerics="as the entries of the ledger say",
         renyi_epsilon=None,
+    )
+
+
+def ledger_total(ledger: Ledger) -> str:
+    """What everything that is charged to a ledger may cost together, in a sentence.
+
+    It goes beside the promise of one run: whoever is in the records has to do with all of them.
+    """
+    caps, note = ledger.budget, ledger.cap_note
+    delta = "" if caps.delta == 0 else f", delta = {rounded_up(caps.delta, 3)}"
+    raised = "" if note is None else f" ({note})"
+    return (
+        "Everything that the ledger of these records pays for, this release included, costs "
+        f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}."
     )
 
 
