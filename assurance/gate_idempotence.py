@@ -30,12 +30,12 @@ def failure_is_free(path: Path, asked: Asked, compute: Callable[[], bytes] | Non
     with ledger_store.writing(path) as connection:
         if (kept := ledger_charge._kept(connection, asked)) is not None:
             return kept
-        account, cost = ledger_charge.affordable(connection, asked)
+        due = ledger_charge.affordable(connection, asked)
         try:
             answer = None if compute is None else compute()
         except ZeroDivisionError as error:
             raise AnswerError("failed") from error
-        entry = ledger_charge._entry(connection, asked, account, cost, "answered", answer)
+        entry = ledger_charge._entry(connection, asked, due, "answered", answer)
         ledger_tables.append(connection, entry, answer)
     return entry, answer
 
@@ -44,11 +44,11 @@ CORRECT = ledgers.CORRECT
 MUTANTS = {
     "M19 retry redraws": ledgers.REDRAWN,
     "retry charges again": {
-        FIND: lambda connection, request: None,
+        FIND: lambda connection, request, scope=0: None,
         ledgers.SCHEMA: ledgers.without(ledgers.ONCE),
     },
     "retry is not recognized, saved by the constraint": {
-        FIND: lambda connection, request: None
+        FIND: lambda connection, request, scope=0: None
     },
     "body ignored": {ledgers.KEPT: any_body},
     "a failure is free": {ledgers.ENTER: failure_is_free},

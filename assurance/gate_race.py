@@ -25,10 +25,10 @@ COST = Pure(0.003)
 def check_outside(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
     """Check in one transaction, compute, and charge in another."""
     with ledger_store.reading(path) as connection:
-        account, cost = ledger_charge.affordable(connection, asked)
+        due = ledger_charge.affordable(connection, asked)
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
-        entry = ledger_charge._entry(connection, asked, account, cost, "answered", answer)
+        entry = ledger_charge._entry(connection, asked, due, "answered", answer)
         ledger_tables.append(connection, entry, answer)
     return entry, answer
 

@@ -91,7 +91,8 @@ def without(*defenses: str) -> str:
 
 DEBIT = r"CREATE TRIGGER entries_debit[^;]*;[^;]*END;"
 NO_MORE = r" AND spent <= total(?=\))"
-ONCE = r"(?<=request TEXT) UNIQUE"
+ONCE = r"    UNIQUE \(scope, request\),\n"
+SETTLED_ONCE = r"(?<=settles INTEGER) UNIQUE"
 
 
 def enter_in_two(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
@@ -99,14 +100,14 @@ def enter_in_two(path: Path, asked: Asked, compute: Callable[[], bytes] | None) 
     with ledger_store.writing(path) as connection:
         if (kept := ledger_charge._kept(connection, asked)) is not None:
             return kept
-        account, cost = ledger_charge.affordable(connection, asked)
+        due = ledger_charge.affordable(connection, asked)
         outcome, answer = "charged", None
         if compute is not None:
             try:
                 outcome, answer = "answered", compute()
             except Exception:
                 outcome = "failed"
-        entry = ledger_charge._entry(connection, asked, account, cost, outcome, answer)
+        entry = ledger_charge._entry(connection, asked, due, outcome, answer)
         ledger_tables.append(connection, entry, answer)
     with ledger_store.writing(path) as connection:
         debit(connection, entry)
@@ -116,14 +117,14 @@ def enter_in_two(path: Path, asked: Asked, compute: Callable[[], bytes] | None) 
 def debit(connection, entry: Entry) -> None:
     """What the trigger does."""
     connection.execute(
-        "UPDATE accounts SET spent = spent + ? WHERE ? IS NULL OR name = ?",
-        (entry.cost, entry.account, entry.account),
+        "UPDATE accounts SET spent = spent + ? WHERE name = ? OR (? IS NULL AND filter = ?)",
+        (entry.cost, entry.account, entry.account, entry.filter),
     )
 
 
-def append_in_two(connection, entry: Entry, kept: bytes | None) -> None:
+def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -> None:
     """Insert, then debit, each on its own."""
-    _insert(connection, entry, kept)
+    _insert(connection, entry, kept, adds)
     debit(connection, entry)
 
 
@@ -136,7 +137,7 @@ def unlocked(path: Path) -> Iterator[object]:
 
 def kept_but_drawn_again(connection, asked: Asked) -> object:
     """Find the earlier entry, and answer with something new."""
-    found = ledger_tables.find(connection, asked.request or "")
+    found = ledger_tables.find(connection, asked.request or "", asked.run or 0)
     if found is None or found[1] is None:
         return found
     return found[0], os.urandom(len(found[1]))

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +12,18 @@ from scipy import stats
 from veracal.data import Dataset, Scores, limit_contributions
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
 from veracal.privacy.answers.holder import Holder, question
+from veracal.privacy.answers.models import shows_weights
 from veracal.privacy.answers.noise import discrete_laplace_std
 from veracal.privacy.answers.queries import gaussian_event
 from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.privacy.answers.sums import BoundedSum
 from veracal.privacy.budget import Budget, Unit
+from veracal.privacy.descent.progress import StepProgress
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Pure
 from veracal.privacy.ledger.book import open_ledger
 from veracal.privacy.ledger.plan import Item
 from veracal.testing.sources import Watched
+from veracal.training import PrivateLogisticRegression, PrivateSearch
 
 
 @pytest.fixture
@@ -338,7 +342,7 @@ def test_a_model_that_is_kept_is_paid_for_once(data, make_ledger):
     assert fits == [len(data)]
 
 
-def test_an_interrupted_fit_has_charged_nothing_and_can_be_made_again(data, make_ledger):
+def test_an_interrupted_fit_keeps_its_reservation_and_is_made_again_under_it(data, make_ledger):
     class Interrupted(Model):
         def fit(self, X, y):
             raise KeyboardInterrupt
@@ -346,8 +350,148 @@ def test_an_interrupted_fit_has_charged_nothing_and_can_be_made_again(data, make
     ledger = make_ledger()
     with pytest.raises(KeyboardInterrupt):
         Holder(data, ledger).fit_once(Interrupted(), lambda model: b"", **ONCE)
-    assert ledger.spent().epsilon == 0 and ledger.entries() == ()
+    assert ledger.spent().epsilon == 0.5
+    assert [entry.request for entry in ledger.pending()] == ["study"]
     assert Holder(data, ledger).fit_once(Model(), lambda model: b"done", **ONCE) == b"done"
+    assert ledger.spent().epsilon == 0.5 and ledger.pending() == ()
+    ledger.verify()
+
+
+def test_others_can_charge_while_a_fit_computes(data, make_ledger):
+    ledger = make_ledger()
+
+    class Charges(Model):
+        def fit(self, X, y):
+            ledger.charge(Pure(0.1), "meanwhile")
+            return super().fit(X, y)
+
+    assert Holder(data, ledger).fit_once(Charges(), lambda model: b"m", **ONCE) == b"m"
+    assert ledger.spent().epsilon == 0.6
+
+
+def test_the_loser_of_a_race_returns_the_model_that_was_recorded(data, make_ledger):
+    ledger = make_ledger()
+
+    class Overtaken(Model):
+        def fit(self, X, y):
+            other = Holder(data, ledger).fit_once(Model(), lambda model: b"first", **ONCE)
+            assert other == b"first"
+            return super().fit(X, y)
+
+    late = Holder(data, ledger).fit_once(Overtaken(), lambda model: b"second", **ONCE)
+    assert late == b"first" and ledger.spent().epsilon == 0.5
+
+
+def test_the_model_of_the_caller_holds_nothing_of_a_fit_that_is_not_recorded(data, make_ledger):
+    class Interrupted(Model):
+        def fit(self, X, y):
+            super().fit(X, y)
+            raise KeyboardInterrupt
+
+    model = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        Holder(data, make_ledger()).fit_once(model, lambda model: b"", **ONCE)
+    assert model.rows is None
+
+
+def test_a_fit_with_a_hook_that_sees_weights_charges_every_attempt(data, make_ledger):
+    class Interrupted(Model):
+        def fit(self, X, y):
+            raise KeyboardInterrupt
+
+    ledger = make_ledger()
+    holder = Holder(data, ledger)
+    broken, whole = Interrupted(epsilon=0.3), Model(epsilon=0.3)
+    broken.on_step = whole.on_step = lambda model, step: None
+    with pytest.raises(KeyboardInterrupt):
+        holder.fit_once(broken, lambda model: b"", **ONCE)
+    assert holder.fit_once(whole, lambda model: b"done", **ONCE) == b"done"
+    assert ledger.spent().epsilon == 0.6
+    outcomes = [(entry.request, entry.outcome) for entry in ledger.entries()]
+    assert outcomes == [
+        ("study", "reserved"),
+        (None, "superseded"),
+        ("study [attempt 2]", "reserved"),
+        (None, "answered"),
+    ]
+    # What was recorded is returned, with and without a hook, at no cost.
+    assert holder.fit_once(whole, lambda model: b"other", **ONCE) == b"done"
+    assert holder.fit_once(Model(epsilon=0.3), lambda model: b"other", **ONCE) == b"done"
+    assert ledger.spent().epsilon == 0.6 and ledger.pending() == ()
+    ledger.verify()
+
+
+def test_an_attempt_that_may_have_leaked_is_not_repeated_for_nothing_without_its_hook(
+    data, make_ledger
+):
+    class Interrupted(Model):
+        def fit(self, X, y):
+            raise KeyboardInterrupt
+
+    ledger = make_ledger()
+    broken = Interrupted(epsilon=0.3)
+    broken.on_step = lambda model, step: None
+    with pytest.raises(KeyboardInterrupt):
+        Holder(data, ledger).fit_once(broken, lambda model: b"", **ONCE)
+    kept = Holder(data, ledger).fit_once(Model(epsilon=0.3), lambda model: b"done", **ONCE)
+    assert kept == b"done" and ledger.spent().epsilon == 0.6
+
+
+def test_progress_in_step_counts_is_no_hook_that_sees_weights():
+    class Nested:
+        def get_params(self):
+            return {"inner__on_step": hook}
+
+    model = Model()
+    model.on_step = StepProgress(lambda done, total: None)
+    assert not shows_weights(model)
+    model.on_step = print
+    assert shows_weights(model)
+    hook = None
+    assert not shows_weights(Nested())
+    hook = print
+    assert shows_weights(Nested())
+
+
+def test_step_counts_of_a_search_tell_of_its_secret_number_of_trials():
+    progress = StepProgress(lambda done, total: None)
+    inner = PrivateLogisticRegression(on_step=progress)
+    assert not shows_weights(inner)
+    assert shows_weights(PrivateSearch(inner, {"update": [0.1, 1.0]}))
+    assert not shows_weights(PrivateSearch(PrivateLogisticRegression(), {"update": [0.1]}))
+
+
+def test_warnings_of_a_fit_wait_until_it_is_recorded(data, make_ledger):
+    ledger = make_ledger()
+
+    class Warns(Model):
+        def fit(self, X, y):
+            warnings.warn("about the weights", stacklevel=1)
+            return super().fit(X, y)
+
+    def keep(model):
+        assert len(ledger.pending()) == 1
+        return b"kept"
+
+    with pytest.warns(UserWarning, match="about the weights"):
+        assert Holder(data, ledger).fit_once(Warns(), keep, **ONCE) == b"kept"
+    assert ledger.pending() == ()
+
+
+def test_a_fit_of_a_run_uses_its_item(data, make_ledger):
+    ledger = make_ledger()
+    items = [Item("training", Pure(0.5)), Item("count", Pure(0.1), times=2)]
+    run = ledger.begin_run(items, name="first", request="first", body=b"")
+    holder = Holder(data, run)
+    holder.require(items)
+    assert holder.fit_once(Model(), lambda model: b"m", **ONCE) == b"m"
+    assert ledger.spent().epsilon == 0.7
+    assert [used for _, used in run.planned()] == [1, 0]
+    with pytest.raises(BudgetError, match="planned once and was used as often"):
+        holder.require(items)
+    with pytest.raises(BudgetError, match="planned 2 times and was used 0 times"):
+        holder.require([Item("count", Pure(0.1), times=3)])
+    assert holder.unpaid(items) == [items[1]]
 
 
 def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make_ledger):
@@ -360,6 +504,7 @@ def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make
         with pytest.raises(AnswerError) as caught:
             Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
         assert "row" not in str(caught.value)
+        assert caught.value.__context__ is None and caught.value.__cause__ is None
     assert ledger.spent().epsilon == 0.5
 
 

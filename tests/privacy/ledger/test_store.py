@@ -145,8 +145,8 @@ def test_a_second_name_is_refused(ledger, tmp_path):
 
 
 def test_another_format_is_refused(ledger):
-    sql(ledger.path, "PRAGMA user_version = 2")
-    with pytest.raises(LedgerError, match="expected a ledger of format 1, found format 2"):
+    sql(ledger.path, "PRAGMA user_version = 3")
+    with pytest.raises(LedgerError, match="expected a ledger of format 2, found format 3"):
         ledger.charge(Pure(0.1), "x")
 
 
@@ -327,24 +327,57 @@ def test_somebody_who_never_lets_go_is_reported(ledger, monkeypatch):
 
 # ---------------------------------------------------------------- tampering
 
+COLUMNS = (
+    "id, record, hash, scope, request, run, account, filter, cost, cost_delta, outcome, "
+    "settles, adds, answer"
+)
+
+
+def entry(
+    number="4",
+    request="NULL",
+    account="NULL",
+    filter="1",
+    cost="0",
+    delta="0",
+    outcome="'charged'",
+    settles="NULL",
+    adds="0",
+):
+    """A statement that inserts an entry, without a record that would mean anything."""
+    values = (
+        f"{number}, '', '', 0, {request}, NULL, {account}, {filter}, {cost}, {delta}, "
+        f"{outcome}, {settles}, {adds}, NULL"
+    )
+    return f"INSERT INTO entries ({COLUMNS}) VALUES ({values})"
+
+
+ACCOUNT = "INSERT INTO accounts (name, filter, entry, total, total_delta) VALUES "
+
 FORBIDDEN = {
     "UPDATE accounts SET total = 9000000": "totals do not change",
     "UPDATE accounts SET spent = 0": "nothing is given back",
     "UPDATE accounts SET spent = 1000001": "CHECK constraint",
     "UPDATE accounts SET name = 'x' WHERE name = 'test'": "totals do not change",
+    "UPDATE accounts SET filter = 2": "totals do not change",
+    "UPDATE accounts SET entry = 1": "totals do not change",
     "DELETE FROM accounts": "accounts are not deleted",
-    "INSERT INTO accounts VALUES ('x', 9, 9, 0, 0)": "accounts are not added",
+    f"{ACCOUNT} ('x', 1, NULL, 9, 9)": "only added by an extension or a run",
+    f"{ACCOUNT} ('x', 2, 3, 9, 9)": "only added by an extension or a run",
+    f"{ACCOUNT} ('x', 2, 9, 9, 9)": "only added by an extension or a run",
     "UPDATE entries SET answer = x'00'": "entries do not change",
     "UPDATE entries SET cost = 1": "entries do not change",
     "DELETE FROM entries WHERE id = 3": "entries are not deleted",
-    "INSERT INTO entries SELECT 9, record, hash, 'q', account, 1, 0, answer FROM entries": (
-        "entries follow one another"
-    ),
-    "INSERT INTO entries VALUES (4, '', '', NULL, NULL, 0, 0, NULL)": "CHECK constraint",
-    "INSERT INTO entries VALUES (4, '', '', NULL, NULL, 900000, 0, NULL)": "CHECK constraint",
-    "INSERT INTO entries VALUES (4, '', '', NULL, NULL, -1, 2, NULL)": "CHECK constraint",
-    "INSERT INTO entries VALUES (4, '', '', NULL, NULL, 0.5, 0, NULL)": "CHECK constraint",
-    "INSERT INTO entries VALUES (4, '', '', 'r', NULL, 1, 0, NULL)": "UNIQUE constraint",
+    entry(number="9", cost="1"): "entries follow one another",
+    entry(): "CHECK constraint",
+    entry(cost="900000"): "CHECK constraint",
+    entry(cost="-1", delta="2"): "CHECK constraint",
+    entry(cost="0.5"): "CHECK constraint",
+    entry(cost="1", filter="NULL"): "CHECK constraint",
+    entry(cost="1", adds="1"): "CHECK constraint",
+    entry(cost="1", settles="1"): "only a reservation or a run is settled",
+    entry(settles="9"): "only a reservation or a run is settled",
+    entry(request="'r'", cost="1"): "UNIQUE constraint",
     "UPDATE opening SET record = ''": "the opening does not change",
     "DELETE FROM opening": "the opening is not deleted",
     "INSERT INTO opening VALUES (2, '', '')": "CHECK constraint",
@@ -360,7 +393,7 @@ def test_the_database_defends_itself(ledger, statement):
 
 
 def test_an_entry_debits_its_account_in_the_same_statement(ledger):
-    sql(ledger.path, "INSERT INTO entries VALUES (4, '', '', NULL, 'test', 7, 0, NULL)")
+    sql(ledger.path, entry(account="'test'", cost="7"))
     assert sql(ledger.path, "SELECT name, spent FROM accounts") == [
         [("test", 500_007), ("train", 600_000)]
     ]
@@ -386,7 +419,8 @@ FORGED = {
     "UPDATE accounts SET spent = 0 WHERE name = 'train'": "Account 'train' says",
     "UPDATE accounts SET total = 9000000": "Account 'test' has another total",
     "DELETE FROM accounts WHERE name = 'test'": "Account 'test' is missing",
-    "INSERT INTO accounts VALUES ('new', 9, 0, 0, 0)": "Account 'new' is not in the opening",
+    f"{ACCOUNT} ('new', 1, NULL, 9, 0)": "Account 'new' is not in the opening",
+    "UPDATE accounts SET filter = 2 WHERE name = 'test'": "put into another filter",
     "UPDATE entries SET answer = x'00' WHERE id = 2": "Entry 2: its answer does not match",
     "UPDATE entries SET answer = NULL WHERE id = 2": "Entry 2: its answer does not match",
     "UPDATE entries SET request = 'q' WHERE id = 2": "Entry 2: its columns do not match",

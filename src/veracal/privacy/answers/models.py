@@ -10,6 +10,7 @@ from veracal.privacy.descent.progress import sees_weights
 from veracal.privacy.events import Event
 
 _HOOKS = ("on_step", "callbacks")
+_OF_A_SEARCH = "score_noise"  # a setting that nothing but a search has
 
 
 class PrivateModel(Protocol):
@@ -92,8 +93,8 @@ def shows_weights(model: object) -> bool:
         for name, value in settings.items()
         if name.rpartition("__")[2] in _HOOKS and value is not None
     }
-    inside_search = any("__" in name for name in hooks) and hasattr(model, "score_noise")
-    return inside_search or any(map(sees_weights, hooks.values()))
+    searches = any(name.rpartition("__")[2] == _OF_A_SEARCH for name in settings)
+    return any(searches or sees_weights(hook) for hook in hooks.values())
 
 
 @contextmanager

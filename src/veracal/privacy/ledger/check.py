@@ -45,8 +45,11 @@ class _Walk:
         Every account that there is so far.
     runs : dict from run to its entries
         The entries that began each run.
-    reserved, settled : dict and set of indexes
+    filters : dict from account to filter
+    open, settled : dict and set of indexes
         Reservations and runs, which may be settled, and those that were.
+    released : bool
+        Whether anything may have been released so far.
     """
 
     caps: Caps
@@ -56,14 +59,15 @@ class _Walk:
     spent: dict[str, Cost] = field(default_factory=dict)
     costs: dict[tuple[Event, float | None], Cost] = field(default_factory=dict)
     runs: dict[int, list[Entry]] = field(default_factory=dict)
+    filters: dict[str, int | None] = field(default_factory=dict)
     open: dict[int, Entry] = field(default_factory=dict)
     settled: set[int] = field(default_factory=set)
     released: bool = False
 
-    def add(self, accounts: Mapping[str, Cost]) -> None:
+    def add(self, accounts: Mapping[str, Cost], filter: int | None = None) -> None:
         """Let accounts come into being."""
         for name, total in accounts.items():
-            self.totals[name] = total
+            self.totals[name], self.filters[name] = total, filter
             self.spent.setdefault(name, Cost(0))
 
 
@@ -94,7 +98,7 @@ def _start(connection: sqlite3.Connection) -> _Walk:
     record, first = tables.opening(connection)
     opening = Opening.from_text(record)
     walk = _Walk(Caps(opening), first, {first})
-    walk.add(opening.accounts())
+    walk.add(opening.accounts(), None if isinstance(opening.rule, Planned) else 1)
     return walk
 
 
@@ -188,7 +192,8 @@ def _extension_problems(entry: Entry, walk: _Walk) -> Iterator[str]:
     except (ValueError, TypeError) as error:
         yield f"it should have been refused: {error}"
         return
-    walk.add(walk.caps.accounts(walk.caps.extensions[-1].filter))
+    number = walk.caps.extensions[-1].filter
+    walk.add(walk.caps.accounts(number), number)
 
 
 def _settlement_problems(entry: Entry, walk: _Walk) -> Iterator[str]:
@@ -285,6 +290,7 @@ def _sum_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[str]:
     """Whether every account is there, with its total and the sum of its entries."""
     found = {name: (spent, total) for name, spent, total in tables.balances(connection)}
     totals = walk.totals
+    filters = dict(connection.execute("SELECT name, filter FROM accounts"))
     for name in sorted({*found, *totals, *walk.spent}, key=repr):
         if name not in found or name not in totals:
             what = "missing" if name in totals else "not in the opening"
@@ -293,6 +299,8 @@ def _sum_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[str]:
         spent, total = found[name]
         if total != totals[name]:
             yield f"Account {name!r} has another total than it was opened with."
+        if filters[name] != walk.filters[name]:
+            yield f"Account {name!r} was put into another filter."
         if spent != walk.spent[name]:
             yield f"Account {name!r} says {spent}; its entries sum to {walk.spent[name]}."
         if not walk.spent[name].within(totals[name]):

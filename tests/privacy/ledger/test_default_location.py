@@ -1,0 +1,99 @@
+"""The default ledger of a data set is one file, whoever asks and from wherever."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from veracal.errors import LedgerError
+from veracal.privacy import Budget, default_ledger_path, open_ledger
+from veracal.privacy.ledger import default_location as places
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VERACAL_LEDGERS", str(tmp_path / "ledgers"))
+    Path("visits.csv").write_text("a,b\n1,2\n")
+    return tmp_path / "ledgers"
+
+
+def test_a_file_has_one_ledger_by_whatever_path_it_is_named(folder, tmp_path):
+    found = default_ledger_path("visits.csv")
+    assert found.parent == folder
+    assert found.name.startswith("visits-") and found.suffix == ".ledger"
+    assert len(found.stem) == len("visits-") + 16
+    Path("link.csv").symlink_to("visits.csv")
+    Path("sub").mkdir()
+    for same in (tmp_path / "visits.csv", "./sub/../visits.csv", "link.csv"):
+        assert default_ledger_path(same) == found
+    Path("other").mkdir()
+    Path("other/visits.csv").write_text("")
+    assert default_ledger_path("other/visits.csv") != found
+    assert default_ledger_path("other").name.startswith("other-")
+
+
+def test_a_built_in_set_has_one_by_its_name(folder):
+    assert default_ledger_path("wine") == folder / "builtin-wine.ledger"
+    with pytest.raises(LedgerError, match="no such file"):
+        default_ledger_path("wines")
+
+
+def test_the_folder_is_the_owners_alone(folder):
+    old = os.umask(0)
+    try:
+        default_ledger_path("wine")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o750)
+    with pytest.raises(LedgerError, match="chmod 700"):
+        default_ledger_path("wine")
+
+
+def test_the_environment_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("VERACAL_LEDGERS")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert default_ledger_path("wine").parent == tmp_path / "data" / "veracal" / "ledgers"
+    for ignored in ("", "relative"):
+        monkeypatch.setenv("XDG_DATA_HOME", ignored)
+        local = tmp_path / ".local" / "share" / "veracal" / "ledgers"
+        assert default_ledger_path("wine").parent == local
+
+
+def test_a_folder_that_cannot_be_made_is_named(monkeypatch):
+    monkeypatch.setenv("VERACAL_LEDGERS", str(Path("visits.csv").absolute() / "x"))
+    with pytest.raises(LedgerError, match="VERACAL_LEDGERS"):
+        default_ledger_path("wine")
+
+
+def test_the_path_of_the_data_is_beside_the_ledger_and_not_in_it(tmp_path):
+    ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0), data="visits.csv")
+    places.note_data(ledger.path, "visits.csv")
+    assert places.noted_data(ledger.path) == str(tmp_path / "visits.csv")
+    (beside,) = [path for path in ledger.path.parent.iterdir() if path != ledger.path]
+    assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+    assert str(tmp_path).encode() not in ledger.path.read_bytes()
+    assert list(places.default_ledgers()) == [ledger.path]
+    beside.write_text("[")
+    assert places.noted_data(ledger.path) is None
+
+
+def test_a_ledger_is_meant_by_its_file_or_by_its_data():
+    with pytest.raises(LedgerError, match="has no ledger yet"):
+        places.resolve_ledger("visits.csv")
+    ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0))
+    named = open_ledger("mine.db", Budget(1.0))
+    assert places.resolve_ledger("visits.csv") == ledger.path
+    assert places.resolve_ledger("mine.db") == Path("mine.db")
+    assert places.resolve_ledger("gone") == Path("gone")
+    assert named.verify() == named.head
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [("visits.csv", "visits.csv"), ("wine", "wine"), ("/", "data")]
+)
+def test_a_data_set_is_shown_by_its_name(given, shown):
+    assert places.display_name(given) == shown
