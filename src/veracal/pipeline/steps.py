@@ -60,12 +60,13 @@ def loaded(
     Raises
     ------
     DataError
-        If the number of records is not declared: nothing can be planned without it.
+        If the number of records is not declared: nothing can be planned without it. Under
+        replace-one also without slot ids: nothing else ties a record to its partition.
     """
     chosen = config.data
     if schema is None and chosen.schema is not None:
         schema = Schema.load(chosen.schema)
-    whole = load(chosen.source, schema=schema, progress=progress)
+    whole = load(chosen.source, schema=schema, row_digests=True, progress=progress)
     front = front_for(config.model.kind, whole)
     if front is not None:
         whole = front.dataset(whole, progress)
