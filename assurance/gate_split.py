@@ -31,6 +31,12 @@ def coin_by_row_number(data: Dataset, **settings: Any) -> Split:
     return split(rows if settings.get("relation") != "replace-one" else data, **settings)
 
 
+def coin_by_row_number_when_replacing(data: Dataset, **settings: Any) -> Split:
+    """Hash the row number under replace-one, as the first version did."""
+    rows = data._changed(slots=np.arange(len(data)))
+    return split(rows if settings.get("relation") == "replace-one" else data, **settings)
+
+
 def coin_by_id_when_replacing(data: Dataset, **settings: Any) -> Split:
     """Let a newcomer choose its own part under replace-one."""
     return split(data, **{**settings, "relation": "add-remove"})
@@ -38,7 +44,7 @@ def coin_by_id_when_replacing(data: Dataset, **settings: Any) -> Split:
 
 def exact_shares(data: Dataset, **settings: Any) -> Split:
     """Deal exact shares under add/remove."""
-    rows = data._changed(units=None)
+    rows = data._changed(units=None, slots=np.arange(len(data)))
     return split(rows, **{**settings, "relation": "replace-one", "fixed_size": True})
 
 
@@ -62,6 +68,7 @@ CORRECT: Dealer = split
 MUTANTS: dict[str, Dealer] = {
     "published seed, coins in row order": published_seed,
     "coin on the row number": coin_by_row_number,
+    "coin on the row number when replacing": coin_by_row_number_when_replacing,
     "replaced unit changes part": coin_by_id_when_replacing,
     "exact shares under add/remove": exact_shares,
     "stratified by class": stratified,
@@ -77,10 +84,10 @@ def run(subject: Dealer, *, long: bool) -> str:
         for unit in rng.permutation(np.unique(data.units))[:10]:
             compare(subject(data, key=KEY), subject(without(data, unit), key=KEY), unit)
             neighbors += 1
-        rows = data._changed(units=None)
+        rows = data._changed(units=None, slots=np.arange(len(data)))
         settings: dict[str, Any] = {"key": KEY, "relation": "replace-one"}
         for row in rng.permutation(len(rows))[:10]:
-            replaced = with_stranger(rows, row)
+            replaced = with_stranger(rows, row).take(rng.permutation(len(rows)))
             compare_replaced(subject(rows, **settings), subject(replaced, **settings), row)
             neighbors += 1
         first, second = (where(subject(data)) for _ in range(2))

@@ -24,6 +24,7 @@ from veracal.multiplicity.runs import Runs
 from veracal.multiplicity.telling import Asked, checked_deployed, told, worst_error
 
 MOST = 10_000  # runs of an audit that ends when its intervals are short enough
+_HASHES = ("records", "people", "fingerprint")  # names under which engines hash records
 Number = int | Literal["auto"]
 
 
@@ -193,7 +194,7 @@ def _asked(engine: Engine, asked: Question, done: Collected, runs: Runs) -> Aske
     """What an audit is of, and how it ended."""
     auto = asked.runs == "auto"
     return Asked(
-        about={"engine": engine.name, "varied": asked.varied, **engine.settings()},
+        about={"engine": engine.name, "varied": asked.varied, **_shareable(engine.settings())},
         classes=engine.classes,
         resumed=done.resumed,
         lasting=not done.fixed,
@@ -202,6 +203,14 @@ def _asked(engine: Engine, asked: Question, done: Collected, runs: Runs) -> Aske
         level=asked.level,
         review_above=asked.review_above,
     )
+
+
+def _shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an engine without hashes of records, which would confirm guesses of them.
+
+    Only the file that an interrupted audit goes on from keeps those.
+    """
+    return {name: value for name, value in settings.items() if name not in _HASHES}
 
 
 def _about(

@@ -7,6 +7,7 @@ import polars as pl
 
 from veracal import _checks
 from veracal._types import Array, Frozen
+from veracal.data.checked import frozen
 from veracal.data.columns import Number, Target, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.encode import encode
@@ -86,7 +87,9 @@ def load_builtin(name: str) -> Dataset:
         frame = pl.DataFrame(bunch.data, schema=names).with_columns(
             pl.Series(schema.target, labels.tolist())
         )
-    return encode(frame, schema, where=name, row_digests=True)  # small: no need to ask
+    whole = encode(frame, schema, where=name, row_digests=True)  # small: no need to ask
+    # Of a published table that never changes, the position of a row is an immutable slot.
+    return whole._changed(slots=frozen(np.arange(len(whole))))
 
 
 def synthetic_clipping(
