@@ -100,7 +100,7 @@ def declared(config: Config) -> Loaded | None:
         return None
     empty = pl.DataFrame({name: pl.Series(name, [], pl.String) for name in schema.columns})
     try:
-        whole = encode(empty, schema, where=chosen.source, start=0)
+        whole = encode(empty, schema, where=chosen.source, row_digests=True)
     except DataError:  # a column that stands for several
         return None
     whole = limit_contributions(whole, at_most=schema.at_most)

@@ -139,14 +139,14 @@ class Pairs:
         return not_free(Cost(whole_cost(epsilon, MICRO), math.ceil(as_written(delta) * ATTO)))
 
     def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
-        """Cost of the whole list of a run, composed by PLD as one event.
+        """Cost of the whole list of a run, composed as one event.
 
-        A pure list costs its exact epsilon and no delta. Any other costs its epsilon at the
-        run's delta, as the accountant states it, so that a list whose noise was made for
-        epsilon at that delta costs no more than epsilon as it is written.
+        Without a delta a pure list costs its exact epsilon. At a delta any list costs its
+        epsilon there by PLD, as the accountant states it, so that a list whose noise was made
+        for epsilon at that delta costs no more than epsilon as it is written.
         """
         exact = pure_epsilon(event, budget.unit)
-        if exact is not None:
+        if delta is None and exact is not None:
             return not_free(Cost(math.ceil(exact * MICRO)))
         if delta is None or delta <= 0:
             raise ValueError(

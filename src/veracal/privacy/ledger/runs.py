@@ -12,13 +12,14 @@ from pathlib import Path
 from sqlite3 import Connection
 
 from veracal import _checks
-from veracal.errors import AnswerError
+from veracal.errors import AnswerError, BudgetError
 from veracal.privacy.costs.pure import pure_epsilon
 from veracal.privacy.events import Composed, Event, Repeated
 from veracal.privacy.ledger import tables
 from veracal.privacy.ledger.caps import Caps, account_of
 from veracal.privacy.ledger.chain import Entry, canonical, digest
 from veracal.privacy.ledger.charge import conflict, filter_for, item_account, items_of_run
+from veracal.privacy.ledger.kinds import Pairs
 from veracal.privacy.ledger.opening import Opening, checked_item, name
 from veracal.privacy.ledger.plan import Item, Planned, merged
 from veracal.privacy.ledger.store import reading, writing
@@ -100,14 +101,11 @@ def begin(path: Path, asked: RunRequest) -> int:
         known = _known(connection, asked)
     if known is not None:
         return known
-    costs = part_costs(opening, asked.items, asked.delta)
+    offers = _offers(opening, asked)
     with writing(path) as connection:
         if (known := _known(connection, asked)) is not None:
             return known
-        caps = Caps.read(connection)
-        balances = {one: (spent, total) for one, spent, total in tables.balances(connection)}
-        wanted = {part: cost for part, (_, cost) in costs.items()}
-        number = filter_for(caps, balances, wanted, f"Run {asked.name!r}")
+        costs, number = _fitting(connection, offers, asked)
         run = 1 + sum(entry.outcome == "run" for entry in tables.adding(connection))
         _append(connection, asked, run, number, costs)
     return run
@@ -116,18 +114,57 @@ def begin(path: Path, asked: RunRequest) -> int:
 def require(path: Path, asked: RunRequest) -> None:
     """Raise what :func:`begin` would raise, and write nothing."""
     with reading(path) as connection:
-        if _known(connection, asked) is not None:
-            return
-        caps = Caps.read(connection)
-        balances = {one: (spent, total) for one, spent, total in tables.balances(connection)}
-    costs = part_costs(caps.opening, asked.items, asked.delta)
-    wanted = {part: cost for part, (_, cost) in costs.items()}
-    filter_for(caps, balances, wanted, f"Run {asked.name!r}")
+        opening = Opening.from_text(tables.opening(connection)[0])
+        known = _known(connection, asked)
+    if known is None:
+        offers = _offers(opening, asked)
+        with reading(path) as connection:
+            _fitting(connection, offers, asked)
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """What a run costs one part: its items as one event, charged at a delta if not pure."""
+
+    event: Event
+    delta: float | None
+    cost: Cost
+
+
+Costs = Mapping[str, PartCost]
+
+
+def _offers(opening: Opening, asked: RunRequest) -> list[Costs]:
+    """Costs of each part of a run, in the ways in which they may be charged.
+
+    First without a delta where a list is pure, then everything at the run's delta, which has a
+    smaller epsilon.
+    """
+    offers = [part_costs(opening, asked.items, asked.delta, pure=True)]
+    if any(one.delta is None for one in offers[0].values()) and asked.delta:
+        offers.append(part_costs(opening, asked.items, asked.delta, pure=False))
+    return offers
+
+
+def _fitting(
+    connection: Connection, offers: Sequence[Costs], asked: RunRequest
+) -> tuple[Costs, int]:
+    """The first offer that fits into a filter, and the number of that; or a refusal."""
+    caps = Caps.read(connection)
+    balances = {one: (spent, total) for one, spent, total in tables.balances(connection)}
+    for costs in offers:
+        wanted = {part: one.cost for part, one in costs.items()}
+        try:
+            return costs, filter_for(caps, balances, wanted, f"Run {asked.name!r}")
+        except BudgetError:
+            if costs is offers[-1]:
+                raise
+    raise AssertionError("a run has an offer")
 
 
 def part_costs(
-    opening: Opening, items: Sequence[Item], delta: float | None
-) -> dict[str, tuple[Event, Cost]]:
+    opening: Opening, items: Sequence[Item], delta: float | None, *, pure: bool
+) -> dict[str, PartCost]:
     """Composition and cost of the items of each part that has some, in the parts' order."""
     rule, budget = opening.rule, opening.budget
     if isinstance(rule, Planned):
@@ -139,11 +176,13 @@ def part_costs(
         opening.check(item.event, item.part)
         if pure_epsilon(item.event, budget.unit) == 0:
             raise free()
-    found: dict[str, tuple[Event, Cost]] = {}
+    found: dict[str, PartCost] = {}
     for part in opening.parts:
         event = composed(items, part)
         if event is not None:
-            found[part] = event, rule.run_cost(event, budget, delta)
+            exact = pure and pure_epsilon(event, budget.unit) is not None
+            at = delta if isinstance(rule, Pairs) and not exact else None
+            found[part] = PartCost(event, at, rule.run_cost(event, budget, at))
     return found
 
 
@@ -217,22 +256,22 @@ def _append(
     asked: RunRequest,
     run: int,
     number: int,
-    costs: Mapping[str, tuple[Event, Cost]],
+    costs: Costs,
 ) -> None:
     """Add the entries of a run, one for each part, and the accounts of its items."""
     entries: list[Entry] = []
     index, previous = tables.head(connection)
-    for part, (event, cost) in costs.items():
+    for part, one in costs.items():
         entry = Entry(
             index=index + 1,
             purpose=asked.name,
-            event=event,
+            event=one.event,
             part=part,
-            delta=asked.delta,
+            delta=one.delta,
             account=account_of(part, number),
             filter=number,
-            cost=cost.amount,
-            cost_delta=cost.delta,
+            cost=one.cost.amount,
+            cost_delta=one.cost.delta,
             request=None if entries else asked.request,
             body=None if entries else asked.fingerprint,
             run=run,
