@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tests.pipeline.own_ledgers import measure_again, run
+from veracal import pipeline
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import OURS
 from veracal.data import Schema, load
 from veracal.data.sets.builtin import SCHEMAS
-from veracal.errors import BudgetError, DataError, LedgerError
+from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.pipeline import Config
 from veracal.pipeline.config import (
     DataConfig,
@@ -24,10 +25,12 @@ from veracal.pipeline.config import (
 from veracal.pipeline.job import Job
 from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of
-from veracal.privacy import Ledger, Repeated, epsilon_for
+from veracal.privacy import Ledger, Repeated, default_ledger_path, epsilon_for
 from veracal.privacy.descent.sampling import Poisson
 from veracal.report.results import Results
 
+# Of a run: one for each partition; a reservation and its model; five questions twice.
+ENTRIES = 2 + 2 + 2 * 5
 QUICK = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
 
 
@@ -129,10 +132,10 @@ def test_an_interrupted_run_goes_on_where_it_was(step, tmp_path):
     made = run(QUICK, tmp_path / "model")
     entries = made.ledger.entries()
     assert entries[: len(before)] == before
-    assert len(entries) == 1 + 2 * 5  # training and map, and five questions twice
+    assert len(entries) == ENTRIES
 
 
-def test_an_interrupted_training_has_charged_nothing(tmp_path):
+def test_an_interrupted_training_is_repeated_under_its_reservation(tmp_path):
     with (
         mock.patch(
             "veracal.calibration.classifier.PrivateCalibratedClassifier.fit_records",
@@ -141,22 +144,138 @@ def test_an_interrupted_training_has_charged_nothing(tmp_path):
         pytest.raises(KeyboardInterrupt),
     ):
         run(QUICK, tmp_path / "model")
-    assert Ledger(tmp_path / "model.ledger").entries() == ()
-    assert run(QUICK, tmp_path / "model").classifier.private_
+    ledger = Ledger(tmp_path / "model.ledger")
+    spent, (pending,) = ledger.spent(), ledger.pending()
+    assert pending.outcome == "reserved" and spent.epsilon > 2.9
+    made = run(QUICK, tmp_path / "model")
+    assert made.classifier.private_ and not ledger.pending()
+    assert ledger.spent() == spent and len(ledger.entries()) == ENTRIES
 
 
-def test_a_ledger_of_other_settings_is_refused(made, tmp_path):
-    other = replace(QUICK, privacy=PrivacyConfig(epsilon=1.0))
-    with pytest.raises(LedgerError, match="another run"):
+@pytest.mark.parametrize("internal", [False, True])
+def test_a_failed_training_is_the_answer_ever_after(tmp_path, internal):
+    with (
+        mock.patch(
+            "veracal.calibration.classifier.PrivateCalibratedClassifier.fit_records",
+            side_effect=ValueError("about a record"),
+        ),
+        pytest.raises(AnswerError) as told,
+    ):
+        run(QUICK, tmp_path / "model", internal=internal)
+    assert "about a record" not in str(told.value)
+    with pytest.raises(AnswerError):
+        run(QUICK, tmp_path / "model", internal=internal)
+
+
+def test_an_interrupted_training_with_a_curve_is_repeated_at_no_cost(tmp_path):
+    """What the internal report notes stays in the process until the model is recorded."""
+
+    def stop(step, done, total):
+        if step == "training" and done == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(QUICK, tmp_path / "model", internal=True, on_progress=stop)
+    made = run(QUICK, tmp_path / "model", internal=True)
+    assert len(made.ledger.entries()) == ENTRIES and made.internal is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(QUICK, privacy=PrivacyConfig(epsilon=1.0)),
+        replace(QUICK, model=replace(QUICK.model, learning_rate=0.5)),  # the same cost
+        replace(QUICK, data=replace(QUICK.data, version="2")),
+    ],
+    ids=["epsilon", "learning rate", "version"],
+)
+def test_another_run_that_exceeds_the_caps_is_refused(other, made, tmp_path):
+    head = made.ledger.head
+    with pytest.raises(BudgetError, match="veracal ledger extend"):
         run(other, tmp_path / "model", ledger=made.ledger.path)
-    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "model").exists() and made.ledger.head == head
 
 
-def test_other_words_for_the_same_costs_are_another_training(made, tmp_path):
-    """The plan allows for one training, and that was made."""
-    other = replace(QUICK, model=replace(QUICK.model, learning_rate=0.5))
-    with pytest.raises(BudgetError, match="used as often"):
-        run(other, tmp_path / "model", ledger=made.ledger.path)
+def test_runs_with_other_outputs_share_the_budget_of_their_data(tmp_path):
+    """Eight runs with eight outputs once spent eight budgets on one table."""
+    first = pipeline.run(QUICK, tmp_path / "one")
+    for i in range(3):
+        other = replace(QUICK, model=replace(QUICK.model, learning_rate=0.1 + i))
+        with pytest.raises(BudgetError):
+            pipeline.run(other, tmp_path / f"more {i}")
+    assert first.ledger.path == default_ledger_path("breast-cancer")
+    assert first.ledger.path.stat().st_mode & 0o077 == 0
+    assert first.ledger.spent().epsilon <= 3.0 and len(first.ledger.runs()) == 1
+
+
+def test_after_an_extension_every_statement_says_so(tmp_path):
+    config = replace(QUICK, privacy=PrivacyConfig(1.0, 1e-5))
+    first = run(config, tmp_path / "one", ledger=tmp_path / "all.ledger")
+    assert "costs at most epsilon = 1, delta = 0.00001." in first.results.guarantee["text"]
+    Ledger(tmp_path / "all.ledger").extend(epsilon=2.0, delta=1e-5)
+    config = replace(QUICK, privacy=PrivacyConfig(2.0, 1e-5))
+    second = run(config, tmp_path / "two", ledger=tmp_path / "all.ledger")
+    total = "epsilon = 3, delta = 0.00002 (cap raised after releases)"
+    assert total in second.results.guarantee["text"]
+    assert second.results.guarantee["epsilon"] <= 2.0
+    for name in ("MODEL_CARD.md", "report.html"):
+        assert "cap raised after releases" in (second.folder / name).read_text()
+    assert second.results.ledger["total"]["runs"] == 2
+    second.ledger.verify()
+
+
+def test_no_record_is_read_where_the_schema_says_that_it_costs_too_much(visits, tmp_path):
+    run(visits, tmp_path / "model")
+    (tmp_path / "visits.csv").write_text("not a table at all")
+    other = replace(visits, model=replace(visits.model, learning_rate=0.5))
+    with pytest.raises(BudgetError, match="no record was read"):
+        run(other, tmp_path / "other", ledger=tmp_path / "model.ledger")
+
+
+@pytest.mark.parametrize("change", ["seed", "test"])
+def test_runs_split_alike_or_are_refused(change, tmp_path):
+    place = tmp_path / "all.ledger"
+    run(replace(QUICK, privacy=PrivacyConfig(1.0, 1e-5)), tmp_path / "one", ledger=place)
+    Ledger(place).extend(epsilon=5.0, delta=1e-4)
+    data = DataConfig("breast-cancer", **{change: {"seed": "other", "test": 0.5}[change]})
+    with pytest.raises(LedgerError, match="in two partitions"):
+        run(replace(QUICK, data=data, privacy=PrivacyConfig(2.0, 1e-5)), tmp_path / "two",
+            ledger=place)  # fmt: skip
+
+
+def test_a_ledger_that_vanished_is_an_error_where_an_artifact_remembers_it(tmp_path):
+    run(QUICK, tmp_path / "model")
+    (tmp_path / "model.ledger").unlink()
+    with pytest.raises(LedgerError, match="nothing is there"):
+        run(QUICK, tmp_path / "model", force=True)
+    with pytest.raises(DataError, match="nothing at that path"):
+        measure_again(tmp_path / "model")
+    run(QUICK, tmp_path / "other")  # opens another
+    (tmp_path / "other.ledger").rename(tmp_path / "model.ledger")
+    with pytest.raises(LedgerError, match="does not know of that"):
+        run(QUICK, tmp_path / "model", force=True)
+
+
+def test_partitions_that_vanished_are_not_drawn_again(tmp_path):
+    made = run(QUICK, tmp_path / "model")
+    (tmp_path / "model.ledger.partitions").unlink()
+    with pytest.raises(LedgerError, match="expected the assignment"):
+        measure_again(tmp_path / "model")
+    assert not (tmp_path / "model.ledger.partitions").exists()
+    made.ledger.verify()
+
+
+def test_corrected_and_new_rows_are_in_no_partition_and_only_the_holder_hears_of_it(
+    visits, tmp_path
+):
+    made = run(visits, tmp_path / "model")
+    rows = TABLE.splitlines(keepends=True)
+    rows[1] = rows[1].replace("20,", "21,")
+    (tmp_path / "visits.csv").write_text("".join([*rows, "97,f,1\n"]))
+    again = measure_again(tmp_path / "model")
+    assert made.left_out == 0 and again.left_out == 2
+    assert "left_out" not in again.results.to_bytes().decode()
+    assert all(b"left" not in path.read_bytes() for path in made.folder.glob("*.json"))
 
 
 def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
@@ -173,11 +292,10 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
         replace(QUICK, model=ModelConfig("output", norm=6.0, strength=0.01)),
         replace(QUICK, recalibration=RecalibrationConfig("none")),
         replace(QUICK, recalibration=RecalibrationConfig("two-temperatures", 0.2)),
-        replace(QUICK, privacy=PrivacyConfig(8.0, 1e-5, "replace-one")),
         replace(QUICK, data=DataConfig("digits", test=0.5)),
         replace(QUICK, measurement=MeasurementConfig(later=0, bins=3)),
     ],
-    ids=["objective", "output", "no map", "two", "replace-one", "digits", "no later"],
+    ids=["objective", "output", "no map", "two", "digits", "no later"],
 )
 def test_every_kind_of_run(config, tmp_path):
     made = run(config, tmp_path / "model")
@@ -221,6 +339,26 @@ def test_a_table_through_its_schema_with_groups(visits, tmp_path):
     assert PrivateClassifier.load(made.folder).schema.classes == (0, 1)
 
 
+def test_replace_one_needs_slots_that_a_replacement_inherits(visits, tmp_path):
+    config = replace(visits, privacy=PrivacyConfig(8.0, 1e-5, "replace-one"))
+    with pytest.raises(DataError, match="slot"):
+        run(config, tmp_path / "model")
+    assert not (tmp_path / "model.ledger").exists()
+    columns = '[columns.bed]\nkind = "slot"\n[columns.age]'
+    (tmp_path / "visits.toml").write_text(SCHEMA.replace("[columns.age]", columns))
+    head, *rows = TABLE.splitlines()
+    beds = [f"{i},{row}" for i, row in enumerate(rows)]
+    (tmp_path / "visits.csv").write_text("\n".join([f"bed,{head}", *beds]))
+    made = run(config, tmp_path / "model")
+    assert made.results.guarantee["relation"] == "replace-one"
+    assert made.results.guarantee["epsilon"] <= 8.0
+    # sorted otherwise, and with somebody else in a bed, the partitions are the same
+    beds[3] = "3,99,m,0"
+    (tmp_path / "visits.csv").write_text("\n".join([f"bed,{head}", *reversed(beds)]))
+    again = measure_again(tmp_path / "model")
+    assert again.left_out == 0 and again.results.measured[-1].when == "later 1"
+
+
 def test_a_size_must_be_declared(visits, tmp_path):
     path = tmp_path / "visits.toml"
     path.write_text(SCHEMA.replace("size = 400\n", ""))
@@ -262,7 +400,7 @@ def test_another_ledger_pays_for_no_measurement(made, tmp_path):
     other = run(QUICK, tmp_path / "model")
     with pytest.raises(DataError, match="was charged to"):
         measure_again(tmp_path / "model", ledger=made.ledger.path)
-    assert len(other.ledger.entries()) == 11
+    assert len(other.ledger.entries()) == ENTRIES
 
 
 PATIENTS = SCHEMA.split("[groups")[0].replace(
@@ -299,7 +437,7 @@ def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_p
         made.folder, more=files, force=True
     )
     head = Ledger(made.ledger.path).head
-    with pytest.raises(DataError):
+    with pytest.raises((DataError, LedgerError)):
         measure_again(tmp_path / "model")
     assert Ledger(made.ledger.path).head == head
 
@@ -310,7 +448,7 @@ def test_another_deal_of_records_than_was_trained_on_is_refused(tmp_path):
     settings = replace(QUICK, data=replace(QUICK.data, seed="other")).to_json()
     other = replace(made.results, settings=settings)
     made.classifier.save(made.folder, more=files_of(other), force=True)
-    with pytest.raises(DataError, match="other settings"):
+    with pytest.raises(LedgerError, match="in two partitions"):
         measure_again(tmp_path / "model")
     assert Ledger(made.ledger.path).head == made.ledger.head
 
@@ -384,7 +522,7 @@ def test_the_same_records_at_another_place_are_the_same_run(visits, tmp_path, mo
 
 def test_the_artifact_names_the_ledger_that_paid_and_what_it_was_made_with(made):
     manifest = PrivateClassifier.load(made.folder).manifest
-    assert manifest.ledger == {"name": "model.ledger", "head": made.ledger.head}
+    assert manifest.ledger == {"name": "breast-cancer", "head": made.ledger.head}
     assert manifest.versions == made.results.versions
 
 
@@ -409,7 +547,7 @@ def test_progress_tells_every_step_of_training(tmp_path):
     steps = [each for each in told if each[0] == "training" and each[2] is not None]
     assert steps == [("training", i, 50) for i in range(1, 51)]
     assert list(dict.fromkeys(step for step, _, _ in told)) == [
-        "loading", "planning", "charging", "training",
+        "planning", "loading", "charging", "training",
         "measuring before", "measuring after", "reporting",
     ]  # fmt: skip
 
@@ -444,8 +582,8 @@ def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
     assert [one.when for one in again.results.measured] == ["after", "later 1"]
 
 
-def test_another_model_in_the_folder_lends_no_dates(tmp_path):
+def test_another_model_in_the_folder_lends_no_dates(visits, tmp_path):
     with mock.patch("veracal.pipeline.job.today", return_value="2019-01-02"):
         run(QUICK, tmp_path / "model")
-    made = run(QUICK, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
+    made = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
     assert all(one.made > "2019-01-02" for one in made.results.measured)
