@@ -70,4 +70,4 @@ def write_model(folder: Path, out: str = "model", **choices: object) -> None:
     write(folder)
     data = DataConfig(str(folder / "visits.csv"), str(folder / "visits.toml"), **choices)  # type: ignore[arg-type]
     config = Config(data, PrivacyConfig(8.0), "visits", ModelConfig(epochs=5.0))
-    run(config, folder / out)
+    run(config, folder / out, ledger=folder / f"{out}.ledger")

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.made import write_model
+from tests.cli.made import write, write_model
 from veracal.privacy import Ledger
 from veracal.report.results import Results
+
+
+AGAIN = ("evaluate", "model", "--again", "--ledger", "model.ledger")
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +22,7 @@ def home(tmp_path_factory):
 
 def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch):
     monkeypatch.chdir(home)
-    code, out, err = run("evaluate", "model", "--again")
+    code, out, err = run(*AGAIN)
     assert code == 0, err
     results = Results.from_bytes(Path("model/results.json").read_bytes())
     assert [one.when for one in results.measured] == ["before", "after", "later 1"]
@@ -28,13 +31,13 @@ def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch)
     assert "1 measurement left" in out and "later 1" in Path("model/report.html").read_text()
 
     # as a gate for releases: the figure is told, and the exit code is 1
-    code, out, err = run("evaluate", "model", "--again", "--json", "--fail-above", "ece=-1")
+    code, out, err = run(*AGAIN, "--json", "--fail-above", "ece=-1")
     found = json.loads(out)
     assert code == 1 and "ece is" in err and "above -1" in err
     assert found["when"] == "later 2" and found["left"] == 0 and len(found["measured"]) == 4
 
     head, before = Ledger("model.ledger").head, Path("model/results.json").read_bytes()
-    code, out, err = run("evaluate", "model", "--again")
+    code, out, err = run(*AGAIN)
     assert code == 1 and not out and len(err.splitlines()) == 1 and "laid by" in err
     assert (Ledger("model.ledger").head, Path("model/results.json").read_bytes()) == (
         head,
@@ -49,7 +52,7 @@ def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch)
 def test_what_the_run_has_decided_is_not_said_again(run, home, monkeypatch, words):
     monkeypatch.chdir(home)
     head = Ledger("model.ledger").head
-    code, out, err = run("evaluate", "model", "--again", *words)
+    code, out, err = run(*AGAIN, *words)
     assert code == 2 and not out and "leave out" in err
     assert Ledger("model.ledger").head == head
 
@@ -65,7 +68,7 @@ def test_what_the_run_has_decided_is_not_said_again(run, home, monkeypatch, word
 def test_what_is_not_there_costs_nothing(run, home, monkeypatch, words, said):
     monkeypatch.chdir(home)
     head = Ledger("model.ledger").head
-    code, out, err = run("evaluate", "model", "--again", *words)
+    code, out, err = run(*AGAIN, *words)
     assert code in (1, 2) and not out and said in err
     assert Ledger("model.ledger").head == head and not Path("no.ledger").exists()
 
@@ -78,9 +81,22 @@ def test_a_file_of_predictions_has_no_run(run):
 def test_a_ledger_that_was_moved_can_be_named(run, tmp_path, monkeypatch):
     write_model(tmp_path)
     monkeypatch.chdir(tmp_path)
-    Path("model.ledger").rename("paid.ledger")
+    for ending in ("", ".partitions", ".partitions.key"):
+        Path(f"model.ledger{ending}").rename(f"paid.ledger{ending}")
     code, out, err = run("evaluate", "model", "--again")
     assert code == 1 and not out and "with --ledger" in err and len(err.splitlines()) == 1
     assert not Path("model.ledger").exists()
     code, out, err = run("evaluate", "model", "--again", "--ledger", "paid.ledger")
     assert code == 0 and "later 1" in out, err
+
+
+def test_the_ledger_of_the_table_is_found_by_itself_and_rows_are_left_out(run, tmp_path):
+    write(tmp_path)
+    words = ("fit", "visits.csv", "--schema", "visits.toml", "--epsilon", "8", "--out", "model")
+    assert run(*words)[0] == 0
+    with Path("visits.csv").open("a") as file:
+        file.write("50,a,f,3,no\n")
+    code, out, err = run("evaluate", "model", "--again")
+    assert code == 0 and "later 1" in out, err
+    assert "For you alone: 1 row" in err and "in no partition" not in out
+    assert b"in no partition" not in Path("model/report.html").read_bytes()

@@ -12,7 +12,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import metrics
 from veracal.cli._artifacts import labeled_scores, model_mark
 from veracal.data import load
-from veracal.privacy import Ledger
+from veracal.privacy import Ledger, default_ledger_path
 from veracal.report.results import Results
 
 
@@ -148,7 +148,7 @@ def test_private_figures_of_a_model_are_paid_by_the_tables_ledger(run, home):
     heads = Ledger(home / "model.ledger").head
     first, again = (json.loads(run(*words, "--group", "sex")[1]) for _ in range(2))
     assert first["overall"] == again["overall"] and set(first["groups"]) == {"f", "m"}
-    assert first["ledger"]["path"].endswith("visits.csv.ledger")
+    assert first["ledger"]["path"] == str(default_ledger_path("visits.csv"))
     assert first["ledger"]["left"]["epsilon"] == pytest.approx(0, abs=1e-5)
     assert Ledger(home / "model.ledger").head == heads
 
@@ -196,11 +196,12 @@ def test_several_methods_for_one_budget(run, home, monkeypatch):
     monkeypatch.chdir(home)
     table = ("compare", "visits.csv", "--schema", "visits.toml", "--norm", "2")
     methods = "logistic/none,objective,output/none"
-    words = (*table, "--epsilon", "9", "--methods", methods, "--out", "all")
+    words = (*table, "--epsilon", "9", "--methods", methods, "--out", "all", "--ledger",
+             "all.ledger")  # fmt: skip
     code, out, err = run(*words)
     assert code == 0 and "Each of 3 methods has epsilon 3; all together 9." in err, err
     assert "every model and every figure, costs at most epsilon" in out
-    ledger = Ledger("all.ledger")
+    ledger = Ledger("all.ledger", run=1)
     assert ledger.budget.epsilon == 9 and all(i.times == n for i, n in ledger.planned())
     for name in ("logistic-none", "objective", "output-none"):
         assert f"all/{name}" in out and PrivateClassifier.load(f"all/{name}").private_

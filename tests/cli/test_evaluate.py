@@ -17,7 +17,14 @@ from veracal.calibration.measuring import figures_for
 from veracal.calibration.private import plan_measurement
 from veracal.cli import COMMANDS, _curve, _figures
 from veracal.data import Scores, load_scores, scan_scores
-from veracal.privacy import Budget, Holder, Ledger, Unit, open_ledger
+from veracal.privacy import (
+    Budget,
+    Holder,
+    Ledger,
+    Unit,
+    default_ledger_path,
+    open_ledger,
+)
 from veracal.report.drawable import drawable
 
 N = 900
@@ -243,7 +250,7 @@ def test_asked_again_it_costs_nothing_and_says_the_same(measured):
     first = measured(*words)
     assert measured(*words) == first
     assert set(first["groups"]) == {"f", "m"} and first["overall"]["curve"]
-    assert Ledger("p.npz.ledger").spent().epsilon <= 1
+    assert Ledger(default_ledger_path("p.npz")).spent().epsilon <= 1
 
 
 def test_what_was_paid_before_is_not_demanded_again(measured, predictions):
@@ -267,10 +274,10 @@ def test_without_a_budget_nothing_is_charged_at_all(run, predictions):
 
 def test_the_output_says_what_is_promised(run, predictions):
     code, out, err = run("evaluate", predictions, "--epsilon", "2", "--curve")
-    assert code == 0 and "Opened p.npz.ledger" in err
+    assert code == 0 and str(default_ledger_path("p.npz")) in err
     assert "differentially private for one record: epsilon = 2" in out
     assert "released with noise" in out and "internal" not in out and "●" in out
-    assert "is left in p.npz.ledger" in out
+    assert "is left in the ledger of p.npz" in out
 
 
 def test_a_private_figure_can_fail_too(run, predictions):
@@ -285,7 +292,7 @@ def test_patients_need_a_ledger_that_protects_them(run):
     words = ["evaluate", "u.npz", "--unit", "who", "--epsilon", "1"]
     code, out, err = run(*words)
     assert code == 2 and not out and "--at-most 3" in err
-    assert not Path("u.npz.ledger").exists()
+    assert not default_ledger_path("u.npz").exists()
     open_ledger("one.ledger", Budget(1.0, unit=Unit("patient", at_most=1)))
     code, out, err = run(*words, "--ledger", "one.ledger")
     assert code == 1 and "up to 2" in err and Ledger("one.ledger").entries() == ()

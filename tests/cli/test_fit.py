@@ -40,6 +40,7 @@ hidden = [8]
 method = 'none'
 """
 FIT = ("fit", "visits.csv", "--schema", "visits.toml", "--config", "quick.toml")
+PAID = ("--out", "model", "--ledger", "model.ledger")
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def state(folder):
 
 
 def test_it_makes_a_model_and_says_what_it_promises(run, visits):
-    words = ("--target", "back", "--epsilon", "8", "--out", "model")
+    words = ("--target", "back", "--epsilon", "8", *PAID)
     code, out, err = run(*FIT, *words)
     assert code == 0, err
     results = Results.from_bytes((visits / "model" / "results.json").read_bytes())
@@ -72,7 +73,8 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
         for name in ("accuracy", "ece"):
             assert f"{figures[name]['value']:.4f}" in out
             assert f"{figures[name]['low']:.4f} to {figures[name]['high']:.4f}" in out
-    assert "Opened model.ledger" in err and "veracal predict model" in err
+    assert "Opened the ledger of visits.csv with caps epsilon 8" in err
+    assert "model.ledger" in err and "veracal predict model" in err
     assert PrivateClassifier.load("model").private_
 
     # again: refused without --force; with it the same model, at no cost
@@ -87,9 +89,9 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
 
     # other settings on the same ledger are refused, and nothing is lost
     code, out, err = run(*FIT, *words, "--force", "--seed", "another")
-    assert code == 1 and not out and "other settings" in err and "--seed" in err
-    code, out, err = run(*FIT, "--epsilon", "7", "--out", "model", "--force")
-    assert code == 1 and not out and "another run" in err
+    assert code == 1 and not out and "in two partitions" in err
+    code, out, err = run(*FIT, "--epsilon", "7", *PAID, "--force")
+    assert code == 1 and not out and "veracal ledger extend" in err
     assert before == state(visits)
 
 
@@ -221,12 +223,12 @@ def test_records_that_are_not_as_declared(run, visits, change, said):
 def test_a_network_is_trained_and_read_by_other_commands(run, tmp_path):
     pytest.importorskip("torch")
     Path("network.toml").write_text(NETWORK)
-    code, out, err = run("fit", "--config", "network.toml", "--out", "model")
+    code, out, err = run("fit", "--config", "network.toml", *PAID)
     assert code == 0, err
     assert re.search(r"model +mlp", out) and "differentially private for one record" in out
     assert PrivateClassifier.load("model").private_
-    purposes = [entry.purpose for entry in Ledger("model.ledger").entries()]
-    assert purposes.count("training and map") == 1
+    outcomes = [e.outcome for e in Ledger("model.ledger").entries() if e.part == "train"]
+    assert outcomes == ["run", "reserved", "answered"]
     for words in (
         ("predict", "model", "digits", "--out", "predictions.csv"),
         ("evaluate", "model", "--data", "digits"),
@@ -262,17 +264,16 @@ def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new
 
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
     with mock.patch("veracal.pipeline.job.measurement", side_effect=KeyboardInterrupt):
-        code, out, err = run(*FIT, "--out", "model")
+        code, out, err = run(*FIT, *PAID)
     assert code == 1 and not out and "same command" in err and not Path("model").exists()
     with mock.patch("veracal.pipeline.job.Job.asked", side_effect=KeyboardInterrupt):
-        code, out, err = run(*FIT, "--out", "model")
+        code, out, err = run(*FIT, *PAID)
     assert code == 1 and not Path("model").exists()
-    paid = len(Ledger("model.ledger").entries())
-    assert paid == 1  # for training
-    code, _, err = run(*FIT, "--out", "model")
+    paid = Ledger("model.ledger").entries()
+    assert [e.outcome for e in paid] == ["run", "run", "reserved", "answered"]
+    code, _, err = run(*FIT, *PAID)
     assert code == 0, err
-    purposes = [entry.purpose for entry in Ledger("model.ledger").entries()]
-    assert purposes.count("training and map") == 1
+    assert Ledger("model.ledger").entries()[: len(paid)] == paid
 
 
 def examples(run, name):
@@ -281,12 +282,13 @@ def examples(run, name):
     return [shlex.split(" ".join(each.split()))[1:] for each in shown]
 
 
-def test_the_examples_of_the_helps_work_one_after_the_other(run):
+def test_the_examples_of_the_helps_work_one_after_the_other(run, tmp_path, monkeypatch):
     for name in ("fit", "predict", "report", "doctor"):
         for command in examples(run, name):
             code, _, err = run(*command)
             assert code == 0, (name, err)
     assert pl.read_csv("predictions.csv").height == 569
+    monkeypatch.setenv("VERACAL_LEDGERS", str(tmp_path / "others"))  # of another table
     saved, made = examples(run, "compare")
     for place in saved[1:]:
         shutil.copytree("model", place)

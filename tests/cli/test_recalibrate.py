@@ -11,7 +11,14 @@ from veracal.calibration.fitters import TemperatureScaling
 from veracal.calibration.maps import Identity, Temperature, load_map
 from veracal.calibration.private import PrivateTemperature
 from veracal.data import load_scores
-from veracal.privacy import Budget, Holder, Ledger, Unit, open_ledger
+from veracal.privacy import (
+    Budget,
+    Holder,
+    Ledger,
+    Unit,
+    default_ledger_path,
+    open_ledger,
+)
 
 N = 1_200
 LEDGER = ["--ledger", "study.ledger"]
@@ -71,9 +78,9 @@ def test_a_private_map_is_near_the_open_one_and_charged(fitted, scores):
 def test_asked_again_it_is_the_same_map_for_nothing(fitted):
     words = ["--epsilon", "0.5", "--guard", "0.1", "--measure", "0.2"]
     first = fitted(*words)
-    entries = Ledger("p.npz.ledger").entries()
-    assert fitted(*words) == first and Ledger("p.npz.ledger").entries() == entries
-    assert Ledger("p.npz.ledger").spent().epsilon == pytest.approx(0.8, abs=2e-5)
+    entries = Ledger(default_ledger_path("p.npz")).entries()
+    assert fitted(*words) == first and Ledger(default_ledger_path("p.npz")).entries() == entries
+    assert Ledger(default_ledger_path("p.npz")).spent().epsilon == pytest.approx(0.8, abs=2e-5)
 
 
 def test_whoever_asks_for_more_gets_the_same_map_and_pays_for_the_rest(fitted):
@@ -129,7 +136,7 @@ def test_figures_before_and_after_are_released_with_noise(fitted):
     assert found["internal"] is None and found["released"]["before"]["private"]
     assert before["ece"]["value"] > 0.1 > after["ece"]["value"]  # not the same answer twice
     assert before["accuracy"]["value"] == pytest.approx(after["accuracy"]["value"], abs=0.03)
-    assert Ledger("p.npz.ledger").spent().epsilon == pytest.approx(60, abs=1e-4)
+    assert Ledger(default_ledger_path("p.npz")).spent().epsilon == pytest.approx(60, abs=1e-4)
 
 
 def test_plain_figures_are_shown_only_on_demand_and_as_internal(run, fitted, scores):
@@ -167,7 +174,7 @@ def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
 def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
     words = ["--epsilon", "10", "--guard", "5", "--measure", "5"]  # the guard surely keeps it
     code, out, err = run("recalibrate", predictions, *words)
-    assert code == 0 and "Opened p.npz.ledger with a budget of epsilon 20" in err
+    assert code == 0 and f"Opened {default_ledger_path('p.npz')} with a budget of epsilon 20" in err
     assert "temperature" in out and "(logits are divided by it)" in out
     assert "epsilon 20 in all: 10 for the map, 5 for the guard, 5 for figures" in out
     assert "differentially private for one record: epsilon = 20." in out
@@ -241,7 +248,7 @@ def test_the_ledger_says_whom_to_protect(run):
     np.savez("u.npz", logits=logits, labels=labels, who=np.arange(N) // 3)
     words = ["recalibrate", "u.npz", "--unit", "who", "--epsilon", "5"]
     code, out, _ = run(*words)
-    assert code == 2 and not out and not Path("u.npz.ledger").exists()
+    assert code == 2 and not out and not default_ledger_path("u.npz").exists()
     budget = Budget(5.0, relation="replace-one", unit=Unit("patient", at_most=3))
     open_ledger("study.ledger", budget)
     code, out, _ = run(*words, *LEDGER, "--out", "c.csv", "--json")
@@ -317,7 +324,7 @@ def test_nothing_is_overwritten_unless_told_to(fitted, option):
     place.write_text("mine")
     said = fitted("--epsilon", "1", option, str(place), code=1)
     assert "one that exists" in said and place.read_text() == "mine"
-    assert not Path("p.npz.ledger").exists()
+    assert not default_ledger_path("p.npz").exists()
     fitted("--epsilon", "1", option, str(place), "--force")
     assert place.read_bytes() != b"mine" and not list(Path().glob(".there*"))
 
@@ -328,7 +335,7 @@ def test_nothing_is_overwritten_unless_told_to(fitted, option):
         ["--out", "p.npz", "--force"],
         ["--out", "./p.npz", "--force"],
         ["--map-out", "p.npz", "--force"],
-        ["--out", "p.npz.ledger"],
+        ["--out", "one.ledger", "--ledger", "one.ledger"],
         ["--out", "same.npz", "--map-out", "same.npz"],
     ],
     ids=" ".join,

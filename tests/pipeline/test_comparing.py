@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.pipeline.own_ledgers import compare_ways
-from veracal.errors import DataError, LedgerError
+from veracal.errors import BudgetError, DataError
 from veracal.pipeline import Config, Way
 from veracal.pipeline.comparing import share
 from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
@@ -17,6 +17,8 @@ from veracal.report.results import Results
 CONFIG = Config(
     DataConfig("breast-cancer"), PrivacyConfig(8.0), "bc", ModelConfig(epochs=3, norm=3.0)
 )
+# Two of the run, a reservation and a model of each way, five questions of each measurement.
+ENTRIES = 2 + 2 * 3 + (1 + 2 + 1) * 5
 WAYS = (Way("logistic", "none"), Way("logistic", "temperature"), Way("output", "none"))
 
 
@@ -48,7 +50,7 @@ def test_all_of_it_together_is_within_the_budget(made, part):
 
 def test_everything_that_was_planned_is_used_and_nothing_else(made):
     assert all(item.times == used for item, used in made[0].ledger.planned())
-    assert len(made[0].ledger.entries()) == 3 + (1 + 2 + 1) * 5
+    assert len(made[0].ledger.entries()) == ENTRIES
 
 
 def test_a_way_has_an_equal_share_of_epsilon_and_delta():
@@ -73,10 +75,10 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         compare_ways(CONFIG, WAYS, tmp_path / "all", on_progress=stop)
     before = Ledger(tmp_path / "all.ledger").entries()
-    assert len(before) == 2 + (1 + 2) * 5
+    assert len(before) == 2 + 2 * 2 + (1 + 2) * 5
     made = compare_ways(CONFIG, WAYS, tmp_path / "all")
     assert made[0].ledger.entries()[: len(before)] == before
-    assert len(made[0].ledger.entries()) == 3 + (1 + 2 + 1) * 5
+    assert len(made[0].ledger.entries()) == ENTRIES
     with pytest.raises(DataError, match="one that exists"):  # it is finished now
         compare_ways(CONFIG, WAYS, tmp_path / "all")
 
@@ -93,7 +95,7 @@ def test_what_is_somebody_elses_stays(force, tmp_path):
 
 
 def test_a_ledger_of_other_ways_is_refused(made, tmp_path):
-    with pytest.raises(LedgerError, match="another run"):
+    with pytest.raises(BudgetError, match="veracal ledger extend"):
         compare_ways(CONFIG, WAYS[:2], tmp_path / "all", ledger=made[0].ledger.path)
 
 

@@ -158,11 +158,13 @@ def check_data(chosen: "Config", target: str | None, kinds: Sequence[str] = ()) 
     from veracal.data import Schema
     from veracal.data.limits import readable
     from veracal.data.sets.builtin import SCHEMAS
+    from veracal.data.sets.catalog import entry
 
     source, path = chosen.data.source, Path(chosen.data.source)
     if is_name(source):
         if chosen.data.schema is not None:
             raise typer.BadParameter(f"{source!r} brings its own.", param_hint="--schema")
+        entry(source)  # says which names are like it
         declared = SCHEMAS.get(source)
     else:
         if not path.exists():

@@ -116,6 +116,12 @@ def _say_opened(place: Path, epsilon: float, delta: float) -> None:
     )
 
 
+def called(ledger: "Ledger") -> str:
+    """What to call a ledger: by its data, or by its file."""
+    data = ledger.opening.data
+    return ledger.path.name if data is None else f"the ledger of {data}"
+
+
 def unanswered(holder: "Holder", scores: "Scores", asks: "Iterable[Ask]") -> "list[Item]":
     """What is left to pay of questions, each of which is its own request id."""
     import hashlib

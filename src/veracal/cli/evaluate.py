@@ -110,8 +110,7 @@ def evaluate(
     limits = _limits(fail_above or (), _PRIVATE if epsilon is not None else None)
     if epsilon is not None:
         asked = {"epsilon": epsilon, "bins": bins, "level": level, "curve": curve}
-        place = _paying.ledger_place(_records(predictions, told), ledger)
-        figures = _release(predictions, told, asked, place, ledger_part, version, json=json)
+        figures = _release(predictions, told, asked, ledger, ledger_part, version, json=json)
     else:
         figures = _measure(predictions, told, bins, level, replicates, stream, json=json)
     _judge(limits, figures)
@@ -274,7 +273,7 @@ def _release(
     path: Path,
     told: Mapping[str, Any],
     asked: Mapping[str, Any],
-    place: Path,
+    ledger: Path | None,
     part: str | None,
     version: str,
     *,
@@ -292,6 +291,7 @@ def _release(
         **_released.one_group(told["groups"]),
     }
     plan = _released.planned(given, "--epsilon")
+    place = _paying.ledger_place(_records(path, told), ledger)
     scores = _scores(path, told)
     holder = _paying.paying(
         place,
@@ -324,5 +324,5 @@ def _release(
         _released.show(f"{path.name}: released with noise, {asked['bins']} bins", measured)
         typer.echo("\n" + _paying.promise(measured.statement, whole=False))
         left = rounded_down(account["left"]["epsilon"], 6)
-        _show.say(f"epsilon {left} is left in {place.name}.")
+        _show.say(f"epsilon {left} is left in {_paying.called(holder.ledger)}.")
     return _released.figures_of(measured.overall)
