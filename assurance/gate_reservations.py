@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -170,7 +170,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
 class Child:
     """A process that fits, and stops in the middle."""
 
-    alive = set["Child"]()
+    alive: ClassVar[set["Child"]] = set()
 
     def __init__(self, holder: Holder, **settings: Any) -> None:
         begun, self._go_on = os.pipe(), os.pipe()
