@@ -1,7 +1,7 @@
 """What every test shares: a generator, folders of data, and the refusal of hidden skips."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,20 @@ NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
 
 settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("veracal")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def session_ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No fixture sees the user's default ledgers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERACAL_LEDGERS", str(tmp_path_factory.mktemp("ledgers") / "ledgers"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the default ledgers of another."""
+    monkeypatch.setenv("VERACAL_LEDGERS", str(tmp_path / "ledgers"))
 
 
 @pytest.fixture
