@@ -1,10 +1,7 @@
 """What every test shares: a generator, folders of data, and the refusal of hidden skips."""
 
-import atexit
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +10,24 @@ from hypothesis import settings
 
 NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
 
-# Ledgers of tests are never those of the user, nor of another run of the tests.
-os.environ["VERACAL_LEDGERS"] = tempfile.mkdtemp(prefix="veracal-ledgers-")
-atexit.register(shutil.rmtree, os.environ["VERACAL_LEDGERS"], ignore_errors=True)
-
 settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("veracal")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def session_ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No fixture sees the user's default ledgers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERACAL_LEDGERS", str(tmp_path_factory.mktemp("ledgers") / "ledgers"))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def own_ledgers(tmp_path_factory, monkeypatch) -> None:
-    """Each test starts without ledgers of data sets."""
-    folder = tmp_path_factory.mktemp("ledgers")
-    folder.chmod(0o700)
+def own_ledgers(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test sees the default ledgers of another."""
+    folder = tmp_path_factory.mktemp("ledgers") / "ledgers"
     monkeypatch.setenv("VERACAL_LEDGERS", str(folder))
 
 

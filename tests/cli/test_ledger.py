@@ -10,6 +10,7 @@ import pytest
 
 from veracal.privacy.events import Gaussian, Pure
 from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.plan import Item
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = """
@@ -171,3 +172,120 @@ def test_what_is_wrong_is_said(run: Run, words: tuple[str, ...], code: int, said
 def test_no_ledger_is_opened_over_another(run: Run, study: Ledger) -> None:
     code, _, err = run("ledger", "open", "study", "--epsilon", "9")
     assert code == 1 and "expected a new file" in err and len(study.entries()) == 2
+
+
+# ---------------------------------------------------------------- default ledgers, runs, caps
+
+
+@pytest.fixture
+def visits(run: Run) -> Ledger:
+    Path("visits.csv").write_text("a,b\n1,2\n")
+    caps = ("--epsilon", "3", "--delta", "1e-5")
+    code, out, _ = run("ledger", "open", "--data", "visits.csv", *caps, "--json")
+    assert code == 0
+    return Ledger(Path(json.loads(out)["path"]))
+
+
+def begin(ledger: Ledger, request: str = "first", epsilon: float = 0.5) -> Ledger:
+    items = [Item("count", Pure(epsilon), 2, "test")]
+    return ledger.begin_run(items, name="fit", request=request, body=b"")
+
+
+def test_the_default_ledger_of_a_data_set_is_opened_and_meant(run: Run, visits: Ledger) -> None:
+    assert visits.path.parent == Path("ledgers").absolute()
+    assert visits.opening.data == "visits.csv" and visits.opening.parts == ("train", "test")
+    assert visits.opening.rule.to_json()["composition"] == "addition"
+    shown = json.loads(run("ledger", "show", "visits.csv", "--json")[1])
+    assert shown["path"] == str(visits.path) and shown["data"] == "visits.csv"
+    assert run("ledger", "verify", "visits.csv")[0] == 0
+    assert run("ledger", "export", "visits.csv")[0] == 0
+    code, _, err = run("ledger", "open", "--data", "visits.csv", "--epsilon", "1")
+    assert code == 1 and "expected a new file" in err
+
+
+def test_ledgers_are_listed(run: Run, visits: Ledger) -> None:
+    run("ledger", "open", "--data", "wine", "--epsilon", "1")
+    begin(visits).reserve(Pure(0.5), "count", request="r", body=b"", part="test")
+    (Path("ledgers") / "broken.ledger").write_text("no ledger")
+    code, out, err = run("ledger", "list")
+    assert code == 0 and "epsilon 2" in out and "not a database" in err
+    rows = {
+        row["name"]: row for row in json.loads(run("ledger", "list", "--json")[1])["ledgers"]
+    }
+    assert set(rows) == {"broken.ledger", "builtin-wine.ledger", visits.path.name}
+    row = rows[visits.path.name]
+    assert (row["data"], row["runs"], row["pending"]) == ("visits.csv", 1, 1)
+    assert row["source"] == str(Path("visits.csv").absolute())
+    assert row["caps"] == {"epsilon": 3, "delta": 1e-5} and row["left"]["epsilon"] == 2
+
+
+def test_no_ledgers_are_listed(run: Run) -> None:
+    code, out, _ = run("ledger", "list")
+    assert code == 0 and "There is no ledger" in out and not Path("ledgers").exists()
+    assert json.loads(run("ledger", "list", "--json")[1])["ledgers"] == []
+
+
+def test_runs_are_shown(run: Run, visits: Ledger) -> None:
+    view = begin(visits)
+    view.charge(Pure(0.5), "count", part="test")
+    out = run("ledger", "show", "visits.csv")[1]
+    rows = [line.split() for line in out.splitlines()]
+    assert ["1", "fit", "test", "epsilon", "1", "1", "begun"] in rows
+    assert ["2", "count", "Pure", "test", "of", "run", "1", "charged"] in rows
+    (shown,) = json.loads(run("ledger", "show", "visits.csv", "--json")[1])["runs"]
+    assert shown["items"][0]["used"] == "1 of 2" and shown["epsilons"] == {"test": 1.0}
+
+
+def test_caps_are_extended_and_that_is_said(run: Run, visits: Ledger) -> None:
+    begin(visits).charge(Pure(0.5), "count", part="test")
+    code, out, _ = run(
+        *("ledger", "extend", "visits.csv", "--epsilon", "1", "--delta", "1e-6", "--json")
+    )
+    shown = json.loads(out)
+    assert code == 0 and shown["caps"] == {"epsilon": 4, "delta": 1.1e-5}
+    assert shown["budget"]["epsilon"] == 3 and shown["note"] == "cap raised after releases"
+    assert shown["extensions"][0]["filter"] == 2
+    assert "cap raised after releases" in run("ledger", "show", "visits.csv", "--statement")[1]
+    assert run("ledger", "verify", "visits.csv")[0] == 0
+
+
+def test_reservations_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
+    for name in ("one", "two"):
+        view = begin(visits, name)
+        view.reserve(Pure(0.5), "count", request="r", body=b"", part="test")
+    out = run("ledger", "show", "visits.csv")[1]
+    assert "reserved, and not settled" in out
+    code, _, err = run("ledger", "abandon", "visits.csv", "--request", "r")
+    assert code == 1 and "several runs" in err
+    code, out, _ = run(
+        "ledger", "abandon", "visits.csv", "--request", "r", "--run", "2", "--json"
+    )
+    assert code == 0 and [entry["run"] for entry in json.loads(out)["pending"]] == [1]
+    assert run("ledger", "abandon", "visits.csv", "--request", "r")[0] == 0
+    code, out, _ = run("ledger", "abandon", "visits.csv", "--run", "1", "--json")
+    assert code == 0 and [one["state"] for one in json.loads(out)["runs"]] == [
+        "abandoned",
+        "begun",
+    ]
+    assert visits.spent().epsilon == 2  # nothing is refunded
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("show", "wine"), 1, "has no ledger yet"),
+        (("open", "--epsilon", "1"), 2, "--data"),
+        (("open", "--epsilon", "1", "--data", "gone.csv"), 1, "no such file"),
+        (("extend", "visits.csv", "--epsilon", "-1"), 2, "epsilon > 0"),
+        (("extend", "gone", "--epsilon", "1"), 1, "found nothing"),
+        (("abandon", "visits.csv"), 2, "--request"),
+        (("abandon", "visits.csv", "--request", "r"), 1, "Nothing is reserved"),
+        (("abandon", "visits.csv", "--run", "7"), 1, "no run 7"),
+    ],
+)
+def test_what_is_wrong_with_runs_and_data_is_said(
+    run: Run, visits: Ledger, words: tuple[str, ...], code: int, said: str
+) -> None:
+    found, out, err = run("ledger", *words)
+    assert (found, out) == (code, "") and said in " ".join(err.replace("│", " ").split())
+    assert visits.entries() == ()

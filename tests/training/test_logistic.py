@@ -1,5 +1,6 @@
 """Private logistic regression equals its definition, and composes its rules."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from veracal.privacy import (
     Linear,
     Momentum,
     Poisson,
+    StepProgress,
     clt_epsilon_not_a_bound,
     epsilon_for,
 )
@@ -195,6 +197,24 @@ def test_averaging_brings_dp_sgld_nearer_to_the_posterior_mean() -> None:
         ]  # fmt: skip
         gaps[share] = np.linalg.norm(np.array(found) - minimum, axis=1).mean()
     assert gaps[0.5] < gaps[0.0]
+
+
+def test_progress_is_shown_in_step_counts_alone() -> None:
+    counts = []
+
+    def note(*shown):
+        counts.append(shown)
+        return True  # which ends nothing
+
+    fitted = model(epochs=None, steps=5, on_step=StepProgress(note), classes=[0, 1]).fit(X, TWO)
+    assert counts == [(done, 5) for done in range(1, 6)] and fitted.n_iter_ == 5
+    with pytest.raises(TypeError, match="not called with weights"):
+        StepProgress(note)(fitted, None)
+    with pytest.raises(TypeError, match="cannot be subclassed"):
+        type("Sneaky", (StepProgress,), {})
+    with pytest.raises(ValueError, match="callable"):
+        StepProgress(None)
+    assert copy.deepcopy(fitted).on_step is fitted.on_step
 
 
 def test_a_hook_sees_the_model_as_it_stands_and_may_end_the_run() -> None:

@@ -78,6 +78,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         ``on_step(model, step)`` is called after each step with the model as it stands and a
         :class:`~veracal.privacy.Step`; True ends the run. Whatever a hook computes from
         records is *internal*, and a model whose run a hook has ended is not private.
+        :class:`~veracal.privacy.StepProgress` is told step counts alone, and ends nothing.
     classes : sequence of str or int, optional
         Declared classes. None: read from the labels, so not private.
     size : int, optional

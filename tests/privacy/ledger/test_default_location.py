@@ -34,6 +34,13 @@ def test_a_file_has_one_ledger_by_whatever_path_it_is_named(folder, tmp_path):
     assert default_ledger_path("other").name.startswith("other-")
 
 
+def test_a_folder_of_arrays_has_one_ledger_by_its_folder_and_by_its_matrix():
+    Path("arrays").mkdir()
+    Path("arrays/X.npy").touch()
+    assert default_ledger_path("arrays/X.npy") == default_ledger_path("arrays")
+    assert places.display_name("arrays/X.npy") == "arrays"
+
+
 def test_a_built_in_set_has_one_by_its_name(folder):
     assert default_ledger_path("wine") == folder / "builtin-wine.ledger"
     with pytest.raises(LedgerError, match="no such file"):

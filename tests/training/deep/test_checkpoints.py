@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,7 @@ from veracal.privacy import (
     Momentum,
     Poisson,
     Step,
+    StepProgress,
     open_ledger,
 )
 from veracal.training import Moving
@@ -189,6 +191,28 @@ def test_what_cannot_go_on_is_refused(tmp_path):
             model(checkpoint=tmp_path / "run", **changed).fit(X, Y)
     with pytest.raises(ValueError, match="checkpoint to name a file, got 3"):
         model(checkpoint=3).fit(X, Y)
+
+
+def test_a_checkpoint_is_its_owners_alone(tmp_path):
+    path = tmp_path / "run"
+    left = tmp_path / ".run.part"  # of a process that was killed, by an earlier version
+    left.write_bytes(b"half")
+    left.chmod(0o644)
+    old = os.umask(0)
+    try:
+        with broken_off(2):
+            model(checkpoint=path, checkpoint_every=1).fit(X, Y)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [found.name for found in tmp_path.iterdir()] == ["run"]
+
+
+def test_step_counts_may_be_shown_beside_a_checkpoint(tmp_path):
+    counts = []
+    progress = StepProgress(lambda done, total: counts.append((done, total)))
+    model(checkpoint=tmp_path / "run", on_step=progress, steps=3).fit(X, Y)
+    assert counts == [(1, 3), (2, 3), (3, 3)]
 
 
 @pytest.fixture

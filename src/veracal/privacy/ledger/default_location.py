@@ -7,8 +7,9 @@ One ledger belongs to one data set, wherever the results of its runs are put. It
 - else ``~/.local/share/veracal/ledgers``,
 
 a folder that only its owner may read. Its name has a hash of the path of the data, with links
-resolved. Data that is copied, moved or renamed therefore gets another ledger: that is a hole,
-which only the data holder can close, by naming the ledger. The path itself is the data holder's
+resolved. Data that is copied, moved, renamed, linked to by a hard link, or spelt otherwise on a
+file system that ignores case therefore gets another ledger: that is a hole, which only the data
+holder can close, by naming the ledger. The path itself is the data holder's
 business: it is in a small file beside the ledger, and never in the ledger's chain.
 """
 
@@ -113,16 +114,21 @@ def ledger_name(data: str | Path) -> str:
         raise LedgerError(
             f"{data}: no such file, folder or built-in data set, so it has no ledger."
         )
-    resolved = path.resolve()
+    resolved = _resolved(path)
     mark = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:16]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", resolved.stem)[:_LONGEST] or "data"
     return f"{stem}-{mark}{SUFFIX}"
 
 
+def _resolved(path: Path) -> Path:
+    """The one path of a data set; ``X.npy`` stands for its folder, as it does when loaded."""
+    return path.parent.resolve() if path.name == "X.npy" else path.resolve()
+
+
 def display_name(data: str | Path) -> str:
     """Public name of a data set: that of its file or folder, or of a built-in one."""
     path = Path(data)
-    shown = path.resolve().name if path.exists() else str(data)
+    shown = _resolved(path).name if path.exists() else str(data)
     return "".join(c if c.isprintable() else "?" for c in shown)[:200].strip() or "data"
 
 
@@ -130,7 +136,7 @@ def note_data(ledger: Path, data: str | Path) -> None:
     """Write the path of the data beside its ledger, for its owner's eyes only."""
     path = Path(data)
     if path.exists():
-        text = json.dumps({"data": str(path.resolve())})
+        text = json.dumps({"data": str(_resolved(path))})
         with placed(_beside(ledger), force=True) as file:
             file.write(text.encode())
 

@@ -1,0 +1,285 @@
+"""A fit holds no lock, is charged before a record is read, and has one model for one charge.
+
+Children fit a model through ``Holder.fit_once``, and stop in the middle of the fit until the
+parent lets them go on or kills them: nothing depends on time. The ledger waits for nobody here,
+so that whoever meets a lock fails at once.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from assurance import ledgers
+from veracal.data import Dataset
+from veracal.errors import AnswerError, BudgetError, LedgerError
+from veracal.privacy.answers.holder import Holder
+from veracal.privacy.budget import Budget
+from veracal.privacy.descent.progress import StepProgress
+from veracal.privacy.events import Event, Pure
+from veracal.privacy.ledger import reservations as ledger_reservations
+from veracal.privacy.ledger import store as ledger_store
+from veracal.privacy.ledger import tables as ledger_tables
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.charge import Asked
+
+NAME = "reservations"
+COST = Pure(0.125)
+ONCE = {"request": "study", "body": b"settings"}
+SETTLE = "veracal.privacy.ledger.reservations.settle"
+HOLDER = "veracal.privacy.answers.holder."
+
+
+class Model:
+    """A model whose fit reports that it has begun, and waits for a sign to go on.
+
+    Parameters
+    ----------
+    begun, go_on : int, optional
+        Pipes: where the fit says that it has begun, and where it waits.
+    error : exception, optional
+        How the fit ends.
+    on_step : callable, optional
+    """
+
+    def __init__(
+        self,
+        begun: int | None = None,
+        go_on: int | None = None,
+        error: BaseException | None = None,
+        on_step: object = None,
+    ) -> None:
+        self.begun, self.go_on, self.error, self.on_step = begun, go_on, error, on_step
+        self.weights = b""
+
+    def event(self) -> Event:
+        """Cost of one fit."""
+        return COST
+
+    def fit(self, X: Any, y: Any) -> "Model":
+        """Fit; no two fits give the same weights."""
+        self.weights = os.urandom(16)
+        if self.begun is not None and self.go_on is not None:
+            os.write(self.begun, b"!")
+            os.read(self.go_on, 1)
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+# ---------------------------------------------------------------- mutants
+
+SETTLED = ledger_reservations.settle  # before any patch
+
+
+def fit_in_transaction(
+    holder: Holder,
+    model: Model,
+    keep: Callable,
+    *,
+    request: str,
+    body: bytes,
+    purpose="training",
+) -> bytes:
+    """Fit inside the transaction that charges, as before."""
+    event = holder._cost(model)
+    return holder.ledger.answer(
+        event,
+        purpose,
+        lambda: keep(holder._fitted(model, event, purpose)),
+        request=request,
+        body=body,
+        part=holder.part,
+    )
+
+
+def overwritten(path: Path, index: int, answer: bytes | None) -> object:
+    """Record whatever comes, whether or not something was recorded before."""
+    with ledger_store.writing(path) as connection:
+        reservation = ledger_tables.entry(connection, index)
+        outcome = "failed" if answer is None else "answered"
+        entry = ledger_reservations._append_settlement(connection, reservation, outcome, answer)
+    return entry, answer
+
+
+def failure_is_forgotten(path: Path, index: int, answer: bytes | None) -> object:
+    """Leave the reservation of a fit that failed as it is, to be tried again."""
+    if answer is not None:
+        return SETTLED(path, index, answer)
+    raise AnswerError("failed")
+
+
+def not_durable(path: Path, asked: Asked, compute: Callable[[], bytes]) -> object:
+    """Compute, and reserve and record afterwards."""
+    answer = compute()
+    entry, settled = ledger_reservations.reserve(path, asked)
+    settled = settled or SETTLED(path, entry.index, answer)
+    return settled[0], ledger_reservations.answer_of(settled, asked.request)
+
+
+CORRECT = ledgers.CORRECT
+MUTANTS = {
+    "fit inside the write transaction, as before": {
+        HOLDER + "Holder.fit_once": fit_in_transaction
+    },
+    "record overwrites": {
+        SETTLE: overwritten,
+        ledgers.SCHEMA: ledgers.without(ledgers.SETTLED_ONCE),
+    },
+    "record overwrites, saved by the constraint": {SETTLE: overwritten},
+    "a failure is tried again": {SETTLE: failure_is_forgotten},
+    "reservation not durable before compute": {
+        "veracal.privacy.ledger.reservations.compute_once": not_durable
+    },
+    "a hook that sees weights is not charged again": {
+        HOLDER + "shows_weights": lambda model: False
+    },
+    "the model of the caller is fitted": {
+        HOLDER + "copy": SimpleNamespace(deepcopy=lambda model: model)
+    },
+}
+
+
+# ---------------------------------------------------------------- measurement
+
+
+def run(subject: ledgers.Patches, *, long: bool) -> str:
+    """Play every scenario on a ledger of its own; ``long`` changes nothing."""
+    impatient = {**subject, "veracal.privacy.ledger.store.PATIENCE": 0.0}
+    rows = np.zeros((4, 2))
+    data = Dataset(rows, np.array([0, 1, 0, 1]), ("no", "yes"))
+    with ledgers.patched(impatient) as folder:
+        for scenario in SCENARIOS:
+            ledger = open_ledger(folder / scenario.__name__, Budget(1.0))
+            try:
+                scenario(Holder(data, ledger), ledger)
+            except LedgerError as error:
+                raise AssertionError(f"{scenario.__name__}: {error}") from error
+            finally:
+                for child in tuple(Child.alive):
+                    child.die()
+            ledgers.verified(ledger)
+    return f"{len(SCENARIOS)} scenarios: charged before a record is read, one model, no lock"
+
+
+class Child:
+    """A process that fits, and stops in the middle."""
+
+    alive: ClassVar[set["Child"]] = set()
+
+    def __init__(self, holder: Holder, **settings: Any) -> None:
+        begun, self._go_on = os.pipe(), os.pipe()
+        self._begun = begun[0]
+
+        def work() -> object:
+            os.close(self._go_on[1])
+            model = Model(begun[1], self._go_on[0], **settings)
+            return fit(holder, model)
+
+        self._child, self._reader = ledgers.fork(work)
+        os.close(begun[1])
+        self.alive.add(self)
+
+    def begins(self) -> None:
+        """Wait until the fit has begun; it is an error if that does not happen."""
+        assert os.read(self._begun, 1) == b"!", "a process could not begin its fit"
+
+    def ends(self) -> object:
+        """Let it go on, and return what its request ended in."""
+        self.alive.discard(self)
+        os.write(self._go_on[1], b"!")
+        return ledgers.result(self._child, self._reader)
+
+    def die(self) -> None:
+        """Kill it."""
+        self.alive.discard(self)
+        os.kill(self._child, signal.SIGKILL)
+        ledgers.result(self._child, self._reader)
+
+
+def fit(holder: Holder, model: Model) -> object:
+    """What a request to fit ends in: bytes, or the kind of error."""
+    try:
+        return holder.fit_once(model, lambda fitted: fitted.weights, **ONCE)
+    except (AnswerError, BudgetError, LedgerError) as error:
+        return type(error).__name__
+
+
+def others_charge_meanwhile(holder: Holder, ledger: Ledger) -> None:
+    """While a fit computes, another process charges; it is paid for already."""
+    child = Child(holder)
+    child.begins()
+    assert ledger.spent().epsilon == COST.epsilon, "a record is read before the charge"
+    ledger.charge(Pure(0.25), "meanwhile")
+    model = child.ends()
+    assert isinstance(model, bytes) and fit(holder, Model()) == model
+    assert ledger.spent().epsilon == COST.epsilon + 0.25
+
+
+def two_with_one_request(holder: Holder, ledger: Ledger) -> None:
+    """Two processes with one request: one charge, and the model that was recorded first."""
+    children = []
+    for _ in range(2):  # one after the other begins, and both are at it
+        children.append(Child(holder))
+        children[-1].begins()
+    models = [child.ends() for child in children]
+    assert isinstance(models[0], bytes), f"the first fit ended in {models[0]!r}"
+    assert models[0] == models[1], "two models have left for one charge"
+    assert fit(holder, Model()) == models[0], "a third has left"
+    assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
+
+
+def failure_is_an_answer(holder: Holder, ledger: Ledger) -> None:
+    """A fit that fails is paid for, and not made again."""
+    for model in (Model(error=ZeroDivisionError()), Model()):
+        assert fit(holder, model) == "AnswerError", "a failed fit was made again"
+        assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for a failed fit"
+
+
+def killed_and_repeated(holder: Holder, ledger: Ledger) -> None:
+    """A killed fit is repeated under its reservation; step counts do not change that."""
+    for progress in (None, StepProgress(lambda done, total: None)):
+        child = Child(holder, on_step=progress)
+        child.begins()
+        child.die()
+        assert len(ledger.pending()) == 1, "a fit was killed, and left no reservation"
+    model = fit(holder, Model())
+    assert isinstance(model, bytes) and fit(holder, Model()) == model
+    assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
+
+
+def every_attempt_with_a_hook(holder: Holder, ledger: Ledger) -> None:
+    """A killed fit whose hook has seen weights is charged again, and so is the next."""
+    for attempts in (1, 2):
+        child = Child(holder, on_step=print)
+        child.begins()
+        child.die()
+        assert ledger.spent().epsilon == attempts * COST.epsilon, (
+            f"{ledger.spent()} for {attempts} attempts that may have been seen"
+        )
+    model = fit(holder, Model())  # without a hook, and still no second draw for nothing
+    assert isinstance(model, bytes) and fit(holder, Model(on_step=print)) == model
+    assert ledger.spent().epsilon == 3 * COST.epsilon, f"{ledger.spent()} for 3 attempts"
+
+
+def nothing_is_left_in_memory(holder: Holder, ledger: Ledger) -> None:
+    """Interrupted before the record, a fit leaves no weights in the caller's hands."""
+    model = Model(error=KeyboardInterrupt())
+    with suppress(KeyboardInterrupt):
+        fit(holder, model)
+    assert model.weights == b"", "weights are in the caller's model, and not recorded"
+
+
+SCENARIOS: Sequence[Callable[[Holder, Ledger], None]] = (
+    others_charge_meanwhile,
+    two_with_one_request,
+    failure_is_an_answer,
+    killed_and_repeated,
+    every_attempt_with_a_hook,
+    nothing_is_left_in_memory,
+)
