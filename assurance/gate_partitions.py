@@ -156,6 +156,8 @@ class AnyRule(PartitionStore):
         if not os.path.lexists(path):
             return cls.create(path, rule)
         store = cls(path)
+        if store.rule == rule:
+            return store
         with store._transaction(write=True) as connection:
             connection.execute("UPDATE state SET rule = ?", (partitions._written(rule),))
             connection.execute("DELETE FROM assignments")
