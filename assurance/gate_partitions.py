@@ -36,7 +36,7 @@ from veracal.data import (
 )
 from veracal.data.features import extract
 from veracal.data.row_digests import each
-from veracal.errors import LedgerError
+from veracal.errors import LedgerError, VeracalError
 from veracal.privacy import partitions
 from veracal.privacy.partitions import PartitionRule, PartitionStore, split_and_assign
 
@@ -152,16 +152,14 @@ class AnyRule(PartitionStore):
     """Take whatever key and shares a run asks for."""
 
     @classmethod
-    def obtain(cls, path: Any, rule: PartitionRule, *, fresh: bool) -> "AnyRule":
-        if not os.path.lexists(path):
-            return cls.create(path, rule)
-        store = cls(path)
-        if store.rule == rule:
-            return store
-        with store._transaction(write=True) as connection:
-            connection.execute("UPDATE state SET rule = ?", (partitions._written(rule),))
-            connection.execute("DELETE FROM assignments")
-        return cls(path)
+    def obtain(cls, path: Any, rule: PartitionRule, *, fresh: bool) -> PartitionStore:
+        try:
+            return super().obtain(path, rule, fresh=fresh)
+        except LedgerError:
+            with cls(path)._transaction(write=True) as connection:
+                connection.execute("UPDATE state SET rule = ?", (partitions._written(rule),))
+                connection.execute("DELETE FROM assignments")
+            return cls(path)
 
 
 def counted(found: Split) -> str:
@@ -334,7 +332,7 @@ class World:
         found: dict[int, Any] = {}
 
         def go(number: int) -> None:
-            with suppress(LedgerError, sqlite3.Error):
+            with suppress(VeracalError, sqlite3.Error):
                 store = self.subject.store.obtain(path, rule, fresh=True)
                 assignment = store.assign(data.take(orders[number]), fresh=True)
                 store.seal(assignment)
