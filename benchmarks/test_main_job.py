@@ -49,7 +49,7 @@ def test_share_of_training(tmp_path: Path, tables: list[str]):
 def test_steps_beside_their_limits(tmp_path: Path, tables: list[str]):
     chosen = table(tmp_path)
     path, schema = Path(chosen.source), chosen.schema
-    data = load(path, schema=schema)
+    data = load(path, schema=schema, row_digests=True)
     test = split(data, FRACTIONS, key="veracal").test
     assert test is not None
     megabytes = path.stat().st_size / 2**20
@@ -61,6 +61,10 @@ def test_steps_beside_their_limits(tmp_path: Path, tables: list[str]):
                 "Arrow": least(lambda: with_arrow(path)),
                 "bytes alone": least(path.read_bytes),
             },
+        ),
+        "with digests": (
+            least(lambda: load(path, schema=schema, row_digests=True)),
+            {"without": least(lambda: load(path, schema=schema))},
         ),
         "keyed split": (
             least(lambda: split(data, FRACTIONS, key="veracal")),

@@ -346,3 +346,15 @@ def test_a_label_may_be_missing_where_two_classes_are_left(tmp_path: Path) -> No
     path.write_text("age,class\n30,yes\n40,no\n20,-\n50,no\n")
     schema = accepted(draft(path, target="class").text)
     assert schema.columns["class"].classes == ("no", "yes") and schema.missing == ("-",)
+
+
+def test_a_slot_is_proposed_in_place_of_a_unit(visits: Path) -> None:
+    proposal = draft(visits, target="readmitted", slot="patient")
+    assert '[columns.patient]\nkind = "slot"' in proposal.text.replace('"patient"', "patient")
+    assert not [one for one in proposal.warnings if one.where == "column 'patient'"]
+    with pytest.raises(DataError, match="Name one of them"):
+        draft(visits, unit="patient", slot="patient")
+    with pytest.raises(DataError, match="one for both"):
+        draft(visits, target="patient", slot="patient")
+    with pytest.raises(DataError, match="the slot itself"):
+        draft(visits, target="readmitted", slot="patient", groups=["patient"])

@@ -1,6 +1,7 @@
 """An audit tells what its definition says, of people, groups and runs."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -337,3 +338,13 @@ def test_a_level_beside_one_has_ends():
     found = audit_predictions(decisions, groups={"sex": SEX}, level=1 - 2**-53)
     json.dumps(found.to_json(), allow_nan=False)
     assert found.persons.high[0] <= 1 and found.mean.high < 10
+
+
+def test_an_audit_shows_no_hash_of_records():
+    """A published hash of records confirms a guess of them."""
+    for found in (
+        audit(MODEL, PARTS.train, PARTS.test, runs=3, random_state=0),
+        audit_predictions(np.eye(4, 5, dtype=int)),
+    ):
+        told = json.dumps(found.to_json(persons=False))
+        assert not re.search(r"[0-9a-f]{32}", told)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from veracal.cli._show import counted, listed, table
-from veracal.data import Category, Dataset, Number, Schema, Split, Target, Unit, Vector
+from veracal.data import Category, Dataset, Number, Schema, Slot, Split, Target, Unit, Vector
 from veracal.data.columns import Column, Constant, Ignore
 from veracal.data.sets.fetch import Status, status_of
 from veracal.data.sets.record import Entry
@@ -184,7 +184,7 @@ def _column_row(name: str, column: Column) -> tuple[str, ...]:
     """One line of the table of columns."""
     kind = type(column).__name__.lower()
     width = "–"
-    if not isinstance(column, Target | Unit | Ignore) and column.feature:
+    if not isinstance(column, Target | Unit | Slot | Ignore) and column.feature:
         width = str(len(column.feature_names(name)))
     return name, kind, _declared(column), _missing(column), width
 

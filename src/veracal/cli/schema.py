@@ -23,6 +23,10 @@ def draft(
     unit: Annotated[
         str | None, typer.Option(help="Column that says whom a row belongs to.")
     ] = None,
+    slot: Annotated[
+        str | None,
+        typer.Option(help="For replace-one: column with the id of a row's place."),
+    ] = None,
     group: Annotated[
         list[str] | None, typer.Option(help="Column to tell results apart by.")
     ] = None,
@@ -46,6 +50,7 @@ def draft(
             file,
             target=target,
             unit=unit,
+            slot=slot,
             groups=group or (),
             header=header,
             separator="\t" if separator == "\\t" else separator,
@@ -102,6 +107,7 @@ def check(
         "groups": list(declared.groups),
         "unit": declared.unit,
         "at_most": declared.at_most,
+        "slot": declared.slot,
         "size": declared.size,
         "norm": declared.norm,
     }

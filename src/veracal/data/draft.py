@@ -44,6 +44,7 @@ class _Roles:
 
     target: str
     unit: str | None
+    slot: str | None
     groups: tuple[str, ...]
     guessed: bool
 
@@ -51,7 +52,11 @@ class _Roles:
         """Role of one column."""
         if name == self.target:
             return "guess" if self.guessed else "target"
-        return "unit" if name == self.unit else "group" if name in self.groups else None
+        if name == self.unit:
+            return "unit"
+        if name == self.slot:
+            return "slot"
+        return "group" if name in self.groups else None
 
 
 def draft(
@@ -59,6 +64,7 @@ def draft(
     *,
     target: str | None = None,
     unit: str | None = None,
+    slot: str | None = None,
     groups: Sequence[str] = (),
     header: bool = True,
     separator: str | None = None,
@@ -74,6 +80,9 @@ def draft(
     target, unit : str, optional
         Columns to predict, and that say whom a row belongs to. Without a target one is
         guessed by its name, or else the last column is taken.
+    slot : str, optional
+        In place of a unit, under replace-one: column with the id of the place that a row
+        holds, which a replacement inherits.
     groups : sequence of str
         Columns by which results will be told apart.
     header : bool
@@ -97,7 +106,14 @@ def draft(
             "Name a comma, semicolon, tab, bar, colon or blank.",
         )
     profiles = look(path, header=header, separator=separator, limits=limits, progress=progress)
-    roles = _roles(path, profiles, target, unit, tuple(dict.fromkeys(groups)))
+    if unit is not None and slot is not None:
+        raise DataError(
+            str(path),
+            "a unit (for add-remove) or a slot (for replace-one)",
+            "both",
+            "Name one of them.",
+        )
+    roles = _roles(path, profiles, target, unit, slot, tuple(dict.fromkeys(groups)))
     profiles = _with_classes(profiles, roles.target)
     return _written(path, profiles, roles, header, separator)
 
@@ -122,10 +138,11 @@ def _roles(
     profiles: Mapping[str, Profile],
     target: str | None,
     unit: str | None,
+    slot: str | None,
     groups: tuple[str, ...],
 ) -> _Roles:
     """Settle what columns are for, or raise."""
-    for name in (*groups, *(word for word in (target, unit) if word is not None)):
+    for name in (*groups, *(word for word in (target, unit, slot) if word is not None)):
         if name not in profiles:
             known = ", ".join(map(repr, list(profiles)[:12]))
             if len(profiles) > 12:
@@ -142,7 +159,7 @@ def _roles(
                 "Convert the column, or name another.",
             )
     left = [name for name, p in profiles.items() if not (p.foreign or p.widths)]
-    left = [name for name in left if name != unit and name not in groups]
+    left = [name for name in left if name not in (unit, slot, *groups)]
     named = [name for name in left if name.lower() in _TARGET_NAMES]
     guess = target or next(iter(named or left[-1:]), None)
     if guess is None:
@@ -152,22 +169,23 @@ def _roles(
             "none beside those with another role",
             "Name fewer, or check the separator.",
         )
-    roles = _Roles(guess, unit, groups, guessed=target is None)
+    roles = _Roles(guess, unit, slot, groups, guessed=target is None)
     _check_roles(path, roles)
     return roles
 
 
 def _check_roles(path: Path, roles: _Roles) -> None:
     """Raise if a column has two roles that do not go together."""
-    if roles.target == roles.unit:
+    if roles.target in (roles.unit, roles.slot):
         raise DataError(
-            f"{path}: column {roles.unit!r}",
+            f"{path}: column {roles.target!r}",
             "one column to predict, another that says whom a row belongs to",
             "one for both",
             "Name two.",
         )
     for name in roles.groups:
-        role = {roles.target: "the target", roles.unit: "the unit"}.get(name)
+        taken = {roles.target: "the target", roles.unit: "the unit", roles.slot: "the slot"}
+        role = taken.get(name)
         if role is not None:
             raise DataError(
                 f"{path}: group {name!r}",
@@ -187,7 +205,7 @@ def _written(
     """Write the proposal down."""
     suggested: set[str] = set()
     for name, profile in profiles.items():
-        if name not in (roles.target, roles.unit):
+        if name not in (roles.target, roles.unit, roles.slot):
             suggested |= profile.suggested_marks
     seen = {name: profile.without(suggested) for name, profile in profiles.items()}
     columns = {

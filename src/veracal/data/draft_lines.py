@@ -8,7 +8,7 @@ from veracal.data.profiles import Profile
 from veracal.data.schema import quoted
 
 Reason = Literal["read from the records", "to be filled in"]
-Role = Literal["target", "guess", "unit", "group"] | None
+Role = Literal["target", "guess", "unit", "slot", "group"] | None
 
 _LARGEST_WHOLE = 2**53  # above it a float has no room for all whole numbers
 _MARKS: Mapping[Reason | None, str] = {
@@ -47,6 +47,8 @@ def column_lines(profile: Profile, before: Profile, role: Role) -> list[Line]:
         What it is for, if somebody said so.
     """
     choice = "drop"
+    if role == "slot":
+        return [Line('kind = "slot"', "an id of a place, which a replacement inherits")]
     if role == "unit":
         lines = [Line('kind = "unit"')]
         lines.append(Line("# at_most = 1", "the most rows anybody may contribute"))

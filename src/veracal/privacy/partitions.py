@@ -300,7 +300,7 @@ class PartitionStore:
         # Distinct individuals in the order of their hashes, which says nothing of the rows'.
         keys, first, numbers = np.unique(hashes, return_index=True, return_inverse=True)
         asked = _Table(keys, self._drawn(draws[first]), np.bincount(numbers))
-        with self._transaction(write=True) as connection:
+        with self._transaction(write=fresh or self.rule.keyed_by == "unit") as connection:
             rule, recording, sealed = connection.execute(
                 "SELECT rule, recording, sealed FROM state"
             ).fetchone()

@@ -20,13 +20,15 @@ _TEXTS = 1_024  # texts hashed at a time
 _DIGEST = hashlib.sha256().digest_size
 
 
-def records_key(dataset: Dataset, made_by: Mapping[str, str | int]) -> str:
+def records_key(dataset: Dataset, made_by: Mapping[str, str | int], secret: bytes) -> str:
     """Hash the features of a data set, and of what makes new ones, into a file name.
 
     Labels, groups and units stay out of it. Texts are hashed with their lengths, so that
-    no two lists of texts run together into the same bytes.
+    no two lists of texts run together into the same bytes. The hash is keyed by a secret
+    (:func:`~veracal.data.places.cache_secret`): a name confirms no guess of the records.
     """
-    digest = hashlib.sha256(json.dumps(dict(made_by), sort_keys=True).encode())
+    settings = json.dumps(dict(made_by), sort_keys=True).encode()
+    digest = hashlib.blake2b(settings, key=secret, digest_size=32)
     digest.update(f"|{dataset.X.dtype}|{dataset.X.shape}|".encode())
     is_text = dataset.X.dtype.kind == "T"
     rows = _TEXTS if is_text else max(1, _BLOCK * len(dataset) // max(1, dataset.X.nbytes))

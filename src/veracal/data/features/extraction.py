@@ -13,7 +13,7 @@ from veracal.data.features.cache import Entry, records_key
 from veracal.data.features.networks import EfficientNetLite0, MiniLM
 from veracal.data.fixed_shape import Score
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.places import cache_folder, private_folder
+from veracal.data.places import cache_folder, cache_secret, private_folder
 from veracal.data.row_digests import digests_of_records
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
@@ -105,7 +105,7 @@ def extract(
     if cache is False:
         X = _scored(dataset, extractor, tell)
     else:
-        X = _remembered(dataset, extractor, cache_folder(cache) / "features", tell)
+        X = _remembered(dataset, extractor, cache_folder(cache), tell)
     identity = dataset.row_digests
     if identity is None and not dataset.encoded:
         identity = digests_of_records(dataset.X, dataset.y)
@@ -133,15 +133,15 @@ def _scored(dataset: Dataset, extractor: Extractor, tell: Progress) -> Floats:
 
 def _remembered(dataset: Dataset, extractor: Extractor, folder: Path, tell: Progress) -> Floats:
     """Features from the folder, or made now and kept there."""
-    made_by = extractor.fingerprint()
-    key, n = records_key(dataset, made_by), len(dataset)
-    entry = Entry(private_folder(folder), key, (n, extractor.dimension))
+    made_by, secret = extractor.fingerprint(), cache_secret(folder)
+    key, n = records_key(dataset, made_by, secret), len(dataset)
+    entry = Entry(private_folder(folder / "features"), key, (n, extractor.dimension))
     kept = entry.read()
     if kept is not None:
         tell(n, n)
         return kept
     features = _scored(dataset, extractor, tell)
-    if records_key(dataset, made_by) != key:
+    if records_key(dataset, made_by, secret) != key:
         raise DataError(
             f"{dataset.name}: features",
             "records that stay as they are",

@@ -17,7 +17,7 @@ from veracal._checks import extra
 from veracal._types import Array, Ints
 from veracal.data.files import placed
 from veracal.data.limits import no_surprises
-from veracal.data.places import cache_folder, private_folder
+from veracal.data.places import cache_folder, cache_secret, private_folder
 from veracal.errors import DataError
 
 LABELS = ("labels", "label", "label_ids")
@@ -137,8 +137,10 @@ def tokenized(
     if not cache:
         arrays = _encoded(rows, words, int(max_length), tokenizer)
     else:
-        kept = private_folder(cache_folder(None if folder is None else Path(folder)) / "tokens")
-        path = kept / f"{_key(rows, words, int(max_length), tokenizer)}.npz"
+        place = cache_folder(None if folder is None else Path(folder))
+        secret = cache_secret(place)
+        kept = private_folder(place / "tokens")
+        path = kept / f"{_key(rows, words, int(max_length), tokenizer, secret)}.npz"
         found = _read(path, len(rows), int(max_length))
         arrays = _encoded(rows, words, int(max_length), tokenizer) if found is None else found
         if found is None:
@@ -197,15 +199,18 @@ def _pad(tokenizer: Any) -> int:
     return 0 if pad is None else int(pad)
 
 
-def _key(rows: list[tuple[str, ...]], words: Any, max_length: int, tokenizer: Any) -> str:
-    """Hash everything that the tokens depend on into a file name."""
+def _key(
+    rows: list[tuple[str, ...]], words: Any, max_length: int, tokenizer: Any, secret: bytes
+) -> str:
+    """Hash everything that the tokens depend on into a file name, under the cache's key."""
     settings = {
         "form": _FORM,
         "max_length": max_length,
         "pad": _pad(tokenizer),
         "tokenizers": str(extra("tokenizers", "text").__version__),
     }
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    written = json.dumps(settings, sort_keys=True).encode()
+    digest = hashlib.blake2b(written, key=secret, digest_size=32)
     for part in _parts(rows, words):
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()

@@ -1,0 +1,324 @@
+"""A row is identified by the content of its record, whatever else changes."""
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from veracal.data import (
+    Category,
+    Dataset,
+    Ignore,
+    ImageForm,
+    Number,
+    Schema,
+    Slot,
+    Target,
+    Text,
+    TextForm,
+    Unit,
+    Vector,
+    limit_contributions,
+    load,
+    scan,
+    split,
+)
+from veracal.data.dataset import concatenate
+from veracal.data.features import extract
+from veracal.data.row_digests import digest_of_texts, digests_of_frame, each
+from veracal.data.saving import save_matrix
+from veracal.errors import DataError, SchemaError
+
+SCHEMA = Schema(
+    {
+        "age": Number(0, 120),
+        "sex": Category(("f", "m")),
+        "note": Ignore(),
+        "ill": Target(("no", "yes")),
+    },
+    size=100,
+)
+
+
+def write(path: Path, lines: list[str], head: str = "age,sex,note,ill") -> Path:
+    path.write_text("\n".join([head, *lines]) + "\n")
+    return path
+
+
+def digests(data: Dataset) -> list[bytes]:
+    assert data.row_digests is not None
+    return list(each(data.row_digests))
+
+
+LINES = ["50,f,a,no", "50.0,f,a,no", "50,m,b,yes", "7,m,c,no", "7,m,d,no"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return write(tmp_path / "t.csv", LINES)
+
+
+def test_a_digest_is_of_the_cells_as_written(table: Path) -> None:
+    found = digests(load(table, schema=SCHEMA, row_digests=True))
+    assert found[0] != found[1]  # 50 and 50.0 are one number and two texts
+    assert found[3] == found[4]  # which differ in an ignored column
+    assert len(set(found)) == 4
+
+
+def test_as_written_out_slowly() -> None:
+    frame = pl.DataFrame({"age": ["50"], "sex": ["f"], "ill": ["no"]})
+    content = b"table:s,s,s;" + b"2:50" + b"1:f" + b"2:no"
+    expected = hashlib.blake2b(content, digest_size=16).digest()
+    assert list(each(digests_of_frame(frame, SCHEMA))) == [expected]
+
+
+def test_no_row_is_digested_unless_asked(table: Path) -> None:
+    assert load(table, schema=SCHEMA).row_digests is None
+
+
+def test_cells_do_not_run_together() -> None:
+    schema = Schema({"a": Text(), "b": Text(), "y": Target((0, 1))})
+    frame = pl.DataFrame(
+        {"a": ["ab", "a", "1:a", None, "n"], "b": ["c", "bc", "", "c", "c"], "y": ["0"] * 5}
+    )
+    assert len(set(each(digests_of_frame(frame, schema)))) == 5
+
+
+def test_order_batches_schema_and_columns_do_not_matter(table: Path, tmp_path: Path) -> None:
+    found = digests(load(table, schema=SCHEMA, row_digests=True))
+    other = Schema({**SCHEMA.columns, "age": Number(0, 200, center=1, spread=3)}, norm=0.1)
+    assert digests(load(table, schema=other, row_digests=True)) == found
+    batches = scan(table, SCHEMA, rows=2, row_digests=True)
+    assert [one for batch in batches for one in digests(batch)] == found
+    turned = write(tmp_path / "r.csv", LINES[::-1])
+    assert digests(load(turned, schema=SCHEMA, row_digests=True)) == found[::-1]
+    swapped = write(
+        tmp_path / "s.csv",
+        [",".join(np.array(line.split(","))[[3, 1, 0, 2]]) for line in LINES],
+        "ill,sex,age,note",
+    )
+    assert digests(load(swapped, schema=SCHEMA, row_digests=True)) == found
+    quoted = write(tmp_path / "q.csv", ['"50","f",,"no"', '50,"m",b,"yes"'])
+    assert digests(load(quoted, schema=SCHEMA, row_digests=True)) == [found[0], found[2]]
+
+
+def test_digests_follow_their_rows(table: Path) -> None:
+    data = load(table, schema=SCHEMA, row_digests=True)
+    found = digests(data)
+    assert digests(data.take(np.array([3, 0, 3]))) == [found[3], found[0], found[3]]
+    parts = list(data.batches(2))
+    assert digests(concatenate(parts)) == found
+    assert digests(limit_contributions(data, at_most=1)) == found
+    assert digests(limit_contributions(data, at_most=1, unit=[0, 1, 2, 3, 4])) == found
+    assert digests(pickle.loads(pickle.dumps(data))) == found
+    parts = split(data, key="k").parts
+    assert sorted(one for part in parts.values() for one in digests(part)) == sorted(found)
+
+
+def test_dropped_rows_take_their_digests_along(tmp_path: Path) -> None:
+    schema = Schema(
+        {"age": Number(0, 120, missing="drop"), "ill": Target(("no", "yes"))}, missing=["?"]
+    )
+    whole = write(tmp_path / "a.csv", ["1,no", "?,no", "3,yes"], "age,ill")
+    rest = write(tmp_path / "b.csv", ["1,no", "3,yes"], "age,ill")
+    first, second = (load(path, schema=schema, row_digests=True) for path in (whole, rest))
+    assert digests(first) == digests(second)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_typed_tables_count_by_their_stored_values(tmp_path: Path, suffix: str) -> None:
+    schema = Schema(
+        {
+            "age": Number(0, 120, missing="indicator"),
+            "v": Vector(2, -9, 9),
+            "sex": Category(("f", "m"), missing="indicator"),
+            "ill": Target((0, 1)),
+        }
+    )
+
+    def rows(age: Any, kind: Any, v: list[list[float]]) -> list[bytes]:
+        frame = pl.DataFrame(
+            {
+                "age": pl.Series(age, dtype=kind),
+                "v": v,
+                "sex": ["f", None, "m"],
+                "ill": [0, 1, 1],
+            }
+        )
+        path = tmp_path / f"t.{suffix}"
+        frame.write_parquet(path) if suffix == "parquet" else frame.write_ipc(path)
+        return digests(load(path, schema=schema, row_digests=True))
+
+    v = [[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]
+    narrow = rows([50, None, 50], pl.Int32, v)
+    assert rows([50, None, 50], pl.Int64, v) == narrow  # whatever width a writer chose
+    assert rows([50, None, 50], pl.Float64, v) != narrow
+    assert rows([50, 0, 50], pl.Int32, v)[1] != narrow[1]  # missing is not zero
+    assert rows([50, None, 50], pl.Int32, [*v[:2], [1.0, np.nextafter(2, 3)]])[2] != narrow[2]
+
+
+def test_arrays_in_files(tmp_path: Path) -> None:
+    X, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1] * 3)
+    schema = Schema({"X": Vector(2, 0, 20, center=0, spread=1), "y": Target((0, 1))})
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    found = digests(load(tmp_path / "a.npz", schema=schema, row_digests=True))
+    assert len(set(found)) == 6
+    np.savez(tmp_path / "b.npz", X=X[::-1], y=y[::-1])
+    assert digests(load(tmp_path / "b.npz", schema=schema, row_digests=True)) == found[::-1]
+    for name, order in (("c", slice(None)), ("d", slice(None, None, -1))):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "X.npy", np.ascontiguousarray(X[order]))
+        np.save(tmp_path / name / "y.npy", np.ascontiguousarray(y[order]))
+    one, other = (
+        digests(load(tmp_path / name, schema=schema, row_digests=True)) for name in "cd"
+    )
+    assert one == other[::-1] and len(set(one)) == 6
+
+
+def test_images_count_by_their_files_bytes(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    form = ImageForm(("cat", "dog"), 4, 4, (r"(?P<label>\w+)/.*",), mode="grey")
+    for label, name, level in (("cat", "a", 6), ("cat", "b", 9), ("dog", "c", 6)):
+        (tmp_path / label).mkdir(exist_ok=True)
+        image = pillow.fromarray(np.arange(0, 16 * level, level, dtype=np.uint8).reshape(4, 4))
+        image.save(tmp_path / label / f"{name}.png", compress_level=level)
+    data = load(tmp_path, schema=form, row_digests=True)
+    content = (tmp_path / "dog/c.png").read_bytes()
+    assert digests(data)[2] == digest_of_texts(["dog", ""], content)
+    assert len(set(digests(data))) == 3 and data.encoded
+    found = digests(data)
+    (tmp_path / "cat/a.png").rename(tmp_path / "cat/z.png")
+    assert sorted(digests(load(tmp_path, schema=form, row_digests=True))) == sorted(found)
+
+
+def test_texts_count_by_their_columns(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text("text\tlabel\ngood\t1\nbad\t0\n")
+    form = TextForm(("text",), "label", ("0", "1"))
+    data = load(path, schema=form, row_digests=True)
+    assert digests(data) == [digest_of_texts(["good", "1"]), digest_of_texts(["bad", "0"])]
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "digits", "wine", "synthetic-clipping"])
+def test_named_sets_have_digests(name: str) -> None:
+    data = load(name, row_digests=True)
+    assert len(set(digests(data))) >= len(data) - 2
+
+
+class Twice:
+    """A frozen network that another machine computes otherwise."""
+
+    name, dimension, block, norm = "twice", 2, 64, None
+
+    def __init__(self, factor: float) -> None:
+        self.factor = np.float32(factor)
+
+    def check(self, X: Any, where: str) -> None: ...
+
+    def fingerprint(self) -> dict[str, str | int]:
+        return {"factor": str(self.factor)}
+
+    def scorer(self, record: tuple[int, ...]) -> Any:
+        return lambda rows: (rows[:, :2] * self.factor).astype(np.float32)
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_features_do_not_decide_on_the_partition(table: Path, from_file: bool) -> None:
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.normal(size=(300, 2)), rng.integers(2, size=300), (0, 1))
+    if from_file:
+        data = load("breast-cancer")
+    others = [2, np.nextafter(np.float32(2), np.float32(3))]
+    found = [split(extract(data, Twice(one), cache=False), key="k") for one in others]
+    expected = [part.y.tolist() for part in split(data, key="k").parts.values()]
+    for one in found:
+        assert [part.y.tolist() for part in one.parts.values()] == expected
+
+
+def test_encoded_records_without_digests_have_no_identity(table: Path) -> None:
+    data = load(table, schema=SCHEMA)
+    with pytest.raises(DataError, match="row_digests=True"):
+        split(data, key="k")
+    assert split(data).secret
+    by_unit = limit_contributions(data, at_most=1, unit=np.arange(5))
+    assert not split(by_unit, key="k").secret
+
+
+def test_digests_are_neither_shown_nor_saved(tmp_path: Path) -> None:
+    data = load("breast-cancer")._changed(norm=None)
+    assert data.row_digests is not None
+    shown = repr(data) + repr(split(data, key="k"))
+    assert "digest" not in shown
+    first = digests(data)[0]
+    assert first.hex() not in shown
+    save_matrix(data, tmp_path / "saved", bounds=(-1, 1))
+    for file in (tmp_path / "saved").iterdir():
+        assert first not in file.read_bytes() and first.hex().encode() not in file.read_bytes()
+
+
+def test_digests_of_another_form_are_refused() -> None:
+    with pytest.raises(DataError, match="row digests"):
+        Dataset(np.zeros((2, 1)), np.zeros(2, int), (0, 1), row_digests=np.zeros(2))
+    with pytest.raises(DataError, match="row digests"):
+        Dataset(np.zeros((2, 1)), np.zeros(2, int), (0, 1), row_digests=np.zeros(3, "V16"))
+
+
+# Slots -----------------------------------------------------------------------------------
+
+PLACES = Schema({"bed": Slot(), "x": Number(0, 9), "y": Target(("a", "b"))})
+
+
+def test_slots_are_read_and_saved(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", ["b1,1,a", "b2,2,b"], "bed,x,y")
+    data = load(path, schema=PLACES)
+    assert data.slots is not None and data.slots.tolist() == ["b1", "b2"]
+    assert PLACES.slot == "bed" and Schema.from_toml(PLACES.to_toml()) == PLACES
+    save_matrix(data, tmp_path / "saved", bounds=(-1, 1))
+    again = load(tmp_path / "saved", schema=tmp_path / "saved" / "schema.toml")
+    assert again.slots is not None and again.slots.tolist() == ["b1", "b2"]
+    assert data.take(np.array([1, 0])).slots.tolist() == ["b2", "b1"]  # type: ignore[union-attr]
+    assert data.take(np.array([1, 1])).slots is None  # a row taken twice holds no slot
+
+
+def test_two_rows_cannot_hold_one_slot(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", ["b1,1,a", "b2,2,b", "b1,3,a"], "bed,x,y")
+    with pytest.raises(DataError, match="the same slot in records 1 and 3"):
+        load(path, schema=PLACES)
+    batches = list(scan(path, PLACES, rows=2))
+    with pytest.raises(DataError, match="records 1 and 3"):
+        concatenate(batches)
+
+
+def test_a_slot_cannot_be_missing(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", [",1,a"], "bed,x,y")
+    with pytest.raises(DataError, match="'bed'"):
+        load(path, schema=PLACES)
+
+
+def test_a_schema_has_one_slot_and_no_unit_beside_it() -> None:
+    for other in (Slot(), Unit()):
+        with pytest.raises(SchemaError, match="at most one slot, and none beside a unit"):
+            Schema({"bed": Slot(), "who": other, "x": Number(0, 1), "y": Target((0, 1))})
+    with pytest.raises(SchemaError, match="at_most"):
+        Schema.from_toml('format = 1\n[columns.bed]\nkind = "slot"\nat_most = 1\n')
+
+
+# The cache of features -------------------------------------------------------------------
+
+
+def test_a_cache_says_nothing_to_whoever_guesses_the_records(tmp_path: Path) -> None:
+    """Without the folder's secret key nobody can tell which records an entry is of."""
+    data = load("wine")
+    names = []
+    for folder in ("one", "two"):
+        extract(data, Twice(2), cache=tmp_path / folder)
+        kept = sorted((tmp_path / folder / "features").glob("*.npy"))
+        assert len(kept) == 1
+        names.append(kept[0].name)
+        extract(data, Twice(2), cache=tmp_path / folder)
+        assert sorted((tmp_path / folder / "features").glob("*.npy")) == kept
+    assert names[0] != names[1]

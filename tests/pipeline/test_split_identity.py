@@ -1,0 +1,54 @@
+"""A run splits individuals, not rows of a file or features of a machine."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veracal.data import Dataset, Number, Schema, Slot, Target
+from veracal.errors import DataError
+from veracal.pipeline import Config
+from veracal.pipeline.config import DataConfig, PrivacyConfig
+from veracal.pipeline.steps import loaded
+
+ROWS = [f"s{i},{(i * 37) % 101}.50,{'ab'[i % 2]}" for i in range(300)]
+
+
+def config(folder: Path, rows: list[str], relation: Any, slot: bool = True) -> Config:
+    kind = {"place": Slot()} if slot else {}
+    schema = Schema({**kind, "x": Number(0, 200), "y": Target(("a", "b"))}, size=300)
+    (folder / "t.toml").write_text(schema.to_toml())
+    lines = rows if slot else [row.partition(",")[2] for row in rows]
+    head = "place,x,y" if slot else "x,y"
+    (folder / "t.csv").write_text("\n".join([head, *lines]) + "\n")
+    data = DataConfig(str(folder / "t.csv"), str(folder / "t.toml"))
+    return Config(data, PrivacyConfig(3.0, 1e-5, relation))
+
+
+def slots_of(records: Dataset) -> set[str]:
+    assert records.slots is not None
+    return set(records.slots.tolist())
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_sorting_a_table_moves_nobody(tmp_path: Path, relation: str) -> None:
+    first = loaded(config(tmp_path, ROWS, relation))
+    order = np.random.default_rng(0).permutation(300)
+    second = loaded(config(tmp_path, [ROWS[i] for i in order], relation))
+    assert slots_of(first.test) == slots_of(second.test)
+    assert not slots_of(first.train) & slots_of(second.test)
+
+
+def test_who_replaces_a_record_inherits_its_partition(tmp_path: Path) -> None:
+    first = loaded(config(tmp_path, ROWS, "replace-one"))
+    others = [f"{row.split(',')[0]},7,a" for row in ROWS[:150]] + ROWS[150:]
+    second = loaded(config(tmp_path, others, "replace-one"))
+    assert slots_of(first.test) == slots_of(second.test)
+    assert second.test.size == len(second.test) == 60
+
+
+def test_without_slots_nothing_is_partitioned_under_replace_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"Declare a column as kind = 'slot'.*add-remove"):
+        loaded(config(tmp_path, ROWS, "replace-one", slot=False))
+    assert loaded(config(tmp_path, ROWS, "add-remove", slot=False)).parts.left_out == 0

@@ -1,0 +1,324 @@
+"""Individuals keep their partition for as long as their ledger lives."""
+
+import json
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veracal.data import Dataset, Number, Schema, Slot, Target, Unit, split
+from veracal.errors import DataError, LedgerError
+from veracal.privacy.partitions import (
+    PartitionRule,
+    PartitionStore,
+    key_path,
+    split_and_assign,
+    split_with_store,
+)
+
+FRACTIONS = (0.6, 0.0, 0.4)
+
+
+def records(n: int = 200, **more: Any) -> Dataset:
+    rows = np.arange(n, dtype=float)[:, None]
+    return Dataset(rows, np.arange(n) % 2, ("a", "b"), size=1000, **more)
+
+
+def made(folder: Path, data: Dataset, relation: Any = "add-remove") -> PartitionStore:
+    rule = PartitionRule.for_dataset(data, FRACTIONS, relation, "k")
+    return PartitionStore.create(folder / "l.partitions", rule)
+
+
+# The rule --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "relation", "expected"),
+    [
+        ({}, "add-remove", "row"),
+        ({"units": np.arange(200) // 2}, "add-remove", "unit"),
+        ({"slots": np.arange(200)}, "add-remove", "row"),
+        ({"slots": np.arange(200)}, "replace-one", "slot"),
+    ],
+)
+def test_what_identifies_an_individual(more: Any, relation: Any, expected: str) -> None:
+    rule = PartitionRule.for_dataset(records(**more), FRACTIONS, relation, "k")
+    assert rule.keyed_by == expected
+    assert PartitionRule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+
+
+def test_a_schema_says_the_same() -> None:
+    features = {"x": Number(0, 1), "y": Target((0, 1))}
+    for column, relation, expected in (
+        ({}, "add-remove", "row"),
+        ({"who": Unit(1)}, "add-remove", "unit"),
+        ({"bed": Slot()}, "replace-one", "slot"),
+    ):
+        schema = Schema({**column, **features})  # type: ignore[arg-type]
+        rule = PartitionRule.for_dataset(schema, FRACTIONS, relation, "k")  # type: ignore[arg-type]
+        assert rule.keyed_by == expected
+
+
+@pytest.mark.parametrize("more", [{}, {"units": np.arange(200), "slots": np.arange(200)}])
+def test_replace_one_needs_slots(more: Any) -> None:
+    with pytest.raises(DataError, match=r"Declare a column as kind = 'slot'.*add-remove"):
+        PartitionRule.for_dataset(records(**more), FRACTIONS, "replace-one", "k")
+
+
+def test_rules_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match="keyed_by"):
+        PartitionRule(FRACTIONS, "replace-one", "k", "row")
+    with pytest.raises(ValueError, match="fractions"):
+        PartitionRule((0.5, 0.0, 0.4), "add-remove", "k", "row")
+    with pytest.raises(DataError, match="a rule with"):
+        PartitionRule.from_dict({"fractions": [1, 0, 0]})
+
+
+# Assignments -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"units": np.arange(200) // 2}])
+def test_draws_are_those_of_the_public_key(tmp_path: Path, more: Any) -> None:
+    """So that what was published with a key can be repeated without the store."""
+    data = records(**more)
+    found = split_with_store(data, made(tmp_path, data), fresh=True)
+    expected = split(data, FRACTIONS, key="k")
+    assert (found.train.X == expected.train.X).all()
+    assert found.parts.keys() == expected.parts.keys() and not found.secret
+    assert {n: p.size for n, p in found.parts.items()} == {"train": 600, "test": 400}
+    assert found.train.dealt_by == expected.train.dealt_by
+    with pytest.raises(ValueError, match="not dealt these rows before"):
+        split(found.train, key="k")
+    with pytest.raises(DataError, match="not split by this key before"):
+        split_with_store(found.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)
+
+
+def test_a_row_without_record_is_left_out(tmp_path: Path) -> None:
+    data = records()
+    store = made(tmp_path, data)
+    first = store.assign(data, fresh=True)
+    X = np.array(data.X)
+    X[:5] += 0.5
+    order = np.random.default_rng(0).permutation(200)
+    later = store.assign(data._changed(X=X).take(order), fresh=False)
+    expected = first.parts.copy()
+    expected[:5] = -1
+    assert later.left_out == 5 and (later.parts == expected[order]).all()
+    found = split_with_store(data._changed(X=X), store, fresh=False)
+    assert found.left_out == 5 and sum(map(len, found.parts.values())) == 195
+    assert "left_out" not in repr(found) and "left_out" not in repr(later)
+
+
+def test_a_recorded_row_counts_as_often_as_it_was_recorded(tmp_path: Path) -> None:
+    data = records(6)
+    store = made(tmp_path, data)
+    store.assign(data.take(np.array([0, 0, 1, 2])), fresh=True)
+    found = store.assign(data.take(np.array([0, 0, 0, 1, 1, 3])), fresh=False)
+    assert (found.parts >= 0).tolist() == [True, True, False, True, False, False]
+
+
+def test_an_unused_recording_is_replaced_and_a_sealed_one_is_not(tmp_path: Path) -> None:
+    data, other = records(), records()._changed(X=records().X[:] + 0.5)
+    store = made(tmp_path, data)
+    first = store.assign(data, fresh=True)
+    second = store.assign(other, fresh=True)
+    assert second.left_out == 0 and second.recording != first.recording
+    with pytest.raises(LedgerError, match="other rows meanwhile"):
+        store.seal(first)
+    assert not store.sealed
+    store.seal(second)
+    store.seal(store.assign(other, fresh=True))  # the same once more
+    assert store.sealed and store.assign(data, fresh=True).left_out == 200
+
+
+def test_the_same_rows_are_the_same_recording(tmp_path: Path) -> None:
+    data = records()
+    store = made(tmp_path, data)
+    first = store.assign(data, fresh=True)
+    turned = store.assign(data.take(np.arange(200)[::-1]), fresh=True)
+    assert turned.recording == first.recording
+    assert (turned.parts[::-1] == first.parts).all()
+
+
+def test_units_keep_their_partition_and_new_ones_draw(tmp_path: Path) -> None:
+    data = records(units=np.array([f"p{i // 2}" for i in range(200)]))
+    store = made(tmp_path, data.take(np.arange(100)))
+    first = store.assign(data.take(np.arange(100)), fresh=True)
+    with sqlite3.connect(store.path) as connection:  # whatever the file says, holds
+        connection.execute("UPDATE assignments SET part = 0")
+    second = store.assign(data, fresh=False)
+    assert set(first.parts.tolist()) == {0, 2} and second.left_out == 0
+    assert (second.parts[:100] == 0).all() and set(second.parts[100:].tolist()) == {0, 2}
+
+
+def test_numbers_and_their_texts_are_one_id(tmp_path: Path) -> None:
+    data = records(units=np.arange(200))
+    store = made(tmp_path, data)
+    first = store.assign(data, fresh=True)
+    as_text = data._changed(units=np.arange(200).astype(np.dtypes.StringDType()))
+    assert (store.assign(as_text, fresh=False).parts == first.parts).all()
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute("SELECT count(*) FROM assignments").fetchone() == (200,)
+
+
+def test_slots_have_exact_shares_and_keep_them(tmp_path: Path) -> None:
+    data = records(slots=np.arange(200))
+    store = made(tmp_path, data, "replace-one")
+    first = store.assign(data, fresh=True)
+    assert np.bincount(first.parts).tolist() == [120, 0, 80]
+    strangers = data._changed(X=-1 - data.X[:]).take(np.arange(200)[::-1])
+    later = store.assign(strangers, fresh=False)
+    assert (later.parts[::-1] == first.parts).all()
+    fewer = data._changed(slots=np.arange(200) + 1)
+    found = split_with_store(fewer, store, fresh=False)
+    assert found.left_out == 1
+    assert sum(part.size or 0 for part in found.parts.values()) == 199
+
+
+def test_slots_under_replace_one_draw_as_split_does(tmp_path: Path) -> None:
+    data = records(slots=np.arange(200))
+    found = split_with_store(data, made(tmp_path, data, "replace-one"), fresh=True)
+    expected = split(data, FRACTIONS, key="k", relation="replace-one", fixed_size=True)
+    assert (found.train.X == expected.train.X).all()
+
+
+def test_records_that_may_drop_rows_are_refused_under_replace_one(tmp_path: Path) -> None:
+    data = records(slots=np.arange(200))
+    store = made(tmp_path, data, "replace-one")
+    with pytest.raises(DataError, match="public number of rows"):
+        store.assign(data._changed(may_drop=True), fresh=True)
+
+
+def test_records_identified_otherwise_are_refused(tmp_path: Path) -> None:
+    by_row, by_unit = records(), records(units=np.arange(200))
+    store = made(tmp_path, by_row)
+    with pytest.raises(DataError, match="without unit ids"):
+        store.assign(by_unit, fresh=False)
+    with pytest.raises(DataError, match="row_digests=True"):
+        store.assign(by_row._changed(encoded=True), fresh=False)
+    (tmp_path / "u").mkdir()
+    with pytest.raises(DataError, match="with unit ids"):
+        made(tmp_path / "u", by_unit).assign(by_row, fresh=False)
+
+
+def test_no_records(tmp_path: Path) -> None:
+    store = made(tmp_path, records())
+    assert len(store.assign(records().take(np.arange(0)), fresh=True).parts) == 0
+    assert store.assign(records(), fresh=False).left_out == 200
+
+
+# Files -----------------------------------------------------------------------------------
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = made(tmp_path, records())
+        store.assign(records(), fresh=True)
+    finally:
+        os.umask(before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "l.partitions",
+        "l.partitions.key",
+    ]
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+    key = key_path(store.path).read_bytes()
+    assert len(key) == 32 and key not in store.path.read_bytes()
+
+
+def test_keys_differ_from_store_to_store(tmp_path: Path) -> None:
+    hashes = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        store = made(tmp_path / name, records())
+        store.assign(records(), fresh=True)
+        with sqlite3.connect(store.path) as connection:
+            hashes.append(
+                {row[0] for row in connection.execute("SELECT hash FROM assignments")}
+            )
+    assert len(hashes[0]) == 200 and hashes[0].isdisjoint(hashes[1])
+
+
+def test_a_missing_or_foreign_key_is_an_error(tmp_path: Path) -> None:
+    store = made(tmp_path, records())
+    key = key_path(store.path)
+    secret = key.read_bytes()
+    key.write_bytes(os.urandom(32))
+    with pytest.raises(LedgerError, match="found another"):
+        PartitionStore(store.path)
+    key.write_bytes(secret[:5])
+    with pytest.raises(LedgerError, match="32 bytes"):
+        PartitionStore(store.path)
+    key.write_bytes(secret)
+    key.chmod(0o644)
+    with pytest.raises(LedgerError, match="only its owner"):
+        PartitionStore(store.path)
+    key.unlink()
+    with pytest.raises(LedgerError, match="Put the file back"):
+        PartitionStore(store.path)
+    (tmp_path / "elsewhere").write_bytes(secret)
+    key.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LedgerError, match="expected a secret key"):
+        PartitionStore(store.path)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="found nothing"):
+        PartitionStore(tmp_path / "none")
+    (tmp_path / "text").write_text("hello, this is a text and nothing else" * 50)
+    with pytest.raises(LedgerError, match="database"):
+        PartitionStore(tmp_path / "text")
+    with sqlite3.connect(tmp_path / "other") as connection:
+        connection.execute("CREATE TABLE t (x)")
+    with pytest.raises(LedgerError, match="another database"):
+        PartitionStore(tmp_path / "other")
+    store = made(tmp_path, records())
+    (tmp_path / "link").symlink_to(store.path)
+    with pytest.raises(LedgerError, match="a link"):
+        PartitionStore(tmp_path / "link")
+    with pytest.raises(DataError, match="one that exists"):
+        PartitionStore.create(store.path, store.rule)
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    with pytest.raises(LedgerError, match="format 7"):
+        PartitionStore(store.path)
+
+
+def test_a_creation_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+    store = made(tmp_path, records())
+    store.path.unlink()
+    secret = key_path(store.path).read_bytes()
+    again = PartitionStore.obtain(store.path, store.rule, fresh=True)
+    assert key_path(again.path).read_bytes() == secret
+
+
+def test_a_store_that_vanished_is_an_error_once_something_was_charged(tmp_path: Path) -> None:
+    rule = PartitionRule.for_dataset(records(), FRACTIONS, "add-remove", "k")
+    path = tmp_path / "l.partitions"
+    with pytest.raises(LedgerError, match="Put it back beside its ledger"):
+        PartitionStore.obtain(path, rule, fresh=False)
+    assert not list(tmp_path.iterdir())
+    assert PartitionStore.obtain(path, rule, fresh=True).rule == rule
+    assert PartitionStore.obtain(path, rule, fresh=False).rule == rule
+
+
+@pytest.mark.parametrize("change", [{"split_key": "other"}, {"fractions": (0.5, 0.0, 0.5)}])
+def test_another_rule_is_refused_once_the_first_was_used(tmp_path: Path, change: Any) -> None:
+    data = records()
+    store = made(tmp_path, data)
+    other = replace(store.rule, **change)
+    with pytest.raises(LedgerError, match="Use the settings of the first run"):
+        PartitionStore.obtain(store.path, other, fresh=False)
+    taken = PartitionStore.obtain(store.path, other, fresh=True)  # nobody has used it yet
+    assert taken.rule == PartitionStore(store.path).rule == other
+    with pytest.raises(LedgerError, match="changed the rule meanwhile"):
+        store.assign(data, fresh=True)
+    _, assignment = split_and_assign(data, taken, fresh=True)
+    taken.seal(assignment)
+    with pytest.raises(LedgerError, match="would be in two partitions"):
+        PartitionStore.obtain(store.path, store.rule, fresh=True)
