@@ -63,6 +63,8 @@ $(ALL): $(INPUTS) | $(BIN)/python
 
 # ---------------------------------------------------------------- work
 
+# The demo has ledgers of its own, so that it never spends a budget of the user's.
+demo: export VERACAL_LEDGERS := $(abspath $(DEMO))/ledgers
 demo: $(CORE)
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	$(say) 'A built-in table, through its declared schema'
@@ -70,8 +72,8 @@ demo: $(CORE)
 	$(say) 'A private classifier of it: charged, trained, repaired, measured, reported'
 	@$(BIN)/veracal fit digits --epsilon 8 --out $(DEMO)/model
 	$(say) 'What was charged, and that nothing of it was changed'
-	@$(BIN)/veracal ledger show $(DEMO)/model.ledger
-	@$(BIN)/veracal ledger verify $(DEMO)/model.ledger
+	@$(BIN)/veracal ledger show digits
+	@$(BIN)/veracal ledger verify digits
 	$(say) 'How much of each decision is the luck of the noise: 200 models, told to whoever holds the records'
 	@$(BIN)/veracal audit breast-cancer --epsilon 1 4 --runs 200 --out $(DEMO)/audit
 	$(say) 'The report: $(DEMO)/model/report.html; the audit: $(DEMO)/audit/audit.html'

@@ -51,7 +51,7 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
             due = costs(connection, caps, asked)
             rows = ledger_tables.balances(connection)
             balances = {name: (spent, total) for name, spent, total in rows}
-            wanted = {part: cost for part, (_, cost) in due.items()}
+            wanted = {part: one.cost for part, one in due.items()}
             number = ledger_charge.filter_for(caps, balances, wanted, asked.name)
             run = 1 + sum(entry.outcome == "run" for entry in ledger_tables.adding(connection))
             ledger_runs._append(connection, asked, run, number, due)
@@ -62,17 +62,18 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
 
 def one_distribution(connection, caps: Caps, asked: RunRequest) -> dict:
     """Compose all runs as one list, and charge what a run adds to its epsilon."""
-    due = correct_costs(caps.opening, asked.items, asked.delta)
+    due = correct_costs(caps.opening, asked.items, asked.delta, pure=True)
     if not isinstance(caps.opening.rule, Pairs):
         return due
-    for part, (event, _) in due.items():
+    for part, one in due.items():
+        event = one.event
         before = [e for e in ledger_tables.entries(connection) if e.part == part and e.items]
         delta = caps.opening.budget.delta
         past = tuple(entry.event for entry in before)
         total = epsilon_for(Composed((*past, event)), delta)
         known = epsilon_for(Composed(past), delta) if past else 0.0
         added = max(1, math.ceil((total - known) * 1e6))
-        due[part] = event, Cost(added, 0 if past else math.ceil(delta * 1e18))
+        due[part] = replace(one, cost=Cost(added, 0 if past else math.ceil(delta * 1e18)))
     return due
 
 
@@ -81,13 +82,13 @@ def another_order(connection, caps: Caps, asked: RunRequest) -> dict:
     opening = caps.opening
     if caps.extensions and isinstance(opening.rule, Renyi):
         opening = replace(opening, rule=Renyi(best_order(replace(caps.budget, epsilon=20.0))))
-    return correct_costs(opening, asked.items, asked.delta)
+    return correct_costs(opening, asked.items, asked.delta, pure=True)
 
 
 def next_to_nothing(connection, caps: Caps, asked: RunRequest) -> dict:
     """Charge the least there is, as if the items were to be charged when they are used."""
-    due = correct_costs(caps.opening, asked.items, asked.delta)
-    return {part: (event, Cost(1)) for part, (event, _) in due.items()}
+    due = correct_costs(caps.opening, asked.items, asked.delta, pure=True)
+    return {part: replace(one, cost=Cost(1)) for part, one in due.items()}
 
 
 def one_part_after_the_other(path: Path, asked: RunRequest) -> int:
@@ -152,10 +153,15 @@ def spend(ledger: Ledger, rng: np.random.Generator, *, less: float) -> tuple[int
         if number == 14:
             ledger.extend(epsilon=MORE[0], delta=MORE[1])
         items, delta = random_items(rng, less), float(rng.choice([5e-7, 2e-6]))
+        pure = isinstance(items[0].event, Pure)  # charged as such, at no delta
         head, length = ledger.head, ledger.length()
         try:
             begun = ledger.begin_run(
-                items, name="gate", request=f"{number}", body=b"?", delta=delta
+                items,
+                name="gate",
+                request=f"{number}",
+                body=b"?",
+                delta=None if pure else delta,
             )
         except BudgetError:
             counts[1] += 1

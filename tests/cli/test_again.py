@@ -9,7 +9,6 @@ from tests.cli.made import write, write_model
 from veracal.privacy import Ledger
 from veracal.report.results import Results
 
-
 AGAIN = ("evaluate", "model", "--again", "--ledger", "model.ledger")
 
 

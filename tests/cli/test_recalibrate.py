@@ -174,7 +174,10 @@ def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
 def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
     words = ["--epsilon", "10", "--guard", "5", "--measure", "5"]  # the guard surely keeps it
     code, out, err = run("recalibrate", predictions, *words)
-    assert code == 0 and f"Opened {default_ledger_path('p.npz')} with a budget of epsilon 20" in err
+    assert (
+        code == 0
+        and f"Opened {default_ledger_path('p.npz')} with a budget of epsilon 20" in err
+    )
     assert "temperature" in out and "(logits are divided by it)" in out
     assert "epsilon 20 in all: 10 for the map, 5 for the guard, 5 for figures" in out
     assert "differentially private for one record: epsilon = 20." in out

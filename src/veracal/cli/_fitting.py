@@ -29,7 +29,9 @@ SchemaFile = Annotated[
 ]
 LedgerFile = Annotated[
     Path | None,
-    typer.Option(help="Ledger that pays; by default the data set's, see 'veracal ledger list'."),
+    typer.Option(
+        help="Ledger that pays; by default the data set's, see 'veracal ledger list'."
+    ),
 ]
 Test = Annotated[
     float | None, typer.Option(help="Share of the records kept for measuring: 0.2.")

@@ -401,10 +401,12 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
 def _tell(made: "Repair", files: "Files", *, whole: bool, json: bool) -> None:
     """Print the map, what it cost, and figures of both sides."""
     from veracal.cli._repair_show import facts, show
+    from veracal.privacy import Ledger
 
     if json:
         _show.print_json({"file": str(files.predictions), **facts(made), **files.written()})
         return
-    show(made, files.predictions.name, files.ledger.name)
+    paid = "no ledger" if made.account is None else _paying.called(Ledger(files.ledger))
+    show(made, files.predictions.name, paid)
     if made.statement is not None:
         typer.echo("\n" + _paying.promise(made.statement, whole=whole))
