@@ -272,9 +272,9 @@ def running(
         caps = Ledger(book).budget
         _show.status(
             f"Opened the ledger of {chosen.data.source} with caps epsilon "
-            f"{rounded_up(caps.epsilon, 6)} and delta {rounded_up(caps.delta, 3)}: {book}. Every "
-            "further run on these records is charged to it, too, whatever its --out; to go "
-            "beyond the caps takes 'veracal ledger extend'."
+            f"{rounded_up(caps.epsilon, 6)} and delta {rounded_up(caps.delta, 3)}: {book}. "
+            "Every further run on these records is charged to it, too, whatever its --out; to "
+            "go beyond the caps takes 'veracal ledger extend'."
         )
 
 

@@ -57,8 +57,8 @@ def loaded(
 ) -> Loaded:
     """Load the records, and split them as a new ledger would.
 
-    What earlier runs recorded is not consulted: :class:`~veracal.pipeline.charging.Account` does
-    that.
+    What earlier runs recorded is not consulted
+    (:class:`~veracal.pipeline.charging.Account` does that).
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class StepProgress:
 
 @final
 class HeldObserver:
-    """A hook that reports step counts, and notes what it sees in memory until a fit is recorded.
+    """A hook that counts steps, and keeps what it notes in memory until a fit is recorded.
 
     For Veracal's own internal reports. Whoever makes one promises that what ``note`` computes
     stays in the process until the ledger has recorded the model: a repeated attempt then
