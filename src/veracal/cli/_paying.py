@@ -68,7 +68,7 @@ def paying(
     if not is_there(place):
         if scores.units is not None or part is not None:
             raise typer.BadParameter(
-                "these records have no ledger, and a new one would protect one record of one part. "
+                "these records have no ledger, and a new one would protect one record of all. "
                 "Open it first, as in:  veracal ledger open FILE --epsilon 1 --unit patient "
                 "--at-most 3",
                 param_hint="--ledger",

@@ -61,8 +61,8 @@ def measure_again(
     records = loaded(config, lambda done, total: tell("loading", done, total), schema)
     name = str(known.data.get("name"))  # called as before, wherever they are now
     records = replace(records, whole=replace(records.whole, name=name))
-    place = ledger_path(config.data.source, ledger, outside=folder)
-    whole = Ledger(found_ledger(place, known, folder))
+    paid = ledger_path(config.data.source, ledger, outside=folder)
+    whole = Ledger(found_ledger(paid, known, folder))
     check_head(whole, known, folder)
     records = assigned(config, records, whole)
     job = Job.of(config, records)

@@ -140,7 +140,7 @@ def _offers(opening: Opening, asked: RunRequest) -> list[Costs]:
     First without a delta where a list is pure, then everything at the run's delta, which has a
     smaller epsilon.
     """
-    offers = [part_costs(opening, asked.items, asked.delta, pure=True)]
+    offers: list[Costs] = [part_costs(opening, asked.items, asked.delta, pure=True)]
     if any(one.delta is None for one in offers[0].values()) and asked.delta:
         offers.append(part_costs(opening, asked.items, asked.delta, pure=False))
     return offers
