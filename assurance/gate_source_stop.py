@@ -3,9 +3,9 @@
 Real processes serve a real source. In each, a trace sends SIGTERM at one chosen instruction
 after the first line of output: inside the definition of a data class of a module that is
 imported then, right after that line, and while the source waits for requests. The former code
-raised KeyboardInterrupt from the handler. Where that met the code of a data class, which Python
-runs by ``exec``, the interpreter remembered it and, after all was done, ended itself with SIGINT
-(exit code -2).
+raised KeyboardInterrupt from the handler. Where that met the code of a data class, which
+Python runs by ``exec``, the interpreter remembered it and, after all was done, ended itself
+with SIGINT (exit code -2).
 """
 
 import json

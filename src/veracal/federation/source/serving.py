@@ -251,7 +251,7 @@ class Desk:
         if self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
             raise RefusedError(f"the calibrator's key was good until {self.terms.expires}")
         if self._origin is not None:
-            self._origin = self._origin.checked()
+            self._origin = self._origin.checked(self._enrolment.marks)
 
     def _check_room(self, request: Request) -> None:
         """Refuse ever more questions for next to nothing each, which would fill the disk."""
