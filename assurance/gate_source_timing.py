@@ -10,6 +10,7 @@ measured in this process, without a network, which could only blur it.
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,14 @@ from assurance import sources
 from assurance.sources import Made, Patches
 from veracal.federation.protocol.questions import built
 from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import MOST_IN_FLIGHT, Desk
 from veracal.privacy import Budget
 from veracal.privacy.answers.noise import add_discrete_laplace
 
 NAME = "source_timing"
 LONG = True
 MOST = 0.05  # of a rank correlation
-DEADLINE, AT_ONCE = 0.15, 4  # seconds, and requests
+DEADLINE, SOURCES = 0.15, 2  # seconds, and sources that are asked side by side
 SLOW = 0.003  # seconds for noise of one standard deviation
 MICRO = 50_000  # of every answer, or a little more
 
@@ -71,8 +72,14 @@ def run(subject: Patches, *, long: bool) -> str:
     terms = {"kinds": ("counts",), "deadline": DEADLINE, "most_each": 1.0}
     terms |= {"epsilon": 900.0, "budget": Budget(900.0)}
     patches = {**subject, sources.LAPLACE: slowly}
-    with sources.enrolled(patches, heads=False, **terms) as north:
-        found = timed(north, many)
+    with ExitStack() as stack:
+        several = [
+            stack.enter_context(sources.enrolled(patches, heads=False, **terms))
+            for _ in range(SOURCES)
+        ]
+        with ThreadPoolExecutor(SOURCES) as pool:
+            parts = pool.map(lambda north: timed(north, many // SOURCES), several)
+            found = [pair for part in parts for pair in part]
     late = many - len(found)
     assert late < many // 10, f"{late} of {many} answers were late: the machine is too busy"
     seconds, noise = np.array(found).T
@@ -100,5 +107,5 @@ def timed(north: Made, many: int) -> list[tuple[float, float]]:
         return seconds, float(size)
 
     order = random.Random(0).sample(range(many), many)  # prices must not follow time
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MOST_IN_FLIGHT) as pool:
         return [pair for pair in pool.map(one, order) if pair is not None]

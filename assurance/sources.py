@@ -19,7 +19,6 @@ from assurance import ledgers
 from assurance.ledgers import Patches
 from tests.federation.source.made import Made, made, scores
 from veracal.data import Scores, save_scores
-from veracal.federation.models import file_hash
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError
 from veracal.federation.protocol.heads import Head
 from veracal.federation.protocol.replies import Answer, unsealed_reply
@@ -83,7 +82,7 @@ def put_records(source: Made, records: Scores) -> None:
     save_scores(records, place, unit=UNIT)
     told = source.folder / "private.json"
     private = json.loads(told.read_bytes())
-    private["records"] = file_hash(place)
+    private["records"] = read_source(source.path).marks.of_file(place)
     told.write_text(json.dumps(private, sort_keys=True, separators=(",", ":")) + "\n")
 
 

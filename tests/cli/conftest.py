@@ -1,5 +1,6 @@
 """A command line that runs in an empty folder."""
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,14 @@ def run(
 
     def command(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["veracal", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
+        # A command may leave signals ignored, since its process is about to end.
+        before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            with pytest.raises(SystemExit) as left:
+                main()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
         out, err = capsys.readouterr()
         return int(left.value.code or 0), out, err
 

@@ -68,7 +68,8 @@ def test_hospitals_end_with_the_command_however_it_ends(made, number):
         code = process.wait(60)
         _, alive = psutil.wait_procs(there, timeout=60)
     assert not alive
-    assert code == (0 if number == signal.SIGINT else -number)
+    assert code == (-number if number == signal.SIGKILL else 0)
+    assert lines("err", "Everything ends") == (number != signal.SIGKILL)
 
 
 def test_what_to_type_is_printed_and_who_was_killed_is_told(made):

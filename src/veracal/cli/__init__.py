@@ -120,6 +120,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, _interrupted)
     try:
         app(prog_name="veracal")
+    except KeyboardInterrupt:  # outside of the command, which has an answer of its own
+        sys.exit(130)
     except VeracalError as error:
         status("error: " + " ".join(str(error).split()))
         sys.exit(1)

@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ import typer
 
 from veracal._checks import extra
 from veracal.cli import _show
+from veracal.cli._stopping import Tell, until_stopped
 from veracal.errors import DataError
 from veracal.federation.calibrator.founding import CARRIERS, Carrier, address_of, carrier_of
 from veracal.federation.flower.children import start, stop
@@ -34,6 +35,7 @@ from veracal.privacy.costs.statement import rounded_up
 EPSILON = EACH / 2  # what the recalibration that is shown costs at each hospital
 _SOURCES = 3
 _LOOK = 0.5  # seconds
+_PATIENCE = 60.0  # for all processes to end, which are stopped one after another
 WAIT = 60  # for files that somebody carries at once
 _HOST = "127.0.0.1"
 
@@ -96,13 +98,13 @@ def opened(
 
 @contextmanager
 def running(
-    made: LocalFederation, carrier: Carrier, *, courier: bool
+    made: LocalFederation, carrier: Carrier, *, courier: bool, tell: Tell = _show.status
 ) -> Iterator[list[Server]]:
     """Everything that runs, for as long as the block lasts; it ends with this process."""
     with ExitStack() as stack:
         options: Options = _by_files
         if carrier == "flower":
-            options = _by_flower(made, stack)
+            options = _by_flower(made, stack, tell)
         elif courier:
             stack.enter_context(Courier(made))
         servers = []
@@ -114,18 +116,22 @@ def running(
         yield servers
 
 
-def watch(servers: list[Server]) -> None:
-    """Tell whatever changes at a hospital, until somebody stops it."""
-    try:
-        while True:
-            for server in servers:
-                line = server.line()
-                if line != server.told:
-                    server.told = line
-                    _show.status(line)
-            time.sleep(_LOOK)
-    except KeyboardInterrupt:
-        _show.status("Everything ends. What was answered stays paid for.")
+def keep_running(made: LocalFederation, carrier: Carrier, *, by_hand: bool) -> None:
+    """Run everything until stopped; say what to type, and tell what changes at a hospital."""
+
+    def work(stop: threading.Event, tell: Tell) -> None:
+        with running(made, carrier, courier=not by_hand, tell=tell) as servers:
+            typer.echo(instructions(made, servers, by_hand=by_hand))
+            while not stop.is_set():
+                for server in servers:
+                    line = server.line()
+                    if line != server.told:
+                        server.told = line
+                        tell(line)
+                stop.wait(_LOOK)
+
+    closing = "Everything ends. What was answered stays paid for."
+    until_stopped(work, closing, patience=_PATIENCE)
 
 
 def account(hospital: Hospital) -> str:
@@ -199,11 +205,11 @@ def _by_files(hospital: Hospital) -> list[str]:
     return ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
 
 
-def _by_flower(made: LocalFederation, stack: ExitStack) -> Options:
+def _by_flower(made: LocalFederation, stack: ExitStack, tell: Tell) -> Options:
     """How a hospital connects to a SuperLink, which is started."""
     from veracal.cli._superlink import AUTHORITY, FLOWER, superlink
 
-    link = stack.enter_context(superlink(made.study))
+    link = stack.enter_context(superlink(made.study, tell=tell))
 
     def options(hospital: Hospital) -> list[str]:
         return [

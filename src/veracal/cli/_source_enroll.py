@@ -76,7 +76,7 @@ def run(
     source = read_source(folder)
     declared("0" * 64)  # what was typed, before the records are read
     outs.check()
-    records = read_records(places, source.budget.relation)
+    records = read_records(places, source.budget.relation, source.marks)
     _show.status("Trying every question once; the answers are thrown away.")
     proposal = propose(folder, records.scores, declared(records.model))
     if not json:

@@ -14,6 +14,7 @@ from veracal.errors import DataError
 from veracal.federation.models import artifact_hash, model_hash
 from veracal.federation.protocol.keys import PublicKey, is_hexadecimal
 from veracal.federation.source.enrolment import Origin
+from veracal.federation.source.marks import MarkKey
 from veracal.privacy.budget import Relation
 
 _MOST_KEY = 4_096  # bytes of a file with a public key
@@ -75,22 +76,22 @@ class Places:
             )
 
 
-def read_records(places: Places, relation: Relation) -> Records:
+def read_records(places: Places, relation: Relation, marks: MarkKey) -> Records:
     """Read the records, and score them if that is still to be done."""
     places.check()
     if places.data is not None:
         assert places.model is not None
-        return _scored(places.model, places.data, relation)
+        return _scored(places.model, places.data, relation, marks)
     assert places.scores is not None
     mark = places.model_hash or model_hash(places.model or "")
     if not is_hexadecimal(mark, 64):
         raise typer.BadParameter(
             "expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
         )
-    origin = Origin.of(places.scores)
+    origin = Origin.of(places.scores, marks)
     told = _predictions.settings(places.classes, None, places.unit, None)
     scores = _predictions.load(places.scores, told)
-    return Records(scores, mark, origin.checked(), places.model)
+    return Records(scores, mark, origin.checked(marks), places.model)
 
 
 def read_key(text: str) -> PublicKey:
@@ -109,10 +110,10 @@ def read_key(text: str) -> PublicKey:
     return PublicKey(found.pop())
 
 
-def _scored(model: Path, data: str, relation: Relation) -> Records:
+def _scored(model: Path, data: str, relation: Relation, marks: MarkKey) -> Records:
     """Let an artifact score a table, before any map, classes in the order of its weights."""
     classifier = PrivateClassifier.load(model)
-    origin = None if is_name(data) else Origin.of(Path(data))
+    origin = None if is_name(data) else Origin.of(Path(data), marks)
     records = read_table(classifier, data)
     if relation == "replace-one" and records.may_drop:
         raise DataError(
@@ -123,7 +124,7 @@ def _scored(model: Path, data: str, relation: Relation) -> Records:
             "missing.",
         )
     scores = _in_order(classifier, classifier.scores(records, mapped=False))
-    still = None if origin is None else origin.checked()
+    still = None if origin is None else origin.checked(marks)
     return Records(scores, artifact_hash(classifier), still, model)
 
 

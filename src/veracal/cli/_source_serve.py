@@ -1,14 +1,13 @@
 """Serving on the command line: one desk, and one of the ways in which bytes get to it."""
 
-import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import typer
 
 from veracal.cli import _show
+from veracal.cli._stopping import Tell, until_stopped
 from veracal.federation.source.enrolment import read_enrolment
 from veracal.federation.source.folder import read_source
 from veracal.federation.source.history import problems_of
@@ -16,6 +15,7 @@ from veracal.federation.source.serving import Desk, open_source
 
 FLOWER = "flower"  # folder for what Flower keeps, inside the source's
 NODE_KEY = "node.key"  # by which Flower knows the source
+_PATIENCE = 2.0  # seconds for what is being written or signed off when it is stopped
 
 
 @dataclass(frozen=True)
@@ -49,47 +49,39 @@ class Ways:
 def run(folder: Path, enrolment: str | None, ways: Ways) -> None:
     """Answer until stopped, by Ctrl-C or by the system.
 
-    What is being answered then goes on in a thread of its own, or is undone: either way
-    nothing is half-charged.
+    What is being computed then is committed whole or undone by the ledger; what was not sent
+    yet is sent when it is asked for again.
     """
     ways.check()
-    stop = threading.Event()
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        raise KeyboardInterrupt
+    def work(stop: threading.Event, tell: Tell) -> None:
+        desk = _opened(folder, enrolment, tell)
+        _serve(desk, Path(folder).absolute(), ways, stop, tell)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        desk = _opened(folder, enrolment)
-        _serve(desk, Path(folder).absolute(), ways, stop)
-    except KeyboardInterrupt:
-        _show.status("Stopped. What was answered is kept.")
-    finally:
-        stop.set()
-        signal.signal(signal.SIGTERM, before)
+    until_stopped(work, "Stopped. What was answered is kept.", patience=_PATIENCE)
 
 
-def _opened(folder: Path, enrolment: str | None) -> Desk:
+def _opened(folder: Path, enrolment: str | None, tell: Tell) -> Desk:
     """Open a desk, and say who is answered and what stands in the way."""
-    desk, source = open_source(folder, enrolment, tell=_show.status), read_source(folder)
+    desk, source = open_source(folder, enrolment, tell=tell), read_source(folder)
     terms = desk.terms
     for problem in problems_of(source, read_enrolment(source, terms.source)):
-        _show.status(f"warning: everything is refused for now. {problem}")
-    _show.status(
+        tell(f"warning: everything is refused for now. {problem}")
+    tell(
         f"{terms.name} answers the calibrator {terms.calibrator.fingerprint} (enrolment "
         f"{terms.source[:12]}), {terms.deadline:g} seconds after each request. Ctrl-C stops it."
     )
     return desk
 
 
-def _serve(desk: Desk, folder: Path, ways: Ways, stop: threading.Event) -> None:
+def _serve(desk: Desk, folder: Path, ways: Ways, stop: threading.Event, tell: Tell) -> None:
     """By files or over Flower."""
     if ways.inbox is not None and ways.outbox is not None:
         from veracal.federation.transports.files import serve_folder
 
-        many = serve_folder(desk, ways.inbox, ways.outbox, once=ways.once, tell=_show.status)
-        _show.say(f"Requests answered or refused: {many}.")
+        many = serve_folder(desk, ways.inbox, ways.outbox, once=ways.once, stop=stop, tell=tell)
+        if not stop.is_set():
+            _show.say(f"Requests answered or refused: {many}.")
         return
     from veracal.federation.flower.supernode import serve_node
 
@@ -102,5 +94,5 @@ def _serve(desk: Desk, folder: Path, ways: Ways, stop: threading.Event) -> None:
         node_key=ways.node_key or folder / NODE_KEY,
         home=folder / FLOWER,
         stop=stop,
-        tell=_show.status,
+        tell=tell,
     )

@@ -1,6 +1,6 @@
 """A SuperLink for a federation: started with what its folder says."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from veracal.federation.flower.superlink import SuperLink
 
 FLOWER = "flower"  # folder for all that is Flower's, inside the calibrator's
 AUTHORITY = "ca.crt"
+PATIENCE = 30.0  # seconds for Flower's processes to end when they are stopped
 
 
 @contextmanager
-def superlink(folder: Path, listen: str | None = None) -> Iterator[SuperLink]:
+def superlink(
+    folder: Path, listen: str | None = None, *, tell: Callable[[str], None] = _show.status
+) -> Iterator[SuperLink]:
     """A running SuperLink that lets in the nodes of those who take part.
 
     Parameters
@@ -25,13 +28,15 @@ def superlink(folder: Path, listen: str | None = None) -> Iterator[SuperLink]:
         Of the federation.
     listen : str, optional
         Address of this machine to listen on; by default the host of the federation's address.
+    tell : callable
+        Is told in a line what is done.
     """
     host, port = _address(folder)
     place = folder / FLOWER
     place.mkdir(mode=0o700, exist_ok=True)
     names = tuple(dict.fromkeys((host, *LOCAL, *([] if listen is None else [listen]))))
     files = server_files(place, names)
-    _show.status(f"Starting a SuperLink at {host}:{port}, over TLS")
+    tell(f"Starting a SuperLink at {host}:{port}, over TLS")
     with SuperLink(place, files, host=listen or host, port=port) as link:
         keys = node_keys(folder)
         if keys:

@@ -8,6 +8,8 @@ import typer
 from veracal.cli import _show
 
 if TYPE_CHECKING:
+    import threading
+
     from veracal.federation.calibrator.standing import Standing
     from veracal.federation.protocol.terms import Terms
 
@@ -162,26 +164,25 @@ def superlink(
     It carries signed bytes and runs no code. Its certificate is made by an authority in
     the folder; hand that authority's certificate to the institutions.
     """
-    import signal
-
     from veracal.cli import _superlink
+    from veracal.cli._stopping import Tell, until_stopped
     from veracal.federation.calibrator.founding import address_of
 
-    with _superlink.superlink(folder, listen) as link:
-        _show.say(f"A SuperLink listens at {link.address} (process {link.pid}). Hand over:")
-        _show.say("")
-        _show.say(f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}")
-        _show.say("")
-        _show.say("Each institution types, on its own machine:")
-        _show.say("")
-        _show.say(
-            f"  veracal source serve FOLDER --flower {address_of(folder)} --ca "
-            f"{_superlink.AUTHORITY}"
-        )
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            _show.status("Stopped.")
+    def work(stop: "threading.Event", tell: Tell) -> None:
+        with _superlink.superlink(folder, listen, tell=tell) as link:
+            _show.say(f"A SuperLink listens at {link.address} (process {link.pid}). Hand over:")
+            _show.say("")
+            _show.say(f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}")
+            _show.say("")
+            _show.say("Each institution types, on its own machine:")
+            _show.say("")
+            _show.say(
+                f"  veracal source serve FOLDER --flower {address_of(folder)} --ca "
+                f"{_superlink.AUTHORITY}"
+            )
+            stop.wait()
+
+    until_stopped(work, "Stopped.", patience=_superlink.PATIENCE)
 
 
 @app.command(epilog="Example:  veracal federation local trial --sources 3")
@@ -229,11 +230,10 @@ def local(
         raise typer.BadParameter("is for --transport files only.", param_hint="--by-hand")
     if port is not None and carrier != "flower":
         raise typer.BadParameter("is for --transport flower only.", param_hint="--port")
-    with _local.running(made, carrier, courier=not by_hand) as servers:
-        if then_recalibrate:
+    if then_recalibrate:
+        with _local.running(made, carrier, courier=True):
             raise typer.Exit(_local.recalibrated(made))
-        typer.echo(_local.instructions(made, servers, by_hand=by_hand))
-        _local.watch(servers)
+    _local.keep_running(made, carrier, by_hand=by_hand)
 
 
 def _standing_row(one: "Standing") -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Records are checked when they are enrolled; a share is taken once, or nothing is left."""
 
+import hashlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -37,6 +39,30 @@ def test_a_source_is_for_its_owners_eyes_only(tmp_path: Path):
         for path in (root, *root.rglob("*")):
             mode = stat.S_IMODE(path.stat().st_mode)
             assert mode & 0o077 == 0, (path, oct(mode))
+
+
+def test_a_data_file_is_known_by_keyed_marks_alone(tmp_path: Path):
+    data = tmp_path / "data.csv"
+    data.write_text("a,b\n" + "1,2\n" * 1_000)
+    told = []
+    for name in ("north", "south"):
+        enrolled = made(tmp_path / name, data=data)
+        told.append(json.loads((enrolled.folder / "private.json").read_bytes()))
+    plain = hashlib.sha256(data.read_bytes()).hexdigest()
+    for private in told:
+        assert set(private["data"]) == {"content", "path", "state"}
+        assert plain not in json.dumps(private)
+    assert told[0]["data"]["content"] != told[1]["data"]["content"]  # each has its own key
+
+
+def test_without_the_key_of_the_marks_nothing_is_served(tmp_path: Path):
+    north = made(tmp_path / "north")
+    (north.path / "mark.key").write_bytes(b"short")
+    with pytest.raises(DataError, match="Restore the file"):
+        north.reopened()
+    (north.path / "mark.key").write_bytes(bytes(32))
+    assert north.reopened().desk.reply(north.raw()) == north.desk.refusal
+    assert not north.ledger.entries()
 
 
 def test_terms_are_signed_and_say_what_was_declared(folder: Path):

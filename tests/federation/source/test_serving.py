@@ -181,7 +181,7 @@ def test_a_changed_data_file_is_refused_until_it_is_as_it_was(
     refused(north, north.raw(), "is gone")
     data.write_text("a,b\n1,2\n")  # at another time, but the same bytes
     assert north.desk.reply(north.raw()) == first
-    monkeypatch.delattr("veracal.federation.source.enrolment.file_hash")
+    monkeypatch.delattr("veracal.federation.source.marks.MarkKey.of_file")
     assert north.desk.reply(north.raw()) == first  # and they are not read again
 
 
@@ -333,6 +333,32 @@ def test_a_late_answer_is_kept_and_a_repeat_gets_it(
     gate.set()
     assert north.ask().units
     assert len(north.ledger.entries()) == 1
+
+
+def test_a_place_is_held_until_the_deadline_and_not_until_the_reply(north: Made):
+    from veracal.federation.source import serving
+
+    deadline, now = north.terms.deadline, time.monotonic()
+
+    def asked(start: float, micro: int) -> bytes:
+        done = serving._Later()
+        north.desk._start(north.raw(micro_epsilon=micro), start, done)
+        assert done._done.wait(60)
+        return done._reply
+
+    for number in range(serving.MOST_IN_FLIGHT):  # each reply is ready when the next one comes
+        assert asked(now, 1_000 + number) != north.desk.refusal
+    assert asked(now + 0.9 * deadline, 2_000) == north.desk.refusal
+    assert "too many requests at once" in north.why
+    assert asked(now + deadline, 2_000) != north.desk.refusal
+
+
+def test_admission_is_a_function_of_arrival_times():
+    from veracal.federation.source.serving import InFlight
+
+    places = InFlight(2)
+    admitted = [places.admit(now, now + 10) for now in (0, 1, 2, 9.9, 10, 10.5, 11, 12)]
+    assert admitted == [True, True, False, False, True, False, True, False]
 
 
 def test_many_at_once_are_one_charge_each(north: Made):

@@ -17,7 +17,6 @@ from veracal.calibration.queries import ParameterGrid
 from veracal.data import Scores, save_scores
 from veracal.data.files import placed
 from veracal.data.limits import no_surprises
-from veracal.federation.models import file_hash
 from veracal.federation.protocol.heads import Head
 from veracal.federation.protocol.keys import PublicKey
 from veracal.federation.protocol.questions import KINDS, USUAL
@@ -197,7 +196,7 @@ def enroll(
     DataError, BudgetError, LedgerError
         As of :func:`propose`; nothing is charged and nothing left behind.
     """
-    origin = None if data is None else Origin.of(Path(data))
+    origin = None if data is None else Origin.of(Path(data), read_source(folder).marks)
     return accept(propose(folder, scores, declaration), scores, data=origin, model=model)
 
 
@@ -253,9 +252,10 @@ def _describe(
     model: str | Path | None,
 ) -> None:
     """Write what the owner alone knows, once the records could be read again in time."""
+    marks = proposal.folder.marks
     described = Private(
         classes=scores.classes,
-        records=file_hash(folder / RECORDS),
+        records=marks.of_file(folder / RECORDS),
         has_units=scores.units is not None,
         data=data,
         model=None if model is None else str(Path(model).absolute()),
@@ -263,7 +263,7 @@ def _describe(
         seconds=proposal.seconds,
     )
     start = time.perf_counter()
-    again = Enrolment(folder, proposal.terms, described).records()
+    again = Enrolment(folder, proposal.terms, described, marks).records()
     seconds = proposal.seconds + time.perf_counter() - start
     if not _same(again, scores):
         raise wrong(

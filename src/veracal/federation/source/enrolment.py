@@ -10,11 +10,11 @@ from veracal.data.files import placed
 from veracal.data.labels import Label
 from veracal.data.limits import no_surprises
 from veracal.errors import DataError, VeracalError
-from veracal.federation.models import file_hash
 from veracal.federation.protocol import fields as schema
 from veracal.federation.protocol.envelopes import MOST_TERMS, EnvelopeError, parsed
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import ENROLLED, SourceFolder, is_mark
+from veracal.federation.source.marks import MarkKey
 from veracal.federation.source.refusals import Refusals
 from veracal.privacy.ledger.book import Ledger
 from veracal.privacy.ledger.chain import canonical
@@ -42,25 +42,30 @@ class Origin:
     Attributes
     ----------
     path : str
-    size, modified : int
-        In bytes, and in nanoseconds.
-    sha256 : str
+    state : str
+        Mark of its size and of the time it was last written to.
+    content : str
+        Mark of its bytes.
+
+    Notes
+    -----
+    Marks are keyed (:mod:`~veracal.federation.source.marks`): neither they nor anything else
+    here confirm a guess of what is in the file, its size included.
     """
 
     path: str
-    size: int
-    modified: int
-    sha256: str
+    state: str
+    content: str
 
     @classmethod
-    def of(cls, path: Path) -> "Origin":
+    def of(cls, path: Path, marks: MarkKey) -> "Origin":
         """Look at a file."""
         place = path.absolute()
         with no_surprises(place):
-            found = place.stat()
-        return cls(str(place), found.st_size, found.st_mtime_ns, file_hash(place))
+            state = _state(place, marks)
+        return cls(str(place), state, marks.of_file(place))
 
-    def checked(self) -> "Origin":
+    def checked(self, marks: MarkKey) -> "Origin":
         """The same file as it is now, if its bytes are still the same.
 
         They are read again only if the size or the time of the file is another.
@@ -72,11 +77,11 @@ class Origin:
         """
         place = Path(self.path)
         try:
-            found = place.stat()
-            if (found.st_size, found.st_mtime_ns) == (self.size, self.modified):
+            state = _state(place, marks)
+            if state == self.state:
                 return self
-            if found.st_size == self.size and file_hash(place) == self.sha256:
-                return replace(self, modified=found.st_mtime_ns)
+            if marks.of_file(place) == self.content:
+                return replace(self, state=state)
         except (OSError, DataError) as cause:
             raise ChangedError(
                 f"The data file {self.path} is gone or cannot be read: nothing is answered "
@@ -97,7 +102,7 @@ class Private:
     classes : tuple of str or int
         How labels are written in the records.
     records : str
-        SHA-256 of the records' file.
+        Keyed mark of the records' file.
     has_units : bool
     data : Origin or None
         The file that the records come from.
@@ -147,11 +152,14 @@ class Enrolment:
     path : path
     terms : Terms
     private : Private
+    marks : MarkKey
+        Of the source.
     """
 
     path: Path
     terms: Terms
     private: Private
+    marks: MarkKey
 
     @property
     def ledger(self) -> Ledger:
@@ -177,7 +185,7 @@ class Enrolment:
             If they are not.
         """
         path = self.path / RECORDS
-        if file_hash(path) != self.private.records:
+        if self.marks.of_file(path) != self.private.records:
             raise _damaged(path, "other bytes than were enrolled")
         unit = UNIT if self.private.has_units else None
         return load_scores(path, classes=self.private.classes, unit=unit)
@@ -205,7 +213,7 @@ def read_enrolment(source: SourceFolder, mark: str) -> Enrolment:
     terms = Terms.unsealed(raw, str(folder / TERMS))
     if terms.key != source.public or terms.source != found[0]:
         raise _damaged(folder / TERMS, "terms of another source or enrolment")
-    return Enrolment(folder, terms, Private.read(folder))
+    return Enrolment(folder, terms, Private.read(folder), source.marks)
 
 
 def every_enrolment(source: SourceFolder) -> list[Enrolment]:
@@ -216,6 +224,12 @@ def every_enrolment(source: SourceFolder) -> list[Enrolment]:
 def is_prefix(mark: str, whole: str) -> bool:
     """Whether an id begins so; nothing begins with nothing."""
     return bool(mark) and is_mark(whole) and whole.startswith(mark)
+
+
+def _state(path: Path, marks: MarkKey) -> str:
+    """Mark of the size and the time of a file."""
+    found = path.stat()
+    return marks.of_text(f"{found.st_size} {found.st_mtime_ns}")
 
 
 def _damaged(path: Path, found: str) -> DataError:
@@ -229,10 +243,9 @@ def _damaged(path: Path, found: str) -> DataError:
 
 
 _ORIGIN: dict[str, schema.Check] = {
-    "modified": lambda value: type(value) is int,
+    "content": schema.hexadecimal(64),
     "path": lambda value: isinstance(value, str),
-    "sha256": schema.hexadecimal(64),
-    "size": schema.integer(0, 2**60),
+    "state": schema.hexadecimal(64),
 }
 _CHECKS: dict[str, schema.Check] = {
     "classes": lambda value: isinstance(value, list) and len(value) > 1,

@@ -15,6 +15,7 @@ from veracal.federation.protocol import fields as schema
 from veracal.federation.protocol.envelopes import EnvelopeError, parsed
 from veracal.federation.protocol.keys import PrivateKey, PublicKey
 from veracal.federation.protocol.terms import MARK
+from veracal.federation.source.marks import MarkKey
 from veracal.federation.source.signed_heads import SignedHeads, start_file
 from veracal.privacy.budget import Budget, Unit
 from veracal.privacy.events import Approximate, Event, Pure
@@ -74,6 +75,11 @@ class SourceFolder:
                 "Restore the right one, or make a new source.",
             )
         return found
+
+    @property
+    def marks(self) -> MarkKey:
+        """What private files are marked with; read from its file each time."""
+        return MarkKey.read(self.path)
 
     @property
     def shares(self) -> Ledger:
@@ -188,6 +194,7 @@ def is_mark(name: str) -> bool:
 def _fill(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> None:
     """Write everything a new source has."""
     key.save(folder / KEY)
+    MarkKey.new().save(folder)
     (folder / ENROLLED).mkdir(mode=0o700)
     counted = Budget(budget.epsilon, budget.delta, budget.relation, Unit(budget.unit.name))
     kind: dict[str, str] = {} if budget.pure else {"kind": "open", "composition": "addition"}

@@ -104,7 +104,7 @@ def problems_of(source: SourceFolder, enrolment: Enrolment) -> Iterator[str]:
         yield str(error)
     try:
         if enrolment.private.data is not None:
-            enrolment.private.data.checked()
+            enrolment.private.data.checked(enrolment.marks)
     except ChangedError as error:
         yield str(error)
     try:

@@ -1,5 +1,6 @@
 """The desk of a source: bytes come in, and one signed reply goes out, whatever they were."""
 
+import collections
 import datetime
 import json
 import threading
@@ -30,7 +31,9 @@ from veracal.privacy.costs.statement import rounded_down
 from veracal.privacy.ledger.chain import Entry, canonical
 
 MOST_ANSWERS = 100_000  # of one enrolment: they are kept for good, about 160 MB of them
-_MOST_AT_ONCE = 8  # requests that are computed at a time
+# Requests before their deadline. They are computed one after another, in transactions of one
+# ledger, and together must be ready in half of it: see FACTOR in rehearsal.py.
+MOST_IN_FLIGHT = 2
 
 
 class RefusedError(Exception):
@@ -100,6 +103,9 @@ class Desk:
     enrolled calibrator, is charged; it is charged before a record is looked at, in the
     transaction that keeps its answer. The answer leaves once it and a signed head of its entry
     are on the disk. Asked again, the same bytes leave and nothing is charged.
+
+    A request is in flight until its deadline, however soon its reply is ready and however late:
+    whether another one is admitted depends on when requests arrived and on nothing else.
     """
 
     def __init__(
@@ -112,7 +118,8 @@ class Desk:
         self._origin = enrolment.private.data
         self._records: Scores | None = None
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self._in_flight = InFlight(MOST_IN_FLIGHT)
+        self._computing = threading.BoundedSemaphore(MOST_IN_FLIGHT)
 
     def __repr__(self) -> str:
         return f"Desk({self.terms.name!r}, enrolment {self.terms.source[:12]})"
@@ -124,7 +131,7 @@ class Desk:
         leaves; asked again, the answer does.
         """
         start, done = time.monotonic(), _Later()
-        self._start(raw, done)
+        self._start(raw, start, done)
         reply = done.wait(start + self.terms.deadline)
         if reply is None:
             self._refuse("the answer was not ready at the deadline; asked again, it will be")
@@ -144,22 +151,28 @@ class Desk:
             why = f"an unexpected error ({type(error).__name__}); please report it"
         return self._refuse(why)
 
-    def _start(self, raw: bytes, done: "_Later") -> None:
-        """Compute a reply aside, so that the deadline can be kept."""
+    def _start(self, raw: bytes, start: float, done: "_Later") -> None:
+        """Compute the reply to a request that arrived at ``start`` in a thread of its own.
+
+        At most twice :data:`MOST_IN_FLIGHT` threads exist: those that compute, some of them
+        perhaps past their deadline, and those that wait for their turn. A request whose turn
+        does not come before its deadline is dropped, and nothing is charged.
+        """
+        until = start + self.terms.deadline
 
         def work() -> None:
-            try:
-                done.put(self.reply(raw))
-            finally:
-                self._places.release()
+            if self._computing.acquire(timeout=max(0.0, until - time.monotonic())):
+                try:
+                    done.put(self.reply(raw))
+                finally:
+                    self._computing.release()
 
-        if not self._places.acquire(blocking=False):
+        if not self._in_flight.admit(start, until):
             done.put(self._refuse("too many requests at once"))
             return
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:
-            self._places.release()
             done.put(self._refuse("this machine can start no more threads"))
 
     def _refuse(self, why: str) -> bytes:
@@ -238,7 +251,7 @@ class Desk:
         if self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
             raise RefusedError(f"the calibrator's key was good until {self.terms.expires}")
         if self._origin is not None:
-            self._origin = self._origin.checked()
+            self._origin = self._origin.checked(self._enrolment.marks)
 
     def _check_room(self, request: Request) -> None:
         """Refuse ever more questions for next to nothing each, which would fill the disk."""
@@ -261,6 +274,35 @@ class Desk:
         if self._records is None:
             self._records = self._enrolment.records()
         return self._records
+
+
+class InFlight:
+    """Requests whose deadline is still to come, of which there are at most so many.
+
+    Parameters
+    ----------
+    most : int
+
+    Guarantees
+    ----------
+    The decision is a function of the arrival times and deadlines of earlier requests. A place
+    that became free when a reply is ready would tell, by who is admitted next, how long that
+    reply took, and so something about records and noise that the deadline is there to hide.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._ends: collections.deque[float] = collections.deque()
+
+    def admit(self, now: float, until: float) -> bool:
+        """Take a place from ``now`` until a deadline; False if all are taken."""
+        with self._lock:
+            while self._ends and self._ends[0] <= now:
+                self._ends.popleft()
+            if len(self._ends) >= self._most:
+                return False
+            self._ends.append(until)
+            return True
 
 
 class _Later:

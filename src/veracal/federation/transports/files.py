@@ -6,6 +6,7 @@ appears, which is carried back. Files are signed like any other message, so it d
 who carries them, how often, or whether one gets lost: the same request gets the same answer.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -187,6 +188,7 @@ def serve_folder(
     *,
     once: bool = False,
     poll: float = _LOOK,
+    stop: threading.Event | None = None,
     tell: Tell = lambda line: None,
 ) -> int:
     """The source's side: answer every request in a folder, into another.
@@ -205,6 +207,8 @@ def serve_folder(
         Whether to end when nothing is left to be answered, instead of waiting for more.
     poll : float
         Seconds between two looks.
+    stop : threading.Event, optional
+        Set, by another thread, when it is time to end.
     tell : callable
         Is told in a line what was done, for the source's owner.
 
@@ -220,12 +224,14 @@ def serve_folder(
     """
     _check_folders(inbox, outbox)
     counter = _Counter(desk, inbox, outbox, tell)
-    while True:
-        while counter.step():
+    over = threading.Event() if stop is None else stop
+    while not over.is_set():
+        while not over.is_set() and counter.step():
             pass
         if once:
-            return counter.written
-        time.sleep(poll)
+            break
+        over.wait(poll)
+    return counter.written
 
 
 class _Counter:

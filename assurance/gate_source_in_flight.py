@@ -1,0 +1,147 @@
+"""Whether a source admits a request depends on when requests arrived, not on the records.
+
+A source computes a bounded number of requests at a time and refuses the next one. A
+coordinator fills every place, asks once more before the deadline, and looks at whether it is
+refused. On one of two neighboring data sets an extreme record makes every computation slow. If
+a place is free again as soon as its reply is ready, the last request is answered on one
+neighbor and refused on the other, for certain and at no cost. Places that are held until the deadline tell nothing.
+Computations end when the gate says so and times are passed in: nothing here waits for a clock.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from assurance import sources
+from assurance.sources import Made, Patches
+from veracal.data import Scores
+from veracal.federation.source import serving
+from veracal.federation.source.serving import Desk
+
+NAME = "source_in_flight"
+DEADLINE = 600.0  # seconds that nobody waits for
+PATIENCE = 60.0  # seconds after which the gate itself gives up
+TRIALS = 4  # of the attack, each on both neighbors
+EXTREME = 1e300
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def places_of(desk: Desk) -> threading.BoundedSemaphore:
+    """Places of the former code."""
+    return desk.__dict__.setdefault("places", threading.BoundedSemaphore(8))
+
+
+def until_it_is_ready(self: Desk, raw: bytes, start: float, done: Any) -> None:
+    """The former code: a place is free once the reply is ready."""
+    places = places_of(self)
+
+    def work() -> None:
+        try:
+            done.put(self.reply(raw))
+        finally:
+            places.release()
+
+    if not places.acquire(blocking=False):
+        done.put(self._refuse("too many requests at once"))
+        return
+    threading.Thread(target=work, daemon=True).start()
+
+
+def until_both(self: Desk, raw: bytes, start: float, done: Any) -> None:
+    """A place is held until the deadline, and longer if the reply is late."""
+    waiting = self.__dict__.setdefault("waiting", [])
+    waiting[:] = [one for one in waiting if one[0] > start or not one[1]._done.is_set()]
+    if len(waiting) >= serving.MOST_IN_FLIGHT:
+        done.put(self._refuse("too many requests at once"))
+        return
+    waiting.append((start + self.terms.deadline, done))
+    threading.Thread(target=lambda: done.put(self.reply(raw)), daemon=True).start()
+
+
+START = sources.SOURCE + "serving.Desk._start"
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "a place is free when its reply is ready": {START: until_it_is_ready},
+    "a place is held while its reply is late": {START: until_both},
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Attack both neighbors, several times."""
+    usual = sources.scores()
+    odd = Scores.from_logits(
+        np.concatenate([usual.values, [[EXTREME, 0.0, 0.0]]]),
+        np.append(usual.known_labels, 0),
+    )
+    seen = [(attacked(subject, usual), attacked(subject, odd)) for _ in range(TRIALS)]
+    told = sum(one != other for one, other in seen)
+    assert not told, (
+        f"{told} of {TRIALS} attacks tell the neighbors apart by what is refused: {seen[0]}"
+    )
+    assert seen[0][0] == (False, True), f"{seen[0][0]}: places are not held, or not given back"
+    return f"refusals tell neighbors apart in {told} of {TRIALS} attacks (1 of 2 by guessing)"
+
+
+def attacked(subject: Patches, records: Scores) -> tuple[bool, bool]:
+    """Whether a request is answered that comes before the others' deadline, or just after."""
+    finish = threading.Event()
+
+    def slow_where_odd(query: Any, asked: Scores) -> Any:
+        if len(asked) and np.abs(asked.values).max() >= EXTREME:
+            finish.wait(PATIENCE)
+        return EVALUATED(query, asked)
+
+    terms = {"kinds": ("counts",), "deadline": DEADLINE, "records": records}
+    with (
+        sources.enrolled({**subject, sources.EVALUATED: slow_where_odd}, **terms) as north,
+        ending_threads(finish),
+    ):
+        start = time.monotonic()
+        fill(north, start, slow=len(records) > len(sources.scores()))
+        before = asked(north, start + DEADLINE / 2, 2_000, finish=None)
+        after = asked(north, start + DEADLINE, 3_000, finish=finish)
+    return before, after
+
+
+def fill(north: Made, start: float, *, slow: bool) -> None:
+    """Ask as often as there are places; where replies are quick, until they are ready."""
+    there = set(threading.enumerate())
+    for number in range(max(serving.MOST_IN_FLIGHT, 8)):
+        north.desk._start(north.raw(micro_epsilon=1_000 + number), start, serving._Later())
+    if not slow:
+        for thread in set(threading.enumerate()) - there:
+            thread.join(PATIENCE)
+
+
+def asked(north: Made, start: float, micro: int, finish: threading.Event | None) -> bool:
+    """Whether a request that arrives at a time is answered, if computations end then."""
+    done = serving._Later()
+    north.desk._start(north.raw(micro_epsilon=micro), start, done)
+    if finish is not None:
+        finish.set()
+    assert done._done.wait(PATIENCE), "a request was neither answered nor refused"
+    return sources.is_answer(north, done._reply)
+
+
+@contextmanager
+def ending_threads(finish: threading.Event) -> Iterator[None]:
+    """Let no computation outlast its source."""
+    there = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        finish.set()
+        for thread in set(threading.enumerate()) - there:
+            thread.join(PATIENCE)
+
+
+EVALUATED = serving.evaluated

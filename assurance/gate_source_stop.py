@@ -1,0 +1,123 @@
+"""``veracal source serve`` that is told to stop ends with its closing line and exit code 0.
+
+Real processes serve a real source. In each, a trace sends SIGTERM at one chosen instruction
+after the first line of output: inside the definition of a data class of a module that is
+imported then, right after that line, and while the source waits for requests. The former code
+raised KeyboardInterrupt from the handler. Where that met the code of a data class, which
+Python runs by ``exec``, the interpreter remembered it and, after all was done, ended itself
+with SIGINT (exit code -2).
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from assurance import sources
+
+NAME = "source_stop"
+SECONDS = 12
+PATIENCE = 120
+# Where a signal is sent, as a condition on a frame after the first line.
+PLACES = {
+    "in an import": "frame.f_code.co_filename == '<string>'",
+    "after the first line": "True",
+    "while it waits": "frame.f_code.co_name == 'serve_folder' and 'counter' in frame.f_locals",
+}
+# Everything is imported once. Each place is tried by a fork, which goes on to the end of the
+# script and of the interpreter: that is where the exit code is decided.
+CHILD = """\
+import json, os, signal, sys, threading
+import veracal.cli, veracal.cli._source_serve as serving, veracal.cli.source
+from veracal.cli import _show
+{subject}
+places, (folder, *boxes) = json.loads(sys.argv[1]), sys.argv[2:]
+found = {{}}
+for name, condition in places.items():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, 2)
+        break
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    found[name] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]
+else:
+    print(json.dumps(found))
+    sys.exit()
+os.close(writer)
+seen = []
+def trace(frame, event, argument):
+    if len(seen) == 1 and eval(condition, {{"frame": frame}}):
+        seen.append("sent")
+        os.kill(os.getpid(), signal.SIGTERM)
+    return trace if len(seen) < 2 else None
+def status(text, status=_show.status):
+    status(text)
+    if not seen:
+        seen.append("first line")
+        sys.settrace(trace)
+        frame = sys._getframe()
+        while frame is not None:
+            frame.f_trace = trace
+            frame = frame.f_back
+_show.status = status
+sys.argv = ["veracal", "source", "serve", folder, *boxes]
+veracal.cli.main()
+"""
+CORRECT = ""
+MUTANTS = {
+    "a handler that raises, in the thread that serves": """\
+from pathlib import Path
+def run(folder, enrolment, ways):
+    ways.check()
+    stop = threading.Event()
+    def interrupt(number, frame):
+        stop.set()
+        raise KeyboardInterrupt
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        desk = serving._opened(folder, enrolment, lambda line: _show.status(line))
+        serving._serve(desk, Path(folder).absolute(), ways, stop, lambda line: None)
+    except KeyboardInterrupt:
+        _show.status("Stopped. What was answered is kept.")
+    finally:
+        stop.set()
+        signal.signal(signal.SIGTERM, before)
+serving.run = run
+""",
+    "no handler": """\
+serving.until_stopped = lambda work, closing, patience: work(
+    threading.Event(), lambda line: _show.status(line)
+)
+""",
+}
+
+
+def run(subject: str, *, long: bool) -> str:
+    """Stop a source at every place."""
+    with sources.enrolled({}, heads=False, deadline=1.0) as north:
+        for place, (code, said) in stopped(north.path, subject).items():
+            assert code == 0, f"exit code {code} after a signal {place}: {said[-200:]!r}"
+            assert said.endswith("What was answered is kept.\n"), f"{place}: {said[-200:]!r}"
+    return f"exit code 0 and the closing line after a signal {', '.join(PLACES)}"
+
+
+def stopped(source: Path, subject: str) -> dict[str, tuple[int, str]]:
+    """Exit code and stderr of a source that a signal meets, for every place."""
+    script, boxes = source.parent / "child.py", [source.parent / "in", source.parent / "out"]
+    script.write_text(CHILD.format(subject=subject))
+    for box in boxes:
+        box.mkdir()
+    words = [json.dumps(PLACES), source, "--inbox", boxes[0], "--outbox", boxes[1]]
+    done = subprocess.run(
+        [sys.executable, "-m", script.stem, *words],  # as `python -m veracal` does
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    found: dict[str, tuple[int, str]] = json.loads(done.stdout)
+    return found
