@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 import warnings
 from dataclasses import replace
 
@@ -374,6 +375,7 @@ def test_the_loser_of_a_race_returns_the_model_that_was_recorded(data, make_ledg
 
     class Overtaken(Model):
         def fit(self, X, y):
+            warnings.warn("about weights that are lost", stacklevel=1)  # an error in tests
             other = Holder(data, ledger).fit_once(Model(), lambda model: b"first", **ONCE)
             assert other == b"first"
             return super().fit(X, y)
@@ -476,6 +478,14 @@ def test_warnings_of_a_fit_wait_until_it_is_recorded(data, make_ledger):
     with pytest.warns(UserWarning, match="about the weights"):
         assert Holder(data, ledger).fit_once(Warns(), keep, **ONCE) == b"kept"
     assert ledger.pending() == ()
+
+
+def test_a_model_that_cannot_be_copied_is_refused_before_the_charge(data, make_ledger):
+    model, ledger = Model(), make_ledger()
+    model.lock = threading.Lock()
+    with pytest.raises(TypeError):
+        Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
+    assert ledger.entries() == ()
 
 
 def test_a_fit_of_a_run_uses_its_item(data, make_ledger):

@@ -26,6 +26,10 @@ from veracal.privacy import (
     open_ledger,
     rdp_at,
 )
+from veracal.privacy.ledger import charge, runs
+from veracal.privacy.ledger.caps import Caps
+from veracal.privacy.ledger.kinds import Pairs
+from veracal.privacy.ledger.units import Cost
 
 PARTS = ("train", "test")
 DELTA = 1e-5
@@ -375,6 +379,42 @@ def test_changes_of_runs_and_extensions_are_found(pure, statement, words):
     sql(pure, statement)
     with pytest.raises(LedgerError, match=words):
         Ledger.verify(pure)
+
+
+def test_a_run_that_paid_too_little_is_found(pairs, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Pairs, "run_cost", lambda *about: Cost(1, 1))
+        begin(pairs, training(1.0), delta=1e-6)
+    with pytest.raises(LedgerError, match="was charged 1 and costs"):
+        pairs.verify()
+
+
+def test_a_run_that_did_not_charge_every_part_is_found(pure, monkeypatch):
+    costs = runs.part_costs
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "part_costs", lambda *about: dict([*costs(*about).items()][:1]))
+        begin(pure, [Item("all", Pure(0.1))])
+    with pytest.raises(LedgerError, match="Run 1 did not charge 'all' to part 'test'"):
+        pure.verify()
+
+
+def test_caps_that_were_raised_by_more_than_said_are_found(renyi, monkeypatch):
+    total = Caps.total
+    with monkeypatch.context() as patch:
+        patch.setattr(Caps, "total", lambda caps, number: total(caps, number) * number)
+        renyi.extend(epsilon=1.0)
+    with pytest.raises(LedgerError, match="'2/test' has another total"):
+        renyi.verify()
+
+
+def test_what_an_abandoned_run_released_is_found(pure, monkeypatch):
+    run = begin(pure, [Item("x", Pure(0.1))])
+    pure.abandon_run(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(charge, "_item_of_run", lambda *about: "run 1/0")
+        run.charge(Pure(0.1), "x")
+    with pytest.raises(LedgerError, match="run 1 was not begun, or was abandoned"):
+        pure.verify()
 
 
 def test_the_opening_keeps_public_names_and_settings(tmp_path):

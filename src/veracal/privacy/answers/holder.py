@@ -296,7 +296,8 @@ class Holder:
             As for :meth:`fit`. A copy of the model is fitted, and the model itself is not
             changed, unless it has a hook.
         keep : callable
-            Writes the fitted model as bytes, 256 MiB at most. They are released.
+            Writes the fitted model as bytes, 256 MiB at most. They are released. It must let
+            nothing of the model out itself, since it is called before the record.
         request : str
             An id of the caller's.
         body : bytes
@@ -327,16 +328,17 @@ class Holder:
                 f"not fitted again, and others would wait for it, got {model!r}. Use fit."
             )
         event, shown = self._cost(model), shows_weights(model)
+        # The caller's model would otherwise hold weights that nobody has recorded yet.
+        fitted = model if shown else copy.deepcopy(model)
         held: list[warnings.WarningMessage] = []
+        own: list[bytes] = []
 
         def compute() -> bytes:
-            # The caller's model would otherwise hold weights that nobody has recorded yet.
-            fitted = model if shown else copy.deepcopy(model)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                kept = keep(self._fitted(fitted, event, purpose))
+                own.append(keep(self._fitted(fitted, event, purpose)))
             held.extend(caught)
-            return kept
+            return own[0]
 
         answer = self.ledger.compute_once(
             event,
@@ -347,7 +349,7 @@ class Holder:
             part=self.part,
             every_attempt=shown,
         )
-        for one in held:
+        for one in held if own == [answer] else ():  # of the model that was recorded alone
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         return answer
 
