@@ -66,7 +66,9 @@ def labeled_scores(classifier: PrivateClassifier, data: str) -> Scores:
     return classifier.scores(read_table(classifier, data)).renamed(name)
 
 
-def read_table(classifier: PrivateClassifier, data: str) -> Dataset:
+def read_table(
+    classifier: PrivateClassifier, data: str, *, row_digests: bool = False
+) -> Dataset:
     """A table or a built-in set, through the schema of a classifier."""
     if is_name(data):
         check_named(classifier, data)
@@ -74,7 +76,7 @@ def read_table(classifier: PrivateClassifier, data: str) -> Dataset:
         raise no_schema(data)
     with _show.progress_bar(f"Reading {data}") as progress:
         schema = None if is_name(data) else classifier.schema
-        return load(data, schema=schema, progress=progress)
+        return load(data, schema=schema, row_digests=row_digests, progress=progress)
 
 
 def no_schema(data: str) -> DataError:

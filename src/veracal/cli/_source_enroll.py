@@ -1,5 +1,6 @@
 """Enrolling on the command line: what is typed, what is shown before and after."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,17 @@ from veracal.data.files import new_file, placed
 from veracal.errors import DataError
 from veracal.federation.calibrator.methods import ASKS
 from veracal.federation.protocol.questions import KINDS, USUAL
-from veracal.federation.source.enrolling import Declaration, Proposal, accept, propose
+from veracal.federation.source.enrolling import (
+    Declaration,
+    Proposal,
+    accept,
+    data_event,
+    propose,
+)
 from veracal.federation.source.enrolment import TERMS
-from veracal.federation.source.folder import ENROLLED, read_source
-from veracal.privacy.ledger.book import Amount
+from veracal.federation.source.folder import ENROLLED, SourceFolder, read_source
+from veracal.pipeline.charging import open_data_ledger
+from veracal.privacy.ledger.book import Amount, Ledger
 
 _NAMED: dict[str, tuple[str, ...]] = {
     "usual": USUAL,
@@ -77,8 +85,13 @@ def run(
     declared("0" * 64)  # what was typed, before the records are read
     outs.check()
     records = read_records(places, source.budget.relation, source.marks)
+    place = places.ledger_place()
     _show.status("Trying every question once; the answers are thrown away.")
     proposal = propose(folder, records.scores, declared(records.model))
+    if os.path.lexists(place):
+        ledger = Ledger(place)
+        event = data_event(proposal.terms.budget, ledger)
+        ledger.require(event, "enrolment", part=places.partition)
     if not json:
         _tell(proposal, "What you are about to allow", before=True)
         _show.say("")
@@ -86,7 +99,14 @@ def run(
     if not (yes or typer.confirm("\nAllow this?", err=True)):
         _show.status("Nothing was written, and nothing is allowed.")
         raise typer.Exit(1)
-    terms = accept(proposal, records.scores, data=records.data, model=records.model_place)
+    terms = accept(
+        proposal,
+        records.scores,
+        data=records.data,
+        model=records.model_place,
+        ledger=_ledger(source, place, places.records),
+        part=places.partition,
+    )
     _hand_over(source.path / ENROLLED / terms.source / TERMS, outs.terms)
     if outs.node_key is not None:
         _hand_over(_node_key(source.path), outs.node_key)
@@ -95,6 +115,18 @@ def run(
         _show.print_json(told)
     else:
         _afterwards(proposal, folder, outs)
+
+
+def _ledger(source: SourceFolder, place: Path, records: str) -> Ledger:
+    """The ledger of the data set, opened with the source's whole budget if there is none."""
+    if os.path.lexists(place):
+        return Ledger(place)
+    ledger = open_data_ledger(place, source.budget, records)
+    _show.status(
+        f"Opened the ledger of {records} with the source's whole budget as caps: {place}. "
+        "Further runs and enrolments of the same records are charged to it, too."
+    )
+    return ledger
 
 
 def _node_key(folder: Path) -> Path:

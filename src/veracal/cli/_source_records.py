@@ -7,15 +7,17 @@ import numpy as np
 import typer
 
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _predictions
+from veracal.cli import _fitting, _paying, _predictions
 from veracal.cli._artifacts import is_name, read_table
-from veracal.data import Scores
+from veracal.data import Dataset, Scores
 from veracal.errors import DataError
 from veracal.federation.models import artifact_hash, model_hash
 from veracal.federation.protocol.keys import PublicKey, is_hexadecimal
 from veracal.federation.source.enrolment import Origin
 from veracal.federation.source.marks import MarkKey
+from veracal.pipeline.charging import partitions_path
 from veracal.privacy.budget import Relation
+from veracal.privacy.partitions import PartitionStore, split_with_store
 
 _MOST_KEY = 4_096  # bytes of a file with a public key
 
@@ -51,6 +53,17 @@ class Places:
     model_hash: str | None
     classes: str | None
     unit: str | None
+    ledger: Path | None = None
+    partition: str | None = None
+
+    @property
+    def records(self) -> str:
+        """The file or set that the records come from."""
+        return str(self.scores if self.data is None else self.data)
+
+    def ledger_place(self) -> Path:
+        """Where the ledger of the records is, or will be."""
+        return _paying.ledger_place(self.records, self.ledger)
 
     def check(self) -> None:
         """Refuse what does not go together."""
@@ -66,6 +79,8 @@ class Places:
                 param_hint="--model",
             )
         if self.data is None:
+            if self.partition is not None:
+                raise typer.BadParameter("it needs --data TABLE.", param_hint="--partition")
             return
         if self.model is None:
             raise typer.BadParameter("it needs --model ARTIFACT.", param_hint="--data")
@@ -81,7 +96,7 @@ def read_records(places: Places, relation: Relation, marks: MarkKey) -> Records:
     places.check()
     if places.data is not None:
         assert places.model is not None
-        return _scored(places.model, places.data, relation, marks)
+        return _scored(places, relation, marks)
     assert places.scores is not None
     mark = places.model_hash or model_hash(places.model or "")
     if not is_hexadecimal(mark, 64):
@@ -110,11 +125,16 @@ def read_key(text: str) -> PublicKey:
     return PublicKey(found.pop())
 
 
-def _scored(model: Path, data: str, relation: Relation, marks: MarkKey) -> Records:
+def _scored(places: Places, relation: Relation, marks: MarkKey) -> Records:
     """Let an artifact score a table, before any map, classes in the order of its weights."""
+    model, data = places.model, places.data
+    assert model is not None
+    assert data is not None
     classifier = PrivateClassifier.load(model)
     origin = None if is_name(data) else Origin.of(Path(data), marks)
-    records = read_table(classifier, data)
+    records = read_table(classifier, data, row_digests=places.partition is not None)
+    if places.partition is not None:
+        records = partition(records, places.ledger_place(), places.partition)
     if relation == "replace-one" and records.may_drop:
         raise DataError(
             data,
@@ -126,6 +146,25 @@ def _scored(model: Path, data: str, relation: Relation, marks: MarkKey) -> Recor
     scores = _in_order(classifier, classifier.scores(records, mapped=False))
     still = None if origin is None else origin.checked(marks)
     return Records(scores, artifact_hash(classifier), still, model)
+
+
+def partition(records: Dataset, ledger: Path, name: str) -> Dataset:
+    """The records of one partition, as the ledger of their data set has assigned them."""
+    path = partitions_path(ledger)
+    if not path.exists():
+        raise DataError(
+            records.name,
+            f"the partitions that 'veracal fit' recorded beside {ledger}",
+            "none",
+            "Leave out --partition: then all records are enrolled, and every partition pays.",
+        )
+    split = split_with_store(records, PartitionStore(path), fresh=False)
+    if name not in split.parts:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(split.parts)}, got {name!r}.", param_hint="--partition"
+        )
+    _fitting.show_left_out(split.left_out)
+    return split.parts[name]
 
 
 def _in_order(classifier: PrivateClassifier, scores: Scores) -> Scores:

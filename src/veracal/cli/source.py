@@ -94,6 +94,20 @@ def enroll(
     ] = None,
     classes: _predictions.Classes = None,
     unit: _predictions.UnitColumn = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ledger of the data set, which pays as well; by default that of --data or "
+            "--scores, opened with the source's whole budget if there is none."
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="Of --data, enroll only the records of this partition (train, test), as the "
+            "ledger has assigned them, and charge that one alone."
+        ),
+    ] = None,
     kinds: Annotated[
         str,
         typer.Option(
@@ -154,7 +168,9 @@ def enroll(
         raise typer.BadParameter(
             "add --yes, if you know what you allow: nobody is asked here.", param_hint="--json"
         )
-    places = _source_records.Places(scores, data, model, model_hash, classes, unit)
+    places = _source_records.Places(
+        scores, data, model, model_hash, classes, unit, ledger, partition
+    )
 
     def declared(mark: str) -> "Declaration":
         return _source_enroll.declaration(

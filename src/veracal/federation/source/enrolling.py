@@ -17,6 +17,7 @@ from veracal.calibration.queries import ParameterGrid
 from veracal.data import Scores, save_scores
 from veracal.data.files import placed
 from veracal.data.limits import no_surprises
+from veracal.errors import LedgerError
 from veracal.federation.protocol.heads import Head
 from veracal.federation.protocol.keys import PublicKey
 from veracal.federation.protocol.questions import KINDS, USUAL
@@ -43,7 +44,8 @@ from veracal.federation.source.folder import (
 )
 from veracal.federation.source.rehearsal import check_deadline, rehearse
 from veracal.federation.source.signed_heads import start_file
-from veracal.privacy.ledger.book import open_ledger
+from veracal.privacy import Budget, Event, Pure
+from veracal.privacy.ledger.book import Ledger, open_ledger
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,23 @@ def accept(
     *,
     data: Origin | None = None,
     model: str | Path | None = None,
+    ledger: Ledger | None = None,
+    part: str | None = None,
 ) -> Terms:
-    """Charge the share and write the enrolment, whole or not at all."""
+    """Charge the share and write the enrolment, whole or not at all.
+
+    Parameters
+    ----------
+    proposal : Proposal
+    scores : Scores
+    data, model
+        As of :func:`enroll`.
+    ledger : Ledger, optional
+        Of the data set that the records come from. The whole budget of the enrolment is
+        charged to it, once and for good, as to the institution's own.
+    part : str, optional
+        Partition of the ledger that the records are; by default all of them.
+    """
     source, terms = proposal.folder, proposal.terms
     place = source.path / ENROLLED
     with no_surprises(place):
@@ -215,12 +232,44 @@ def accept(
         try:
             _fill(building, source, terms, scores)
             _describe(building, proposal, scores, data, model)
+            if ledger is not None:
+                event = data_event(terms.budget, ledger)
+                ledger.charge(event, _purpose(terms), part=part, request=terms.source)
             _take_share(source, terms)
             building.rename(place / terms.source)
             sync_folder(place)
         finally:
             shutil.rmtree(building, ignore_errors=True)
     return terms
+
+
+def data_event(budget: Budget, ledger: Ledger) -> Event:
+    """What an enrolment takes from the ledger of a data set: its whole budget.
+
+    The budget is for a unit with all of its rows, while the ledger takes an event to be that of
+    one row: a pure epsilon is divided among them.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger protects others than the source does.
+    """
+    kept = ledger.budget
+    if (kept.relation, kept.unit) != (budget.relation, budget.unit):
+        raise LedgerError(
+            f"{ledger.path}: the ledger protects {kept.unit} under {kept.relation}, and the "
+            f"source {budget.unit} under {budget.relation}. Costs of the two do not add: make "
+            "a source with the ledger's unit and relation."
+        )
+    rows = budget.unit.at_most
+    if rows == 1:
+        return share_event(budget)
+    if not budget.pure:
+        raise LedgerError(
+            f"{ledger.path}: an enrolment with a delta, for units of several rows, cannot be "
+            "charged to a data set's ledger. Leave out --delta and the questions that need it."
+        )
+    return Pure(budget.epsilon / rows, budget.relation)
 
 
 def revoke(source: SourceFolder, enrolment: Enrolment) -> None:
