@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.made import write_model
+from tests.cli.made import write, write_model
 from veracal.artifact import PrivateClassifier
 from veracal.data import Scores, load, save_scores
 from veracal.federation.models import model_hash
@@ -26,6 +26,7 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrolment import read_enrolment
 from veracal.federation.source.folder import read_source
 from veracal.federation.source.serving import open_source
+from veracal.privacy import Budget, Ledger, default_ledger_path, open_ledger
 
 Run = Callable[..., tuple[int, str, str]]
 CALIBRATOR = PrivateKey.new()
@@ -464,3 +465,72 @@ def test_serving_ends_in_peace_when_it_is_told_to(
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0 and "What was answered is kept" in err
+
+
+# ---------------------------------------------------------------- the data set's ledger
+
+
+def test_enrolments_of_the_same_records_share_the_ledger_of_the_data_set(run: Run, north: Path):
+    """A second folder of the same records is not a second budget."""
+    code, _, err = enroll(run)
+    ledger = Ledger(default_ledger_path("scores.npz"))
+    assert code == 0 and "Opened the ledger of scores.npz" in err
+    assert (ledger.budget.epsilon, ledger.spent().epsilon) == (3.0, 1.0)
+    assert run("source", "init", "south", "--name", "South", "--epsilon", "9")[0] == 0
+    words = ("--calibrator", CALIBRATOR.public.text, "--scores", "scores.npz", *MODEL, "--yes")
+    code, out, err = run(
+        "source", "enroll", "south", *words, "--epsilon", "2.5", "--out", "south.terms"
+    )
+    assert code == 1 and not out and "veracal ledger extend" in err
+    assert ledger.spent().epsilon == 1.0 and not list(Path("south/enrolled").iterdir())
+    words = (*words, "--epsilon", "2", "--out", "south.terms")
+    assert run("source", "enroll", "south", *words)[0] == 0
+    assert ledger.spent().epsilon == 3.0
+    ledger.verify()
+
+
+def test_a_source_of_other_units_than_the_ledger_is_refused(run: Run, north: Path):
+    open_ledger(default_ledger_path("scores.npz"), Budget(5.0, relation="replace-one"))
+    code, out, err = enroll(run)
+    assert code == 1 and not out and "do not add" in err
+    assert not list(Path("north/enrolled").iterdir())
+
+
+def test_units_of_several_rows_pay_once_for_all_of_their_rows(run: Run):
+    rng = np.random.default_rng(0)
+    scores = Scores.from_logits(
+        rng.normal(0, 2, (300, 3)), rng.integers(0, 3, 300), units=np.arange(300) // 3
+    )
+    save_scores(scores, "scores.npz", unit="patient")
+    words = ("--name", "North", "--epsilon", "3", "--unit", "patient", "--at-most", "3")
+    assert run("source", "init", "north", *words)[0] == 0
+    code, _, err = enroll(run, "--unit", "patient")
+    assert code == 0, err
+    ledger = Ledger(default_ledger_path("scores.npz"))
+    assert ledger.budget.unit.at_most == 3
+    assert ledger.spent().epsilon == pytest.approx(1.0, abs=3e-6)
+
+
+def test_a_partition_is_enrolled_as_its_ledger_has_assigned_it(run: Run, tmp_path: Path):
+    write(tmp_path)
+    fit = ("fit", "visits.csv", "--schema", "visits.toml", "--epsilon", "2", "--out", "model")
+    assert run(*fit)[0] == 0
+    ledger = Ledger(default_ledger_path("visits.csv"))
+    assert run("source", "init", "north", "--name", "North", "--epsilon", "1")[0] == 0
+    words = (
+        *("source", "enroll", "north", "--model", "model", "--data", "visits.csv", "--yes"),
+        *("--calibrator", CALIBRATOR.public.text, "--epsilon", "1", "--out", "north.terms"),
+    )
+    code, _, err = run(*words, "--partition", "test")
+    assert code == 1 and "veracal ledger extend" in err  # the fit has spent its caps
+    ledger.extend(epsilon=1.0)
+    shuffled = Path("visits.csv").read_text().splitlines(keepends=True)
+    Path("visits.csv").write_text("".join([shuffled[0], *reversed(shuffled[1:])]))
+    code, _, err = run(*words, "--partition", "test")
+    assert code == 0, err
+    source = read_source("north")
+    n = len(read_enrolment(source, source.enrolled()[0]).records())
+    assert 60 < n < 180  # a fifth of 600: 9.8 standard deviations on each side
+    assert ledger.spent("test").epsilon == pytest.approx(3.0, abs=1e-4)
+    assert ledger.spent("train").epsilon < 2.1
+    assert run(*words, "--partition", "weather")[0] == 2
