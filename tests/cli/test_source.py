@@ -533,4 +533,4 @@ def test_a_partition_is_enrolled_as_its_ledger_has_assigned_it(run: Run, tmp_pat
     assert 60 < n < 180  # a fifth of 600: 9.8 standard deviations on each side
     assert ledger.spent("test").epsilon == pytest.approx(3.0, abs=1e-4)
     assert ledger.spent("train").epsilon < 2.1
-    assert run(*words, "--partition", "weather")[0] == 2
+    assert run(*words, "--out", "no.terms", "--partition", "weather")[0] == 2
