@@ -141,7 +141,7 @@ class Piecemeal(PartitionStore):
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
-        connection = partitions._connect(self.path)
+        connection = partitions.connect(self.path)
         try:
             yield connection
         finally:

@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from veracal.data import (
 )
 from veracal.data.dataset import concatenate
 from veracal.data.features import extract
-from veracal.data.row_digests import digest_of_texts, digests_of_frame, each
+from veracal.data.row_digests import digest_of_texts, digests_of_arrays, digests_of_frame, each
 from veracal.data.saving import save_matrix
 from veracal.errors import DataError, SchemaError
 
@@ -74,6 +75,40 @@ def test_as_written_out_slowly() -> None:
     content = b"table:s,s,s;" + b"2:50" + b"1:f" + b"2:no"
     expected = hashlib.blake2b(content, digest_size=16).digest()
     assert list(each(digests_of_frame(frame, SCHEMA))) == [expected]
+
+
+def test_typed_columns_written_out_slowly() -> None:
+    """What was recorded must be found again by any later version."""
+    schema = Schema(
+        {
+            "n": Number(0, 9, missing="indicator"),
+            "f": Number(0, 9),
+            "t": Category(("é", "b")),
+            "v": Vector(2, 0, 9),
+            "y": Target((0, 1)),
+        }
+    )
+    frame = pl.DataFrame(
+        {"n": [None], "f": [1.5], "t": ["é"], "v": [[1.0, 2.0]], "y": [1]},
+        schema={
+            "n": pl.Int32,
+            "f": pl.Float32,
+            "t": pl.String,
+            "v": pl.List(pl.Float32),
+            "y": pl.Int8,
+        },
+    )
+    whole = b"\1" + struct.pack("<q", 0) + b"\0" + struct.pack("<d", 1.5)
+    whole += b"\0" + struct.pack("<q", 1) + "2:é".encode()
+    whole += b"2:\0" + struct.pack("<d", 1) + b"\0" + struct.pack("<d", 2)
+    expected = hashlib.blake2b(b"table:i,f,s,lf,i;" + whole, digest_size=16).digest()
+    assert list(each(digests_of_frame(frame, schema))) == [expected]
+    arrays = (np.array([[1, 2]], ">f4"), np.array(["é"]), np.array([7]))
+    content = b"arrays:<f4(2,);s;<i8();" + struct.pack("<ff", 1, 2) + b"4:"
+    content += "2:é".encode() + struct.pack("<q", 7)
+    assert list(each(digests_of_arrays(*arrays))) == [
+        hashlib.blake2b(content, digest_size=16).digest()
+    ]
 
 
 def test_no_row_is_digested_unless_asked(table: Path) -> None:

@@ -10,20 +10,16 @@ holds an id, a record or a digest that could be compared with a guessed record, 
 either enters a ledger's chain, an export, an artifact, a report or a reply.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
 import os
 import sqlite3
-import stat
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 import numpy as np
 
@@ -46,17 +42,22 @@ from veracal.data.splitting import (
     parts_of,
 )
 from veracal.errors import DataError, LedgerError
-from veracal.privacy.ledger.filesystems import refuse_shared
+from veracal.privacy.partition_files import (
+    APPLICATION,
+    BESIDE,
+    FORMAT,
+    KEY_BYTES,
+    connect,
+    held_folder,
+    key_path,
+    publish,
+    read_key,
+    transaction,
+)
 
 KeyedBy = Literal["unit", "row", "slot"]
 Fractions = tuple[float, float, float]
-FORMAT = 1
-APPLICATION = 0x56435054  # "VCPT", in the header of the file
 LEFT_OUT = -1
-_KEY_BYTES = 32
-_PATIENCE = 60.0  # seconds to wait for other writers
-_BESIDE = ("-wal", "-shm", "-journal")
-_SYNCHRONOUS = 3  # EXTRA: the end of a journal reaches the disk, too
 _HASH = np.dtype("S16")  # compares all bytes; trailing zeros count as what they are
 _SCHEMA = """
 CREATE TABLE state (
@@ -206,7 +207,7 @@ class PartitionStore:
         with self._transaction(write=False) as connection:
             rule, check = connection.execute("SELECT rule, key_check FROM state").fetchone()
         self.rule = PartitionRule.from_dict(json.loads(rule))
-        self._secret = _read_key(self.key_path)
+        self._secret = read_key(self.key_path)
         if not hmac.compare_digest(bytes(check), _key_check(self._secret)):
             raise LedgerError(
                 f"{self.key_path}: expected the secret key of {self.path}, found another.",
@@ -234,15 +235,15 @@ class PartitionStore:
             If the folder is on a file system that other machines may share.
         """
         path = Path(path)
-        with _held_folder(path) as folder:
-            for ending in ("", *_BESIDE):
+        with held_folder(path) as folder:
+            for ending in ("", *BESIDE):
                 new_file(Path(f"{path}{ending}"), "partition store")
             if os.path.lexists(key_path(path)):  # of a creation that was interrupted
-                secret = _read_key(key_path(path))
+                secret = read_key(key_path(path))
             else:
-                secret = os.urandom(_KEY_BYTES)
-                _publish(key_path(path), folder, lambda one: one.write_bytes(secret))
-            _publish(path, folder, lambda one: _fill(one, rule, secret))
+                secret = os.urandom(KEY_BYTES)
+                publish(key_path(path), folder, lambda one: one.write_bytes(secret))
+            publish(path, folder, lambda one: _fill(one, rule, secret))
         return cls(path)
 
     @classmethod
@@ -404,22 +405,9 @@ class PartitionStore:
             hashes += one.digest()
         return np.frombuffer(bytes(hashes), _HASH)
 
-    @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
-        """One state of the file; what a block writes is on the disk once it ends well."""
-        with _clear_errors(self.path):
-            _check_file(self.path)
-            connection = _connect(self.path)
-            try:
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                _check_database(connection, self.path)
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):  # undone by the next one to open the file
-                        connection.execute("ROLLBACK")
-                connection.close()
+    def _transaction(self, *, write: bool) -> AbstractContextManager[sqlite3.Connection]:
+        """One state of the file."""
+        return transaction(self.path, write=write)
 
 
 def split_with_store(dataset: Dataset, store: PartitionStore, *, fresh: bool) -> Split:
@@ -456,11 +444,6 @@ def split_and_assign(
         sized: dict[str, Any] = {n: p._changed(size=len(p)) for n, p in split.parts.items()}
         split = replace(split, **sized)
     return split, found
-
-
-def key_path(path: Path) -> Path:
-    """File of a store's secret key."""
-    return Path(f"{path}.key")
 
 
 @dataclass(frozen=True, eq=False)
@@ -545,69 +528,9 @@ def _key_check(secret: bytes) -> bytes:
     return hashlib.blake2b(b"veracal partitions", key=secret, digest_size=16).digest()
 
 
-def _read_key(path: Path) -> bytes:
-    """Read a secret key from a file that is its owner's alone."""
-    remedy = (
-        "Put the file back that was made with the partitions: without it nobody can be "
-        "recognized, and individuals would change partitions."
-    )
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as cause:
-        raise LedgerError(
-            f"{path}: expected a secret key, found {cause.strerror or cause}.", remedy
-        ) from cause
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise LedgerError(f"{path}: expected a file of its own, found a link.", remedy)
-        if found.st_mode & 0o077:
-            raise LedgerError(
-                f"{path}: expected a secret key that only its owner can read, found mode "
-                f"{stat.S_IMODE(found.st_mode):o}.",
-                "Take the others' permissions away (chmod 600).",
-            )
-        secret = file.read(_KEY_BYTES + 1)
-    if len(secret) != _KEY_BYTES:
-        raise LedgerError(
-            f"{path}: expected a key of {_KEY_BYTES} bytes, found {len(secret)}.", remedy
-        )
-    return secret
-
-
-@contextmanager
-def _held_folder(path: Path) -> Iterator[int]:
-    """The folder of a store, held against others who would create one in it."""
-    if "\0" in str(path):
-        raise LedgerError(f"{str(path)!r}: expected the name of a file, found a zero byte.")
-    with _clear_errors(path):
-        refuse_shared(path.parent)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield folder
-        finally:
-            os.close(folder)
-
-
-def _publish(path: Path, folder: int, write: Callable[[Path], object]) -> None:
-    """Put a file, for its owner's eyes only, whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        write(Path(name))
-        with Path(name).open("rb") as file:
-            os.fsync(file.fileno())
-        Path(name).rename(path)
-        os.fsync(folder)
-    finally:
-        for ending in ("", *_BESIDE):
-            Path(name + ending).unlink(missing_ok=True)
-
-
 def _fill(path: Path, rule: PartitionRule, secret: bytes) -> None:
     """Write the tables of a new store."""
-    connection = _connect(path)
+    connection = connect(path)
     try:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -617,71 +540,3 @@ def _fill(path: Path, rule: PartitionRule, secret: bytes) -> None:
         )
     finally:
         connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open a file that exists, so that commits reach the disk."""
-    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
-    try:
-        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
-        connection.execute("PRAGMA trusted_schema = OFF")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _check_file(path: Path) -> None:
-    """Refuse a file that two names or two machines may lead to."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise LedgerError(
-            f"{path}: expected a file of its own, found a link. Name the file itself."
-        )
-    refuse_shared(path.parent)
-
-
-def _check_database(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is no store, or not as a store must be."""
-
-    def pragma(name: str) -> object:
-        return connection.execute(f"PRAGMA {name}").fetchone()[0]
-
-    if pragma("application_id") != APPLICATION:
-        raise LedgerError(
-            f"{path}: expected assignments to partitions, found another database."
-        )
-    if (found := pragma("user_version")) != FORMAT:
-        raise LedgerError(
-            f"{path}: expected partitions of format {FORMAT}, found format {found}.",
-            "They were written by another version of Veracal: use that one.",
-        )
-    settings = (pragma("journal_mode"), pragma("synchronous"))
-    if settings != ("delete", _SYNCHRONOUS):
-        raise LedgerError(
-            f"{path}: expected commits that reach the disk, found journal_mode={settings[0]} "
-            f"and synchronous={settings[1]}. Keep it on another file system."
-        )
-
-
-@contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the operating system say into a clear error."""
-    try:
-        yield
-    except sqlite3.Error as cause:
-        raise LedgerError(
-            f"{path}: {cause}. Nothing was assigned or charged.",
-            "Make sure that the disk has room and that the owner may write to it, then start "
-            "again; if the file is damaged, restore it with its key from a backup.",
-        ) from cause
-    except FileNotFoundError as cause:
-        raise LedgerError(
-            f"{path}: expected the assignment of individuals to partitions, found nothing.",
-            "Check the spelling, or put it back beside its ledger.",
-        ) from cause
-    except OSError as cause:
-        raise LedgerError(
-            f"{path}: {cause.strerror or cause}. Nothing was assigned."
-        ) from cause
