@@ -214,8 +214,9 @@ def others_charge_meanwhile(holder: Holder, ledger: Ledger) -> None:
     """While a fit computes, another process charges; it is paid for already."""
     child = Child(holder)
     child.begins()
-    assert ledger.spent().epsilon == COST.epsilon, "a record is read before the charge"
     ledger.charge(Pure(0.25), "meanwhile")
+    spent = ledger.spent().epsilon
+    assert spent == COST.epsilon + 0.25, f"a record is read, and {spent} spent"
     model = child.ends()
     assert isinstance(model, bytes) and fit(holder, Model()) == model
     assert ledger.spent().epsilon == COST.epsilon + 0.25

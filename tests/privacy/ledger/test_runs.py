@@ -2,6 +2,7 @@
 
 import copy
 import math
+import multiprocessing
 import pickle
 import sqlite3
 from contextlib import closing
@@ -188,6 +189,27 @@ def test_the_same_run_is_charged_once_and_another_under_its_id_is_a_conflict(pur
     with pytest.raises(ConflictError):
         begin(pure, items, "taken")
     assert pure.spent().epsilon == 0.2
+
+
+def test_processes_that_race_are_granted_the_runs_that_fit(pure):
+    context = multiprocessing.get_context("fork")
+    granted = context.Queue()
+
+    def attempt(name):
+        try:
+            begin(pure, [Item("x", Pure(0.1), 2), Item("y", Pure(0.05), 1, "test")], name)
+            granted.put(True)
+        except BudgetError:
+            granted.put(False)
+
+    children = [context.Process(target=attempt, args=(f"{i}",)) for i in range(6)]
+    for child in children:
+        child.start()
+    found = [granted.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert sum(found) == 4 and [run.number for run in pure.runs()] == [1, 2, 3, 4]
+    assert pure.remaining("test").epsilon == 0 and pure.verify() == pure.head
 
 
 # ---------------------------------------------------------------- views

@@ -11,7 +11,9 @@ then depends on the records, and the bound fails (https://arxiv.org/abs/2602.067
 https://arxiv.org/abs/2602.15815).
 
 A ledger has *accounts*, each with a total that is never exceeded. For a filter an account is
-a part of the records; for a plan it is a planned item, counted in uses.
+a part of the records; for a plan, or a run (:mod:`veracal.privacy.ledger.runs`), it is an item,
+counted in uses. Within a run, whose list is fixed before its first release, costs compose as in
+a plan; the runs of one ledger compose by its filter.
 """
 
 import math
