@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from veracal import _checks, _random
+from veracal._precision import full_precision
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.labels import Label
@@ -267,7 +268,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         trial = self._known_trial(facts)
         if trial in _PASSED:
             return
-        with torch.random.fork_rng(devices=[]):  # the caller's, from which dropout draws
+        # The generator is the caller's, from which dropout draws.
+        with full_precision(), torch.random.fork_rng(devices=[]):
             whole = whole_block(self._usual, self.sampling_rate * facts.size)
             many = whole if trial is None else _FEW  # nothing of ours goes by their number
             rows = partial(made_up_blocks, facts.X, module, k, self._prepared)

@@ -9,6 +9,7 @@ from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from veracal._precision import full_precision
 from veracal._types import Array, Floats
 from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.rows import MappedRows
@@ -58,7 +59,7 @@ class NetworkScores:
 
     def forward(self, rows: Array) -> Floats:
         """What the network gives for one block of rows."""
-        with torch.inference_mode():
+        with full_precision(), torch.inference_mode():
             made = called(self._module, inputs_of(rows, slice(None), self._prepare))
         scores: Floats = made.double().reshape(len(rows), -1).numpy()
         return scores
