@@ -112,6 +112,10 @@ class Dataset:
         unit. Replacing a record in the file can then change the number of rows here.
     dealt_by : tuple of str
         Marks of the keys by which these rows were dealt, so that none deals them twice.
+    drawn_by : tuple of str
+        Marks of the random draws that split these rows, each with the name of the part: rows
+        that were split by different draws may be in the training part of one split and in the
+        test part of another.
     name : str
         What to call it.
 
@@ -134,6 +138,7 @@ class Dataset:
     norm: float | None = None
     may_drop: bool = False
     dealt_by: tuple[str, ...] = ()
+    drawn_by: tuple[str, ...] = ()
     name: str = "data"
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Records are dealt to parts by coins that know nothing of each other."""
 
 import hashlib
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -77,9 +78,10 @@ def split(
         published: no record moves another. Rows that loading chose at random, where a unit
         had too many, are chosen anew at each loading.
     rng : Generator, optional
-        Secret source of the coins; by default fresh entropy. A generator whose seed is
-        published voids the guarantee, since inserting one row re-deals all later ones:
-        use ``key`` for that.
+        Secret source of the coins; by default fresh entropy, which makes another split every
+        time: two processes that need the same parts use ``key``, or one of them splits and
+        hands the parts on. A generator whose seed is published voids the guarantee, since
+        inserting one row re-deals all later ones: use ``key`` for that.
 
     Returns
     -------
@@ -101,9 +103,13 @@ def split(
             "add/remove the size is private and exact shares would move other records."
         )
     _check_choices(dataset, relation, key, rng)
+    drawn = None if key is not None else _draw_mark(rng)
     place = _places(dataset, fractions, relation, fixed_size, key, rng)
     dealt = dataset._changed(dealt_by=(*dataset.dealt_by, *_mark(key)))
-    parts = [_part(dealt, place == i, fraction) for i, fraction in enumerate(fractions)]
+    parts = [
+        _part(_drawn(dealt, drawn, name), place == i, fraction)
+        for i, (name, fraction) in enumerate(zip(PARTS, fractions, strict=True))
+    ]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
     return Split(parts[0], parts[1], parts[2], fractions, relation, key is None and rng is None)
@@ -148,6 +154,24 @@ def _mark(key: str | None) -> tuple[str, ...]:
     if key is None:
         return ()
     return (hashlib.blake2b(key.encode(), person=b"veracal mark", digest_size=8).hexdigest(),)
+
+
+def _draw_mark(rng: np.random.Generator | None) -> str:
+    """A mark of the draws that are about to be made: another one for every secret generator.
+
+    It says nothing about records. Generators of one seed, which make one split, have one mark.
+    """
+    if rng is None or _random.is_secret(rng):
+        return secrets.token_hex(8)
+    state = repr(rng.bit_generator.state)
+    return hashlib.blake2b(state.encode(), person=b"veracal drawn", digest_size=8).hexdigest()
+
+
+def _drawn(dataset: Dataset, mark: str | None, part: str) -> Dataset:
+    """Rows of one part, which remember by which draws they were split."""
+    if mark is None:
+        return dataset
+    return dataset._changed(drawn_by=(*dataset.drawn_by, f"{part}:{mark}"))
 
 
 def _places(
