@@ -27,11 +27,14 @@ class Internal:
         Of these, with a gradient longer than the clip bound.
     broken : int
         Of these, with a gradient that was not finite, which added nothing.
+    left_out : int
+        Records that were not as declared, and in no batch.
     """
 
     seen: int
     clipped: int
     broken: int
+    left_out: int = 0
 
     @property
     def clip_rate(self) -> float:
