@@ -28,6 +28,8 @@ from veracal.training.facts import (
 )
 
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
+# What is about the records, or about the process that holds them, and not about the model.
+_INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
 
 
 class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
@@ -42,7 +44,8 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     :meth:`fit` may stop with an error that depends on a record, as scikit-learn demands (a
     NaN, an undeclared label), and infers what was not declared; ``private_`` is then False
     and ``statement_`` gives the reasons. :meth:`fit_records` infers nothing, and what
-    :meth:`check_records` lets pass raises no error that depends on a record.
+    :meth:`check_records` lets pass raises no error that depends on a record. Copies and pickles
+    hold no figure that is internal.
     """
 
     classes: Sequence[Label] | None
@@ -211,6 +214,15 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             )
         self.n_features_in_ = mapped.shape[1]
         return mapped, labels
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file gets: the model, and nothing internal.
+
+        It serves pickle, joblib, copy.deepcopy and torch.save, and every estimator around this
+        one.
+        """
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _INTERNAL}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

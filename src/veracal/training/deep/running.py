@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from veracal._types import Floats
 from veracal.privacy import Descent, Standing, Step
@@ -18,6 +19,8 @@ Noise = tuple[float, float, bool]  # see SelfCheck
 @dataclass(frozen=True)
 class Internal:
     """What a run has met among the records: for whoever holds them, and nobody else.
+
+    It cannot be copied or pickled, and estimators leave it out of their copies and pickles.
 
     Attributes
     ----------
@@ -35,6 +38,12 @@ class Internal:
     clipped: int
     broken: int
     left_out: int = 0
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "Expected internal figures to stay in the process that holds the records, got an "
+            "attempt to copy or pickle them. Read what you need from internal_ instead."
+        )
 
     @property
     def clip_rate(self) -> float:

@@ -1,6 +1,7 @@
 """Logits of a trained network, each row by itself."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,10 @@ class NetworkScores:
         self._module, self._prepare = module, prepare
         self.made_up: Array = made_up_rows(like, module, SCORED)
         self._score: Score | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the first call finds, which is found again."""
+        return {**self.__dict__, "_score": None}
 
     def __call__(self, rows: Array | MappedRows) -> Floats:
         """Logits of shape (n, k); of two classes, where the network gives one, both."""

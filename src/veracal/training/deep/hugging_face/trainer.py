@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -254,6 +254,12 @@ class PrivateTrainer(Trainer):
                 "Correct them before the training, which would leave them out. Do not publish "
                 "this number.",
             )
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "Expected a trainer to stay where the records are, which it holds, got an attempt "
+            "to copy or pickle it. Save the model by save_model(folder)."
+        )
 
     def _check_fresh(self, resume_from_checkpoint: Any, trial: Any) -> None:
         """Refuse a run that is not the first, or not a run of its own."""
