@@ -87,7 +87,11 @@ class Link:
         On another rank: whether rank 0 has begun, and goes on.
     asked : bool
         On another rank: whether rank 0 waits for a sum.
+    charged : bool
+        On another rank: whether a ledger was charged on rank 0.
     """
+
+    charged = False
 
     def __init__(self) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -164,6 +168,8 @@ class Link:
         if len(content):
             self.receive(content)
         order = Order(int(number))
+        if order == Order.BEGIN:
+            self.charged = bool(value)
         self.begun = order in (Order.BEGIN, Order.STEP)
         self.asked = order == Order.STEP
         if order == Order.STOP:

@@ -112,6 +112,11 @@ class SharedClassifier(DescentClassifier):
             self._link = Link()
         return self._link
 
+    def _is_charged(self) -> bool:
+        if self.across is None or self._leads:
+            return super()._is_charged()
+        return self._linked().charged
+
     @property
     def _all_here(self) -> bool:
         return self.across is None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.errors import WorkerError
 from veracal.privacy import Clip, Clipped, Descended, Descent, GlobalAdapt
+from veracal.privacy.answers.models import is_charged
 from veracal.training.deep.ranks import Link, Order
 from veracal.training.deep.running import Internal, Noise, Run
 from veracal.training.deep.sums import NetworkSums
@@ -95,7 +96,8 @@ class Leading:
         """Begin, now that it is paid for; should anything fail, nobody goes on waiting."""
         try:
             for rank in self._link.others:
-                self._link.order(Order.BEGIN, rank, content=read_all(module))
+                paid = float(is_charged())
+                self._link.order(Order.BEGIN, rank, paid, read_all(module))
             yield
         except BaseException as problem:
             self._link.stop(problem)

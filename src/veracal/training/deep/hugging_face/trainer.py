@@ -27,6 +27,7 @@ from veracal.privacy import (
     statement,
 )
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
+from veracal.privacy.costs.statement import UNCHARGED
 from veracal.privacy.ledger.book import check_ledger
 from veracal.training.deep.checks import check_parts, check_trial, train_mode
 from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
@@ -50,6 +51,7 @@ from veracal.training.deep.running import Internal
 from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.facts import check_size
+from veracal.training.initial_weights import not_covered, remember
 
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
@@ -366,6 +368,9 @@ class PrivateTrainer(Trainer):
             watched.note(step)
             return telling(step)
 
+        self._began_with = not_covered(
+            one.detach().to(torch.float32).numpy() for one in module.parameters()
+        )
         first = layout.read(module)
         marks = layout.marks(first)
         layout.share(first, module)
@@ -374,6 +379,7 @@ class PrivateTrainer(Trainer):
             telling.begin()
             done = descent.run(first, sums, len(records), rng=rng, on_step=noted, in_place=True)
         layout.share(done.weights, module)
+        remember(layout.split(done.weights).values(), "train_dataset")
         tally, left_out = sums.tally, len(self.train_dataset) - len(records)
         self.internal_ = Internal(tally.seen, tally.clipped, tally.broken, left_out)
         if rate.values(done.steps).any():
@@ -436,13 +442,14 @@ class PrivateTrainer(Trainer):
         """What this training promises; computed when asked for."""
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
-        made = statement(
+        charged = () if self.ledger is not None else (UNCHARGED,)
+        return statement(
             self.event_,
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
+            not_covered=(*charged, *self._began_with, *_trusted(self.privacy)),
         )
-        return replace(made, not_covered=made.not_covered + _trusted(self.privacy))
 
 
 def _trusted(privacy: PrivacyArguments) -> tuple[str, ...]:
