@@ -416,6 +416,8 @@ def check_units(records: Records, unit: Unit) -> None:
 
 def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> None:
     """Refuse a data set that differs from its neighbors by more than a guarantee covers."""
+    if not isinstance(unit, Unit | None):
+        raise ValueError(f"Expected unit to be a Unit or None, got unit={unit!r}.")
     check_units(dataset, unit or Unit())
     if relation == "replace-one" and dataset.may_drop:
         raise DataError(
