@@ -51,6 +51,10 @@ class ConflictError(VeracalError):
     """A request id was used before, for another request; nothing was charged."""
 
 
+class PrecisionError(VeracalError, RuntimeError):
+    """Something lowered the precision of a private computation; its result was not used."""
+
+
 class AnswerError(VeracalError):
     """An answer was paid for and could not be computed; asking again does not help."""
 

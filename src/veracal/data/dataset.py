@@ -127,6 +127,10 @@ class Dataset:
     encoded : bool
         Whether X was computed from the records, by a schema, an image decoder or a frozen
         network. Then the bytes of X do not identify a record.
+    drawn_by : tuple of str
+        Marks of the random draws that split these rows, each with the name of the part: rows
+        that were split by different draws may be in the training part of one split and in the
+        test part of another.
     name : str
         What to call it.
 
@@ -149,6 +153,7 @@ class Dataset:
     norm: float | None = None
     may_drop: bool = False
     dealt_by: tuple[str, ...] = ()
+    drawn_by: tuple[str, ...] = ()
     name: str = "data"
     slots: Array | None = None
     row_digests: Array | None = None

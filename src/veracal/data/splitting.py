@@ -5,6 +5,7 @@ record: its unit id, its slot id under replace-one, or else the digest of its co
 """
 
 import hashlib
+import secrets
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -92,9 +93,10 @@ def split(
     rng : Generator, optional
         Secret source of the coins; by default fresh entropy. Every call is then a split of
         its own, and an individual may be in the train partition of one and in the test
-        partition of another: costs of runs on different splits add. A generator whose seed is
-        published voids the guarantee, since inserting one row re-deals all later ones:
-        use ``key`` for that.
+        partition of another: costs of runs on different splits add, and two processes that
+        need the same parts use ``key``, or one of them splits and hands the parts on. A
+        generator whose seed is published voids the guarantee, since inserting one row re-deals
+        all later ones: use ``key`` for that.
 
     Returns
     -------
@@ -118,9 +120,11 @@ def split(
             "add/remove the size is private and exact shares would move other records."
         )
     _check_choices(dataset, relation, key, rng)
+    drawn = None if key is not None else _draw_mark(rng)
     place = _places(dataset, fractions, relation, fixed_size, key, rng)
     dealt = dataset._changed(dealt_by=(*dataset.dealt_by, *mark(key)))
-    return cut(dealt, place, fractions, relation, secret=key is None and rng is None)
+    secret = key is None and rng is None
+    return cut(dealt, place, fractions, relation, secret=secret, drawn=drawn)
 
 
 def cut(
@@ -130,9 +134,16 @@ def cut(
     relation: Relation,
     *,
     secret: bool,
+    drawn: str | None = None,
 ) -> Split:
-    """Make the partitions that rows were assigned to; a negative number leaves a row out."""
-    parts = [_part(dataset, place == i, fraction) for i, fraction in enumerate(fractions)]
+    """Make the partitions that rows were assigned to; a negative number leaves a row out.
+
+    ``drawn`` marks the random draws that assigned them, if it was not a key.
+    """
+    parts = [
+        _part(_drawn(dataset, drawn, name), place == i, fraction)
+        for i, (name, fraction) in enumerate(zip(PARTS, fractions, strict=True))
+    ]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
     left_out = int(np.count_nonzero(place < 0))
@@ -180,6 +191,24 @@ def mark(key: str | None) -> tuple[str, ...]:
     if key is None:
         return ()
     return (hashlib.blake2b(key.encode(), person=b"veracal mark", digest_size=8).hexdigest(),)
+
+
+def _draw_mark(rng: np.random.Generator | None) -> str:
+    """A mark of the draws that are about to be made: another one for every secret generator.
+
+    It says nothing about records. Generators of one seed, which make one split, have one mark.
+    """
+    if rng is None or _random.is_secret(rng):
+        return secrets.token_hex(8)
+    state = repr(rng.bit_generator.state)
+    return hashlib.blake2b(state.encode(), person=b"veracal drawn", digest_size=8).hexdigest()
+
+
+def _drawn(dataset: Dataset, mark: str | None, part: str) -> Dataset:
+    """Rows of one part, which remember by which draws they were split."""
+    if mark is None:
+        return dataset
+    return dataset._changed(drawn_by=(*dataset.drawn_by, f"{part}:{mark}"))
 
 
 def _places(

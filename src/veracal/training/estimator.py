@@ -18,7 +18,9 @@ from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Relation, Statement, Unit, statement
+from veracal.privacy.answers.models import is_charged
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED, NotPrivate
+from veracal.privacy.costs.statement import UNCHARGED
 from veracal.training.facts import (
     Facts,
     check_numbers,
@@ -28,6 +30,24 @@ from veracal.training.facts import (
 )
 
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
+# What is about the records, or about the process that holds them, and not about the model.
+_INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
+
+
+def not_covered_by(model: Any, *parts: Any) -> tuple[str, ...]:
+    """What the statement of a fitted model does not cover, beside what none covers.
+
+    Parameters
+    ----------
+    model : estimator
+        Which was fitted as a whole.
+    *parts : estimators
+        That were fitted inside of it.
+    """
+    told = [] if getattr(model, "charged_", False) else [UNCHARGED]
+    for one in (model, *parts):
+        told.extend(getattr(one, "_began_with", ()))
+    return tuple(dict.fromkeys(told))
 
 
 class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
@@ -42,7 +62,8 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     :meth:`fit` may stop with an error that depends on a record, as scikit-learn demands (a
     NaN, an undeclared label), and infers what was not declared; ``private_`` is then False
     and ``statement_`` gives the reasons. :meth:`fit_records` infers nothing, and what
-    :meth:`check_records` lets pass raises no error that depends on a record.
+    :meth:`check_records` lets pass raises no error that depends on a record. Copies and pickles
+    hold no figure that is internal.
     """
 
     classes: Sequence[Label] | None
@@ -52,6 +73,9 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     random_state: int | np.random.Generator | None
     event_: Event | None
     not_private_because_: tuple[str, ...]
+    charged_: bool
+    _began_with: tuple[str, ...]  # what a statement does not cover of its first weights
+    _records_name: str = "arrays"
     _needs_size: bool = True  # whether anything depends on the number of records
 
     def event(self) -> Event:
@@ -107,6 +131,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         classes : sequence of str or int, optional
             Declared classes, where the model was not given them.
         """
+        self.__dict__.pop("_records_name", None)
         return self._fitted(self._facts(X, y, classes))
 
     def _facts(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> Facts:
@@ -140,6 +165,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
+        self._records_name = dataset.name
         return self._fitted(with_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> Facts:
@@ -169,6 +195,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         self.classes_ = facts.classes
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
+        self.charged_, self._began_with = self._is_charged(), ()
         reasons += self._learn(facts, rng)
         if cost is None and not reasons:
             reasons = ("its settings have no cost that could be stated",)
@@ -189,8 +216,16 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
         return statement(
-            self.event_, self._delta(), self.unit, covers=("the weights of the classifier",)
+            self.event_,
+            self._delta(),
+            self.unit,
+            covers=("the weights of the classifier",),
+            not_covered=not_covered_by(self),
         )
+
+    def _is_charged(self) -> bool:
+        """Whether a ledger was charged for this fit."""
+        return is_charged()
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, as scikit-learn wants them checked."""
@@ -211,6 +246,15 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             )
         self.n_features_in_ = mapped.shape[1]
         return mapped, labels
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file gets: the model, and nothing internal.
+
+        It serves pickle, joblib, copy.deepcopy and torch.save, and every estimator around this
+        one.
+        """
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _INTERNAL}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

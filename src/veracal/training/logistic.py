@@ -23,6 +23,7 @@ from veracal.training.ablation import Ablation
 from veracal.training.averaging import Average
 from veracal.training.descending import DescentClassifier, Watch
 from veracal.training.facts import Facts, row_norms
+from veracal.training.initial_weights import not_covered, remember
 from veracal.training.linear import LinearClassifier
 from veracal.training.sums import GradientSums, blocks_for
 
@@ -191,6 +192,9 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         with sums.two_threads():
             done = descent.run(weights, sums, len(facts.X), rng=rng, on_step=watch)
         self._show(watch.average.mean(done.weights))
+        if self.initial is not None:
+            self._began_with = not_covered([np.asarray(one) for one in self.initial])
+        remember([self.coef_, *([self.intercept_] * self.fit_intercept)], self._records_name)
         return reasons + self._done(descent, done)
 
     def _sums(

@@ -272,6 +272,7 @@ class PrivateSearch(Winner, PrivateEstimator):
             best = Trial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
+        self._began_with = tuple(getattr(best.model, "_began_with", ()))
         told_by_winner = best.model.not_private_because_
         self.biased_score_ = best.score / (facts.size * (self.holdout or 1.0))
         # What the search itself has to say of its random draws is said already.

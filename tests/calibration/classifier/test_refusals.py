@@ -27,7 +27,7 @@ from veracal.training import NormClipper, make_private_pipeline
         ({"size": 0}, "integer size >= 1"),
         ({"method": "temperature"}, "a private fitter such as"),
         ({"method": PrivatePlatt(reads="probabilities")}, "a fitter that reads logits"),
-        ({"unit": Unit("patient", 2)}, "the same unit"),
+        ({"unit": Unit("patient", 2)}, "which patient each row belongs to"),
         ({"relation": "replace-one"}, "the same relation"),
         ({"level": "nothing", "epsilon": 1.0}, "a parameter of"),
         ({"random_state": "x"}, "random_state to be None"),
@@ -38,6 +38,11 @@ def test_settings_that_make_no_sense_are_refused_before_a_record_is_read(changes
     with pytest.raises(ValueError, match=said):
         calibrated(**changes).fit_records(DATA)
     assert not FITS and not asked
+
+
+def test_another_unit_than_that_of_the_training_is_refused() -> None:
+    with pytest.raises(ValueError, match="the same unit"):
+        calibrated(unit=Unit("patient", 2)).event()
 
 
 @pytest.mark.parametrize(

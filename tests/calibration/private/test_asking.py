@@ -68,7 +68,8 @@ def test_an_ask_costs_what_it_says(holder, rng):
 def test_a_statement_is_about_everything_asked(holder, rng):
     unit = Unit("patient", 2)
     scores = miscalibrated(50, 1.0, rng)
-    one = holder(scores, Budget(1.0, unit=unit, relation="replace-one"))
+    mine = replace(scores, units=np.arange(50) // 2)
+    one = holder(mine, Budget(1.0, unit=unit, relation="replace-one"))
     asks = [Ask(Gap(), 200_000), Ask(Count(), 100_000)]
     made = stated([ask.of(one) for ask in asks], unit_of(one), covers="this")
     assert (made.epsilon, made.unit, made.at_most) == (

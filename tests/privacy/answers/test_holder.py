@@ -242,8 +242,15 @@ def test_a_ledger_of_records_refuses_records_of_units(scores, make_ledger):
         Holder(replace(scores, units=np.arange(200)), make_ledger())
 
 
-def test_rows_without_ids_are_units_of_their_own(scores, make_ledger):
-    assert Holder(scores, make_ledger(unit=Unit("patient"))).part is None
+@pytest.mark.parametrize("at_most", [1, 3])
+def test_a_ledger_for_units_refuses_records_that_do_not_say_whose_they_are(
+    scores, make_ledger, at_most
+):
+    ledger = make_ledger(unit=Unit("patient", at_most=at_most))
+    for records in (scores, Dataset(np.zeros((4, 2)), np.zeros(4, int), (0, 1), size=4)):
+        with pytest.raises(DataError, match="which patient each row belongs to, found no ids"):
+            Holder(records, ledger)
+    assert not ledger.length()
 
 
 def test_only_records_are_held(make_ledger):

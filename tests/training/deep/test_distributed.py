@@ -14,11 +14,18 @@ import pytest
 import torch.distributed as dist
 
 from tests.training.deep import two_ranks
-from veracal.data import Dataset
+from veracal.data import Dataset, split
 from veracal.errors import WorkerError
 from veracal.privacy import Unit
 from veracal.training.deep import Ranks
-from veracal.training.deep.ranks import Link, Told, check_same, check_shares, settle
+from veracal.training.deep.ranks import (
+    Link,
+    Told,
+    check_same,
+    check_shares,
+    check_split,
+    settle,
+)
 from veracal.training.deep.sums import NetworkSums
 
 
@@ -187,6 +194,22 @@ def test_rows_of_a_unit_add_up_over_ranks_unless_they_are_apart(scene):
     assert [one["private"] for one in scene] == [True, True]
 
 
+@of("split_by_themselves")
+def test_ranks_that_split_by_draws_of_their_own_are_refused_before_a_charge(scene, told):
+    for one in scene:
+        assert "records of one split on all ranks, got records on rank 1" in one["text"]
+    assert [one["error"] for one in scene] == ["ValueError", "WorkerError"]
+
+
+@of("split_by_one_of_them")
+@pytest.mark.parametrize("how", ["key", "seed", "handed on"])
+def test_ranks_with_records_of_one_split_train_and_have_none_in_common(scene, how):
+    first, second = ({tuple(row) for row in one[how]} for one in scene)
+    assert first
+    assert second
+    assert not first & second
+
+
 @of("ledger_elsewhere")
 def test_what_cannot_be_done_across_ranks_is_refused(scene):
     words = (
@@ -298,6 +321,26 @@ def test_shares_are_compared_by_name():
     with pytest.raises(ValueError, match="on all ranks or on none"):
         check_shares(some, Unit("patient", 3), Ranks(), 5)
     check_shares(some, Unit("patient", 3), Ranks(units_apart=True), 5)
+
+
+def test_marks_of_splits_are_compared():
+    one = Dataset(two_ranks.X, two_ranks.Y, (0, 1))
+    first, again, other = split(one), split(one, key="a"), split(one, key="b")
+
+    def told(dataset):
+        return Told({}, None, None, (*dataset.dealt_by, *dataset.drawn_by))
+
+    check_split([told(first.train)] * 3)
+    check_split([told(again.train), told(split(one, key="a").train)])
+    for mine, theirs in (
+        (first.train, split(one).train),
+        (first.train, first.test),
+        (first.train, one),
+        (again.train, other.train),
+        (again.train, first.train),
+    ):
+        with pytest.raises(ValueError, match="on rank 1 that were not split as those"):
+            check_split([told(mine), told(theirs)])
 
 
 def test_units_are_apart_or_not():

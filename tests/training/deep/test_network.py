@@ -1,6 +1,7 @@
 """Networks as private classifiers."""
 
 import copy
+import pickle
 import re
 
 import numpy as np
@@ -369,3 +370,28 @@ def test_noise_that_leaves_nothing_to_be_seen_is_not_warned_of(steps):
     """Settings alone say that so few records would not show."""
     told = {"noise_multiplier": 50.0, "sampling_rate": 0.05, "update": 1e-4, "steps": steps}
     assert not model(**told).fit(X, Y).self_check_.problems
+
+
+# ---------------------------------------------------------------- copies and files
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))],
+    ids=["deepcopy", "pickle"],
+)
+def test_a_copy_predicts_the_same_and_has_nothing_internal(copied):
+    fitted = model(network()).fit(X, Y)
+    expected = fitted.predict_proba(X)  # what the first call finds out is not copied
+    found = copied(fitted)
+    np.testing.assert_array_equal(found.predict_proba(X), expected)
+    assert fitted.internal_.seen > 0
+    assert not hasattr(found, "internal_")
+    assert b"internal_" not in pickle.dumps(fitted)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_internal_figures_stay_in_their_process(copied):
+    fitted = model(network()).fit(X, Y)
+    with pytest.raises(TypeError, match="stay in the process that holds the records"):
+        copied(fitted.internal_)

@@ -6,6 +6,7 @@ folder for the tests.
 
 import json
 import os
+import pickle
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from veracal.data import Dataset
+from veracal.data import Dataset, split
 from veracal.privacy import Budget, Flat, GlobalAdapt, Holder, Momentum, Unit, open_ledger
 from veracal.training import estimator
 from veracal.training.deep import PrivateNetwork, Ranks
@@ -181,6 +182,29 @@ class Rank:
             model(unit=Unit("patient", 2)).fit_records(records)
         except Exception as error:
             return {"private": fit.private_, "text": str(error)}
+
+    def split_by_themselves(self):
+        """Each rank splits the same records by draws of its own, and takes its share."""
+        part = split(Dataset(X, Y, (0, 1), size=60)).train
+        self.paid_fit(model(), part.take(np.arange(len(part))[self.rank :: 2]))
+
+    def split_by_one_of_them(self):
+        """With one key, by one seed, or by draws of rank 0, which hands the rows on."""
+        whole, found = Dataset(X, Y, (0, 1), size=60), {}
+        path = self.folder / "dealt"
+        if self.rank == 0:
+            path.write_bytes(pickle.dumps(split(whole).train))
+        dist.barrier()
+        parts = {
+            "key": split(whole, key="ours").train,
+            "seed": split(whole, rng=np.random.default_rng(3)).train,
+            "handed on": pickle.loads(path.read_bytes()),
+        }
+        for name, part in parts.items():
+            mine = part.take(np.arange(len(part))[self.rank :: 2])
+            model(size=48).fit_records(mine)
+            found[name] = mine.X.tolist()
+        return found
 
     def rank_1_fails(self):
         """Something breaks on rank 1, in the middle of a run."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._checks import extra
+from veracal._precision import full_precision
 from veracal._types import Array, Floats
 from veracal.data.features.folders import folder_with, load_model, written_in
 from veracal.data.features.networks import (
@@ -304,7 +305,7 @@ class ImageEncoder(_Folder):
                     scaled, size=side, mode="bilinear", antialias=True
                 )
             colored = ((scaled.expand(-1, 3, -1, -1) - mean) / std).contiguous()
-            with torch.inference_mode():
+            with full_precision(), torch.inference_mode():
                 last = network(pixel_values=colored).last_hidden_state
                 pooled: Floats = last.mean((2, 3) if last.ndim == 4 else 1).numpy()
             return within_unit_ball(pooled)

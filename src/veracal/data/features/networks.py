@@ -10,6 +10,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._checks import extra
+from veracal._precision import full_precision
 from veracal._types import Array, Floats, Ints
 from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.limits import no_surprises
@@ -86,7 +87,7 @@ class EfficientNetLite0:
                     scaled, size=side, mode="bilinear", antialias=True
                 )
             colored = scaled.expand(-1, 3, -1, -1)
-            with torch.inference_mode():
+            with full_precision(), torch.inference_mode():
                 maps = network.extract_features(
                     colored.contiguous(memory_format=torch.channels_last)
                 )
@@ -254,7 +255,7 @@ def token_means(
     attend = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
     more = {"token_type_ids": kind} if kinds else {}
     more |= {"attention_mask": attend} if padded else {}
-    with torch.inference_mode():
+    with full_precision(), torch.inference_mode():
         hidden = network(input_ids=tokens, **more)
         shares = mask[..., None] / mask.sum(1)[:, None, None]
         means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()

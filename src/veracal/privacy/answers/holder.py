@@ -18,6 +18,7 @@ from veracal.privacy.answers.models import (
     PrivateModel,
     RecordsModel,
     ResumableModel,
+    charged,
     resumable_of,
     shared_of,
     shows_weights,
@@ -75,8 +76,8 @@ class Holder:
 
     Notes
     -----
-    Records without unit ids count as one unit a row. Whoever enrolls several rows of one
-    person without saying so breaks the promise to that person.
+    A ledger that protects another unit than a record refuses records without unit ids.
+    Whoever gives one person several ids breaks the promise to that person.
     """
 
     __slots__ = ("_records", "ledger", "part", "relation", "unit", "version")
@@ -374,10 +375,11 @@ class Holder:
         """Fit a model that was paid for."""
         records = self._records
         assert isinstance(records, Dataset)
-        if isinstance(model, RecordsModel):
-            model.fit_records(records)
-        else:
-            model.fit(records.X, records.y)
+        with charged():  # which statements of the model say
+            if isinstance(model, RecordsModel):
+                model.fit_records(records)
+            else:
+                model.fit(records.X, records.y)
         told = getattr(model, "event_", event)
         if told != event:
             raise ValueError(
@@ -415,11 +417,18 @@ def question(
 def check_units(records: Records, unit: Unit) -> None:
     """Refuse records of which a unit may have more rows than the ledger's unit.
 
-    A data set must have declared its bound (:func:`veracal.data.limit_contributions`); scores
-    are counted.
+    Records must say to which unit they belong, unless that is one record. A data set must have
+    declared its bound (:func:`veracal.data.limit_contributions`); scores are counted.
     """
     if records.units is None:
-        return  # each row is a unit of its own
+        if unit.name == "record":
+            return  # each row is a unit of its own
+        raise DataError(
+            f"{records.name}: units",
+            f"which {unit.name} each row belongs to",
+            "no ids",
+            f"Name the column with the ids of each {unit.name}, or protect single records.",
+        )
     if unit.name == "record":
         raise DataError(
             f"{records.name}: units",
@@ -443,6 +452,8 @@ def check_units(records: Records, unit: Unit) -> None:
 
 def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> None:
     """Refuse a data set that differs from its neighbors by more than a guarantee covers."""
+    if not isinstance(unit, Unit | None):
+        raise ValueError(f"Expected unit to be a Unit or None, got unit={unit!r}.")
     check_units(dataset, unit or Unit())
     if relation == "replace-one" and dataset.may_drop:
         raise DataError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from veracal.data import Dataset
@@ -61,6 +62,22 @@ class SharedModel(Protocol):
 
 
 Model = TypeVar("Model", bound=PrivateModel)
+_CHARGED: ContextVar[bool] = ContextVar("charged", default=False)
+
+
+@contextmanager
+def charged() -> Iterator[None]:
+    """Say of every fit inside that a ledger was charged for it."""
+    token = _CHARGED.set(True)
+    try:
+        yield
+    finally:
+        _CHARGED.reset(token)
+
+
+def is_charged() -> bool:
+    """Whether a ledger was charged for the fit that goes on here."""
+    return _CHARGED.get()
 
 
 def resumable_of(model: object) -> ResumableModel | None:

@@ -36,6 +36,7 @@ NOT_COVERED = (
     "facts declared public: the schema, sizes, bounds, sampling rates and numbers of steps",
     "the time an answer takes, and whoever controls the machine",
 )
+UNCHARGED = "not charged to a ledger; other fits of these records are not counted"
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ def statement(
     unit: Unit | None = None,
     *,
     covers: Sequence[str] = ("what the listed events release",),
+    not_covered: Sequence[str] = (),
     composition: str = "fixed before the first release, and composed as one plan",
 ) -> Statement:
     """State what an event promises.
@@ -177,6 +179,8 @@ def statement(
     unit : Unit, optional
     covers : sequence of str
         What the guarantee is about, in words.
+    not_covered : sequence of str
+        What else it is not about, beside what is true of every statement.
     composition : str
         Whether costs were fixed beforehand or could adapt, in words.
 
@@ -205,6 +209,7 @@ def statement(
         advantage=delta_for(event, 0.0, unit),
         curve=tuple((d, epsilon_for(event, d, unit)) for d in _CURVE),
         covers=tuple(covers),
+        not_covered=(*not_covered, *NOT_COVERED),
     )
 
 

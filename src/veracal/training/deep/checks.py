@@ -9,10 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from veracal._precision import (
+    check_products,
+    full_precision,
+    reduced_precision,
+    refuse_half_precision,
+)
 from veracal.training.deep.apart import check_outputs, outputs_of
 from veracal.training.deep.gradients.blocks import Block, rows_of
 from veracal.training.deep.made_up import half_replaced, one_replaced
@@ -94,17 +99,14 @@ def _check_unwrapped(module: nn.Module) -> None:
 
 
 def _check_mode() -> None:
-    """Refuse a call where gradients cannot be taken, or weights are computed once for all."""
-    if torch.is_inference_mode_enabled():
+    """Refuse a call where precision is reduced, or gradients cannot be taken."""
+    found = reduced_precision()
+    if found is not None:
         raise ValueError(
-            "Expected a call outside of torch.inference_mode(), in which no gradient can be "
-            "taken, got one inside. Leave its block."
+            f"Expected a call outside of {found}, since gradients are taken in full float32 "
+            "and of weights as they are, got one inside. Leave its block."
         )
-    if parametrize._cache_enabled:
-        raise ValueError(
-            "Expected a call outside of torch.nn.utils.parametrize.cached(), in which weights "
-            "are computed once and used again, got one inside. Leave its block."
-        )
+    check_products()
 
 
 def _check_values(name: str, one: Tensor) -> None:
@@ -189,6 +191,7 @@ def _frozen(layer: nn.Module) -> bool:
     return not any(one.requires_grad for one in parameters)
 
 
+@full_precision()
 def check_trial(
     module: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block] = ()
 ) -> Tensor:
@@ -238,7 +241,7 @@ def _made_by(
     train_mode(trial)
     before = _digests(trial)
     for _ in range(_PASSES):  # a layer may be left out by chance
-        with torch.enable_grad():
+        with torch.enable_grad(), refuse_half_precision():
             made = outputs_of(trial, blocks[0].inputs)
             _check_shape(made, rows_of(blocks[0].inputs), outputs)
             torch.autograd.backward(made.double().square().sum())

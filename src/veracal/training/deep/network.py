@@ -1,7 +1,7 @@
 """Networks that are trained by noisy gradient descent, as scikit-learn's classifiers."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from veracal import _checks, _random
+from veracal._precision import full_precision
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.labels import Label
@@ -62,6 +63,7 @@ from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.deep.together import Course
 from veracal.training.descending import Watch
 from veracal.training.facts import Facts, check_numbers
+from veracal.training.initial_weights import not_covered, remember
 
 _FEW = 4  # examples on which ways of taking gradients are compared
 _PASSED = set[str]()  # trials of networks of ours, which have one outcome each
@@ -267,7 +269,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         trial = self._known_trial(facts)
         if trial in _PASSED:
             return
-        with torch.random.fork_rng(devices=[]):  # the caller's, from which dropout draws
+        # The generator is the caller's, from which dropout draws.
+        with full_precision(), torch.random.fork_rng(devices=[]):
             whole = whole_block(self._usual, self.sampling_rate * facts.size)
             many = whole if trial is None else _FEW  # nothing of ours goes by their number
             rows = partial(made_up_blocks, facts.X, module, k, self._prepared)
@@ -366,6 +369,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             self._form = made_up_rows(facts.X, module, SCORED)
             self._outputs = len(facts.classes)
             records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
+            if KnownNetwork.of(self.module) is None:  # one of ours begins with fresh weights
+                self._began_with = not_covered(_arrays(module))
             return self._descended(facts, module, records, course, lots, rng)
 
     def _descended(
@@ -393,6 +398,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             with sums.threads():
                 ended = course.descend(descent, run, sums, len(records), rng)
         self._show(ended.shown)
+        remember(_trained(self.module_), self._records_name)
         self.internal_, last = ended.internal, ended.done.weights
         self.self_check_ = run.checked(ended.noise, last, self._scores.forward(self._form))
         del self._blank
@@ -498,3 +504,13 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def _arrays(module: nn.Module) -> Iterator[Array]:
+    """All weights of a module."""
+    return (one.detach().to(torch.float32).numpy() for one in module.parameters())
+
+
+def _trained(module: nn.Module) -> Iterator[Array]:
+    """Those that were trained."""
+    return (one.detach().numpy() for one in module.parameters() if one.requires_grad)

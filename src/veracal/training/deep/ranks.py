@@ -1,7 +1,7 @@
 """What the ranks of torch.distributed say to each other, each of them to rank 0 alone."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -46,8 +46,10 @@ class Ranks:
     The event is that of one process with the records of all ranks. Coins of all ranks are
     independent, so that together they are one Poisson sample; a record moves the sum of its
     own rank, by the clip bound at most, and no other. That takes for granted that no record is
-    on two ranks. Under add-remove no rank tells how many records it has; under replace-one
-    these numbers are public, and must add up to the size.
+    on two ranks; ranks whose data sets were split by different keys or by draws of their own,
+    which would put records on two of them, are refused. Under add-remove no rank tells how
+    many records it has; under replace-one these numbers are public, and must add up to the
+    size.
 
     All ranks are trusted, and so is the network between them: rank 0 sees each rank's sum
     without noise, and nothing is encrypted here. Another rank sees nothing but its own records
@@ -85,7 +87,11 @@ class Link:
         On another rank: whether rank 0 has begun, and goes on.
     asked : bool
         On another rank: whether rank 0 waits for a sum.
+    charged : bool
+        On another rank: whether a ledger was charged on rank 0.
     """
+
+    charged = False
 
     def __init__(self) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -162,6 +168,8 @@ class Link:
         if len(content):
             self.receive(content)
         order = Order(int(number))
+        if order == Order.BEGIN:
+            self.charged = bool(value)
         self.begun = order in (Order.BEGIN, Order.STEP)
         self.asked = order == Order.STEP
         if order == Order.STOP:
@@ -246,11 +254,14 @@ class Told:
         How many records there are, where that is public.
     at_most : int or None
         Most rows of one unit, where there are units.
+    split : sequence of str
+        Marks of the keys and the draws by which the records were split.
     """
 
     settings: Mapping[str, Any]
     rows: int | None
     at_most: int | None
+    split: Sequence[str] = ()
 
 
 def settle(
@@ -286,6 +297,7 @@ def settle(
             link.order(Order.COMPARE, rank)
         every = [mine, *_heard(link)]
         check_same(every)
+        check_split(every)
         check_shares(every, unit, ranks, size)
     except BaseException as problem:
         link.stop(problem)
@@ -298,7 +310,7 @@ def _wait(link: Link, check: Callable[[], Told]) -> Tensor:
     problem, words = None, "null"
     try:
         told = check()
-        words = json.dumps([dict(told.settings), told.rows, told.at_most])
+        words = json.dumps([dict(told.settings), told.rows, told.at_most, list(told.split)])
     except Exception as error:  # rank 0 hears of it when it asks, and stops everybody
         problem = error
     try:
@@ -345,6 +357,22 @@ def check_same(every: list[Told]) -> None:
                     f"{rank}: {_shown(there)}, where rank 0 has {_shown(here)}. Give all "
                     "ranks the same."
                 )
+
+
+def check_split(every: list[Told]) -> None:
+    """Refuse records that were split by other draws or keys on one of the ranks.
+
+    Each rank could then have rows that are also on another one, where they would be counted
+    twice, or that belong to the test part of another one.
+    """
+    for rank, told in enumerate(every):
+        if list(told.split) != list(every[0].split):
+            raise ValueError(
+                "Expected records of one split on all ranks, got records on rank "
+                f"{rank} that were not split as those on rank 0 were: some may be on both, or "
+                "in a test part of the other. Split with one key on every rank, "
+                "split(dataset, key='...'), or split on rank 0 and hand every rank its rows."
+            )
 
 
 def check_shares(every: list[Told], unit: Unit, ranks: Ranks, size: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from veracal._types import Floats
 from veracal.privacy import Descent, Standing, Step
@@ -19,6 +20,8 @@ Noise = tuple[float, float, bool]  # see SelfCheck
 class Internal:
     """What a run has met among the records: for whoever holds them, and nobody else.
 
+    It cannot be copied or pickled, and estimators leave it out of their copies and pickles.
+
     Attributes
     ----------
     seen : int
@@ -27,11 +30,20 @@ class Internal:
         Of these, with a gradient longer than the clip bound.
     broken : int
         Of these, with a gradient that was not finite, which added nothing.
+    left_out : int
+        Records that were not as declared, and in no batch.
     """
 
     seen: int
     clipped: int
     broken: int
+    left_out: int = 0
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "Expected internal figures to stay in the process that holds the records, got an "
+            "attempt to copy or pickle them. Read what you need from internal_ instead."
+        )
 
     @property
     def clip_rate(self) -> float:

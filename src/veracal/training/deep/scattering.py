@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from veracal import _checks
+from veracal._precision import full_precision
 from veracal._types import Array, Floats, Ints
 from veracal.data.fixed_shape import at_places, places_alike
 from veracal.training.deep.made_up import made_up_rows
@@ -118,7 +119,7 @@ class Scattering:
 
     def _forward(self, rows: Array) -> Floats:
         """Features of one block."""
-        with torch.no_grad():
+        with full_precision(), torch.no_grad():
             made: Floats = scattered(self.prepare(rows), self.scales, self.angles).numpy()
         return made
 

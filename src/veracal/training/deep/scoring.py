@@ -1,6 +1,7 @@
 """Logits of a trained network, each row by itself."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from veracal._precision import full_precision
 from veracal._types import Array, Floats
 from veracal.data.fixed_shape import Score, each_by_itself
 from veracal.data.rows import MappedRows
@@ -45,6 +47,10 @@ class NetworkScores:
         self.made_up: Array = made_up_rows(like, module, SCORED)
         self._score: Score | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the first call finds, which is found again."""
+        return {**self.__dict__, "_score": None}
+
     def __call__(self, rows: Array | MappedRows) -> Floats:
         """Logits of shape (n, k); of two classes, where the network gives one, both."""
         if isinstance(rows, MappedRows):
@@ -58,7 +64,7 @@ class NetworkScores:
 
     def forward(self, rows: Array) -> Floats:
         """What the network gives for one block of rows."""
-        with torch.inference_mode():
+        with full_precision(), torch.inference_mode():
             made = called(self._module, inputs_of(rows, slice(None), self._prepare))
         scores: Floats = made.double().reshape(len(rows), -1).numpy()
         return scores

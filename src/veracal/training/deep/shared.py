@@ -82,6 +82,7 @@ class SharedClassifier(DescentClassifier):
             # Replacing a record leaves every rank as many as it has: that is public then.
             len(dataset) if self.relation == "replace-one" else None,
             None if dataset.units is None else dataset.at_most,
+            (*dataset.dealt_by, *dataset.drawn_by),
         )
 
     def check_paying(self, unit: Unit) -> None:
@@ -110,6 +111,11 @@ class SharedClassifier(DescentClassifier):
         if "_link" not in self.__dict__:
             self._link = Link()
         return self._link
+
+    def _is_charged(self) -> bool:
+        if self.across is None or self._leads:
+            return super()._is_charged()
+        return self._linked().charged
 
     @property
     def _all_here(self) -> bool:

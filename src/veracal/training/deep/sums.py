@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from veracal._precision import full_precision, thread_precision
 from veracal._types import Floats, Ints
 from veracal.privacy import Clip, Clipped
 from veracal.training.deep.gradients.blocks import Engine, HalfAddedError
@@ -121,8 +122,9 @@ class NetworkSums:
             self._pool = None
             torch.set_num_threads(before)
 
+    @full_precision()
     def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
-        """The clipped sum over rows."""
+        """The clipped sum over rows, in full precision whatever was set between steps."""
         # Whoever was told of a step may have set torch's generator, which draws for dropout:
         # masks that somebody knows would be others for everybody once a record is gone.
         _reseed(int(self._rng.integers(2**63)))
@@ -145,6 +147,7 @@ class NetworkSums:
             self.tally.broken += tally.broken
         return Clipped(total.numpy(), exceeding)
 
+    @thread_precision()
     def _summed(
         self, lane: Lane, weights: Floats, parts: Sequence[Ints], clip: Clip
     ) -> tuple[Tensor, Tally]:

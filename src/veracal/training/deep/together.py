@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.errors import WorkerError
 from veracal.privacy import Clip, Clipped, Descended, Descent, GlobalAdapt
+from veracal.privacy.answers.models import is_charged
 from veracal.training.deep.ranks import Link, Order
 from veracal.training.deep.running import Internal, Noise, Run
 from veracal.training.deep.sums import NetworkSums
@@ -95,7 +96,8 @@ class Leading:
         """Begin, now that it is paid for; should anything fail, nobody goes on waiting."""
         try:
             for rank in self._link.others:
-                self._link.order(Order.BEGIN, rank, content=read_all(module))
+                paid = float(is_charged())
+                self._link.order(Order.BEGIN, rank, paid, read_all(module))
             yield
         except BaseException as problem:
             self._link.stop(problem)
@@ -173,7 +175,7 @@ class Joined:
 
     def counts(self) -> Internal:
         """What was met among the records of all ranks."""
-        every = [astuple(_counts(self._sums)), *self._met.values()]
+        every = [_told(self._sums), *self._met.values()]
         return Internal(*(int(sum(one)) for one in zip(*every, strict=True)))
 
 
@@ -213,7 +215,7 @@ class Following:
 
     def _send(self, found: Clipped, sums: NetworkSums) -> None:
         """Send a sum, and what was counted."""
-        met = [found.total.size, found.exceeding, *astuple(_counts(sums))]
+        met = [found.total.size, found.exceeding, *_told(sums)]
         self._link.send(torch.tensor(met, dtype=torch.float64))
         self._link.send(torch.from_numpy(found.total))
         self._link.asked = False
@@ -261,6 +263,11 @@ def _with_threshold(clip: Clip, threshold: float) -> Clip:
 def _counts(sums: NetworkSums) -> Internal:
     """What was met among the records of one rank."""
     return Internal(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
+
+
+def _told(sums: NetworkSums) -> tuple[int, int, int]:
+    """The same as numbers, for rank 0."""
+    return sums.tally.seen, sums.tally.clipped, sums.tally.broken
 
 
 def _ended(run: Run, done: Descended, internal: Internal) -> Ended:

@@ -28,6 +28,7 @@ from veracal.privacy import (
     Unit,
     Update,
 )
+from veracal.privacy.answers.models import charged
 from veracal.privacy.costs.not_private import NotPrivate
 from veracal.privacy.ledger.book import check_ledger
 from veracal.training.ablation import Ablation
@@ -248,7 +249,8 @@ def _fit_paid(
             f"{' and '.join(facts.reasons)}. Nothing was charged."
         )
     ledger.charge(event, purpose)
-    model._fitted(facts)
+    with charged():
+        model._fitted(facts)
     if model.event_ != event:
         raise ValueError(
             f"{purpose!r} was charged as {event!r}, but the fit says it was {model.event_!r}. "

@@ -22,6 +22,7 @@ from veracal.privacy import (
 from veracal.privacy.answers.holder import check_protected
 from veracal.privacy.budget import RELATIONS
 from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
+from veracal.privacy.costs.statement import UNCHARGED
 from veracal.training.facts import check_size
 from veracal.training.preprocessing.transformer import PrivateTransformer
 
@@ -109,4 +110,7 @@ class MomentTransformer(PrivateTransformer):
         if not self.private_:
             return NotPrivate(self.not_private_because_)
         assert self.event_ is not None
-        return statement(self.event_, self.delta, self.unit, covers=(self._covers,))
+        told = () if self.charged_ else (UNCHARGED,)
+        return statement(
+            self.event_, self.delta, self.unit, covers=(self._covers,), not_covered=told
+        )

@@ -14,7 +14,6 @@ from tests.training.deep.hugging_face.tiny import (
     texts,
     trainer,
 )
-from veracal.errors import DataError
 from veracal.privacy import Automatic, Budget, Flat, Unit, open_ledger
 from veracal.training.deep.hugging_face import PrivacyArguments, PrivateTrainer
 from veracal.training.deep.hugging_face.reading import as_dataset, form_of, records_of
@@ -147,14 +146,6 @@ def test_arrays_of_any_length_are_read_as_the_declared_one(longer):
     width = min(LENGTH, LENGTH + longer)
     assert (found[:, :width] == given["input_ids"][:, :width]).all()
     assert not read.X["attention_mask"][:, LENGTH:].any()
-
-
-def test_an_error_after_the_charge_says_nothing_of_a_row(tmp_path):
-    rows = texts()
-    rows[3] = {**rows[3], "labels": "HIV positive"}
-    with pytest.raises(DataError) as told:
-        trainer(tmp_path, rows=rows).train()
-    assert "HIV" not in str(told.value) and told.value.__cause__ is None
 
 
 def test_records_without_numbers_are_refused(tmp_path):

@@ -180,16 +180,16 @@ def test_a_bound_that_nobody_checked_is_said_to_be_none_of_ours(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "why"),
+    ("rows", "left_out"),
     [
-        (of_patients(3), "at most 2 rows of one patient"),
-        (texts(), "an id of one patient in every row"),
-        ([{**row, "patient": float("nan")} for row in texts()], "an id of one patient"),
+        (of_patients(3), 20),
+        (texts(), 60),
+        ([{**row, "patient": float("nan")} for row in texts()], 60),
     ],
     ids=["too many", "none", "missing"],
 )
-def test_rows_of_one_unit_are_counted_where_they_say_whose_they_are(tmp_path, rows, why):
-    """Like every look at the records, once it is paid for, and without a word of whom."""
+def test_rows_beyond_those_that_a_unit_may_have_contribute_nothing(tmp_path, rows, left_out):
+    """They are looked at once they are paid for, and whoever has them is not told of."""
     unit = Unit("patient", at_most=2)
     privacy = {"unit": unit, "unit_column": "patient", "noise_multiplier": 4.0}
     made, entries = trainer(tmp_path, privacy=privacy), []
@@ -197,11 +197,12 @@ def test_rows_of_one_unit_are_counted_where_they_say_whose_they_are(tmp_path, ro
     budget = Budget(8.0, 1e-3, unit=unit)
     made.ledger = open_ledger(tmp_path / "ledger", budget, kind="plan", plan=plan)
     made.train_dataset = Watched(rows, lambda: entries.append(made.ledger.length()))
-    before = weights(made.model)
-    with pytest.raises(DataError, match=why) as told:
-        made.train()
-    assert "patient 1" not in str(told.value) and told.value.__cause__ is None
-    assert set(entries) == {1} and not moved(before, made.model) and not made.private_
+    made.train()
+    assert made.private_
+    assert made.internal_.left_out == left_out
+    assert set(entries) == {1}
+    with pytest.raises(DataError, match=f"{left_out} that are not so"):
+        made.check_records()
 
 
 @pytest.mark.parametrize(
@@ -443,14 +444,50 @@ def test_all_that_is_frozen_is_refused(tmp_path):
 # ------------------------------------------------------------------ records
 
 
-@pytest.mark.parametrize(
-    ("change", "where"), [({"labels": 3}, "labels"), ({"input_ids": [99]}, "input_ids")]
-)
-def test_labels_and_tokens_that_there_are_not_are_refused(tmp_path, change, where):
-    made = trainer(tmp_path, rows=[*texts(59), {"input_ids": [5], "labels": 0, **change}])
-    with pytest.raises(DataError, match=where):
+ODD = {
+    "label": {"labels": 3},
+    "negative label": {"labels": -100},
+    "text for a label": {"labels": "HIV positive"},
+    "label of several numbers": {"labels": [1, 2]},
+    "token": {"input_ids": [99]},
+    "text for tokens": {"input_ids": "words"},
+    "no tokens": {"input_ids": None},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
+def test_a_record_that_does_not_fit_is_as_if_it_were_not_there(tmp_path, odd):
+    """The charge, the outcome and the weights are the same with it and without it."""
+    found = {}
+    for name in ("with", "without"):
+        rows = texts(59) + [{"input_ids": [5], "labels": 0, **odd}] * (name == "with")
+        ledger = open_ledger(tmp_path / name, Budget(80.0, 1e-3), kind="open")
+        told = {"random_state": 0, "noise_multiplier": 4.0}
+        made = trainer(tmp_path, rows=rows, privacy=told, ledger=ledger)
         made.train()
-    assert not made.private_
+        assert made.internal_.left_out == (name == "with")
+        found[name] = weights(made.model), [one.event for one in ledger.entries()]
+    assert not moved(found["with"][0], made.model)
+    assert found["with"][1] == found["without"][1]
+
+
+def test_the_holder_can_look_for_records_that_would_be_left_out(tmp_path):
+    trainer(tmp_path).check_records()
+    odd = trainer(tmp_path, rows=[*texts(59), {"input_ids": [5], "labels": 7}])
+    with pytest.raises(DataError, match="1 that are not so.*Do not publish this number"):
+        odd.check_records()
+    given = arrays(texts())
+    given["labels"][:3] = 9
+    with pytest.raises(DataError, match="3 that are not so"):
+        trainer(tmp_path, rows=given).check_records()
+
+
+def test_a_table_without_the_columns_that_are_read_is_refused_by_its_names(tmp_path):
+    class Table(list):
+        column_names = ("input_ids", "stars")
+
+    with pytest.raises(ValueError, match="a column 'labels' or .*, got 'input_ids', 'stars'"):
+        trainer(tmp_path, rows=Table(texts())).train()
 
 
 def test_long_texts_are_cut(tmp_path):

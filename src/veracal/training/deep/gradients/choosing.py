@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from veracal import _checks
+from veracal._precision import full_precision, refuse_half_precision
 from veracal._types import Frozen
 from veracal.errors import MissingExtraError
 from veracal.privacy import Flat
@@ -65,6 +66,7 @@ class Trial:
     wrong: Frozen[str, str]
 
 
+@full_precision()
 def engine_for(
     module: nn.Module,
     losses: Losses,
@@ -225,7 +227,8 @@ def _compared(
 ) -> str | None:
     """Compare norms and clipped sums with those of gradients taken one by one."""
     try:
-        lengths = [_length(one) for one in _in_turn(module, losses, few)]
+        with refuse_half_precision():
+            lengths = [_length(one) for one in _in_turn(module, losses, few)]
     except Exception as error:  # a module that cannot take one example by itself
         return _first_line(error)
     norms, layout = torch.tensor(lengths, dtype=torch.float64), Layout(module)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from veracal._precision import check_dtype
 from veracal.privacy import Clip
 from veracal.training.deep.gradients.adding import PreNoise, add_clipped, written_down
 from veracal.training.deep.gradients.blocks import (
@@ -56,6 +57,7 @@ class Functional:
         # Not tied by torch: it puts weights of a layer that is used twice there twice, and
         # leaves something else than a parameter behind.
         made = functional_call(_Called(self._module), put, (inputs,), tie_weights=False)
+        check_dtype(made, "the logits")
         views = len(made)
         return self._losses(made, target.expand(views)).mean()
 

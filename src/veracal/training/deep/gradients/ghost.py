@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from veracal._precision import check_dtype
 from veracal.privacy import Clip
 from veracal.training.deep.gradients.adding import add_clipped
 from veracal.training.deep.gradients.blocks import (
@@ -108,8 +109,8 @@ class Ghost:
             more = {} if one.patches is None else {"patches": one.patches}
             for name, gradients in rule(
                 one.layer,
-                _single(one.inputs),
-                _single(slope),
+                _full(one.inputs, one.layer),
+                _full(slope, one.layer),
                 len(block),
                 self._usual,
                 self._room,
@@ -177,9 +178,10 @@ def _channels_last(inputs: Inputs, last: bool) -> Inputs:
     return inputs.contiguous(memory_format=torch.channels_last)
 
 
-def _single(values: Tensor) -> Tensor:
-    """Numbers of less than single precision in single precision, as the slack is for it."""
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+def _full(values: Tensor, layer: nn.Module) -> Tensor:
+    """What a layer has seen, unless in half precision: the slack is for float32."""
+    check_dtype(values, type(layer).__name__)
+    return values
 
 
 def _also(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from veracal._checks import extra
+from veracal._precision import check_dtype
 from veracal.privacy import Clip
 from veracal.training.deep.gradients.adding import PreNoise, add_clipped, written_down
 from veracal.training.deep.gradients.blocks import (
@@ -50,6 +51,7 @@ class Hooks:
         with self._wrapped() as wrapped:
             with torch.enable_grad():
                 outputs = called(wrapped, block.inputs)
+                check_dtype(outputs, "the logits")
                 torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
             each = {one: self._sample(one, block) for one in self._trained}
         found = written_down(each, self._noise)
@@ -60,7 +62,8 @@ class Hooks:
         sample = parameter.grad_sample
         each: Tensor = torch.stack(sample).sum(0) if isinstance(sample, list) else sample
         parameter.grad_sample = parameter.grad = None
-        each = each.to(torch.float32)  # it may have been computed with fewer digits
+        check_dtype(each, "a per-example gradient")
+        each = each.to(torch.float32)
         if block.views == 1:
             return each
         return each.view(len(block), block.views, *each.shape[1:]).sum(1)

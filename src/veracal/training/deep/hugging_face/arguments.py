@@ -41,9 +41,9 @@ class PrivacyArguments:
         ``unit.at_most`` is taken on trust, and ``statement_`` says so, unless ``unit_column``
         is given.
     unit_column : str, optional
-        Name under which every row says whose it is. Rows are then counted once they are paid
-        for, and refused if somebody has more than ``unit.at_most``. Arrays have no such
-        column: give rows.
+        Name under which every row says whose it is. Of every unit the first ``unit.at_most``
+        rows are then used, and the others contribute nothing. Arrays have no such column:
+        give rows.
     gradients : {"ghost", "functional", "hooks"}, optional
         How gradients of examples are taken. By default by what each layer has seen
         ("ghost") where that is right for the model, and side by side ("functional")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from veracal import _checks
+from veracal._precision import full_precision
 from veracal._types import Array, Floats
 from veracal.data.features.networks import made_up_texts
 from veracal.data.fixed_shape import each_by_itself
@@ -152,7 +153,7 @@ def _through(model: MeanPooled, layers: Any, rows: Array) -> Floats:
     here = mask.to(torch.float32)
     added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
     more = {"token_type_ids": kinds} if _has_kinds(model.config) else {}
-    with torch.inference_mode():
+    with full_precision(), torch.inference_mode():
         hidden = model.encoder.embeddings(input_ids=ids, **more)
         for layer in layers:
             hidden = _states(layer(hidden, added))

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from veracal._types import Array, Ints
-from veracal.errors import DataError
 from veracal.privacy import Unit
 from veracal.training.deep.hugging_face.sequences import NAMES, taken_by
 from veracal.training.deep.hugging_face.tokens import LABELS, Tokens
@@ -127,24 +126,41 @@ def _of_tokens(
     return names, tokens.length if max_length is None else int(max_length)
 
 
-def records_of(dataset: Any, form: Form) -> Records:
-    """Read all records: only after they were paid for.
+def records_of(
+    dataset: Any, form: Form, unit: Unit | None = None, column: str | None = None
+) -> Records:
+    """Read all records, and leave out those that are not as declared.
 
-    Raises
-    ------
-    DataError
-        For a token or a label that there is not. It depends on a record, as an error of
-        ``fit`` may; check records that come from others before they are charged for.
+    Left out is a record with a token or a label that there is not, one that cannot be read as
+    whole numbers, one that does not say whose it is, and of every unit all rows after the first
+    ``unit.at_most``. It contributes nothing, as if it were not there: an error would reveal,
+    after the charge, that somebody has such a record.
+
+    Parameters
+    ----------
+    dataset : Tokens, or anything with a length and rows by number
+    form : Form
+    unit : Unit, optional
+    column : str, optional
+        Name under which every row says to which unit it belongs.
+
+    Guarantees
+    ----------
+    No error depends on a record. Whether a record is kept depends on that record alone, or on
+    the rows of its unit alone.
     """
     if isinstance(dataset, Tokens):
         assert dataset.labels is not None
         arrays = {name: _cut(dataset.arrays[name], form, name) for name in form.names}
         labels: Ints = np.asarray(dataset.labels, np.int64)
+        fits = np.ones(len(labels), dtype=bool)
     else:
-        arrays, labels = _gathered(dataset, form)
-    _check_range("input_ids", arrays["input_ids"], form.vocabulary)
-    _check_range("labels", labels, form.classes)
-    return Records({name: arrays[name].astype(np.int64) for name in form.names}, labels)
+        arrays, labels, fits = _gathered(dataset, form)
+    fits &= _in_range(arrays["input_ids"], form.vocabulary).all(axis=1)
+    fits &= _in_range(labels, form.classes)
+    if column is not None:
+        fits &= _within_limit(dataset, unit or Unit(), column)
+    return Records({name: arrays[name][fits] for name in form.names}, labels[fits])
 
 
 def check_column(dataset: Any, column: str | None) -> None:
@@ -157,31 +173,31 @@ def check_column(dataset: Any, column: str | None) -> None:
         )
 
 
-def check_units(dataset: Any, unit: Unit, column: str) -> None:
-    """Count the rows of every unit: only after they were paid for.
+def check_names(dataset: Any, column: str | None) -> None:
+    """Refuse a table without the columns that are read, by its public names alone."""
+    names = getattr(dataset, "column_names", None)
+    if isinstance(dataset, Tokens) or not isinstance(names, list | tuple):
+        return
+    wanted = [("input_ids",), LABELS, *([] if column is None else [(column,)])]
+    for allowed in wanted:
+        if not set(allowed) & set(names):
+            raise ValueError(
+                "Expected a train_dataset with a column "
+                f"{' or '.join(map(repr, allowed))}, got {', '.join(map(repr, names))}."
+            )
 
-    Raises
-    ------
-    DataError
-        If a unit has more than it may, or a row does not say whose it is. Neither which nor
-        how many is told.
-    """
-    try:
-        ids = Counter(_id(dataset[i][column]) for i in range(len(dataset)))
-    except Exception:  # whatever it says may be of the record
-        raise DataError(
-            f"train_dataset: {column}",
-            f"an id of one {unit.name} in every row",
-            "rows without",
-            "Look at the rows where they are; what is wrong is not shown here.",
-        ) from None
-    if max(ids.values(), default=0) > unit.at_most:
-        raise DataError(
-            f"train_dataset: {column}",
-            f"at most {unit.at_most} rows of one {unit.name}, as the training protects",
-            "more",
-            "Leave out rows until nobody has more, or declare a larger at_most.",
-        )
+
+def _within_limit(dataset: Any, unit: Unit, column: str) -> Array:
+    """Which rows are among the first that their unit may have."""
+    seen, kept = Counter[Any](), np.zeros(len(dataset), dtype=bool)
+    for i in range(len(dataset)):
+        try:
+            one = _id(dataset[i][column])
+            seen[one] += 1
+            kept[i] = seen[one] <= unit.at_most
+        except Exception:  # it does not say whose it is
+            kept[i] = False
+    return kept
 
 
 def _id(value: Any) -> Any:
@@ -200,24 +216,20 @@ def _cut(array: Array, form: Form, name: str) -> Array:
     return found
 
 
-def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints]:
-    """Rows that are asked for one by one, cut and padded."""
+def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints, Array]:
+    """Rows that are asked for one by one, cut and padded, and which of them could be read."""
     shape = len(dataset), form.length
     arrays = {name: np.zeros(shape, np.int64) for name in form.names}
     arrays["input_ids"][:] = form.pad
-    labels = np.zeros(len(dataset), np.int64)
+    labels, fits = np.zeros(len(dataset), np.int64), np.ones(len(dataset), dtype=bool)
     for i in range(len(dataset)):
         try:
-            _gather(dataset[i], i, arrays, form)
-            labels[i] = operator.index(np.asarray(_label(dataset[i])).item())
+            row = dataset[i]
+            _gather(row, i, arrays, form)
+            labels[i] = operator.index(np.asarray(_label(row)).item())
         except Exception:  # whatever it says may be of the record
-            raise DataError(
-                "train_dataset",
-                "rows of whole numbers, with labels",
-                "one that is not so",
-                "Look at the rows where they are; what is wrong is not shown here.",
-            ) from None
-    return arrays, labels
+            fits[i] = False
+    return arrays, labels, fits
 
 
 def _gather(row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], form: Form) -> None:
@@ -238,12 +250,7 @@ def _label(row: Mapping[str, Any]) -> Any:
     raise KeyError("labels")
 
 
-def _check_range(name: str, values: Array, end: int) -> None:
-    """Refuse whole numbers that do not stand for anything."""
-    if values.size and not (values.min() >= 0 and values.max() < end):
-        raise DataError(
-            name,
-            f"whole numbers from 0 to {end - 1}",
-            "others",
-            "Labels are positions among the classes of the model; tokens, in its vocabulary.",
-        )
+def _in_range(values: Array, end: int) -> Array:
+    """Which whole numbers stand for something."""
+    found: Array = (values >= 0) & (values < end)
+    return found

@@ -152,6 +152,12 @@ def check_trainer(trainer: Trainer) -> None:
                 f"Expected no {name}: the loss is cross-entropy and the update follows "
                 f"TrainingArguments (optim, learning_rate, weight_decay), got {value!r}."
             )
+    mixed = getattr(trainer.accelerator, "mixed_precision", "no")
+    if mixed != "no":  # ACCELERATE_MIXED_PRECISION; an evaluation would wrap the model
+        raise ValueError(
+            f"Expected no mixed precision: {_PRECISE}; got mixed_precision={mixed!r} of "
+            "accelerate. Unset ACCELERATE_MIXED_PRECISION."
+        )
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStoppingCallback):
             raise ValueError(

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -14,6 +14,7 @@ from transformers.trainer_utils import TrainOutput, rotate_checkpoints, speed_me
 
 from veracal import _random
 from veracal._types import Floats
+from veracal.errors import DataError
 from veracal.privacy import (
     Descended,
     Descent,
@@ -26,6 +27,7 @@ from veracal.privacy import (
     statement,
 )
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
+from veracal.privacy.costs.statement import UNCHARGED
 from veracal.privacy.ledger.book import check_ledger
 from veracal.training.deep.checks import check_parts, check_trial, train_mode
 from veracal.training.deep.gradients.blocks import Block, Engine, Losses, cross_entropy
@@ -35,7 +37,7 @@ from veracal.training.deep.hugging_face.reading import (
     Form,
     as_dataset,
     check_column,
-    check_units,
+    check_names,
     form_of,
     records_of,
 )
@@ -49,6 +51,7 @@ from veracal.training.deep.running import Internal
 from veracal.training.deep.self_check import SelfCheck, Watched
 from veracal.training.deep.sums import Lane, NetworkSums
 from veracal.training.facts import check_size
+from veracal.training.initial_weights import not_covered, remember
 
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
@@ -117,8 +120,8 @@ class PrivateTrainer(Trainer):
         What the training shows of itself: noise, and outputs that differ. What is wrong is
         also warned of.
     internal_ : Internal
-        Of how many examples gradients were clipped, and how many were not finite. *Internal*:
-        it is about the records, and must not leave.
+        Of how many examples gradients were clipped, how many were not finite, and how many
+        records were left out. *Internal*: it is about the records, and must not leave.
 
     Guarantees
     ----------
@@ -127,8 +130,10 @@ class PrivateTrainer(Trainer):
     whose gradient is not finite moves nothing. Noise comes from a secret generator of the
     system's entropy, which no seed of ``TrainingArguments`` reaches. The weights that the model
     came with are taken to be public. Evaluations are figures for whoever trains: nobody charged
-    them, so they stay in ``state`` and no file beside the weights has them. Errors about a
-    record (a label that there is not) are raised after the charge, as those of ``fit`` are.
+    them, so they stay in ``state`` and no file beside the weights has them. No error
+    depends on a record: one with a label or a token that there is not, one that does not say
+    whose it is and rows of a unit beyond the first ``unit.at_most`` contribute nothing, and
+    ``internal_.left_out`` counts them. :meth:`check_records` finds them beforehand.
 
     Notes
     -----
@@ -229,6 +234,35 @@ class PrivateTrainer(Trainer):
         )
         return TrainOutput(done.steps, float("nan"), metrics)
 
+    def check_records(self) -> None:
+        """Look for records that a training would leave out; for the data holder alone.
+
+        It reads records and nothing is charged for it, so that what it says is *internal*.
+
+        Raises
+        ------
+        DataError
+            If there are any; it says how many.
+        """
+        plan, privacy = self._planned(), self.privacy
+        kept = records_of(self.train_dataset, plan.form, privacy.unit, privacy.unit_column)
+        left_out = len(self.train_dataset) - len(kept)
+        if left_out:
+            raise DataError(
+                "train_dataset",
+                f"rows of whole numbers, labels from 0 to {plan.form.classes - 1}, tokens from "
+                f"0 to {plan.form.vocabulary - 1} and no more rows of a unit than declared",
+                f"{left_out} that are not so",
+                "Correct them before the training, which would leave them out. Do not publish "
+                "this number.",
+            )
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "Expected a trainer to stay where the records are, which it holds, got an attempt "
+            "to copy or pickle it. Save the model by save_model(folder)."
+        )
+
     def _check_fresh(self, resume_from_checkpoint: Any, trial: Any) -> None:
         """Refuse a run that is not the first, or not a run of its own."""
         self._check()
@@ -255,6 +289,7 @@ class PrivateTrainer(Trainer):
         pad = getattr(tokenizer, "pad_token_id", None)
         form = form_of(self.train_dataset, self.model, privacy.max_length, pad)
         check_column(self.train_dataset, privacy.unit_column)
+        check_names(self.train_dataset, privacy.unit_column)
         reasons: tuple[str, ...] = ()
         size, n = privacy.size, len(self.train_dataset)
         if size is None:
@@ -317,10 +352,9 @@ class PrivateTrainer(Trainer):
         """Read the records and descend."""
         rng = _random.generator(self.privacy.random_state)
         (lots,) = rng.spawn(1)
-        if self.privacy.unit_column is not None:
-            unit = self.privacy.unit or Unit()
-            check_units(self.train_dataset, unit, self.privacy.unit_column)
-        records = records_of(self.train_dataset, plan.form)
+        records = records_of(
+            self.train_dataset, plan.form, self.privacy.unit, self.privacy.unit_column
+        )
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
         lanes = [Lane(module, engine)]
@@ -334,6 +368,9 @@ class PrivateTrainer(Trainer):
             watched.note(step)
             return telling(step)
 
+        self._began_with = not_covered(
+            one.detach().to(torch.float32).numpy() for one in module.parameters()
+        )
         first = layout.read(module)
         marks = layout.marks(first)
         layout.share(first, module)
@@ -342,7 +379,9 @@ class PrivateTrainer(Trainer):
             telling.begin()
             done = descent.run(first, sums, len(records), rng=rng, on_step=noted, in_place=True)
         layout.share(done.weights, module)
-        self.internal_ = Internal(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
+        remember(layout.split(done.weights).values(), "train_dataset")
+        tally, left_out = sums.tally, len(self.train_dataset) - len(records)
+        self.internal_ = Internal(tally.seen, tally.clipped, tally.broken, left_out)
         if rate.values(done.steps).any():
             _check_moved(layout, marks, done.weights)
         self.self_check_ = self._self_checked(plan, watched)
@@ -403,13 +442,14 @@ class PrivateTrainer(Trainer):
         """What this training promises; computed when asked for."""
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
-        made = statement(
+        charged = () if self.ledger is not None else (UNCHARGED,)
+        return statement(
             self.event_,
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
+            not_covered=(*charged, *self._began_with, *_trusted(self.privacy)),
         )
-        return replace(made, not_covered=made.not_covered + _trusted(self.privacy))
 
 
 def _trusted(privacy: PrivacyArguments) -> tuple[str, ...]:

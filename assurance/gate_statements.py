@@ -1,0 +1,125 @@
+"""A statement claims no more than what was charged, for those that the records name.
+
+Every private fit is made with and without a ledger: without one, its statement says that other
+fits of the records are not counted. A fit that begins with the weights of an earlier one names
+it. A ledger that protects patients takes no records that do not say whose they are: two rows of
+one patient, of which nobody knows, move a count by two where one was charged.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from torch import nn
+
+from assurance.gate_outcomes import MODELS, SIZE, linear, network
+from assurance.ledgers import Patches
+from veracal.data import Dataset, Scores
+from veracal.errors import DataError
+from veracal.privacy import Budget, Count, Holder, Unit, open_ledger
+from veracal.privacy.answers import holder
+
+NAME = "statements"
+SECONDS = 15
+SAID = "not charged to a ledger; other fits of these records are not counted"
+rng = np.random.default_rng(0)
+X = rng.standard_normal((20, 3)).astype(np.float32)
+RECORDS = Dataset(X, (X[:, 0] > 0).astype(int), (0, 1), size=SIZE, name="patients")
+
+
+# ---------------------------------------------------------------- mutants
+
+
+@contextmanager
+def unnoticed() -> Any:
+    """Tell nobody that a ledger was charged."""
+    yield
+
+
+def without_ids(records: Any, unit: Unit) -> None:
+    """Take every row without an id for a unit of its own."""
+    if records.units is not None:
+        check_units(records, unit)
+
+
+check_units = holder.check_units
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "what was not charged is not said": {
+        "veracal.training.estimator.not_covered_by": lambda model, *parts: (),
+        "veracal.training.pipeline.not_covered_by": lambda model, *parts: (),
+    },
+    "every fit is said to be charged": {
+        "veracal.training.estimator.is_charged": lambda: True,
+        "veracal.training.pipeline.is_charged": lambda: True,
+        "veracal.calibration.classifier.is_charged": lambda: True,
+    },
+    "a charge is not noticed": {"veracal.privacy.answers.holder.charged": unnoticed},
+    "first weights of logistic models are not named": {
+        "veracal.training.logistic.remember": lambda weights, name: None
+    },
+    "first weights of networks are not named": {
+        "veracal.training.deep.network.not_covered": lambda weights: ()
+    },
+    "rows without ids are units of their own": {
+        "veracal.privacy.answers.holder.check_units": without_ids
+    },
+}
+
+
+# ---------------------------------------------------------------- promises
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Fit, and read what is stated."""
+    with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
+        for name, instead in subject.items():
+            stack.enter_context(mock.patch(name, instead))
+        folder = Path(made)
+        check_ids(folder)
+        check_first_weights()
+        for name, make in MODELS.items():
+            check_charge(name, make, folder)
+    return f"{2 * len(MODELS)} statements say what was charged"
+
+
+def check_charge(name: str, make: Callable[[], Any], folder: Path) -> None:
+    """Compare a statement with the ledger."""
+    ledger = open_ledger(folder / f"{name}.ledger", Budget(1e3, 1e-2), kind="open")
+    free = make().fit_records(RECORDS).statement_
+    paid = Holder(RECORDS, ledger).fit(make()).statement_
+    for how, said in (("text", free.text()), ("JSON", str(free.to_json()))):
+        assert SAID in said, f"{name}: a fit without a ledger does not say so ({how})"
+    for how, said in (("text", paid.text()), ("JSON", str(paid.to_json()))):
+        assert SAID not in said, f"{name}: a fit that was charged denies it ({how})"
+
+
+def check_first_weights() -> None:
+    """Begin where another fit has ended."""
+    first = linear().fit_records(RECORDS)
+    again = linear(initial=(first.coef_, first.intercept_)).fit_records(RECORDS)
+    before = network(nn.Linear(3, 2)).fit_records(RECORDS)
+    more = network(before.module_).fit_records(RECORDS)
+    for name, model in (("logistic", again), ("network", more)):
+        named = [one for one in model.statement_.not_covered if "'patients'" in one]
+        assert named, f"{name}: weights of an earlier fit are not named"
+
+
+def check_ids(folder: Path) -> None:
+    """Count rows of patients, of whom one has two."""
+    budget = Budget(1e6, unit=Unit("patient"))
+    ledger = open_ledger(folder / "units.ledger", budget)
+    counts = []
+    for n in (5, 3):  # with a patient of two rows, and without
+        scores = Scores.from_logits(np.zeros((n, 2)), np.zeros(n, int))
+        try:
+            held = Holder(scores, ledger, version=str(n))
+        except DataError:
+            continue
+        counts.append(held.answer(Count(), micro_epsilon=400_000_000_000).value)
+    moved = abs(float(np.diff(np.ravel(counts))[0])) if counts else 0.0
+    assert moved <= 1, f"a patient moves a count by {moved:g} where 1 is charged"

@@ -1,0 +1,165 @@
+"""Statements of fitted models say who was not charged, and what was not counted."""
+
+import copy
+
+import numpy as np
+import pytest
+from torch import nn
+
+from tests.training.deep.hugging_face.tiny import bert, trainer
+from veracal.calibration import PrivateCalibratedClassifier
+from veracal.data import Dataset
+from veracal.privacy import Budget, Holder, Unit, open_ledger
+from veracal.privacy.costs.statement import UNCHARGED
+from veracal.training import (
+    NormClipper,
+    ObjectivePerturbation,
+    PrivateLogisticRegression,
+    PrivateSearch,
+    PrivateStandardizer,
+    make_private_pipeline,
+)
+from veracal.training.deep import PrivateNetwork, train
+from veracal.training.initial_weights import PUBLIC
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(50, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+DATA = Dataset(X, Y, (0, 1), size=50, name="patients")
+SAID = "not charged to a ledger; other fits of these records are not counted"
+
+
+def linear(**more):
+    return PrivateLogisticRegression(**{"steps": 2, "size": 50, **more})
+
+
+def network(module=None, **more):
+    told = {"steps": 2, "size": 50, "gradients": "ghost", **more}
+    return PrivateNetwork(nn.Linear(3, 2) if module is None else module, **told)
+
+
+def standardizer():
+    return PrivateStandardizer(bounds=(-1, 1), noise_multiplier=12.0, size=50)
+
+
+MODELS = {
+    "logistic": linear,
+    "objective": lambda: ObjectivePerturbation(norm=2.0, size=50),
+    "network": network,
+    "standardizer": standardizer,
+    "pipeline": lambda: make_private_pipeline(standardizer(), NormClipper(norm=6.0), linear()),
+    "search": lambda: PrivateSearch(
+        linear(sampling_rate=1.0), [{"clip": 1.0}], mean=1.5, holdout=0.2, size=50
+    ),
+    "calibrated": lambda: PrivateCalibratedClassifier(
+        linear(), epsilon=8.0, delta=1e-4, size=50
+    ),
+}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return open_ledger(tmp_path / "ledger", Budget(1e3, 1e-2), kind="open")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fit_without_a_ledger_says_so_in_words_and_as_json(name, ledger):
+    assert UNCHARGED == SAID
+    model = MODELS[name]().fit_records(DATA)
+    assert model.private_
+    assert f"\n  - {SAID}\n" in model.statement_.text()
+    assert SAID in model.statement_.to_json()["not_covered"]
+    # Fitted again, with a ledger, the same model does not; and once more without.
+    paid = Holder(DATA, ledger).fit(model).statement_
+    assert SAID not in paid.text()
+    assert SAID not in paid.to_json()["not_covered"]
+    assert SAID in model.fit_records(DATA).statement_.text()
+
+
+def test_a_fit_that_is_kept_in_the_ledger_is_charged(ledger):
+    model = linear()
+    Holder(DATA, ledger).fit_once(model, lambda fitted: b"", request="one", body=b"")
+    assert SAID not in model.statement_.text()
+
+
+@pytest.mark.parametrize("form", ["arrays", "Dataset", "Holder"])
+def test_train_says_whether_it_was_charged(form, ledger):
+    data = {"arrays": (X, Y), "Dataset": DATA, "Holder": Holder(DATA, ledger)}[form]
+    told = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
+    pays = {} if form == "Holder" else {"ledger": ledger}
+    assert SAID not in train(nn.Linear(3, 2), data, **told, **pays).statement.text()
+    if pays:
+        assert SAID in train(nn.Linear(3, 2), data, **told).statement.text()
+
+
+def test_a_fit_that_fails_leaves_no_charge_to_the_next(ledger):
+    def stop(model, step):
+        raise KeyError
+
+    model = linear(on_step=stop)
+    with pytest.raises(KeyError):
+        Holder(DATA, ledger).fit(model)
+    assert SAID in model.set_params(on_step=None).fit_records(DATA).statement_.text()
+
+
+def test_the_trainer_says_whether_it_was_charged(tmp_path, ledger):
+    told = {"noise_multiplier": 4.0}
+    charged, free = (trainer(tmp_path, privacy=told, ledger=one) for one in (ledger, None))
+    charged.train()
+    free.train()
+    assert SAID not in charged.statement_.text()
+    assert SAID in free.statement_.text()
+    assert PUBLIC in charged.statement_.not_covered
+
+
+# ---------------------------------------------------------------- first weights
+
+
+def named(model):
+    return [one for one in model.statement_.not_covered if "began with" in one]
+
+
+def test_first_weights_are_taken_as_public_unless_they_were_trained_here():
+    assert named(linear().fit_records(DATA)) == []
+    start = (np.zeros((1, 3)), np.zeros(1))
+    assert named(linear(initial=start).fit_records(DATA)) == [PUBLIC]
+    assert named(network().fit_records(DATA)) == [PUBLIC]
+
+
+def test_weights_of_an_earlier_fit_are_named(tmp_path):
+    first = linear().fit_records(DATA)
+    again = linear(initial=(first.coef_, first.intercept_)).fit_records(DATA)
+    (told,) = named(again)
+    assert "an earlier fit on 'patients' trained them" in told
+    assert "adds to this one where the records are the same" in told
+    assert told in again.statement_.to_json()["not_covered"]
+
+    before = network().fit_records(DATA)
+    for module in (before.module_, copy.deepcopy(before.module_)):
+        assert "'patients'" in named(network(module).fit_records(DATA))[0]
+    loaded = nn.Linear(3, 2)
+    loaded.load_state_dict(before.module_.state_dict())
+    assert "'patients'" in named(network(loaded).fit_records(DATA))[0]
+    assert "'patients'" in named(network(lambda: loaded).fit_records(DATA))[0]
+    inside = make_private_pipeline(standardizer(), network(loaded)).fit_records(DATA)
+    assert "'patients'" in named(inside)[0]
+
+
+def test_frozen_weights_of_an_earlier_fit_are_named_too():
+    before = network(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))).fit_records(DATA)
+    frozen = copy.deepcopy(before.module_[0]).requires_grad_(False)
+    (told,) = named(network(nn.Sequential(frozen, nn.Linear(4, 2))).fit_records(DATA))
+    assert "an earlier fit on 'patients'" in told
+
+
+def test_a_model_that_another_trainer_has_trained_is_named(tmp_path):
+    model = bert()
+    trainer(tmp_path, model).train()
+    second = trainer(tmp_path, model)
+    second.train()
+    assert "an earlier fit on 'train_dataset'" in named(second)[0]
+
+
+def test_a_unit_that_is_not_a_record_needs_ids():
+    with pytest.raises(ValueError, match="which patient each row belongs to"):
+        linear(unit=Unit("patient", 2)).fit_records(DATA)
