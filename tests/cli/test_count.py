@@ -12,7 +12,7 @@ COUNT = ["data", "count", "breast-cancer", "--ledger", "study.ledger"]
 
 @pytest.fixture
 def ledger():
-    return open_ledger("study.ledger", Budget(1.0, unit=Unit("patient")))
+    return open_ledger("study.ledger", Budget(1.0))
 
 
 def test_a_count_is_near_the_truth_and_charged(run, ledger):
@@ -30,6 +30,14 @@ def test_asking_again_costs_nothing_and_says_the_same(run, ledger):
     assert first == again and len(ledger.entries()) == 1
     other = run(*COUNT, "--epsilon", "0.2", "--version", "2")[1]
     assert len(ledger.entries()) == 2 and "0.6 left" in other
+
+
+def test_a_ledger_for_patients_refuses_a_table_without_their_ids(run):
+    open_ledger("study.ledger", Budget(1.0, unit=Unit("patient")))
+    code, out, err = run(*COUNT, "--epsilon", "0.5")
+    assert code == 1 and not out
+    assert "which patient each row belongs to" in " ".join(err.split())
+    assert Ledger("study.ledger").entries() == ()
 
 
 def test_what_is_notaffordable_is_refused(run, ledger):
