@@ -198,6 +198,22 @@ class GlobalAdapt:
         return 1 / math.hypot(1 / noise_multiplier, 1 / self.count_noise)
 
 
+def is_continuous(clip: Clip) -> bool:
+    """Whether a rule is known to change a gradient little where its norm changes little.
+
+    ``Flat`` and ``Automatic`` are. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a threshold,
+    ``GlobalAdapt`` counts it at one, and of any other rule nothing is known, nor of a class that
+    inherits from one of these. Gradients for such rules must not depend on other records by a
+    single bit.
+
+    Examples
+    --------
+    >>> is_continuous(Flat(1.0)), is_continuous(GlobalV2(1.0))
+    (True, False)
+    """
+    return type(clip) in (Flat, Automatic)
+
+
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class Selection:
     """Which examples count, and by how much.

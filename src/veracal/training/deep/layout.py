@@ -11,6 +11,8 @@ import torch
 
 from veracal._types import Floats
 
+_ALIGNED = 64  # bytes, as of torch's own allocations
+
 
 @dataclass(frozen=True)
 class Place:
@@ -58,7 +60,7 @@ class Layout:
 
     def read(self, module: torch.nn.Module) -> Floats:
         """The parameters as one vector of float32, a copy."""
-        vector = np.empty(self.size, np.float32)
+        vector = aligned_empty((self.size,), np.dtype(np.float32))
         for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
             flat = parameter.detach().to(torch.float32).reshape(-1)
             vector[place.start : place.end] = flat.numpy()
@@ -110,6 +112,27 @@ class Layout:
             place.name: vector[place.start : place.end].reshape(place.shape)
             for place in self.places
         }
+
+
+def aligned(values: Any) -> Any:
+    """An array at an address that is a multiple of 64 bytes: itself, or a copy.
+
+    Linear algebra may round differently at other addresses, and where the system puts an array
+    may follow from how many records there are.
+    """
+    if values.ctypes.data % _ALIGNED == 0:
+        return values
+    copy = aligned_empty(values.shape, values.dtype)
+    copy[...] = values
+    return copy
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """An array without values at such an address, as torch allocates them."""
+    size = math.prod(shape) * dtype.itemsize
+    room: Any = torch.empty(size, dtype=torch.uint8).numpy()
+    assert room.ctypes.data % _ALIGNED == 0 or not size
+    return room.view(dtype).reshape(shape)
 
 
 def _trainable(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -324,7 +324,7 @@ class PrivateTrainer(Trainer):
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
         lanes = [Lane(module, engine)]
-        sums = NetworkSums(lanes, records, descent.expected_batch, block, most=block, rng=lots)
+        sums = NetworkSums(lanes, records, descent.expected_batch, block, rng=lots)
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)
         layout = Layout(module)
