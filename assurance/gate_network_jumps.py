@@ -27,7 +27,7 @@ from assurance.networks import ADDING, DEEP, SUMS, Patches, fitted, patched
 from veracal.privacy import Automatic, Clip, Clipped, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.privacy.descent.clipping import _aim
 from veracal.training.deep.gradients.adding import slack_for
-from veracal.training.deep.gradients.blocks import Block, HalfAddedError, cross_entropy
+from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.choosing import WRITING
 from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.layout import Layout
@@ -120,7 +120,7 @@ def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[Clip, Any] 
         middle = (low + high) / 2 * (1 + slack_for(BLOCK, 1))
         if low < high:
             bound = middle / _aim(1.0)
-            clips = {
+            clips: dict[str, Clip] = {
                 "GlobalV1": GlobalV1(middle / 2, middle),
                 "GlobalV2": GlobalV2(bound),
                 "GlobalAdapt": GlobalAdapt(middle, middle, count_noise=1.0),
@@ -244,7 +244,6 @@ def addresses(rule: str) -> None:
     assert len(found) == 1, f"{rule}: {len(found)} sums from four addresses of the same numbers"
 
 
-
 def shifted(tensor: torch.Tensor, places: int) -> torch.Tensor:
     """The same numbers some places behind an address that is a multiple of 64 bytes."""
     room = torch.empty(tensor.numel() + places, dtype=tensor.dtype)[places:]
@@ -317,7 +316,10 @@ MUTANTS: dict[str, Patches] = {
         SUMS + "_add": alone_after_error,
         CONTINUOUS: known,
     },
-    "rules that jump, in blocks of all sizes": {SUMS + "_blocks": old_blocks, CONTINUOUS: known},
+    "rules that jump, in blocks of all sizes": {
+        SUMS + "_blocks": old_blocks,
+        CONTINUOUS: known,
+    },
     "blocks of all sizes for continuous rules": {SUMS + "_blocks": old_blocks},
     "a block that fails is redone row by row": {SUMS + "_add": alone_after_error},
     "slots in the order of rows": {SUMS + "_slots": by_order},

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from veracal.privacy import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.privacy import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.training.deep import PrivateNetwork, train
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.choosing import WRITING
 from veracal.training.deep.gradients.ghost import Ghost
@@ -86,9 +87,7 @@ def test_rules_that_jump_get_every_record_by_itself(way, clip):
     module, seen = network(), []
     found = total_of(sums_of(module, ENGINES[way], seen=seen), module, range(20), clip)
     assert [n for n, _ in seen] == [1] * 20
-    alone = [
-        total_of(sums_of(module, ENGINES[way]), module, [row], clip) for row in range(20)
-    ]
+    alone = [total_of(sums_of(module, ENGINES[way]), module, [row], clip) for row in range(20)]
     expected = np.zeros_like(found.total)
     for one in alone:
         expected += one.total
@@ -96,7 +95,9 @@ def test_rules_that_jump_get_every_record_by_itself(way, clip):
     assert found.exceeding == sum(one.exceeding for one in alone)
 
 
-@pytest.mark.parametrize("clip", [Flat(0.3), Automatic(0.3)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "clip", [Flat(0.3), Automatic(0.3)], ids=lambda one: type(one).__name__
+)
 @pytest.mark.parametrize("count", [1, 2, 30, 60, 90, 91, 250])
 def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
     module, seen = network(), []
@@ -197,7 +198,7 @@ def test_addresses_of_weights_and_inputs_change_no_bit(clip):
         room = torch.empty(rows.size + offset)[offset:].view(rows.shape)
         return room.copy_(torch.from_numpy(rows))
 
-    for offset in (0, 1, 2, 7, 15):  # noqa: B007 - read by the function above
+    for offset in (0, 1, 2, 7, 15):
         sums = sums_of(module, x=x, y=np.arange(6), expected=6.0, prepare=anywhere)
         weights = np.empty(7_850 + offset, np.float32)[offset:]
         weights[:] = Layout(module).read(module)
@@ -238,3 +239,45 @@ def test_rules_that_jump_use_one_thread():
     finally:
         torch.set_num_threads(before)
     assert met[:3] == [1, 1, 1] and set(met[3:]) == {2}
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """How many examples there are in each block that is summed for a fit."""
+    seen, add = [], Ghost.add
+
+    def noted(engine, block, clip, total):
+        if clip.bound == 0.7:  # and not in the trial before
+            seen.append(len(block))
+        return add(engine, block, clip, total)
+
+    monkeypatch.setattr(Ghost, "add", noted)
+    return seen
+
+
+SETTINGS = {"classes": (0, 1), "size": 60, "steps": 1, "update": 0.1, "gradients": "ghost"}
+RULE = pytest.mark.parametrize(
+    ("clip", "expected"), [(GlobalV2(0.7), [1] * 60), (Flat(0.7), [31] * 3)]
+)
+
+
+@RULE
+def test_a_network_is_trained_so(sizes, clip, expected):
+    model = PrivateNetwork(
+        network(),
+        noise_multiplier=1.0,
+        epsilon=None,
+        sampling_rate=1.0,
+        clip=clip,
+        block=32,
+        **SETTINGS,
+    )
+    model.fit(X, Y)
+    assert sizes == expected
+
+
+@RULE
+def test_a_module_is_trained_so_by_one_call(sizes, clip, expected):
+    settings = {"noise": 1.0, "sampler": FullBatch(), "block": 32, **SETTINGS}
+    train(network(), (X, Y), clip=clip, **settings)
+    assert sizes == expected

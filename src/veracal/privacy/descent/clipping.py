@@ -201,10 +201,10 @@ class GlobalAdapt:
 def is_continuous(clip: Clip) -> bool:
     """Whether a rule is known to change a gradient little where its norm changes little.
 
-    ``Flat`` and ``Automatic`` are. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a threshold,
-    ``GlobalAdapt`` counts it at one, and of any other rule nothing is known, nor of a class that
-    inherits from one of these. Gradients for such rules must not depend on other records by a
-    single bit.
+    ``Flat`` and ``Automatic`` are. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a
+    threshold, ``GlobalAdapt`` counts it at one, and nothing is known of any other rule, nor of
+    a class that inherits from one of these. Gradients for such rules must not depend on other
+    records by a single bit.
 
     Examples
     --------
