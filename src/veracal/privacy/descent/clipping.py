@@ -26,7 +26,8 @@ _REACH = 1e12  # a moving threshold stays within this factor of the bound
 class Clip(Protocol):
     r"""What a clip rule is: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
 
-    A rule of your own takes part once :func:`veracal.testing.check_clip` passes it.
+    A rule of your own takes part once :func:`veracal.testing.check_clip` passes it. It is taken
+    for one that jumps (:func:`is_continuous`): records are then computed one by one.
     """
 
     @property
@@ -289,7 +290,10 @@ def clipped_sum(gradients: Any, clip: Clip) -> Clipped:
     Adding or removing one example moves the total by at most ``clip.bound`` in the L2
     norm, replacing one by at most twice that; float64 rounding takes less than the slack a
     factor keeps. An example with NaN or infinity, or with a norm beyond the largest
-    float64, contributes exactly zero: it is left out, not multiplied by zero.
+    float64, contributes exactly zero: it is left out, not multiplied by zero. All that is given
+    the *gradients*: where the rule jumps, or a gradient does, compute each of them in a call of
+    its own, as a matrix product may round a row differently beside others. Norms are then sums
+    over one row each, the same bits beside any others (of numpy and torch).
 
     Examples
     --------

@@ -114,8 +114,8 @@ class NetworkSums:
 
     *A batch larger than the slots* uses them again, for records that are chosen at random. One
     record more then moves one other record to another slot for each time that they are used
-    again. That happens to a Poisson batch of the declared expectation with a probability of
-    about 3e-5 a step, and matters only where the slot changes a bit of a gradient.
+    again. That happens to a Poisson batch of the declared expectation with a probability below
+    1e-3 a step (3e-5 for a large batch), and matters only where the slot changes a gradient.
 
     *A record for which the module fails* adds nothing. Its block is halved, each record
     staying in its slot, until the record is by itself among copies of itself, so that nothing
