@@ -265,8 +265,9 @@ def crowd() -> float:
     """Remove the one record that pulls against two hundred others."""
     X = np.full((201, 4), 1e3, np.float32)
     y = np.append(np.zeros(200, int), 1)
-    settings = {"clip": Flat(BOUND), "sampling_rate": 1.0, "steps": 1, "size": SIZE}
-    settings |= {"noise_multiplier": 1.0, "random_state": 0, "update": 0.1, "block": 128}
+    settings = {"clip": Flat(BOUND), "sampling_rate": 1.0, "steps": 1, "size": 200}
+    # One block has all of them.
+    settings |= {"noise_multiplier": 1.0, "random_state": 0, "update": 0.1, "block": 300}
     sums = []
     for n in (201, 200):
         module = network("plain")

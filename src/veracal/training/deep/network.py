@@ -152,11 +152,11 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     alone: one record moves the sum that noise is added to by at most the clip bound, and a
     record whose gradient is not finite, or for which the module fails, moves nothing. What a
     record adds does not depend on the others, not even by a rounding:
-    :class:`~veracal.training.deep.sums.NetworkSums` says how, and what it takes for granted. Noise comes from a secret generator of
-    the system's entropy, never from torch's, whose random numbers (for dropout and first
-    weights) promise nothing. The real number of records enters nowhere but the coins. Noise
-    and gradients are in floating point, taken for real numbers. What several ranks take for
-    granted, :class:`~veracal.training.deep.Ranks` says.
+    :class:`~veracal.training.deep.sums.NetworkSums` says how, and what it takes for granted.
+    Noise comes from a secret generator of the system's entropy, never from torch's, whose
+    random numbers (for dropout and first weights) promise nothing. The real number of records
+    enters nowhere but the coins. Noise and gradients are in floating point, taken for real
+    numbers. What several ranks take for granted, :class:`~veracal.training.deep.Ranks` says.
 
     Examples
     --------

@@ -124,13 +124,14 @@ class PrivateTrainer(Trainer):
     ----------
     The weights after all steps cost what :meth:`event` says, which depends on arguments alone:
     one record moves the sum that noise is added to by at most the clip bound, and a record
-    whose gradient is not finite moves nothing. What a record adds does not depend on the others,
-    not even by a rounding (:class:`~veracal.training.deep.sums.NetworkSums`); under a clip rule
-    that jumps, every record is therefore computed by itself, which is slow. Noise comes from a secret generator of the
-    system's entropy, which no seed of ``TrainingArguments`` reaches. The weights that the model
-    came with are taken to be public. Evaluations are figures for whoever trains: nobody charged
-    them, so they stay in ``state`` and no file beside the weights has them. Errors about a
-    record (a label that there is not) are raised after the charge, as those of ``fit`` are.
+    whose gradient is not finite moves nothing. What a record adds does not depend on the
+    others, not even by a rounding (:class:`~veracal.training.deep.sums.NetworkSums`); under a
+    clip rule that jumps, every record is therefore computed by itself, which is slow. Noise
+    comes from a secret generator of the system's entropy, which no seed of
+    ``TrainingArguments`` reaches. The weights that the model came with are taken to be public.
+    Evaluations are figures for whoever trains: nobody charged them, so they stay in ``state``
+    and no file beside the weights has them. Errors about a record (a label that there is not)
+    are raised after the charge, as those of ``fit`` are.
 
     Notes
     -----
