@@ -5,12 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from veracal._aligned import aligned
 from veracal.privacy import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.training.deep import PrivateNetwork, train
 from veracal.training.deep.gradients.blocks import Block, cross_entropy
 from veracal.training.deep.gradients.choosing import WRITING
 from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.layout import Layout, aligned
+from veracal.training.deep.layout import Layout
 from veracal.training.deep.records import Records, as_tensor
 from veracal.training.deep.sums import Lane, NetworkSums
 
@@ -75,6 +76,11 @@ def sums_of(module, way=Ghost, x=X, y=Y, expected=60.0, block=128, seen=None, **
     lanes = [Lane(module, Counted(module, cross_entropy, max(4, block)))]
     rng = np.random.default_rng(0)
     return NetworkSums(lanes, Records(x, y, **records), expected, block, rng=rng)
+
+
+def module_vector():
+    module = network()
+    return Layout(module).read(module)
 
 
 def total_of(sums, module, rows, clip):
@@ -213,6 +219,7 @@ def test_arrays_at_a_multiple_of_64_bytes_are_not_copied():
     assert moved.ctypes.data % 64 == 0
     np.testing.assert_array_equal(moved, room[1:])
     assert aligned(np.empty((0, 3))).shape == (0, 3)
+    assert module_vector().ctypes.data % 64 == 0
 
 
 def test_rules_that_jump_use_one_thread():

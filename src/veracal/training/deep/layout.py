@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from veracal._aligned import aligned_empty
 from veracal._types import Floats
-
-_ALIGNED = 64  # bytes, as of torch's own allocations
 
 
 @dataclass(frozen=True)
@@ -112,27 +111,6 @@ class Layout:
             place.name: vector[place.start : place.end].reshape(place.shape)
             for place in self.places
         }
-
-
-def aligned(values: Any) -> Any:
-    """An array at an address that is a multiple of 64 bytes: itself, or a copy.
-
-    Linear algebra may round differently at other addresses, and where the system puts an array
-    may follow from how many records there are.
-    """
-    if values.ctypes.data % _ALIGNED == 0:
-        return values
-    copy = aligned_empty(values.shape, values.dtype)
-    copy[...] = values
-    return copy
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """An array without values at such an address, as torch allocates them."""
-    size = math.prod(shape) * dtype.itemsize
-    room: Any = torch.empty(size, dtype=torch.uint8).numpy()
-    assert room.ctypes.data % _ALIGNED == 0 or not size
-    return room.view(dtype).reshape(shape)
 
 
 def _trainable(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:

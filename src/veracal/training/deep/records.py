@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from veracal import _checks
+from veracal._aligned import BYTES, aligned
 from veracal._types import Array, Bools, Ints
 from veracal.training.deep.gradients.blocks import Block, Inputs
-from veracal.training.deep.layout import aligned
 
 
 class Augment(Protocol):
@@ -103,26 +103,23 @@ class Records:
         if self.augment is not None:
             assert self.rng is not None
             assert isinstance(inputs, Tensor)
-            inputs, views = self.augment(inputs, self.rng), self.augment.views
+            inputs, views = _own(self.augment(inputs, self.rng)), self.augment.views
         mask = None if real is None or real.all() else torch.from_numpy(real)
-        return Block(_aligned(inputs), targets, views, mask)
+        return Block(inputs, targets, views, mask)
 
 
 def inputs_of(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
-    """Some rows, as a network takes them."""
+    """Some rows, as a network takes them, at addresses that are multiples of 64 bytes."""
+
+    def one(values: Any) -> Tensor:
+        return _own(prepare(aligned(np.asarray(values[rows]))))
+
     if isinstance(X, Mapping):
-        return {name: prepare(aligned(np.asarray(one[rows]))) for name, one in X.items()}
-    tensor: Tensor = prepare(aligned(np.asarray(X[rows])))
-    return tensor
-
-
-def _aligned(inputs: Inputs) -> Inputs:
-    """Inputs in memory of torch's own, whose addresses are multiples of 64 bytes."""
-    if isinstance(inputs, Mapping):
-        return {name: _own(one) for name, one in inputs.items()}
-    return _own(inputs)
+        return {name: one(values) for name, values in X.items()}
+    return one(X)
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """A tensor at such an address: itself, or a copy."""
-    return tensor.clone() if tensor.data_ptr() % 64 else tensor
+    """A tensor at such an address, as torch's own are: itself, or a copy."""
+    unaligned = isinstance(tensor, Tensor) and tensor.data_ptr() % BYTES
+    return tensor.clone() if unaligned else tensor

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from veracal._aligned import aligned
 from veracal._types import Floats, Ints
 from veracal.privacy import Clip, Clipped
 from veracal.privacy.descent.clipping import is_continuous
 from veracal.training.deep.gradients.blocks import Engine, HalfAddedError
-from veracal.training.deep.layout import Layout, aligned
+from veracal.training.deep.layout import Layout
 from veracal.training.deep.records import Records
 
 _PADDING = -1  # where no record is
