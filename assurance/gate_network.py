@@ -159,10 +159,12 @@ def noise_not_in_norm(found: Any, noise: Any) -> Any:
     return {parameter: Late(parameter) for parameter in found}
 
 
-def by_layer(found: Any, clip: Clip, total: Any, layout: Any, usual: int) -> Any:
+def by_layer(
+    found: Any, clip: Clip, total: Any, layout: Any, usual: int, real: Any = None
+) -> Any:
     """Clip the gradients of every parameter by themselves."""
     each = found.items()
-    parts = [add({one: gradients}, clip, total, layout, usual) for one, gradients in each]
+    parts = [add({one: some}, clip, total, layout, usual, real) for one, some in each]
     return parts[0]
 
 
@@ -183,10 +185,11 @@ def costing(change: Callable[[Any], Any]) -> Patches:
     return {LOOP + "_step_event": stated}
 
 
-def views_apart(records: Records, rows: Any) -> Block:
+def views_apart(records: Records, rows: Any, real: Any = None) -> Block:
     """Take every view of an example for an example of its own."""
-    block = block_of(records, rows)
-    return Block(block.inputs, block.targets.repeat_interleave(block.views))
+    block = block_of(records, rows, real)
+    mask = None if block.real is None else block.real.repeat_interleave(block.views)
+    return Block(block.inputs, block.targets.repeat_interleave(block.views), real=mask)
 
 
 def count_forgotten(descent: Descent, multiplier: float) -> Event:
@@ -262,8 +265,9 @@ def crowd() -> float:
     """Remove the one record that pulls against two hundred others."""
     X = np.full((201, 4), 1e3, np.float32)
     y = np.append(np.zeros(200, int), 1)
-    settings = {"clip": Flat(BOUND), "sampling_rate": 1.0, "steps": 1, "size": SIZE}
-    settings |= {"noise_multiplier": 1.0, "random_state": 0, "update": 0.1, "block": 128}
+    settings = {"clip": Flat(BOUND), "sampling_rate": 1.0, "steps": 1, "size": 200}
+    # One block has all of them.
+    settings |= {"noise_multiplier": 1.0, "random_state": 0, "update": 0.1, "block": 300}
     sums = []
     for n in (201, 200):
         module = network("plain")

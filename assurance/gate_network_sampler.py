@@ -20,17 +20,17 @@ from veracal.training.deep.sums import NetworkSums
 
 NAME = "network_sampler"
 SECONDS = 30
-block, dealt, run_descent = Records.block, NetworkSums._dealt, Descent.run
+block, blocks, run_descent = Records.block, NetworkSums._blocks, Descent.run
 
 
 def last_block_lost(sums: NetworkSums, rows: Any) -> Any:
     """Leave out the last block of a batch that has several."""
-    return dealt(sums, rows)[:1]
+    return blocks(sums, rows)[:1]
 
 
 def first_block_twice(sums: NetworkSums, rows: Any) -> Any:
     """Sum the first block twice."""
-    parts = dealt(sums, rows)
+    parts = blocks(sums, rows)
     return parts[:1] + parts
 
 
@@ -53,8 +53,8 @@ CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     **linear.MUTANTS,
     "M14 empty batches skipped": lambda: {LOOP + "run": empty_skipped},
-    "the last block lost": lambda: {SUMS + "_dealt": last_block_lost},
-    "the first block twice": lambda: {SUMS + "_dealt": first_block_twice},
+    "the last block lost": lambda: {SUMS + "_blocks": last_block_lost},
+    "the first block twice": lambda: {SUMS + "_blocks": first_block_twice},
 }
 
 
@@ -73,9 +73,9 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
     times = np.zeros((steps, real), dtype=int)
     seen = {"step": 0}
 
-    def spied(records: Records, rows: Any) -> Any:
-        times[seen["step"], rows] += 1
-        return block(records, rows)
+    def spied(records: Records, rows: Any, real: Any) -> Any:
+        np.add.at(times[seen["step"]], rows[real], 1)  # others fill the block up
+        return block(records, rows, real)
 
     def counted(model: Any, step: Any) -> None:
         assert step.number == seen["step"], "a step was skipped"

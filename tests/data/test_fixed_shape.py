@@ -137,3 +137,17 @@ def test_where_rows_mix_each_is_scored_alone(rng):
     score(rng.normal(size=(3, 3)))
 
     assert shapes == [(1, 3)] * 3
+
+
+def test_blocks_lie_at_multiples_of_64_bytes():
+    """Some libraries round by the address, which may follow from what else is in memory."""
+    met = []
+
+    def noted(rows):
+        met.append(rows.ctypes.data % 64)
+        return honest(rows)
+
+    room = np.empty(4 * 3 + 1)[1:].reshape(4, 3)  # at 8 or 24 or … bytes behind a multiple
+    places = places_alike(noted, MADE_UP)
+    list(at_places(noted, np.ones((9, 3)), places, room))
+    assert set(met) == {0}

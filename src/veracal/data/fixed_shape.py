@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from veracal._aligned import aligned
 from veracal._types import Array, Floats, Ints
 from veracal.data.rows import MappedRows
 
@@ -37,9 +38,10 @@ def places_alike(forward: Score, made_up: Array, tried: int = 1) -> Ints:
         bits.
     """
     rows = made_up[:tried]
-    copies = [_bits(forward(np.repeat(row[None], len(made_up), axis=0))) for row in rows]
+    repeated = (np.repeat(row[None], len(made_up), axis=0) for row in rows)
+    copies = [_bits(forward(aligned(one))) for one in repeated]
     same = np.all([(found == found[0]).all(axis=1) for found in copies], axis=0)
-    company, turn = made_up.copy(), np.arange(len(made_up)) % (tried + 1)
+    company, turn = aligned(made_up.copy()), np.arange(len(made_up)) % (tried + 1)
     mine = turn < tried
     company[mine] = rows[turn[mine]]
     places, asked = np.flatnonzero(same), np.flatnonzero(same & mine)
@@ -69,11 +71,13 @@ def at_places(
     Guarantees
     ----------
     If ``forward`` scores each row of a block in an order of additions that the shape of the
-    block and the place in it decide, and not the values, then the score of a row is a function
+    block, the place in it and addresses up to multiples of 64 bytes decide, and not the values,
+    then the score of a row is a function
     of that row alone, bit for bit: adding, removing, changing or reordering other rows leaves
     it as it was. With the first place alone, that holds of whatever ``forward`` does with a
     block, as all of it is copies of one row.
     """
+    block = aligned(block)  # on some libraries, bits follow from addresses, too
     others = np.setdiff1d(np.arange(len(block)), places)
     for start in range(0, len(rows), len(places)):
         some = np.asarray(rows[start : start + len(places)])

@@ -170,12 +170,17 @@ def row_norms(X: Array | MappedRows) -> Floats:
 
 
 def _norms(rows: Floats) -> Floats:
-    """Norms of some rows; where squares would overflow or vanish, of rows scaled first."""
+    """Norms of some rows; where squares would overflow or vanish, of rows scaled first.
+
+    Rows of numbers that follow each other in memory are added up each by itself, in an order
+    that depends on their width alone: a clip rule that jumps must not see other rows in them.
+    """
+    rows = np.ascontiguousarray(rows)
     with np.errstate(all="ignore"):
-        norms: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        norms: Floats = np.sqrt(np.square(rows).sum(axis=1))
         odd = np.flatnonzero(~((norms > 1e-140) & (norms < 1e140)))
         if len(odd):
             peaks = np.abs(rows[odd]).max(axis=1, initial=0.0)
             scaled = rows[odd] / np.where(peaks > 0, peaks, 1.0)[:, None]
-            norms[odd] = peaks * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+            norms[odd] = peaks * np.sqrt(np.square(scaled).sum(axis=1))
     return norms

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_expit, log_softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from veracal._aligned import aligned
 from veracal._types import Array, Floats, Ints
 from veracal.data.fixed_shape import at_places, places_alike
 from veracal.data.rows import MappedRows
@@ -26,7 +27,7 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
     :func:`veracal.data.fixed_shape.at_places`.
     """
     result, done = np.empty((len(X), len(coef)), dtype=np.float64), 0
-    block = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype)
+    block, coef = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype), aligned(coef)
     places = _places(coef.shape, coef.dtype)
     for sums in at_places(lambda rows: rows @ coef.T, X, places, block):
         result[done : done + len(sums)] = sums + intercept

@@ -26,10 +26,11 @@ from veracal._types import Bools, Floats, Ints
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import SGD, Adam, Descent, GlobalAdapt, Langevin, Momentum, selection
+from veracal.privacy.descent.clipping import is_continuous
 from veracal.training.averaging import Moving
 from veracal.training.facts import Facts, row_norms, with_labels
 from veracal.training.logistic import PrivateLogisticRegression
-from veracal.training.sums import _NORMS, _SMOOTH, blocks_for
+from veracal.training.sums import _NORMS, blocks_for
 
 _RULES = SGD, Momentum, Adam, Langevin  # entry by entry: an axis of models changes nothing
 _MOST_FACTOR = 1e30  # as in softmax.py
@@ -111,7 +112,7 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> Fits:
     descent, dtype = model._descent(facts.size), model._dtype(facts.X)
     blocks = blocks_for(descent.expected_batch, dtype)
     # A rule that jumps at a threshold must jump where a fit would, whose norms are float64.
-    wide = blocks.dtype if isinstance(descent.clip, _SMOOTH) else np.dtype(np.float64)
+    wide = blocks.dtype if is_continuous(descent.clip) else np.dtype(np.float64)
     rows, lengths = _rows(facts, model.fit_intercept, blocks.dtype.name, wide)
     assert not isinstance(model.average, Moving)
     return Fits(

@@ -13,10 +13,11 @@ from veracal._shown import Shown
 from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
-from veracal.privacy import Event, Statement, Unit, statement
+from veracal.privacy import Clip, Event, Statement, Unit, statement
 from veracal.privacy.answers.holder import check_protected
 from veracal.privacy.answers.models import is_charged
 from veracal.privacy.costs.not_private import UNFINISHED, NotPrivate
+from veracal.privacy.descent.clipping import is_continuous
 from veracal.training.estimator import not_covered_by
 from veracal.training.facts import check_numbers
 from veracal.training.made_up import made_up
@@ -47,6 +48,12 @@ def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
     """Whether the last step gives logits; raises what scikit-learn expects if not."""
     getattr(pipeline.steps[-1][1], "logits")  # noqa: B009
     return True
+
+
+def _jumps(step: Any) -> bool:
+    """Whether a step may see the last bits of its rows: by its clip rule, or in its layers."""
+    clip = getattr(step, "clip", None)
+    return hasattr(step, "module") or (isinstance(clip, Clip) and not is_continuous(clip))
 
 
 def _check_last(step: Any) -> None:
@@ -162,9 +169,10 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
         charged = self.event()
         self._forget()
         stand_in = made_up(dataset, "add-remove" if charged is None else charged.relation)
+        alone = _jumps(self.steps[-1][1])
         for _, step in self.steps[:-1]:
             fit_to(step, dataset, stand_in)
-            dataset, stand_in = both_transformed(step, dataset, stand_in)
+            dataset, stand_in = both_transformed(step, dataset, stand_in, alone=alone)
         fit_to(self.steps[-1][1], dataset, stand_in)
         self._claim([])
         if self.event_ != charged:

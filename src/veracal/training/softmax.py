@@ -35,10 +35,13 @@ def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
 def logits_one_by_one(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     """The same sums for weights (k, d + 1) and rows (n, d), each row by itself, and slowly.
 
-    A matrix product may add up in an order that depends on how many rows there are; here
-    nothing does.
+    A product may add up in an order that depends on how many rows there are, and so may
+    ``einsum`` of a matrix, from 8,192 columns on. Here every row is one call of the same shape.
     """
-    sums: Floats = np.einsum("nd,kd->nk", X, weights[:, : X.shape[1]], optimize=False)
+    slopes = np.ascontiguousarray(weights[:, : X.shape[1]])
+    sums = np.empty((len(X), len(weights)))
+    for row, made in zip(np.ascontiguousarray(X), sums, strict=True):
+        np.einsum("d,kd->k", row, slopes, out=made, optimize=False)
     return sums + weights[:, -1] if intercept else sums
 
 

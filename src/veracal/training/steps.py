@@ -215,8 +215,19 @@ def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
             check_rows_apart(step, stand_in.X[:_FORM])
 
 
-def both_transformed(step: Any, dataset: Dataset, stand_in: Dataset) -> tuple[Dataset, Dataset]:
+def both_transformed(
+    step: Any, dataset: Dataset, stand_in: Dataset, *, alone: bool = False
+) -> tuple[Dataset, Dataset]:
     """A data set and its stand-in as a fitted step turns them, in memory.
+
+    Parameters
+    ----------
+    step : fitted transformer
+    dataset, stand_in : Dataset
+    alone : bool
+        Turn each row by itself. A product of matrices may round a row differently beside
+        others, and a function that raises for one row has its block turned row by row; a clip
+        rule or a network that jumps must see neither. Steps of ours do neither.
 
     Guarantees
     ----------
@@ -224,10 +235,12 @@ def both_transformed(step: Any, dataset: Dataset, stand_in: Dataset) -> tuple[Da
     and so does a row for which a function of the user's raises an error. No warning tells of
     any of that.
     """
-    return _transformed(step, dataset, stand_in), _transformed(step, stand_in, stand_in)
+    together = 1 if alone and not isinstance(step, PrivateTransformer) else _ROWS
+    changed = _transformed(step, dataset, stand_in, together)
+    return changed, _transformed(step, stand_in, stand_in, _ROWS)
 
 
-def _transformed(step: Any, dataset: Dataset, stand_in: Dataset) -> Dataset:
+def _transformed(step: Any, dataset: Dataset, stand_in: Dataset, together: int) -> Dataset:
     """A data set as a fitted step turns it, in the form of its stand-in."""
     if is_absent(step):
         return dataset
@@ -236,7 +249,7 @@ def _transformed(step: Any, dataset: Dataset, stand_in: Dataset) -> Dataset:
         if n == 0:  # scikit-learn takes no empty array: learn the width elsewhere
             X = turned(step, form, form)[:0]
         else:
-            blocks = (dataset.X[start : start + _ROWS] for start in range(0, n, _ROWS))
+            blocks = (dataset.X[start : start + together] for start in range(0, n, together))
             X = np.concatenate([turned(step, block, form) for block in blocks])
     norm = step.longest_row() if isinstance(step, PrivateTransformer) else None
     X.flags.writeable = False  # or the data set would copy it

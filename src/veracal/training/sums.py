@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.rows import MappedRows
-from veracal.privacy import Automatic, Clip, Clipped, Flat, clipped_sum, pre_noised
+from veracal.privacy import Clip, Clipped, clipped_sum, pre_noised
+from veracal.privacy.descent.clipping import is_continuous
 from veracal.training.softmax import (
     clipped_residuals,
     gradient_norms,
@@ -27,8 +28,9 @@ _BLOCK = 128  # rows expected in a block
 _PIECE = 512  # and in a piece of a batch in float64
 _MOST_BLOCKS = 64  # beyond, single precision is given up
 _NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # whose factors keep digits
-_DOUBT = 1e-9  # of the bound, that a rounded logit may move of a gradient in float64
-_SMOOTH = Flat, Automatic  # a little more or less of a norm changes a gradient a little
+# Of the bound, that rounded logits may move of a gradient in float64, and of all in a batch: a
+# factor leaves twice that to norms, of which float64 needs next to nothing.
+_DOUBT, _ALL_DOUBTS = 1e-9, 1e-6
 _ENTRIES = 1 << 22  # of rows that are held together
 _SHARED = 1 << 26  # products of a batch from which on a second thread pays
 _LOTS = 1 << 14  # that are drawn together
@@ -99,10 +101,11 @@ class GradientSums:
     too short for the products (beyond 1e30 or 1e-30 in float32) contributes nothing.
 
     The last bits of a row's logits depend on the rows it is multiplied together with. Rules
-    that jump at a threshold therefore get logits that are computed row by row, in float64.
-    For others, a row so long that its gradient could move visibly, by a typical estimate of
-    rounding, is computed more precisely, or by itself; what remains is taken for exact
-    arithmetic, like the noise.
+    that jump at a threshold, and all that are not known to be continuous
+    (:func:`~veracal.privacy.descent.clipping.is_continuous`), therefore get logits that are
+    computed row by row, in float64. For others, a row so long that its gradient could move
+    visibly, by a typical estimate of rounding, is computed more precisely, or by itself. What
+    remains of all rows together is within what the clip leaves to rounding.
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class GradientSums:
     ) -> tuple[Floats, int]:
         """Clipped residuals of some rows, and how many exceed a threshold."""
         X, codes, lengths = self._read(rows, lane), self._codes[rows], self._norms[rows]
-        if not isinstance(clip, _SMOOTH):
+        if not is_continuous(clip):
             exact = self._anew(weights, rows, logits_one_by_one)
             norms = gradient_norms(exact, lengths)
             exact, more = clipped_residuals(exact, norms, clip, slack=self._blocks.slack)
@@ -228,7 +231,8 @@ class GradientSums:
         longest = math.sqrt(np.vecdot(weights, weights).max())
         doubt = self._blocks.slack / max(1, self._blocks.most)
         # What was single is computed in double precision, and if that will not do, alone.
-        tiers = ((2.0**-24, doubt, logits_of), (2.0**-53, _DOUBT, logits_one_by_one))
+        least = min(_DOUBT, _ALL_DOUBTS / self._blocks.most)
+        tiers = ((2.0**-24, doubt, logits_of), (2.0**-53, least, logits_one_by_one))
         for rounding, most, product in tiers[self._blocks.dtype == np.float64 :]:
             # Two roundings of the product of the norms: more than a sum usually has.
             steep = 2 * rounding * longest / clip.bound

@@ -17,6 +17,7 @@ from veracal.privacy.descent.clipping import (
     GlobalV1,
     GlobalV2,
     clipped_sum,
+    is_continuous,
     pre_noised,
     selection,
 )
@@ -204,3 +205,24 @@ def test_noise_before_the_clip_has_its_law_and_keeps_the_type(library, rng) -> N
     assert noisy.dtype == gradients.dtype and tuple(noisy.shape) == (400, 50)
     assert np.std(np.asarray(noisy) - 1) == pytest.approx(0.046, rel=0.02)
     assert pre_noised(gradients, 0.0, rng=rng) is gradients
+
+
+def test_only_rules_without_a_jump_are_known_to_be_continuous():
+    class Own(Flat):
+        """Somebody's own, of which nothing is known."""
+
+    assert is_continuous(Flat(1.0)) and is_continuous(Automatic(1.0))
+    for rule in (GlobalV1(1.0, 2.0), GlobalV2(1.0), GlobalAdapt(1.0), Own(1.0)):
+        assert not is_continuous(rule)
+
+
+@pytest.mark.parametrize("width", [1, 3, 50, 9_000])
+def test_the_norm_of_a_gradient_has_the_same_bits_beside_any_others(width):
+    rng = np.random.default_rng(0)
+    gradient, found = rng.standard_normal(width), set()
+    for n in (1, 2, 3, 8, 17):
+        for place in {0, n // 2, n - 1}:
+            gradients = rng.standard_normal((n, width))
+            gradients[place] = gradient
+            found.add(clipping._norms(gradients, np)[place].tobytes())
+    assert len(found) == 1

@@ -117,24 +117,6 @@ def test_two_lanes_have_the_sums_of_one(count):
     assert torch.get_num_threads() == before
 
 
-def test_a_block_is_cut_evenly_where_it_may_have_no_more():
-    module, met = network(), []
-
-    class Counted(Ghost):
-        def add(self, block, clip, total):
-            met.append(len(block))
-            return super().add(block, clip, total)
-
-    lanes = [Lane(module, Counted(module, cross_entropy, 8))]
-    sums = NetworkSums(lanes, Records(X, Y), 8.0, 8, most=8, rng=np.random.default_rng(0))
-    whole = NetworkSums(lanes, Records(X, Y), 60.0, 60, rng=np.random.default_rng(0))
-    weights = Layout(module).read(module)
-    found = sums(weights, np.arange(9), Flat(0.3))
-    assert met == [5, 4]
-    expected = whole(weights, np.arange(9), Flat(0.3))
-    np.testing.assert_allclose(found.total, expected.total, atol=1e-6)
-
-
 def test_a_sum_that_fails_half_way_ends_the_run():
     """Taken again one by one, its examples would be in the sum twice."""
     module = network()

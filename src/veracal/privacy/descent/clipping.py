@@ -26,7 +26,8 @@ _REACH = 1e12  # a moving threshold stays within this factor of the bound
 class Clip(Protocol):
     r"""What a clip rule is: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
 
-    A rule of your own takes part once :func:`veracal.testing.check_clip` passes it.
+    A rule of your own takes part once :func:`veracal.testing.check_clip` passes it. It is taken
+    for one that jumps (:func:`is_continuous`): records are then computed one by one.
     """
 
     @property
@@ -198,6 +199,22 @@ class GlobalAdapt:
         return 1 / math.hypot(1 / noise_multiplier, 1 / self.count_noise)
 
 
+def is_continuous(clip: Clip) -> bool:
+    """Whether a rule is known to change a gradient little where its norm changes little.
+
+    ``Flat`` and ``Automatic`` are. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a
+    threshold, ``GlobalAdapt`` counts it at one, and nothing is known of any other rule, nor of
+    a class that inherits from one of these. Gradients for such rules must not depend on other
+    records by a single bit.
+
+    Examples
+    --------
+    >>> is_continuous(Flat(1.0)), is_continuous(GlobalV2(1.0))
+    (True, False)
+    """
+    return type(clip) in (Flat, Automatic)
+
+
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class Selection:
     """Which examples count, and by how much.
@@ -273,7 +290,10 @@ def clipped_sum(gradients: Any, clip: Clip) -> Clipped:
     Adding or removing one example moves the total by at most ``clip.bound`` in the L2
     norm, replacing one by at most twice that; float64 rounding takes less than the slack a
     factor keeps. An example with NaN or infinity, or with a norm beyond the largest
-    float64, contributes exactly zero: it is left out, not multiplied by zero.
+    float64, contributes exactly zero: it is left out, not multiplied by zero. All that is given
+    the *gradients*: where the rule jumps, or a gradient does, compute each of them in a call of
+    its own, as a matrix product may round a row differently beside others. Norms are then sums
+    over one row each, the same bits beside any others (of numpy and torch).
 
     Examples
     --------

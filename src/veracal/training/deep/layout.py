@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from veracal._aligned import aligned_empty
 from veracal._types import Floats
 
 
@@ -58,7 +59,7 @@ class Layout:
 
     def read(self, module: torch.nn.Module) -> Floats:
         """The parameters as one vector of float32, a copy."""
-        vector = np.empty(self.size, np.float32)
+        vector: Floats = aligned_empty((self.size,), np.dtype(np.float32))
         for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
             flat = parameter.detach().to(torch.float32).reshape(-1)
             vector[place.start : place.end] = flat.numpy()

@@ -87,7 +87,10 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     epsilon, delta, noise_multiplier, epochs, steps, sampling_rate
         As of :class:`~veracal.training.PrivateLogisticRegression`.
     clip : float > 0 or Clip
-        A number c stands for ``Flat(c)``.
+        A number c stands for ``Flat(c)``. Under rules that jump (``GlobalV1``, ``GlobalV2``,
+        ``GlobalAdapt``, and rules of your own) every record is computed by itself, which is
+        slow: a step takes some 15 times as long for a small convolutional network, and 90
+        times for a perceptron.
     update : float > 0, Update or None
         A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
@@ -108,7 +111,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         How gradients of examples are taken. By default whichever is fastest in a trial on
         made-up examples.
     block : int
-        Examples of a batch that are in memory at a time.
+        Examples of a batch that are in memory at a time, at most. With 1, every record is
+        computed by itself under any rule.
     checkpoint : path, optional
         File from which a fit goes on that was broken off, written every ``checkpoint_every``
         steps; it belongs to one run on one set of records. A
@@ -148,11 +152,13 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     ----------
     The weights after all steps cost what :meth:`event` says, which depends on the settings
     alone: one record moves the sum that noise is added to by at most the clip bound, and a
-    record whose gradient is not finite moves nothing. Noise comes from a secret generator of
-    the system's entropy, never from torch's, whose random numbers (for dropout and first
-    weights) promise nothing. The real number of records enters nowhere but the coins. Noise
-    and gradients are in floating point, taken for real numbers. What several ranks take for
-    granted, :class:`~veracal.training.deep.Ranks` says.
+    record whose gradient is not finite, or for which the module fails, moves nothing. What a
+    record adds does not depend on the others, not even by a rounding:
+    :class:`~veracal.training.deep.sums.NetworkSums` says how, and what it takes for granted.
+    Noise comes from a secret generator of the system's entropy, never from torch's, whose
+    random numbers (for dropout and first weights) promise nothing. The real number of records
+    enters nowhere but the coins. Noise and gradients are in floating point, taken for real
+    numbers. What several ranks take for granted, :class:`~veracal.training.deep.Ranks` says.
 
     Examples
     --------

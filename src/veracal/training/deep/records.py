@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from veracal import _checks
-from veracal._types import Array, Ints
+from veracal._aligned import BYTES, aligned
+from veracal._types import Array, Bools, Ints
 from veracal.training.deep.gradients.blocks import Block, Inputs
 
 
@@ -88,20 +89,37 @@ class Records:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def block(self, rows: Ints) -> Block:
-        """Some records."""
-        targets = torch.from_numpy(np.asarray(self.codes[rows], dtype=np.int64))
-        inputs = inputs_of(self.X, rows, self.prepare)
-        if self.augment is None:
-            return Block(inputs, targets)
-        assert self.rng is not None
-        assert isinstance(inputs, Tensor)
-        return Block(self.augment(inputs, self.rng), targets, self.augment.views)
+    def block(self, rows: Ints, real: Bools | None = None) -> Block:
+        """Some records, at addresses that do not depend on what else is in memory.
+
+        Parameters
+        ----------
+        rows : array of ints
+        real : array of bool, optional
+            Which of them are examples; the others fill the block up. By default all are.
+        """
+        targets = torch.from_numpy(aligned(np.asarray(self.codes[rows], dtype=np.int64)))
+        inputs, views = inputs_of(self.X, rows, self.prepare), 1
+        if self.augment is not None:
+            assert self.rng is not None
+            assert isinstance(inputs, Tensor)
+            inputs, views = _own(self.augment(inputs, self.rng)), self.augment.views
+        mask = None if real is None or real.all() else torch.from_numpy(real)
+        return Block(inputs, targets, views, mask)
 
 
 def inputs_of(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
-    """Some rows, as a network takes them."""
+    """Some rows, as a network takes them, at addresses that are multiples of 64 bytes."""
+
+    def one(values: Any) -> Tensor:
+        return _own(prepare(aligned(np.asarray(values[rows]))))
+
     if isinstance(X, Mapping):
-        return {name: prepare(np.asarray(one[rows])) for name, one in X.items()}
-    tensor: Tensor = prepare(np.asarray(X[rows]))
-    return tensor
+        return {name: one(values) for name, values in X.items()}
+    return one(X)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A tensor at such an address, as torch's own are: itself, or a copy."""
+    unaligned = isinstance(tensor, Tensor) and tensor.data_ptr() % BYTES
+    return tensor.clone() if unaligned else tensor

@@ -1,4 +1,10 @@
-"""Clipped gradient sums of a network over the batches of a descent, a block at a time."""
+"""Clipped gradient sums of a network over the batches of a descent, a block at a time.
+
+Rounding makes the gradient of one record depend on how many others it is computed with, on its
+position among them, and on the alignment of memory; a record within rounding of a threshold
+(of a clip rule, a ReLU or a maximum) then adds something else. :class:`NetworkSums` keeps all
+of these the same whether or not another record is there.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,12 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from veracal._aligned import aligned
 from veracal._precision import full_precision, thread_precision
 from veracal._types import Floats, Ints
 from veracal.privacy import Clip, Clipped
+from veracal.privacy.descent.clipping import is_continuous
 from veracal.training.deep.gradients.blocks import Engine, HalfAddedError
 from veracal.training.deep.layout import Layout
 from veracal.training.deep.records import Records
+
+_PADDING = -1  # where no record is
+_DEVIATIONS = 4.0  # of a batch above its expected size, for which there are slots
 
 
 @dataclass
@@ -61,12 +72,7 @@ class Lane:
 
 
 class NetworkSums:
-    """What a :class:`~veracal.privacy.Descent` asks of the records of a network.
-
-    A batch is cut into blocks that fit into memory. Every record draws its block by lot, so
-    that one record more or less changes the products of one block and not a bit of the
-    others (:class:`veracal.training.sums.Blocks` says why that will do); how many blocks
-    there are follows from the declared batch.
+    r"""What a :class:`~veracal.privacy.Descent` asks of the records of a network.
 
     Parameters
     ----------
@@ -76,17 +82,52 @@ class NetworkSums:
     records : Records
     expected_batch : float
     block : int
-        Examples expected in a block.
-    most : int, optional
-        Examples that a block has at most: a larger one is cut into even parts. By default
-        twice as many as are expected.
+        Examples of a block, at most.
     rng : Generator
-        Of the lots.
+        Of the slots.
 
     Attributes
     ----------
     tally : Tally
         Of all batches so far.
+
+    Guarantees
+    ----------
+    *Rules that jump* (whatever :func:`~veracal.privacy.descent.clipping.is_continuous` does
+    not know to be continuous, and the count of ``GlobalAdapt``). Every record is computed by
+    itself, in a block of one, on one thread, with its input and the weights at addresses that
+    are multiples of 64 bytes, and added in float64. What it adds is then a function of the
+    record, the weights and its own random draws, bit for bit, on one machine with one version
+    of the libraries.
+
+    *Flat and Automatic.* Blocks have one shape, which follows from the declared batch b: there
+    are slots for :math:`b + 4 \sqrt b` records, in blocks of equal size, and records take
+    slots at random, without replacement. Empty slots are filled with copies of a record of the
+    same block, whose gradients get the factor zero. What a record adds is a function of the
+    record, its slot, the weights and its own random draws, as long as the module neither mixes
+    examples nor computes in shapes that follow from their values. A random injection of n + 1
+    records into the slots, restricted to n of them, is a random injection of these n: so the
+    slots of two neighboring batches can be drawn such that all common records have the same
+    one. Given the slots, the two sums differ by one clipped gradient and by the rounding of the
+    sum over one block, for which the clip leaves room
+    (:func:`~veracal.training.deep.gradients.adding.slack_for`); what holds given the slots
+    holds on average over them, since divergences are jointly convex. With ``block=1`` every
+    record is computed by itself.
+
+    *A batch larger than the slots* uses them again, for records that are chosen at random. One
+    record more then moves one other record to another slot for each time that they are used
+    again. That happens to a Poisson batch of the declared expectation with a probability below
+    1e-3 a step (3e-5 for a large batch), and matters only where the slot changes a gradient.
+
+    *A record for which the module fails* adds nothing. Its block is halved, each record
+    staying in its slot, until the record is by itself among copies of itself, so that nothing
+    changes for the others but the order in which they are summed. Whether a record fails is
+    taken to depend on the record, its slot and the weights, and not on random draws.
+
+    *Random draws* (dropout, augmentation, noise before the clip) are fresh and secret for each
+    record, independent of all others. One record more shifts which numbers of a generator the
+    later records get, but not their joint distribution: draws of two neighboring batches can
+    again be taken to be the same for all common records.
     """
 
     def __init__(
@@ -96,12 +137,12 @@ class NetworkSums:
         expected_batch: float,
         block: int,
         *,
-        most: int | None = None,
         rng: np.random.Generator,
     ) -> None:
         self._lanes, self._records = tuple(lanes), records
-        self._blocks = max(1, math.ceil(expected_batch / block))
-        self._most = 2 * block if most is None else min(most, 2 * block)
+        slots = math.ceil(expected_batch + _DEVIATIONS * math.sqrt(expected_batch))
+        self._count = math.ceil(slots / block)
+        self._capacity = math.ceil(slots / self._count)
         self._rng = rng
         self._pool: ThreadPoolExecutor | None = None
         self.tally = Tally()
@@ -112,15 +153,12 @@ class NetworkSums:
         if len(self._lanes) == 1:
             yield
             return
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(len(self._lanes)) as pool:
-                self._pool = pool
+        with _threads(1), ThreadPoolExecutor(len(self._lanes)) as pool:
+            self._pool = pool
+            try:
                 yield
-        finally:
-            self._pool = None
-            torch.set_num_threads(before)
+            finally:
+                self._pool = None
 
     @full_precision()
     def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
@@ -128,9 +166,12 @@ class NetworkSums:
         # Whoever was told of a step may have set torch's generator, which draws for dropout:
         # masks that somebody knows would be others for everybody once a record is gone.
         _reseed(int(self._rng.integers(2**63)))
-        parts, together = self._dealt(rows), len(self._lanes)
+        alone = self._capacity == 1 or not is_continuous(clip)
+        parts = list(rows.reshape(-1, 1)) if alone else self._blocks(rows)
+        weights, together = aligned(weights), len(self._lanes)
         if self._pool is None or len(parts) < 2:
-            found = [self._summed(self._lanes[0], weights, parts, clip)]
+            with _threads(1 if alone else torch.get_num_threads()):
+                found = [self._summed(self._lanes[0], weights, parts, clip)]
         else:
             waiting = [
                 self._pool.submit(self._summed, lane, weights, parts[i::together], clip)
@@ -161,43 +202,72 @@ class NetworkSums:
                 self._add(lane, part, clip, total, tally)
         return total, tally
 
-    def _add(self, lane: Lane, rows: Ints, clip: Clip, total: Tensor, tally: Tally) -> None:
-        """Add the clipped sum over some rows.
+    def _add(self, lane: Lane, block: Ints, clip: Clip, total: Tensor, tally: Tally) -> None:
+        """Add the clipped sum over the records in the slots of a block.
 
-        Where the module fails for one of them, which would tell of it, all are taken one by
-        one, and those that fail by themselves add nothing.
+        An error of the module for one of them would tell of it. The block is halved then, and
+        each half is computed in the same slots.
         """
-        part = total if lane.engine.at_once else torch.zeros_like(total)
+        whole = lane.engine.at_once or len(block) == 1
+        part = total if whole else torch.zeros_like(total)
+        real = block != _PADDING
+        places = np.flatnonzero(real)
         try:
-            summed = lane.engine.add(self._records.block(rows), clip, part)
+            # A record of the block, not a made-up one: for a record alone among copies of
+            # itself, nothing but the record decides whether the module fails.
+            rows = np.where(real, block, block[places[0]])
+            summed = lane.engine.add(self._records.block(rows, real), clip, part)
         except HalfAddedError:
             raise
         except Exception:
-            if len(rows) == 1:
+            if len(places) == 1:
                 tally.seen, tally.broken = tally.seen + 1, tally.broken + 1
-            for i in range(len(rows) if len(rows) > 1 else 0):
-                self._add(lane, rows[i : i + 1], clip, total, tally)
+                return
+            for some in np.array_split(places, 2):
+                half = np.full_like(block, _PADDING)
+                half[some] = block[some]
+                self._add(lane, half, clip, total, tally)
             return
-        if not lane.engine.at_once:
+        if not whole:
             total += part
         tally.exceeding += summed.exceeding
         tally.add(summed.norms, clip)
 
-    def _dealt(self, rows: Ints) -> list[Ints]:
-        """Rows by the blocks that they drew."""
-        parts = [rows]
-        if self._blocks > 1:
-            lots = self._rng.integers(self._blocks, size=len(rows))
-            order = np.argsort(lots, kind="stable")
-            cuts = np.cumsum(np.bincount(lots, minlength=self._blocks))[:-1]
-            parts = np.split(rows[order], cuts)
-        # What the slack for rounding does not cover is cut once more, which changes roundings.
-        return [
-            some
-            for part in parts
-            if len(part)
-            for some in np.array_split(part, math.ceil(len(part) / self._most))
-        ]
+    def _blocks(self, rows: Ints) -> list[Ints]:
+        """Rows by their slots, one array for each block that has any."""
+        slots = self._count * self._capacity
+        rows = self._shuffled(rows)
+        blocks = list[Ints]()
+        for start in range(0, len(rows), slots):
+            some = rows[start : start + slots]
+            taken = np.full(slots, _PADDING, dtype=np.int64)
+            taken[self._slots(some)] = some
+            blocks += [one for one in np.split(taken, self._count) if (one >= 0).any()]
+        return blocks
+
+    def _shuffled(self, rows: Ints) -> Ints:
+        """Rows in random order, which decides who has a slot of its own."""
+        shuffled: Ints = self._rng.permutation(rows)
+        return shuffled
+
+    def _slots(self, rows: Ints) -> Ints:
+        """A slot for each of some rows, at random, no two the same."""
+        slots: Ints = self._rng.permutation(self._count * self._capacity)[: len(rows)]
+        return slots
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _reseed(seed: int) -> None:

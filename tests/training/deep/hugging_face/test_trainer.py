@@ -23,6 +23,7 @@ from veracal.privacy import (
     Budget,
     Descent,
     Flat,
+    GlobalV2,
     Item,
     Poisson,
     Repeated,
@@ -31,6 +32,7 @@ from veracal.privacy import (
     open_ledger,
 )
 from veracal.training.deep.gradients.blocks import cross_entropy
+from veracal.training.deep.gradients.ghost import Ghost
 from veracal.training.deep.hugging_face import (
     PrivacyArguments,
     PrivateTrainer,
@@ -493,4 +495,22 @@ def test_a_table_without_the_columns_that_are_read_is_refused_by_its_names(tmp_p
 def test_long_texts_are_cut(tmp_path):
     made = trainer(tmp_path, rows=[{"input_ids": [5] * 11, "label": 1}] * 60)
     made.train()
+    assert made.private_
+
+
+@pytest.mark.parametrize(("clip", "sizes"), [(GlobalV2(0.7), {1}), (Flat(0.7), {8})])
+def test_blocks_have_one_shape_and_rules_that_jump_one_example(
+    tmp_path, monkeypatch, clip, sizes
+):
+    seen, add = set(), Ghost.add
+
+    def noted(engine, block, clip, total):
+        if clip.bound == 0.7:  # and not in the trial before
+            seen.add(len(block))
+        return add(engine, block, clip, total)
+
+    monkeypatch.setattr(Ghost, "add", noted)
+    made = trainer(tmp_path, privacy={"clip": clip})
+    made.train()
+    assert seen == sizes  # 16 + 4 sqrt(16) slots in four blocks
     assert made.private_

@@ -66,6 +66,7 @@ def add_clipped(
     total: Tensor,
     layout: Layout,
     usual: int,
+    real: Tensor | None = None,
 ) -> Summed:
     """Clip the gradients of a block by their norms over all parameters, and add them.
 
@@ -79,19 +80,28 @@ def add_clipped(
     layout : Layout
     usual : int
         Examples of a block, as declared. There are at most twice as many.
+    real : tensor of bool, of shape (n,), optional
+        Which examples count (None: all). The others, which give blocks their shape, add
+        nothing and are not counted.
 
     Guarantees
     ----------
     Every example adds at most ``clip.bound`` to the vector, in the L2 norm, roundings in
     float32 included as far as they are of a typical size; one whose norm is not finite adds
-    nothing. What an example adds does not depend on how many others there are.
+    nothing. What an example adds, before roundings of the sum, follows from its own gradient;
+    that its gradient does not depend on the others is up to the blocks
+    (:class:`~veracal.training.deep.sums.NetworkSums`).
     """
     norms = torch.stack(_squares(found)).sum(0).sqrt()
     # Factors of what is longer have too few digits in float32; it is left out.
     norms = torch.where(norms <= _LONGEST * clip.bound, norms, math.inf)
     assert len(norms) <= 2 * usual
     places = max(gradients.places for gradients in found.values())
-    some = _chosen(norms, clip, slack_for(usual, places))
+    slack = slack_for(usual, places)
+    if real is None:
+        some = _chosen(norms, clip, slack)
+    else:
+        some, norms = _padded(norms, real, clip, slack), norms[real]
     if len(some.factors):
         try:
             _add_all(found, some, total, layout)
@@ -141,3 +151,18 @@ def _chosen(norms: Tensor, clip: Clip, slack: float) -> _Chosen:
     found = selection(norms * (1 + slack), clip)
     whole = bool(found.kept.all())
     return _Chosen(found.factors, None if whole else found.kept, found.exceeding)
+
+
+def _padded(norms: Tensor, real: Tensor, clip: Clip, slack: float) -> _Chosen:
+    """Factors of a block that is partly padding, which gets the factor zero.
+
+    Padding that is not finite is left out instead, as zero times infinity is NaN.
+    """
+    found, places = _chosen(norms[real], clip, slack), real.nonzero()[:, 0]
+    if found.kept is not None:
+        places = places[found.kept]
+    factors, kept = torch.zeros(len(norms), dtype=torch.float64), norms.isfinite() & ~real
+    factors[places], kept[places] = found.factors, True
+    if bool(kept.all()):
+        return _Chosen(factors, None, found.exceeding)
+    return _Chosen(factors[kept], kept, found.exceeding)

@@ -24,11 +24,15 @@ class Block:
     views : int
         How many augmented views of each example there are; their gradients are averaged
         before the clip.
+    real : tensor of bool, of shape (n,), optional
+        Which of them are examples: the others fill the block up and must add nothing. None if
+        all are.
     """
 
     inputs: Inputs
     targets: Tensor
     views: int = 1
+    real: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -40,7 +44,8 @@ class Block:
             some: Inputs = {name: one[cut] for name, one in self.inputs.items()}
         else:
             some = self.inputs[cut]
-        return Block(some, self.targets[start:end], self.views)
+        real = None if self.real is None else self.real[start:end]
+        return Block(some, self.targets[start:end], self.views, real)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,8 +54,9 @@ class Summed:
 
     Attributes
     ----------
-    norms : tensor of shape (n,), in float64
-        Norms of the gradients before the clip; not finite for those that were left out.
+    norms : tensor, in float64
+        Norms of the gradients of all real examples before the clip; not finite for those that
+        were left out.
     exceeding : int
         See :class:`veracal.privacy.Selection`.
     """

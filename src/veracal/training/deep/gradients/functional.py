@@ -75,12 +75,14 @@ class Functional:
         norms, exceeding = [], 0
         for start in range(0, len(block), together):
             part = block.part(start, start + together)
+            if part.real is not None and not part.real.any():
+                continue
             each = {
                 self._module.get_parameter(name): values
                 for name, values in self.gradients(part).items()
             }
             found = written_down(each, self._noise)
-            some = add_clipped(found, clip, total, self._layout, self._usual)
+            some = add_clipped(found, clip, total, self._layout, self._usual, part.real)
             norms.append(some.norms)
             exceeding += some.exceeding
         return Summed(torch.cat(norms), exceeding)

@@ -87,7 +87,9 @@ class Ghost:
 
     def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
         """Add the clipped sum over a block to a vector."""
-        return add_clipped(self._found(block), clip, total, self._layout, self._usual)
+        return add_clipped(
+            self._found(block), clip, total, self._layout, self._usual, block.real
+        )
 
     def _found(self, block: Block) -> dict[nn.Parameter, Gradients]:
         """The gradients of each parameter, over all its uses."""

@@ -55,7 +55,7 @@ class Hooks:
                 torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
             each = {one: self._sample(one, block) for one in self._trained}
         found = written_down(each, self._noise)
-        return add_clipped(found, clip, total, self._layout, self._usual)
+        return add_clipped(found, clip, total, self._layout, self._usual, block.real)
 
     def _sample(self, parameter: Any, block: Block) -> Tensor:
         """Gradients of one parameter, of shape (n, *parameter), and forget them."""

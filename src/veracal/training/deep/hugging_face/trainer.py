@@ -127,13 +127,16 @@ class PrivateTrainer(Trainer):
     ----------
     The weights after all steps cost what :meth:`event` says, which depends on arguments alone:
     one record moves the sum that noise is added to by at most the clip bound, and a record
-    whose gradient is not finite moves nothing. Noise comes from a secret generator of the
-    system's entropy, which no seed of ``TrainingArguments`` reaches. The weights that the model
-    came with are taken to be public. Evaluations are figures for whoever trains: nobody charged
-    them, so they stay in ``state`` and no file beside the weights has them. No error
-    depends on a record: one with a label or a token that there is not, one that does not say
-    whose it is and rows of a unit beyond the first ``unit.at_most`` contribute nothing, and
-    ``internal_.left_out`` counts them. :meth:`check_records` finds them beforehand.
+    whose gradient is not finite moves nothing. What a record adds does not depend on the
+    others, not even by a rounding (:class:`~veracal.training.deep.sums.NetworkSums`); under a
+    clip rule that jumps, every record is therefore computed by itself, which is slow. Noise
+    comes from a secret generator of the system's entropy, which no seed of
+    ``TrainingArguments`` reaches. The weights that the model came with are taken to be public.
+    Evaluations are figures for whoever trains: nobody charged them, so they stay in ``state``
+    and no file beside the weights has them. No error depends on a record: one with a label or
+    a token that there is not, one that does not say whose it is and rows of a unit beyond the
+    first ``unit.at_most`` contribute nothing, and ``internal_.left_out`` counts them.
+    :meth:`check_records` finds them beforehand.
 
     Notes
     -----
@@ -358,7 +361,7 @@ class PrivateTrainer(Trainer):
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
         lanes = [Lane(module, engine)]
-        sums = NetworkSums(lanes, records, descent.expected_batch, block, most=block, rng=lots)
+        sums = NetworkSums(lanes, records, descent.expected_batch, block, rng=lots)
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)
         layout = Layout(module)

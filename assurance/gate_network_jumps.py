@@ -1,0 +1,364 @@
+"""What a record adds to a network's gradient sum does not depend on the other records.
+
+Rounding makes a gradient depend on how many records it is computed with, on its position among
+them and on addresses in memory. The attack puts copies of a record within rounding of a
+threshold: of a clip rule that jumps (the threshold lies between two norms that the record has
+in two places), or of a ReLU (under ``Flat`` and ``Automatic``, which do not jump). One more
+record then changes the place of all copies: a record for which preparing the input raises, one
+in front of all others, one beyond what a block holds. Many copies flip at once, and the sum
+moves by many times the bound.
+
+Neighbors are summed by the real ``NetworkSums``, in all engines, and by whole fits. Networks
+compute as they do here, and also with a layer that rounds by place as linear algebra does, more
+visibly and on every machine. The proof compares neighbors given the slots of all records, so
+the replay gives them. There is no tolerance: the sum moves by the bound at most, and addresses
+change no bit.
+"""
+
+from functools import cache
+from itertools import count, product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from assurance.networks import ADDING, DEEP, SUMS, Patches, fitted, patched
+from veracal.privacy import Automatic, Clip, Clipped, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.privacy.descent.clipping import _aim
+from veracal.training.deep.gradients.adding import slack_for
+from veracal.training.deep.gradients.blocks import Block, cross_entropy
+from veracal.training.deep.gradients.choosing import WRITING
+from veracal.training.deep.gradients.ghost import Ghost
+from veracal.training.deep.layout import Layout
+from veracal.training.deep.records import Records, as_tensor
+from veracal.training.deep.sums import Lane, NetworkSums, _threads
+
+NAME = "network_jumps"
+WIDTH, HIDDEN = 50, 7  # for which positions matter in linear algebra, too
+COPIES = 16  # of the tuned record, each followed by another one
+ROWS = 2 * COPIES
+BLOCK = ROWS
+RAISES = 777.0  # in the first column
+SHARE = 2.0**-16  # by which the layer below rounds
+ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
+# An engine, and whether the layer rounds by place: torch.func shows a layer one record only.
+WAYS = (("ghost", True), ("hooks", True), *((way, False) for way in ENGINES))
+RULES = ("GlobalV1", "GlobalV2", "GlobalAdapt", "Flat", "Automatic")
+WHOLE = ("GlobalV2", "GlobalAdapt", "Flat")  # rules of whole fits
+Place = tuple[int, int]  # how many records there are, and the position among them
+# Where every tuned record is, as the first code had it, without and with one record more.
+ATTACKS: dict[str, tuple[Place, Place]] = {
+    "one raises": ((ROWS, 0), (1, 0)),
+    "one in front": ((ROWS, 0), (ROWS + 1, 1)),
+    "one beyond the block": ((ROWS, 0), (ROWS // 2 + 1, 1)),
+}
+
+
+class Network(nn.Module):
+    """Two layers and a ReLU, which round by place if they are to."""
+
+    def __init__(self, *, by_place: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, 2)
+        self.by_place = by_place
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Logits of rows."""
+        if self.by_place:
+            odd = (torch.arange(len(x)) + (len(x) > 1)) % 2
+            if x.data_ptr() % 64 or self.first.weight.data_ptr() % 64:
+                odd = 1 - odd
+            x = x * (1 + SHARE * odd)[:, None]
+        return self.second(torch.relu(self.first(x)))
+
+
+@cache
+def weights_of() -> dict[str, torch.Tensor]:
+    """The same weights each time, but for the bias of a ReLU: far from zero, as at a kink."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        state: dict[str, torch.Tensor] = Network(by_place=False).state_dict()
+    state["first.bias"] += 3.0
+    return state
+
+
+def network(*, by_place: bool) -> Network:
+    """A network with these weights."""
+    module = Network(by_place=by_place)
+    module.load_state_dict(weights_of())
+    return module
+
+
+def prepare(rows: Any) -> torch.Tensor:
+    """Turn rows into a tensor, but for one that raises."""
+    if (rows[:, 0] == RAISES).any():
+        raise ValueError("Expected another record.")
+    return as_tensor(rows)
+
+
+# ---------------------------------------------------------------- the attack
+
+
+@cache
+def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[Clip, Any] | None:
+    """A rule and a record that adds something else in the two places of an attack.
+
+    None where rounding makes no difference between them.
+    """
+    engine = ENGINES[way](network(by_place=by_place), cross_entropy, BLOCK)
+    rng, places = np.random.default_rng(0), ATTACKS[attack]
+    if rule in ("Flat", "Automatic"):
+        clip: Clip = Flat(1.0) if rule == "Flat" else Automatic(1.0)
+        rows = at_a_kink(24, rng)
+        pairs = [added(engine, one, places, clip) for one in rows]
+        moved = [float(np.linalg.norm(one - other)) for one, other in pairs]
+        best = int(np.argmax(moved))
+        return (clip, rows[best]) if moved[best] > 0.1 else None
+    for row in rng.standard_normal((20, WIDTH)).astype(np.float32):
+        low, high = sorted(norms(engine, row, places))
+        middle = (low + high) / 2 * (1 + slack_for(BLOCK, 1))
+        if low < high:
+            bound = middle / _aim(1.0)
+            clips: dict[str, Clip] = {
+                "GlobalV1": GlobalV1(middle / 2, middle),
+                "GlobalV2": GlobalV2(bound),
+                "GlobalAdapt": GlobalAdapt(middle, middle, count_noise=1.0),
+            }
+            return clips[rule], row
+    return None
+
+
+def at_a_kink(n: int, rng: np.random.Generator) -> Any:
+    """Records for which a hidden unit is at zero, but for rounding."""
+    state = {name: one.double().numpy() for name, one in weights_of().items()}
+    heads = np.abs(np.subtract(*state["second.weight"]))
+    unit = int(np.argmax(heads))
+    w, b = state["first.weight"][unit], state["first.bias"][unit]
+    rows = 10 * rng.standard_normal((n, WIDTH))
+    rows -= ((rows @ w + b) / (w @ w))[:, None] * w
+    return rows.astype(np.float32)
+
+
+def in_place(row: Any, place: Place) -> Block:
+    """A block in which a record is at a place, and nothing else counts."""
+    n, position = place
+    inputs = torch.from_numpy(np.random.default_rng(1).standard_normal((n, WIDTH)).astype("f"))
+    inputs[position] = torch.from_numpy(row)
+    return Block(inputs, torch.zeros(n, dtype=torch.int64), real=torch.arange(n) == position)
+
+
+def added(engine: Any, row: Any, places: tuple[Place, ...], clip: Clip) -> list[Any]:
+    """What a record adds at some places."""
+    totals = [torch.zeros(engine.size, dtype=torch.float64) for _ in places]
+    for place, total in zip(places, totals, strict=True):
+        engine.add(in_place(row, place), clip, total)
+    return [one.numpy() for one in totals]
+
+
+def norms(engine: Any, row: Any, places: tuple[Place, ...]) -> list[float]:
+    """Norms of its gradient at some places."""
+    total = torch.zeros(engine.size, dtype=torch.float64)
+    return [float(engine.add(in_place(row, one), Flat(1.0), total).norms) for one in places]
+
+
+def records(row: Any, attack: str) -> Any:
+    """The record that comes or goes, and all others."""
+    X = np.random.default_rng(2).standard_normal((ROWS + 1, WIDTH)).astype(np.float32)
+    X[1::2] = row
+    if attack == "one raises":
+        X[0, 0] = RAISES
+    return X
+
+
+def attacked(way: str, by_place: bool, rule: str, attack: str) -> float | None:
+    """How far the sum or the count moves by one record, in units of what is declared."""
+    found = tuned(way, by_place, rule, attack)
+    if found is None:
+        return None
+    clip, row = found
+    X = records(row, attack)
+    module = network(by_place=by_place)
+    lanes = [Lane(module, ENGINES[way](module, cross_entropy, BLOCK))]
+    taken = Records(X, np.zeros(len(X), int), prepare)
+    sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
+    weights = Layout(module).read(module)
+    one, other = (sums(weights, np.arange(first, len(X)), clip) for first in (0, 1))
+    moved = far(one, other, clip)
+    assert moved <= 1, f"{attack}, {rule} in {way}: moved by {moved:.3f} of what is declared"
+    return moved
+
+
+def far(one: Clipped, other: Clipped, clip: Clip) -> float:
+    """How far two sums are apart, and two counts."""
+    apart = float(np.linalg.norm(one.total - other.total) / clip.bound)
+    return max(apart, float(abs(one.exceeding - other.exceeding)))
+
+
+def fits(rule: str) -> float:
+    """The attack with a record that raises, on a whole fit."""
+    found = tuned("ghost", True, rule, "one raises")
+    assert found is not None
+    clip, row = found
+    X = records(row, "one raises")
+    settings: dict[str, Any] = {
+        "clip": clip,
+        "block": BLOCK,
+        "prepare": prepare,
+        "sampling_rate": 1.0,
+        "steps": 1,
+        "size": ROWS,
+        "noise_multiplier": 1.0,
+        "update": 0.1,
+        "random_state": 0,
+    }
+    # Copies of one record twice: the noise cancels, and thresholds tell the noisy counts.
+    both = [
+        fitted(network(by_place=True), rows, np.zeros(len(rows), int), **settings)[1][0]
+        for rows in (X, X[1:])
+    ]
+    moved = float(np.linalg.norm(both[0].noisy_sum - both[1].noisy_sum) / clip.bound)
+    if isinstance(clip, GlobalAdapt):
+        moved = max(moved, abs(np.log(both[0].clip.threshold / both[1].clip.threshold)) * ROWS)
+    assert moved <= 1 + 1e-9, f"{rule}: a fit moved by {moved:.3f} of what is declared"
+    return moved
+
+
+def addresses(rule: str) -> None:
+    """Sum with weights and inputs at all alignments: no bit may change."""
+    chosen = tuned("ghost", True, rule, "one raises")
+    assert chosen is not None
+    clip, row = chosen
+    X, offsets, found = records(row, "one in front"), count(), set[bytes]()
+
+    def anywhere(rows: Any) -> torch.Tensor:
+        return shifted(as_tensor(rows), next(offsets) % 13)
+
+    for start in (0, 1, 5, 15):
+        module = network(by_place=True)
+        lanes = [Lane(module, Ghost(module, cross_entropy, BLOCK))]
+        taken = Records(X, np.zeros(len(X), int), anywhere)
+        sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
+        weights = shifted(torch.from_numpy(Layout(module).read(module)), start).numpy()
+        found.add(sums(weights, np.arange(1, len(X), 2), clip).total.tobytes())
+    assert len(found) == 1, f"{rule}: {len(found)} sums from four addresses of the same numbers"
+
+
+def shifted(tensor: torch.Tensor, places: int) -> torch.Tensor:
+    """The same numbers some places behind an address that is a multiple of 64 bytes."""
+    room = torch.empty(tensor.numel() + places, dtype=tensor.dtype)[places:]
+    return room.view(tensor.shape).copy_(tensor)
+
+
+# ---------------------------------------------------------------- replays and mutants
+
+
+def same_slots(sums: NetworkSums, rows: Any) -> Any:
+    """One slot for each record, by its number from the end: neighbors share all but one."""
+    slots = np.random.default_rng(1).permutation(sums._count * sums._capacity)
+    return slots[len(sums._records) - 1 - rows]
+
+
+def by_order(sums: NetworkSums, rows: Any) -> Any:
+    """Slots in the order of the rows, which a record in front shifts."""
+    return np.arange(len(rows))
+
+
+def old_blocks(sums: NetworkSums, rows: Any) -> Any:
+    """Blocks of as many rows as there are, cut where there are too many."""
+    return np.array_split(rows, -(-len(rows) // BLOCK)) if len(rows) else []
+
+
+def alone_after_error(
+    sums: NetworkSums, lane: Lane, block: Any, clip: Clip, total: Any, tally: Any
+) -> None:
+    """Redo a block that fails row by row, each in a block of one."""
+    real, part = block >= 0, torch.zeros_like(total)
+    rows = np.where(real, block, block[real][0])
+    try:
+        summed = lane.engine.add(sums._records.block(rows, real), clip, part)
+    except Exception:
+        for row in block[real] if len(block) > 1 else ():
+            alone_after_error(sums, lane, np.array([row]), clip, total, tally)
+        return
+    total += part
+    tally.exceeding += summed.exceeding
+
+
+def ramp(clip: GlobalV2, values: Any) -> Any:
+    """Fall to zero over a width that covers the rounding of one record."""
+    aim = _aim(clip.bound)
+    return ((aim * (1 + 8 * SHARE) - values) / (8 * SHARE * aim)).clip(0.0, 1.0) * (1 - 1e-3)
+
+
+def all_counted(values: Any, real: Any, clip: Clip, slack: float) -> Any:
+    """Count what fills a block up."""
+    from veracal.training.deep.gradients.adding import _chosen
+
+    return _chosen(values, clip, slack)
+
+
+def unchanged(values: Any) -> Any:
+    """Leave values where they are."""
+    return values
+
+
+def known(clip: Clip) -> bool:
+    """Take every rule for continuous."""
+    return True
+
+
+CONTINUOUS = DEEP + "sums.is_continuous"
+CORRECT: Patches = {SUMS + "_slots": same_slots, SUMS + "_shuffled": lambda sums, rows: rows}
+MUTANTS: dict[str, Patches] = {
+    "the first code": {
+        SUMS + "_blocks": old_blocks,
+        SUMS + "_add": alone_after_error,
+        CONTINUOUS: known,
+    },
+    "rules that jump, in blocks of all sizes": {
+        SUMS + "_blocks": old_blocks,
+        CONTINUOUS: known,
+    },
+    "blocks of all sizes for continuous rules": {SUMS + "_blocks": old_blocks},
+    "a block that fails is redone row by row": {SUMS + "_add": alone_after_error},
+    "slots in the order of rows": {SUMS + "_slots": by_order},
+    "a ramp for the rounding of one record": {
+        SUMS + "_blocks": old_blocks,
+        CONTINUOUS: lambda clip: isinstance(clip, Flat | Automatic | GlobalV2),
+        "veracal.privacy.descent.clipping.GlobalV2.factors": ramp,
+        "assurance.gate_network_jumps.RULES": ("GlobalV2",),
+    },
+    "padding is counted": {ADDING + "_padded": all_counted},
+    "weights where they are": {DEEP + "sums.aligned": unchanged},
+    "inputs where they are": {DEEP + "records._own": unchanged},
+}
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Attack."""
+    every = list(product(WAYS, RULES, ATTACKS))
+    for way, rule, attack in every:
+        with _threads(1):
+            found = tuned(*way, rule, attack)  # before anything is patched
+        assert found is not None or not way[1], f"{attack}, {rule}: nothing to flip"
+    worst, tried, others = dict.fromkeys(RULES, 0.0), 0, 0.0
+    # One thread: with several, this passes too, and takes long on a busy machine.
+    with patched({**CORRECT, **subject}), _threads(1):
+        for rule in WHOLE:
+            addresses(rule)
+        for way, rule, attack in every:
+            moved = attacked(*way, rule, attack)
+            if moved is not None:
+                worst[rule], tried = max(worst[rule], moved), tried + 1
+                if attack == "one raises":  # which adds nothing itself
+                    others = max(others, moved)
+        for rule in WHOLE:
+            worst[rule] = max(worst.get(rule, 0.0), fits(rule))
+    told = ", ".join(f"{rule} {moved:.4f}" for rule, moved in worst.items())
+    slack = slack_for(BLOCK, 1)
+    assert others <= slack, f"a record that adds nothing moves others by {others:.1e}"
+    return (
+        f"{tried} attacks move sums by {told} of the bound, others than the record by "
+        f"{others:.0e} of it (left to rounding: {slack:.0e}); addresses change no bit"
+    )
