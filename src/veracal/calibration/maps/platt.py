@@ -92,7 +92,7 @@ class Platt(Map):
         return from_logits(scores, weighted(z, self.weights) + self.bias)
 
 
-def weighted(z: Floats, weights: Floats) -> Floats:
+def weighted(z: Floats, weights: Floats | float) -> Floats:
     r"""Rows times weights: :math:`wz`, :math:`w \circ z` or :math:`Wz`.
 
     Parameters
