@@ -4,8 +4,9 @@ A source computes a bounded number of requests at a time and refuses the next on
 coordinator fills every place, asks once more before the deadline, and looks at whether it is
 refused. On one of two neighboring data sets an extreme record makes every computation slow. If
 a place is free again as soon as its reply is ready, the last request is answered on one
-neighbor and refused on the other, for certain and at no cost. Places that are held until the deadline tell nothing.
-Computations end when the gate says so and times are passed in: nothing here waits for a clock.
+neighbor and refused on the other, for certain and at no cost. Places that are held until the
+deadline tell nothing. Computations end when the gate says so, and times are passed in: nothing
+here waits for a clock.
 """
 
 import threading

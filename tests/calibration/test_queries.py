@@ -416,7 +416,7 @@ def test_mapped_questions_about_different_maps_are_different_questions():
 
 
 def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
-    """A product with a matrix is other in its last bit where a row stands alone."""
+    """A matrix product by BLAS is other in its last bit where a row stands alone."""
 
     def last_bit(scores):
         return np.ascontiguousarray(scores.values[:, 0]).view(np.int64) & 1
@@ -429,7 +429,7 @@ def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
     assert asked.evaluate(scores)[0] == sum(alone)
     singly = [last_bit(map_.transform(scores.take([i])))[0] for i in range(300)]
     together = last_bit(map_.transform(scores))
-    assert singly != together.tolist()  # so much for mapping all of them at once
+    assert singly == together.tolist()  # even where all of them are mapped at once
 
 
 def test_what_does_not_add_up_does_not_when_mapped(rng):

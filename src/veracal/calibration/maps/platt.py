@@ -13,6 +13,7 @@ from veracal.data.scores import Scores
 from veracal.errors import DataError
 
 Form = Literal["scalar", "vector", "matrix"]
+_CELLS = 2**15  # numbers that are worked on at once
 _FAR = 1e200  # logits beyond are read as that: their products and sums stay finite
 _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
@@ -88,8 +89,38 @@ class Platt(Map):
         """Scores of the same kind."""
         self.check(scores)
         z = readable_logits(scores)
-        logits = z @ np.asarray(self.weights).T if self.form == "matrix" else z * self.weights
-        return from_logits(scores, logits + self.bias)
+        return from_logits(scores, weighted(z, self.weights) + self.bias)
+
+
+def weighted(z: Floats, weights: Floats | float) -> Floats:
+    r"""Rows times weights: :math:`wz`, :math:`w \circ z` or :math:`Wz`.
+
+    Parameters
+    ----------
+    z : array of shape (n, k)
+    weights : array of shape (), (k,) or (k, k)
+
+    Guarantees
+    ----------
+    The result for a row is a function of that row and the weights, bit for bit. A matrix
+    product by BLAS is not: which of its kernels computes a row depends on where the row stands
+    and on the number of threads, so that one record more shifts the last bits of others, and
+    across the edge of a bin that is a whole record. Here products are added column by column,
+    each rounded by itself.
+    """
+    matrix = np.asarray(weights)
+    if matrix.ndim < 2:
+        return np.asarray(z * matrix)
+    result = np.empty((len(z), len(matrix)))
+    rows = max(1, _CELLS // len(matrix))  # few enough to stay in a cache
+    for start in range(0, len(z), rows):
+        part, total = z[start : start + rows], result[start : start + rows]
+        term = np.empty_like(total)
+        np.multiply(part[:, :1], matrix[:, 0], out=total)
+        for j in range(1, matrix.shape[1]):
+            np.multiply(part[:, j : j + 1], matrix[:, j], out=term)
+            np.add(total, term, out=total)
+    return result
 
 
 def readable_logits(scores: Scores) -> Floats:

@@ -11,7 +11,7 @@ from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.calibration.maps import Platt
 from veracal.calibration.maps.base import digest
-from veracal.calibration.maps.platt import Form, readable_logits
+from veracal.calibration.maps.platt import Form, readable_logits, weighted
 from veracal.calibration.queries.records import labeled
 from veracal.calibration.queries.vectors import VectorSum
 from veracal.privacy.answers.queries import Setting
@@ -107,9 +107,7 @@ def products(form: Form, residual: Floats, z: Floats) -> Floats:
 
 def residuals(map_: Platt, z: Floats, labels: Ints) -> Floats:
     r"""What is left of the labels, :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
-    weights = np.asarray(map_.weights)
-    logits = z @ weights.T if map_.form == "matrix" else z * weights
     with np.errstate(over="ignore", invalid="ignore"):
-        result: Floats = softmax(logits + map_.bias, axis=1)
+        result: Floats = softmax(weighted(z, map_.weights) + map_.bias, axis=1)
     result[np.arange(len(labels)), labels] -= 1
     return result

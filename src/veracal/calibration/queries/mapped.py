@@ -108,8 +108,7 @@ class StatisticOfMapped(OfMapped, NotASum):
 def mapped_rows(map_: Map, scores: Scores) -> Scores:
     """Scores, mapped so that what becomes of a row does not depend on others that there are.
 
-    A product with a matrix differs in its last bits where a row stands alone: across the edge
-    of a bin that is a whole record.
+    Across the edge of a bin, a row that differs in its last bits is a whole record.
     """
     if not isinstance(map_, Identity):
         parts = list(blocks(scores, lambda part, real: (map_.transform(part), real)))

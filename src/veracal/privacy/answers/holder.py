@@ -465,8 +465,13 @@ def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> 
 
 
 def evaluated(query: Query, records: Records) -> Ints:
-    """Evaluate a query and check what it returns, so that no float meets the noise."""
-    exact: object = query.evaluate(records)
+    """Evaluate a query and check what it returns, so that no float meets the noise.
+
+    Whatever the caller has told NumPy to do about overflow or underflow, neither is an error or
+    a warning here: it would be about a record.
+    """
+    with np.errstate(all="ignore"):
+        exact: object = query.evaluate(records)
     if isinstance(exact, np.ndarray):
         found = f"{exact.dtype} of shape {exact.shape}"
         if exact.dtype == np.int64 and exact.shape == (query.entries,):
