@@ -1,5 +1,7 @@
 """Who says whom it protects, and who can say beforehand whether it is able to pay."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,8 @@ EVENT = laplace_event(Count(), 500_000, "replace-one", PATIENT)
 @pytest.fixture
 def holder(tmp_path):
     budget = Budget(1.0, relation="replace-one", unit=PATIENT)
-    return Holder(SCORES, open_ledger(tmp_path / "a.ledger", budget))
+    mine = replace(SCORES, units=np.arange(3))
+    return Holder(mine, open_ledger(tmp_path / "a.ledger", budget))
 
 
 class Elsewhere:

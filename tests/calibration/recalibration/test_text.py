@@ -1,7 +1,9 @@
 """What the result tells a person, and what it is as JSON."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from veracal.calibration import recalibrate
@@ -19,9 +21,10 @@ def test_the_result_goes_through_json(holders):
     assert "records" not in read and "releases" not in read
 
 
-def test_the_text_tells_an_officer_what_to_know(holders):
+def test_the_text_tells_an_officer_what_to_know(holders, scores):
     unit = Unit("patient", at_most=2)
-    two = holders(2, Budget(1.0, unit=unit))
+    mine = replace(scores, units=np.arange(len(scores)))
+    two = holders(2, Budget(1.0, unit=unit), records=mine)
     found = recalibrate(two, "temperature", epsilon=1.0, guard=0.1)
     text = found.text()
     for said in (
