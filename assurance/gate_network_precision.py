@@ -32,7 +32,7 @@ from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.records import as_tensor
 from veracal.training.deep.sums import NetworkSums
 
-NAME = "network-precision"
+NAME = "network_precision"
 SECONDS = 15
 ROWS, WIDTH, WAYS = 200, 16, ("ghost", "hooks", "functional")
 PRECISION = "veracal._precision."

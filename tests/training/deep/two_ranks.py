@@ -162,7 +162,8 @@ class Rank:
 
     def other_unit(self):
         """A ledger that protects records, and a model that protects patients."""
-        self.paid_fit(model(unit=Unit("patient", 2)), share(self.rank))
+        ids = {} if self.rank == 0 else {"units": np.arange(45, 60), "at_most": 1}
+        self.paid_fit(model(unit=Unit("patient", 2)), share(self.rank, **ids))
 
     def replaced(self):
         """Under replace-one the numbers of records add up, or are refused."""
