@@ -38,7 +38,7 @@ def scaled(factor: float) -> Subject:
     """Noise of another size."""
 
     class Scaled(Descent):
-        def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
             return super()._perturbed(total, factor * noise_std, rng)
 
     return Subject(Scaled)
@@ -47,26 +47,26 @@ def scaled(factor: float) -> Subject:
 class Uniform(Descent):
     """Noise of the right spread and the wrong shape."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
-        uniform = 2 * stats.norm.cdf(rng.normal(0.0, 1.0, total.shape)) - 1
+    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
+        uniform = 2 * stats.norm.cdf(rng.onto(0 * total, 1.0)) - 1
         return total + noise_std * 3**0.5 * uniform
 
 
 class Reused(Descent):
     """Noise drawn once and added at every step."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
         if "drawn" not in self.__dict__:
-            self.__dict__["drawn"] = rng.normal(0.0, noise_std, total.shape)
+            self.__dict__["drawn"] = rng.onto(0 * total, noise_std)
         return total + self.__dict__["drawn"]
 
 
 class Mirrored(Descent):
     """Every second step takes the noise of the last one away again."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
         last = self.__dict__.pop("last", None)
-        noise = rng.normal(0.0, noise_std, total.shape) if last is None else -last
+        noise = rng.onto(0 * total, noise_std) if last is None else -last
         if last is None:
             self.__dict__["last"] = noise
         return total + noise
