@@ -205,6 +205,8 @@ class OutputPerturbation(PerturbedClassifier):
         The penalty 1 / C.
     norm_, reach_ : float
         Bounds on rows, without and with the appended one.
+    grid_step_ : float
+        Step of the public grid on which the weights lie.
 
     Guarantees
     ----------
@@ -299,7 +301,7 @@ class OutputPerturbation(PerturbedClassifier):
         law = self.noise(self.norm_, k)
         self.lambda_total_, self.sensitivity_ = 1 / self.C, law.sensitivity
         self.noise_scale_, self.noise_std_ = law.noise_scale, law.noise_std
-        self.epsilon_per_class_ = law.epsilon_per_class
+        self.epsilon_per_class_, self.grid_step_ = law.epsilon_per_class, law.step
         return law.release(self.exact(rows, signs, self.norm_), rng=rng)
 
 
