@@ -53,6 +53,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     event_: Event | None
     not_private_because_: tuple[str, ...]
     _needs_size: bool = True  # whether anything depends on the number of records
+    _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
 
     def event(self) -> Event:
         """Cost of one fit, known before any record is read.
@@ -189,7 +190,11 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
         return statement(
-            self.event_, self._delta(), self.unit, covers=("the weights of the classifier",)
+            self.event_,
+            self._delta(),
+            self.unit,
+            covers=("the weights of the classifier",),
+            exact_noise=self._exact_noise,
         )
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:

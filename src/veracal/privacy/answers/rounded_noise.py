@@ -84,7 +84,8 @@ class _Precision:
         """The negative logarithm of an interval within (0, 1)."""
         low, high = self.down.ln(one[1]), self.up.ln(one[0])
         low, high = self.down.next_plus(low), self.up.next_minus(high)
-        return max(Decimal(0), -low), -high
+        # Not -low: a minus sign rounds to the digits of the thread's own context.
+        return max(Decimal(0), low.copy_negate()), high.copy_negate()
 
 
 class _Normals:
@@ -243,7 +244,7 @@ class SphericalNoise:
             factor = by.over(length, by.root(squares))
             found = [by.times(factor, size) for size in sizes]
         return [
-            span if sign > 0 else (-span[1], -span[0])
+            span if sign > 0 else (span[1].copy_negate(), span[0].copy_negate())
             for span, sign in zip(found, self._normals.signs, strict=True)
         ]
 

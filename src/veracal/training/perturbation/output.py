@@ -81,8 +81,7 @@ class OutputNoise:
     """The distribution of the noise on the weights of each binary model.
 
     A real vector, of Gamma length or Gaussian, rounded to the grid of the weights. Rounding
-    moves it by less than :math:`2^{-21}` of the sensitivity in any direction, so that tails
-    and quantiles are those of the real vector, to about a millionth.
+    moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
 
     Attributes
     ----------

@@ -85,18 +85,19 @@ def rounded_minimizers(
     are added up in any order, and for exponentials that are right to a few units in the last
     place. How long it takes depends on the records.
     """
-    linear = np.array([[_middle(span) for span in one.intervals()] for one in noise])
-    weights = minimize(X, signs, linear, penalty=penalty, tol=tol, limit=limit)
-    problem = problem_of(X, signs, linear, penalty)
-    released = np.empty_like(weights)
-    for model, (w, one) in enumerate(zip(weights, noise, strict=True)):
-        part = problem.of([model])
-        found = _in_float64(part, w, step)
-        if found is None:
-            found = _in_long_double(part, w, one, step)
-        if found is None:
-            found = _in_decimal(part, w, one, step)
-        released[model] = [k * step for k in found]
+    with localcontext(Context(prec=_DIGITS)):  # whatever the thread's own arithmetic is
+        linear = np.array([[_middle(span) for span in one.intervals()] for one in noise])
+        weights = minimize(X, signs, linear, penalty=penalty, tol=tol, limit=limit)
+        problem = problem_of(X, signs, linear, penalty)
+        released = np.empty_like(weights)
+        for model, (w, one) in enumerate(zip(weights, noise, strict=True)):
+            part = problem.of([model])
+            found = _in_float64(part, w, step)
+            if found is None:
+                found = _in_long_double(part, w, one, step)
+            if found is None:
+                found = _in_decimal(part, w, one, step)
+            released[model] = [k * step for k in found]
     return released
 
 

@@ -109,4 +109,6 @@ class MomentTransformer(PrivateTransformer):
         if not self.private_:
             return NotPrivate(self.not_private_because_)
         assert self.event_ is not None
-        return statement(self.event_, self.delta, self.unit, covers=(self._covers,))
+        return statement(
+            self.event_, self.delta, self.unit, covers=(self._covers,), exact_noise=True
+        )
