@@ -1,14 +1,14 @@
 """The low-order bits of a release show nothing of what the noise was added to.
 
-Two data sets differ in one record: of one the statistic is exactly zero, of the other it is not.
-Floating-point noise added to zero keeps all its digits, and added to anything else it does not,
-so that some releases can occur for one data set only (Mironov 2012). The attack looks at the
-exponent of the lowest bit that is set, at whether a release is small, and, for a perturbed
-objective, at whether the solver reproduces the release from any nearby noise. It chooses its
-event on one half of the draws, and counts it on the other. Error rates, bounded by Clopper and
-Pearson at alpha = 1e-7, give a lower bound on epsilon, or on mu for Gaussian noise, which must not
-exceed the claim. The noise must also have the size that is claimed: of a mutant with 0.94 of it,
-mean lengths are off by more than five standard errors. All draws are seeded.
+Two data sets differ in one record: of one the statistic is exactly zero, of the other it is
+not. Floating-point noise added to zero keeps all its digits, and added to anything else it
+does not, so that some releases can occur for one data set only (Mironov 2012). The attack looks
+at the exponent of the lowest bit that is set, at whether a release is small, and, for a
+perturbed objective, at whether the solver reproduces the release from any nearby noise. It
+chooses its event on one half of the draws, and counts it on the other. Error rates, bounded by
+Clopper and Pearson at alpha = 1e-7, give a lower bound on epsilon, or on mu for Gaussian noise,
+which must not exceed the claim. The noise must also have the size that is claimed: of a mutant
+with 0.94 of it, mean lengths are off by more than five standard errors. All draws are seeded.
 """
 
 import math
@@ -194,35 +194,33 @@ def lowest_bits(values: Floats) -> Floats:
     return low + exponents - 53
 
 
-def events(one: Floats, other: Floats) -> Iterator[tuple[Bools, Bools]]:
-    """Events about low-order bits, of small values and of all."""
-    bits = lowest_bits(one), lowest_bits(other)
-    sizes = np.abs(one), np.abs(other)
-    seen = np.concatenate(bits)
-    cuts = np.unique(seen[np.isfinite(seen)])
-    for most in (np.inf, *np.quantile(np.concatenate(sizes), [0.02, 0.05, 0.1, 0.2, 0.4])):
+def events(seen: Floats) -> Iterator[tuple[float, float]]:
+    """Events about low-order bits, of small values and of all: the largest bit and value."""
+    bits, sizes = lowest_bits(seen), np.abs(seen)
+    cuts = np.unique(bits[np.isfinite(bits)])
+    for most in (np.inf, *np.quantile(sizes, [0.02, 0.05, 0.1, 0.2, 0.4])):
         for cut in cuts[:: max(1, len(cuts) // 40)]:
-            yield tuple(
-                (low <= cut) & (size <= most) for low, size in zip(bits, sizes, strict=True)
-            )  # type: ignore[misc]
+            yield float(cut), float(most)
+
+
+def happened(values: Floats, event: tuple[float, float]) -> Bools:
+    """Of which values an event is true."""
+    cut, most = event
+    found: Bools = (lowest_bits(values) <= cut) & (np.abs(values) <= most)
+    return found
 
 
 def proved(one: Floats, other: Floats, measure: Callable[[float, float], float]) -> float:
-    """A lower bound on what the best event tells, found on one half and counted on the other."""
-    best, chosen = -math.inf, 0
-    halves = [(part[::2], part[1::2]) for part in (one, other)]
-    for number, (here, there) in enumerate(events(halves[0][0], halves[1][0])):
-        score = max(told(here, there, measure), told(there, here, measure))
-        if score > best:
-            best, chosen = score, number
-    # The same cuts, on draws that the choice has not seen.
-    joined = [np.concatenate([first, second]) for first, second in halves]
-    size = len(halves[0][0])
-    for number, (here, there) in enumerate(events(*joined)):
-        if number == chosen:
-            here, there = here[size:], there[size:]
-            return max(told(here, there, measure), told(there, here, measure))
-    return 0.0
+    """What the best event proves: chosen on one half of the draws, counted on the other."""
+
+    def score(event: tuple[float, float], half: int) -> float:
+        here, there = happened(one[half::2], event), happened(other[half::2], event)
+        return max(told(here, there, measure), told(there, here, measure))
+
+    best = max(
+        events(np.concatenate([one[::2], other[::2]])), key=lambda event: score(event, 0)
+    )
+    return score(best, 1)
 
 
 def told(here: Bools, there: Bools, measure: Callable[[float, float], float]) -> float:
@@ -359,7 +357,7 @@ def standardizers(n: int) -> Iterator[float]:
         sums[0] = unit
         draws.append(moments.noisy_moments(sums, size, std, rng=rng)[0] * size)
     check_normal("standardizer", np.concatenate([draws[0], draws[1] - 1]), std)
-    yield share("standardizer", proved(*draws, mu), 1 / std)
+    yield share("standardizer", proved(draws[0], draws[1], mu), 1 / std)
 
 
 def channels(n: int) -> Iterator[float]:
@@ -373,7 +371,7 @@ def channels(n: int) -> Iterator[float]:
         means, _ = channel_moments.noisy_channel_moments(sums, size, std, rng=rng, **settings)
         draws.append(means * size)
     check_normal("channels", np.concatenate([draws[0], draws[1] - 1]), std)
-    yield share("channels", proved(*draws, mu), 1 / std)
+    yield share("channels", proved(draws[0], draws[1], mu), 1 / std)
 
 
 def descents(n: int) -> Iterator[float]:
@@ -381,20 +379,23 @@ def descents(n: int) -> Iterator[float]:
     entries, noise = 50, 2.0
     settings: dict[str, Any] = {"steps": 10 * n // entries, "expected_batch": 1}
     descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), noise, **settings)
-    draws = []
-    for value in (0.0, 1 / 3):
-        sums: list[Floats] = []
-        descent.run(
-            np.zeros(entries),
-            lambda weights, rows, clip, value=value: Clipped(np.full(entries, value)),  # type: ignore[misc]
-            0,
-            rng=np.random.default_rng(0 if value else 1),
-            on_step=lambda step: sums.append(step.noisy_sum),
-            ask_empty=True,
-        )
-        draws.append(np.concatenate(sums))
+    draws = [np.concatenate(noisy_sums(descent, entries, value)) for value in (0.0, 1 / 3)]
     check_normal("descent", draws[0], noise)
-    yield share("descent", proved(*draws, mu), 1 / 3 / noise)
+    yield share("descent", proved(draws[0], draws[1], mu), 1 / 3 / noise)
+
+
+def noisy_sums(descent: Descent, entries: int, value: float) -> list[Floats]:
+    """What the steps of a descent release, all of whose sums are the same number."""
+    sums: list[Floats] = []
+    descent.run(
+        np.zeros(entries),
+        lambda weights, rows, clip: Clipped(np.full(entries, value)),
+        0,
+        rng=np.random.default_rng(0 if value else 1),
+        on_step=lambda step: sums.append(step.noisy_sum),
+        ask_empty=True,
+    )
+    return sums
 
 
 def counts(n: int) -> Iterator[float]:
@@ -414,7 +415,7 @@ def counts(n: int) -> Iterator[float]:
             descent._next_clip(clip, exceeding, rng)
     draws = np.array(seen).reshape(2, -1)
     check_normal("count", draws[0], 4.0)
-    yield share("count", proved(*draws, mu), 1 / 4.0)
+    yield share("count", proved(draws[0], draws[1], mu), 1 / 4.0)
 
 
 PARTS: dict[str, Callable[[int], Iterator[float]]] = {

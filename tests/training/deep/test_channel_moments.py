@@ -22,9 +22,9 @@ from veracal.privacy import (
 from veracal.training import make_private_pipeline
 from veracal.training.deep import PrivateNetwork
 from veracal.training.deep.channel_moments import (
+    channel_grid,
     channel_moments,
     channel_sensitivity,
-    channel_grid,
     channel_sums,
     noisy_channel_moments,
 )

@@ -310,7 +310,7 @@ def test_tails_are_those_of_real_releases(delta):
             share = (np.abs(along) > made.quantile(tail)).mean() / 2
             assert abs(share - tail) < 5 * np.sqrt(tail / 2 / n)
     lengths = np.linalg.norm(noise, axis=1)
-    # Means are off by 1.1 % at most in one standard error, and by 6 % or 12 % for the wrong scale.
+    # One standard error is at most 1.1 %; the wrong scale is off by 6 % or 12 %.
     sizes = lengths / d / law.noise_scale if delta == 0 else (lengths / law.noise_std) ** 2 / d
     assert abs(sizes.mean() - 1) < 0.045
     assert abs(sizes.mean() * (0.94 if delta == 0 else 0.94**2) - 1) > 0.045

@@ -99,9 +99,9 @@ def channel_sums(
 
     Guarantees
     ----------
-    Times the step of the grid, it moves by at most :func:`channel_sensitivity` in the L2 norm between
-    neighbors: norms are compared in integers, and entries are cut off toward zero, so that
-    squares stay above zero. A record with moments that are not finite adds nothing.
+    Times the step of the grid, it moves by at most :func:`channel_sensitivity` in the L2 norm
+    between neighbors: norms are compared in integers, and entries are cut off toward zero, so
+    that squares stay above zero. A record with moments that are not finite adds nothing.
     """
     sums, grid = np.zeros((2, channels), dtype=np.int64), channel_grid(channels)
     step = max(1, _CELLS // max(1, math.prod(rows.shape[1:])))

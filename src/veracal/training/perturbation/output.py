@@ -146,7 +146,8 @@ class OutputNoise:
             assert self.noise_std is not None
             noise = rng.normal(0.0, self.noise_std, (count * models, d))
         units = np.rint(noise.reshape(count, models, d) / self.step)
-        return (units + np.rint(exact / self.step)) * self.step
+        found: Floats = (units + np.rint(exact / self.step)) * self.step
+        return found
 
 
 class OutputPerturbation(PerturbedClassifier):
@@ -162,9 +163,9 @@ class OutputPerturbation(PerturbedClassifier):
     :func:`sensitivity`. With ``delta=0`` the noise has density proportional to
     :math:`e^{-\varepsilon\lVert b \rVert / \Delta_2}` (Chaudhuri, Monteleoni and Sarwate 2011,
     Algorithm 1); otherwise it is Gaussian, as much as epsilon and delta ask for (Balle and
-    Wang 2018). The minimizer is rounded to a public grid, and the noise to the same grid. More than two classes are learnt one against the rest: at epsilon / K each, or
-    with Gaussian noise as one vector whose sensitivity is :math:`\sqrt K` times that of one
-    model.
+    Wang 2018). The minimizer is rounded to a public grid, and the noise to the same grid. More
+    than two classes are learnt one against the rest: at epsilon / K each, or with Gaussian
+    noise as one vector whose sensitivity is :math:`\sqrt K` times that of one model.
 
     Parameters
     ----------

@@ -6,10 +6,10 @@ bits show which records it was computed from. Here the *rounded* real minimizer 
 :math:`\operatorname{round}(w(b)/h)\,h`, which is a post-processing of the private release.
 
 It is found exactly. The objective is :math:`\lambda`-strongly convex, so that approximate
-weights with the gradient g are within :math:`\lVert g \rVert / \lambda` of the minimizer. With a
-bound on :math:`\lVert g \rVert` that includes the rounding of its computation and what is not yet
-known of b, this is a ball that contains :math:`w(b)`. If the ball lies inside one cell of the
-grid, that cell is the answer. If not, the gradient is computed with more digits, and more
+weights with the gradient g are within :math:`\lVert g \rVert / \lambda` of the minimizer. With
+a bound on :math:`\lVert g \rVert` that includes the rounding of its computation and what is not
+yet known of b, this is a ball that contains :math:`w(b)`. If the ball lies inside one cell of
+the grid, that cell is the answer. If not, the gradient is computed with more digits, and more
 digits of b are drawn, until it does.
 """
 
@@ -38,8 +38,8 @@ _FAR = 10_000  # margins whose chance is zero in decimal arithmetic of a thousan
 def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
     r"""Step h of the public grid of released minimizers, a power of two.
 
-    At most :math:`2^{-20} R / (\lambda\sqrt d)`: rounding then moves the weights no further than
-    a gradient of :math:`2^{-21} R` would, for a penalty :math:`\lambda`.
+    At most :math:`2^{-20} R / (\lambda\sqrt d)`: rounding then moves the weights no further
+    than a gradient of :math:`2^{-21} R` would, for a penalty :math:`\lambda`.
 
     Examples
     --------
@@ -107,8 +107,8 @@ def _middle(span: tuple[Decimal, Decimal]) -> float:
 
 
 def _terms(problem: Problem) -> float:
-    """A bound on roundings of one gradient entry, in units of the last place of what is added."""
-    n, d = problem.X.shape
+    """A bound on the roundings of a gradient, in units in the last place of what is added."""
+    n, d = (int(size) for size in problem.X.shape)
     return 2.0 * (min(n, _BLOCK) + math.ceil(n / _BLOCK) + 2 * d + 60)
 
 
@@ -174,7 +174,8 @@ def _newton(problem: Problem, w: Floats, g: Floats) -> Floats:
     d = problem.X.shape[1]
     curvature = Hessians(problem) if d <= _DENSE else Products(problem)
     slopes(problem, w[None], curvature)
-    return curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
+    found: Floats = curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
+    return found
 
 
 def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float) -> list[int]:

@@ -32,8 +32,9 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
     r"""Subtract noisy means and divide by noisy standard deviations; charged.
 
     Values are clipped to declared bounds and placed in [-1, 1]. Their sums and sums of
-    squares get Gaussian noise, rounded to the grid on which they are exact, once, and all means and spreads follow from that vector and the
-    declared size (:mod:`veracal.training.preprocessing.moments`).
+    squares get Gaussian noise, once, rounded to the grid on which they are exact. All means and
+    spreads follow from that vector and the declared size
+    (:mod:`veracal.training.preprocessing.moments`).
 
     Parameters
     ----------
