@@ -145,7 +145,10 @@ def _polar(point: _Uniforms) -> list[Interval] | None:
     square = by.of(u * u + v * v, (u + 1) ** 2 + (v + 1) ** 2, 2 * bits)
     if square[1] >= 1:
         return None
-    double = by.times((Decimal(2), Decimal(2)), by.minus_log(square))
+    logarithm = by.minus_log(square)
+    if not logarithm[0]:
+        return None
+    double = by.times((Decimal(2), Decimal(2)), logarithm)
     factor = by.root(by.over(double, square))
     return [by.times(by.of(one, one + 1, bits), factor) for one in (u, v)]
 

@@ -28,8 +28,10 @@ from veracal.training.perturbation.logistic import Problem, Rows, slopes
 from veracal.training.perturbation.solver import minimize, problem_of
 
 _FINE = 20  # binary digits of R / (lambda sqrt(d)) to which weights are rounded
-_DENSE = 4096  # features up to which second derivatives are a matrix
+_DENSE, _MOST_DENSE = 128, 4096  # features up to which matrices are formed, if need be
+_SOON = 4  # steps of Newton's method after which matrices are worth their time
 _BLOCK = 8192  # rows that are added up in one product, at most
+_CHAIN = 64  # products that are added up one after the other in extended precision
 _STEPS = 100  # of Newton's method with many digits
 _DIGITS = 40  # at first, in decimal arithmetic
 _FAR = 10_000  # margins whose chance is zero in decimal arithmetic of a thousand digits
@@ -106,10 +108,17 @@ def _middle(span: tuple[Decimal, Decimal]) -> float:
     return float((span[0] + span[1]) / 2)
 
 
-def _terms(problem: Problem) -> float:
-    """A bound on the roundings of a gradient, in units in the last place of what is added."""
-    n, d = (int(size) for size in problem.X.shape)
-    return 2.0 * (min(n, _BLOCK) + math.ceil(n / _BLOCK) + 2 * d + 60)
+def _rounding(problem: Problem, added: Sequence[float], rows: int, entries: int) -> float:
+    r"""A bound on the rounding of a gradient, in units in the last place.
+
+    Of the three parts of :func:`~.logistic.slopes`: a sum over rows in chains of at most
+    ``rows`` additions, margins in chains of at most ``entries``, whose error the bends pass on,
+    and penalty and noise, to which sums of blocks are added.
+    """
+    pulls, bends, others = added
+    blocks = math.ceil(int(problem.X.shape[0]) / _BLOCK)
+    many = pulls * (rows + blocks + 60) + bends * (entries + 60) + others * (blocks + 8)
+    return 2 * many
 
 
 def _nearest(w: Array, radius: float, step: float) -> list[int] | None:
@@ -121,9 +130,11 @@ def _nearest(w: Array, radius: float, step: float) -> list[int] | None:
 
 def _in_float64(problem: Problem, w: Floats, step: float) -> list[int] | None:
     """By the gradient in float64; what is not known of the noise is one of its roundings."""
+    n, d = (int(size) for size in problem.X.shape)
     seen = slopes(problem, w[None])
-    added = float(seen.rounding[0]) * 2.0**49  # which has 16 units of 2^-53 of it
-    gap = float(seen.lengths[0]) + _terms(problem) * 2.0**-53 * added
+    added = float(seen.rounding[0]) * 2.0**49  # which has 16 units of 2^-53 of all parts
+    gap = float(seen.lengths[0])
+    gap += 2.0**-53 * _rounding(problem, (added, 0.0, 0.0), min(n, _BLOCK) + d, 0)
     return _nearest(w, gap / float(problem.penalty.min()), step)
 
 
@@ -135,10 +146,12 @@ def _in_long_double(
         return None
     near = w.astype(np.longdouble)
     linear = np.array([_long(span) for span in noise.intervals()])
+    unit, d = float(np.finfo(np.longdouble).eps), len(w)
     for _ in range(3):
         g, added = _long_gradient(problem, near, linear)
         gap = float(np.sqrt(g @ g))
-        gap += _terms(problem) * float(np.finfo(np.longdouble).eps) * added
+        chains = _CHAIN + _BLOCK // _CHAIN, _CHAIN + math.ceil(d / _CHAIN)
+        gap += unit * _rounding(problem, added, *chains)
         found = _nearest(near, gap / float(problem.penalty.min()), step)
         if found is not None:
             return found
@@ -153,26 +166,37 @@ def _long(span: tuple[Decimal, Decimal]) -> Any:
     return np.longdouble(first) + np.longdouble(float(middle - Decimal(first)))
 
 
-def _long_gradient(problem: Problem, w: Array, linear: Array) -> tuple[Array, float]:
-    """Gradient in extended precision, and the lengths of what is added up in it."""
+def _long_gradient(
+    problem: Problem, w: Array, linear: Array
+) -> tuple[Array, tuple[float, float, float]]:
+    """Gradient in extended precision, in short chains, and the lengths of what is added up."""
     g = problem.penalty * w + linear
-    added = float(np.linalg.norm(problem.penalty * w) + np.linalg.norm(linear))
-    length = float(np.linalg.norm(w))
+    length, pulls, bends = float(np.linalg.norm(w)), 0.0, 0.0
     with np.errstate(over="ignore"):
         for _, rows, signs in problem.blocks(_BLOCK):
             signed = (rows * np.reshape(signs, (-1, 1))).astype(np.longdouble)
-            chances = 1 / (1 + np.exp(signed @ w))
-            norms = np.linalg.norm(rows, axis=1)
-            small = chances.astype(np.float64)
-            added += float(small @ norms + length * ((small * (1 - small)) @ norms**2))
-            g = g - chances @ signed
-    return g, added
+            chances = 1 / (1 + np.exp(_chained(signed, w)))
+            norms, small = np.linalg.norm(rows, axis=1), chances.astype(np.float64)
+            pulls += float(small @ norms)
+            bends += float((small * (1 - small)) @ norms**2)
+            g = g - _chained(signed.T, chances)
+    others = float(np.linalg.norm(problem.penalty * w) + np.linalg.norm(linear))
+    return g, (pulls, length * bends, others)
 
 
-def _newton(problem: Problem, w: Floats, g: Floats) -> Floats:
+def _chained(matrix: Array, vector: Array) -> Array:
+    """A product whose sums have few additions one after the other."""
+    found = np.zeros(len(matrix), dtype=np.longdouble)
+    for start in range(0, len(vector), _CHAIN):
+        found += matrix[:, start : start + _CHAIN] @ vector[start : start + _CHAIN]
+    return found
+
+
+def _newton(problem: Problem, w: Floats, g: Floats, tried: int = 0) -> Floats:
     """A Newton step, in float64."""
     d = problem.X.shape[1]
-    curvature = Hessians(problem) if d <= _DENSE else Products(problem)
+    dense = d <= (_DENSE if tried < _SOON else _MOST_DENSE)
+    curvature = Hessians(problem) if dense else Products(problem)
     slopes(problem, w[None], curvature)
     found: Floats = curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
     return found
@@ -182,7 +206,7 @@ def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float)
     """By the gradient in decimal arithmetic of more and more digits."""
     least, unit = Decimal(float(problem.penalty.min())), Decimal(step)
     near, digits, before = [Decimal(float(one)) for one in w], _DIGITS, Decimal("Infinity")
-    for _ in range(_STEPS):
+    for tried in range(_STEPS):
         with localcontext(Context(prec=digits)):
             spans = noise.intervals()
             g, rounding = _decimal_gradient(problem, near, [(a + b) / 2 for a, b in spans])
@@ -199,9 +223,8 @@ def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float)
                 digits += 20
                 noise.refine()
             before = far
-            steps = _newton(
-                problem, np.array([float(one) for one in near]), np.array([float(x) for x in g])
-            )
+            at, slope = (np.array([float(one) for one in some]) for some in (near, g))
+            steps = _newton(problem, at, slope, tried)
             near = [one + Decimal(float(move)) for one, move in zip(near, steps, strict=True)]
     raise AnswerError(
         "Expected to find the rounded minimizer of the objective, and did not within "
