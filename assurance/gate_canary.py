@@ -38,7 +38,7 @@ def scaled(factor: float) -> Subject:
     """Noise of another size."""
 
     class Scaled(Descent):
-        def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+        def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
             return super()._perturbed(total, factor * noise_std, rng)
 
     return Subject(Scaled)
@@ -47,9 +47,9 @@ def scaled(factor: float) -> Subject:
 class Reused(Descent):
     """Noise drawn once and added at every step."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
         if "drawn" not in self.__dict__:
-            self.__dict__["drawn"] = rng.normal(0.0, noise_std, total.shape)
+            self.__dict__["drawn"] = rng.onto(0 * total, noise_std)
         return total + self.__dict__["drawn"]
 
 

@@ -69,13 +69,13 @@ def scaled(factor: float) -> Callable[[], Patches]:
 def reused(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise drawn once and added at every step."""
     if "drawn" not in descent.__dict__:
-        descent.__dict__["drawn"] = noise.normal(0.0, noise_std, total.shape)
+        descent.__dict__["drawn"] = noise.onto(0 * total, noise_std)
     return total + descent.__dict__["drawn"]
 
 
 def following(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise that remembers that of the last step, of the right size."""
-    fresh = noise.normal(0.0, noise_std, total.shape)
+    fresh = noise.onto(0 * total, noise_std)
     last = descent.__dict__.get("last", fresh)
     descent.__dict__["last"] = 0.6 * last + 0.8 * fresh
     return total + descent.__dict__["last"]
@@ -90,7 +90,7 @@ def coefficients_only(descent: Descent, total: Any, noise_std: float, noise: Any
 
 def one_for_all(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
     """The noise of one weight for all weights."""
-    return total + noise.normal(0.0, noise_std, total.shape)[0, 0]
+    return total + noise.onto(0 * total, noise_std)[0, 0]
 
 
 def handed_out_twice() -> Patches:

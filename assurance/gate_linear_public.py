@@ -89,7 +89,7 @@ def only_if_any(descent: Descent, total: Any, noise_std: float, noise: Any) -> A
 def drawn_by_rows(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
     """Skip some noise for nobody."""
     if descent.__dict__["empty"]:
-        noise.normal(0.0, noise_std, total.shape)
+        noise.units()
     return perturbed(descent, total, noise_std, noise)
 
 

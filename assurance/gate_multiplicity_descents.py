@@ -233,11 +233,11 @@ def given(batches: list[Any], noise: Any) -> Iterator[None]:
     def batch(self: Any, n: int, rng: Any) -> Any:
         return next(rows)
 
-    def scaled(self: Any, mean: float, std: float, shape: Any) -> Any:
-        return std * next(normal).astype(np.float64)
+    def noisy(self: Any, total: Any, std: float) -> Any:
+        return total + std * next(normal).astype(np.float64)
 
     with (
         mock.patch("veracal.privacy.descent.sampling.Poisson.batch", batch),
-        mock.patch("veracal.privacy.descent.ahead.NoiseAhead.normal", scaled),
+        mock.patch("veracal.privacy.descent.ahead.NoiseAhead.onto", noisy),
     ):
         yield

@@ -219,12 +219,23 @@ def recovered_noise(subject: Subject, rounds: int) -> int:
             drawn.append(fitted_noise(model, pair[0]))
             if seed % 4 == 0:
                 gap = float(np.abs(drawn[-1] - fitted_noise(model, pair[1])).max())
-                assert gap < 1e-8, f"neighbors have noise that differs by {gap:.1e}"
+                most = 1e-8 + rounding(max(map(len, pair)), 0.5, 3.0, math.sqrt(5.0))
+                assert gap < most, f"neighbors have noise that differs by {gap:.1e}"
         vectors = np.concatenate(drawn)
         check_law(np.linalg.norm(vectors, axis=1) / scale, stats.gamma(4), relation)
         check_directions(vectors)
         seen += len(vectors)
     return seen
+
+
+def rounding(n: int, epsilon: float, C: float, R: float) -> float:
+    """How far rounding two released weight vectors moves the noise that is recovered.
+
+    Each by a gradient of at most 2^-21 R, times the ratio of the largest and the least
+    curvature.
+    """
+    penalty = max(1 / C, R * R / 4 / math.expm1(epsilon / 2))
+    return (1 + n * R * R / 4 / penalty) * R * 2.0**-20
 
 
 def expected_scale(epsilon: float, C: float, R: float, relation: str) -> float:

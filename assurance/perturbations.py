@@ -125,7 +125,7 @@ class OutputHalf(OutputPerturbation):
     """Draw half the noise."""
 
     def _weights(self, rows: Any, signs: Any, rng: np.random.Generator) -> Floats:
-        exact = OutputPerturbation._weights(self, rows, signs, Still())  # type: ignore[arg-type]
+        exact = self.exact(rows, signs, self.norm_)
         return (exact + super()._weights(rows, signs, rng)) / 2
 
 
@@ -143,7 +143,7 @@ class OutputFree(OutputPerturbation):
     """Leave the intercept out of the penalty."""
 
     def _weights(self, rows: Any, signs: Any, rng: np.random.Generator) -> Floats:
-        exact = OutputPerturbation._weights(self, rows, signs, Still())  # type: ignore[arg-type]
+        exact = self.exact(rows, signs, self.norm_)
         noise = super()._weights(rows, signs, rng) - exact
         penalty = np.full(rows.shape[1], self.lambda_total_)
         penalty[-1] = 1e-6
@@ -154,7 +154,7 @@ class OutputNotSplit(OutputPerturbation):
     """Spend everything on every class."""
 
     def _weights(self, rows: Any, signs: Any, rng: np.random.Generator) -> Floats:
-        exact = OutputPerturbation._weights(self, rows, signs, Still())  # type: ignore[arg-type]
+        exact = self.exact(rows, signs, self.norm_)
         noise = super()._weights(rows, signs, rng) - exact
         share = len(signs) if self.delta == 0 else math.sqrt(len(signs))
         self.noise_scale_ = None if self.noise_scale_ is None else self.noise_scale_ / share
@@ -166,22 +166,9 @@ class OutputInexact(OutputPerturbation):
     """Stop the search early, and count on the exact minimizer."""
 
     def _weights(self, rows: Any, signs: Any, rng: np.random.Generator) -> Floats:
-        exact = OutputPerturbation._weights(self, rows, signs, Still())  # type: ignore[arg-type]
+        exact = self.exact(rows, signs, self.norm_)
         noise = super()._weights(rows, signs, rng) - exact
         return noise + early(rows, signs, np.zeros_like(noise), self.lambda_total_)
-
-
-class Still:
-    """A generator of nothing."""
-
-    def standard_normal(self, size: Any) -> Floats:
-        return np.ones(size)
-
-    def gamma(self, shape: float, scale: float, size: Any) -> Floats:
-        return np.zeros(size)
-
-    def normal(self, mean: float, std: float, size: Any) -> Floats:
-        return np.zeros(size)
 
 
 RAW: list[Floats] = [np.zeros((0, 0))]  # what a mutant reads instead of clipped rows

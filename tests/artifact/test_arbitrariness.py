@@ -1,6 +1,8 @@
 """A saved classifier knows the law of its noise, and what may be concluded from it."""
 
 import json
+import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -79,12 +81,17 @@ def test_the_artifact_says_what_the_free_functions_say(name, classes, tmp_path):
             residual=1e-5 * model.reach_,
         )
     else:
+        off = math.sqrt(d) * model.grid_step_ / 2
         law = (
-            GammaNoise(model.noise_scale_, d)
+            GammaNoise(model.noise_scale_, d, rounding=off)
             if name == "gamma"
-            else GaussianNoise(model.noise_std_, d)
+            else GaussianNoise(model.noise_std_, d, rounding=off)
         )
+        plain = output_arbitrariness(w, rows, replace(law, rounding=0.0))
         expected = output_arbitrariness(w, rows, law)
+        np.testing.assert_allclose(plain.high, expected.high, atol=1e-5)
+        assert (plain.high <= expected.high + 1e-12).all()
+        assert (plain.low >= expected.low - 1e-12).all()
     found = kept.arbitrariness(X)
     np.testing.assert_array_equal(found.low, expected.low)
     np.testing.assert_array_equal(found.high, expected.high)
@@ -111,6 +118,7 @@ def test_what_is_kept_is_public_and_all_of_it(tmp_path):
         "intercept": True,
         "penalty": model.lambda_total_,
         "residual": 1e-5 * model.reach_,
+        "step": 0.0,
     }
     again = MODELS["objective"].perturbation(1.0)  # of settings, and of no record
     assert (again.noise_scale, again.lambda_total) == (model.noise_scale_, model.lambda_total_)
@@ -165,6 +173,16 @@ def test_an_artifact_of_before_is_read_and_says_so(tmp_path):
     assert old.predict(np.zeros((1, 3))).shape == (1,)
     with pytest.raises(DataError, match="before Veracal kept it"):
         old.arbitrariness(np.zeros((1, 3)))
+
+
+def test_an_artifact_without_a_grid_is_read_as_one_of_step_0(tmp_path):
+    kept = saved("gaussian", tmp_path / "a")
+    assert kept.noise.step > 0
+    changed(tmp_path / "a", lambda told: told["model"]["noise"].pop("step"))
+    old = PrivateClassifier.load(tmp_path / "a")
+    assert old.noise == replace(kept.noise, step=0.0)
+    X = RNG.normal(size=(20, 3))
+    np.testing.assert_allclose(old.arbitrariness(X).high, kept.arbitrariness(X).high, atol=1e-5)
 
 
 def test_rows_are_checked_as_predictions_check_them(tmp_path):
@@ -274,6 +292,9 @@ def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
         lambda m: m["noise"].update(penalty=None),
         lambda m: m["noise"].update(penalty=-1.0),
         lambda m: m["noise"].update(penalty=1e300),
+        lambda m: m["noise"].update(step=2.0**-40),  # of an objective
+        lambda m: m["noise"].update(step="0"),
+        lambda m: m["noise"].update(step=None),
         lambda m: m["noise"].update(residual=None),
         lambda m: m["noise"].update(residual=-1e-5),
         lambda m: m["noise"].update(dimension=5),
@@ -286,7 +307,7 @@ def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
         lambda m: m["noise"].update(mechanism="output"),  # with a penalty
         lambda m: m.update(one_vs_rest=False),
     ],
-    ids=range(33),
+    ids=range(36),
 )
 def test_noise_that_is_not_ours_is_refused(change, tmp_path):
     saved("objective", tmp_path / "a")

@@ -72,12 +72,12 @@ def replayed(model, data, batches, noise, number):
     def batch(self, n, rng):
         return rows_of(next(coming), number)
 
-    def scaled(self, mean, std, shape):
-        return std * next(normal)[number]
+    def noisy(self, total, std):
+        return total + std * next(normal)[number]
 
     with (
         mock.patch.object(Poisson, "batch", batch),
-        mock.patch.object(NoiseAhead, "normal", scaled),
+        mock.patch.object(NoiseAhead, "onto", noisy),
     ):
         fitted = model.fit_records(data)
     assert next(normal, None) is None

@@ -22,6 +22,7 @@ MAP_AS_RELEASED = (
     "The map of calibration is taken as it was released: another run would fit another one."
 )
 _LEAST, _MOST = 1e-100, 1e100  # their squares are numbers, too
+_COARSE = 1.0  # of the noise, that the step of a grid may be: ours is below a billionth
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class KeptNoise:
         Of objective perturbation: the whole coefficient of the penalty.
     residual : float or None
         Of objective perturbation: the longest gradient that a fit leaves, or it releases
-        nothing.
+        nothing. Rounding to the grid of the weights is less than a twentieth of it.
+    step : float
+        Of output perturbation: of the grid to which weights and noise are rounded; 0 in
+        artifacts that were saved before there was one.
     """
 
     mechanism: Literal["output", "objective"]
@@ -53,6 +57,7 @@ class KeptNoise:
     intercept: bool
     penalty: float | None = None
     residual: float | None = None
+    step: float = 0.0
 
     @classmethod
     def of(cls, model: Any, whole: Any) -> "KeptNoise | None":
@@ -89,7 +94,7 @@ class KeptNoise:
             float(scale),
             model.coef_.shape[1] + int(model.fit_intercept),
             bool(model.fit_intercept),
-            **(more if mechanism == "objective" else {}),
+            **(more if mechanism == "objective" else {"step": float(model.grid_step_)}),
         )
         return None if found._wrong() else found
 
@@ -108,7 +113,7 @@ class KeptNoise:
             for noise that contradicts the weights.
         """
         names = {known.name for known in fields(cls)}
-        if not isinstance(written, Mapping) or set(written) != names:
+        if not isinstance(written, Mapping) or set(written) | {"step"} != names:
             expected = f"noise with the fields {', '.join(sorted(names))}"
             raise _not_ours(where, expected, repr(written))
         found = cls(**written)
@@ -130,6 +135,10 @@ class KeptNoise:
             numbers += [self.penalty, self.residual]  # type: ignore[list-item]
         elif (self.penalty, self.residual) != (None, None):
             return "no penalty and no residual of output perturbation"
+        if type(self.step) not in (int, float) or (self.step and self.mechanism != "output"):
+            return "the step of a grid as a number, and none but of output perturbation"
+        if self.step and not 0 < self.step <= self.scale * _COARSE:
+            return f"the step of a grid that is at most {_COARSE:g} of the noise"
         if not all(_is_usual(number) for number in numbers):
             return f"scales of noise between {_LEAST:g} and {_MOST:g}"
         return ""
@@ -178,7 +187,9 @@ class KeptNoise:
             )
         else:
             law = GaussianNoise if self.law == "gaussian" else GammaNoise
-            found = output_arbitrariness(w, rows, law(self.scale, self.dimension), **asked)
+            rounding = math.sqrt(self.dimension) * self.step / 2
+            noise = law(self.scale, self.dimension, rounding=rounding)
+            found = output_arbitrariness(w, rows, noise, **asked)
         if not threshold:
             return found
         return replace(found, caveats=(*found.caveats, MAP_AS_RELEASED))

@@ -77,6 +77,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     _began_with: tuple[str, ...]  # what a statement does not cover of its first weights
     _records_name: str = "arrays"
     _needs_size: bool = True  # whether anything depends on the number of records
+    _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
 
     def event(self) -> Event:
         """Cost of one fit, known before any record is read.
@@ -221,6 +222,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             self.unit,
             covers=("the weights of the classifier",),
             not_covered=not_covered_by(self),
+            exact_noise=self._exact_noise,
         )
 
     def _is_charged(self) -> bool:

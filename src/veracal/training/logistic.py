@@ -110,8 +110,8 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     alone. One record moves the sum that the noise is added to by at most the clip bound, its
     rounding included (:class:`veracal.training.sums.GradientSums` says what is taken for
     exact); a record with a gradient that is not finite contributes zero. The
-    real number of records enters nowhere but the coins. Noise is in floating point, taken
-    for real numbers.
+    real number of records enters nowhere but the coins. Sums and their noise are rounded to a
+    public grid before they are added; the noise is in floating point, taken for real numbers.
 
     Examples
     --------

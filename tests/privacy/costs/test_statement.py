@@ -101,6 +101,8 @@ def test_exact_noise_is_told_from_idealized():
     both = Composed((DiscreteLaplace(3.0, 1), Gaussian(1.0)))
     assert "otherwise in floating point" in statement(both, 1e-5).numerics
     assert statement(Gaussian(1.0), 1e-5).numerics.startswith("in floating point")
+    rounded = statement(Gaussian(1.0), 1e-5, exact_noise=True)
+    assert rounded.numerics.startswith("exact, on integers")
 
 
 @pytest.mark.parametrize("value", [1.0, 0.123456, 9.99951, 1e-7, 12345.6, math.pi])

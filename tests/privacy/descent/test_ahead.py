@@ -22,8 +22,8 @@ def test_what_is_handed_out_is_what_the_generator_gives(shape, steps) -> None:
     plain = np.random.default_rng(1)
     with NoiseAhead(shape, steps, np.random.default_rng(1)).drawing() as noise:
         for step in range(steps):
-            found = noise.normal(0.5 * step, 2.0, shape)
-            assert np.array_equal(found, plain.normal(0.5 * step, 2.0, shape))
+            expected = np.rint(plain.standard_normal(shape) * 2.0**30)
+            assert np.array_equal(noise.units(), expected), step
 
 
 @pytest.mark.parametrize("shape", [(2_500,), (50, 50)])
@@ -34,9 +34,11 @@ def test_noise_of_one_step_may_come_in_pieces(shape, steps, least, monkeypatch) 
     plain, sums = np.random.default_rng(1), np.random.default_rng(2).random((steps, *shape))
     with NoiseAhead(shape, steps, np.random.default_rng(1), overwrite=True).drawing() as noise:
         for total in sums:
-            before = total.copy()
+            before, grid = total.copy(), 2.0 * 2.0**-30
             assert noise.onto(total, 2.0) is total
-            assert np.array_equal(total, plain.normal(0.0, 2.0, shape) + before)
+            drawn = plain.normal(0.0, 2.0, shape)
+            expected = np.rint(drawn / grid) * grid + np.rint(before / grid) * grid
+            assert np.array_equal(total, expected) and not np.array_equal(total, drawn + before)
 
 
 def test_what_may_not_be_written_over_is_not() -> None:
@@ -46,12 +48,23 @@ def test_what_may_not_be_written_over_is_not() -> None:
     assert not total.any()
 
 
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e8, 1e20])
+@pytest.mark.parametrize("std", [1e-6, 1.3, 1e12])
+def test_a_noisy_sum_is_an_integer_of_steps(size, std) -> None:
+    shape, step = (500,), std * 2.0**-30
+    total = size * np.random.default_rng(3).standard_normal(shape)
+    with NoiseAhead(shape, 1, np.random.default_rng(1)).drawing() as noise:
+        found = noise.onto(total, std)
+    units = np.rint(np.random.default_rng(1).standard_normal(shape) * 2.0**30)
+    assert np.array_equal(found, (np.rint(total * (1 / step)) + units) * step)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_number_comes_twice_even_if_the_taker_writes_on_it(shape) -> None:
     seen: list[np.ndarray] = []
-    with NoiseAhead(shape, 10, _random.secret_generator()).drawing() as noise:
+    with NoiseAhead(shape, 10, _random.secret_generator(), digits=48).drawing() as noise:
         for _ in range(10):
-            taken = noise.normal(0.0, 1.0, shape)
+            taken = noise.units()
             seen.append(taken.copy())
             taken[...] = 0.0
     every = np.concatenate([part.ravel() for part in seen])
@@ -63,7 +76,7 @@ def test_the_thread_ends_with_the_block_whether_or_not_all_was_taken() -> None:
     for taken in (0, 1, 100):
         with NoiseAhead((100, 100), 100, np.random.default_rng(0)).drawing() as noise:
             for _ in range(taken):
-                noise.normal(0.0, 1.0, (100, 100))
+                noise.units()
     with (
         pytest.raises(KeyError),
         NoiseAhead((100, 100), 100, np.random.default_rng(0)).drawing(),
@@ -81,18 +94,18 @@ def test_an_error_of_the_generator_reaches_whoever_takes() -> None:
         NoiseAhead((100, 100), 5, Broken()).drawing() as noise,
         pytest.raises(OSError, match="no entropy"),
     ):
-        noise.normal(0.0, 1.0, (100, 100))
+        noise.units()
 
 
 @pytest.mark.parametrize("shape", [(3,), (300, 300)])
 def test_a_forked_child_gets_none_of_its_parents_noise(shape) -> None:
     with NoiseAhead(shape, 1000, np.random.default_rng(0)).drawing() as noise:
-        noise.normal(0.0, 1.0, shape)
+        noise.units()
         with _fork_beside_threads():
             child = os.fork()
         if child == 0:
             try:
-                noise.normal(0.0, 1.0, shape)
+                noise.units()
             except RuntimeError:
                 os._exit(7)
             os._exit(0)
@@ -101,7 +114,7 @@ def test_a_forked_child_gets_none_of_its_parents_noise(shape) -> None:
 
 def test_a_step_does_not_show_the_noise_of_the_next() -> None:
     with NoiseAhead((3,), 100, np.random.default_rng(0)).drawing() as noise:
-        assert noise.normal(0.0, 1.0, (3,)).base is None
+        assert noise.units().base is None
 
 
 def _fork_beside_threads():

@@ -329,3 +329,63 @@ def test_what_is_charged_is_what_is_drawn_even_from_a_moody_schedule():
     descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), Moody(), steps=3, expected_batch=1)
     assert descent.event() == descent.event()
     assert descent.noise_multipliers().tolist() == [10.0, 5.0, 10.0 / 3]
+
+
+@pytest.mark.parametrize("entries", [1, 3, 1_000, 40_000])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("multiplier", [0.3, 7.0, Exponential(2.0, math.log(2), every=1)])
+def test_noisy_sums_lie_on_a_grid_that_rounding_hardly_notices(entries, library, multiplier):
+    subject = descent(sampler=FullBatch(), noise_multiplier=multiplier, steps=2)
+    start = np.zeros(entries) if library == "numpy" else torch.zeros(entries).double()
+    like = np.asarray if library == "numpy" else torch.from_numpy
+    value = np.random.default_rng(0).standard_normal(entries) * 1e-3
+    found = [
+        noisy_sums(
+            subject, start, lambda w, r, c, v=v: Clipped(like(v)), 1, np.random.default_rng(5)
+        )
+        for v in (0 * value, value)
+    ]
+    for step, (nothing, something) in enumerate(zip(*found, strict=True)):
+        grid = subject.noise_multipliers()[step] * 1.5 * 2.0 ** -subject._digits(entries)
+        # In units of the grid the noise is whole, and so is what the sum adds to it.
+        units = something / grid - nothing / grid
+        np.testing.assert_allclose(units, np.rint(value / grid), atol=1e-3)
+        assert math.sqrt(entries) * grid <= 2.0**-22 * 1.5
+        np.testing.assert_allclose(something - nothing, value, atol=0.51 * grid)
+
+
+def test_float_noise_on_a_float_sum_is_off_the_grid() -> None:
+    """What the grid is for: the same without it."""
+    value = np.full(50, 1 / 3)
+    subject = descent(sampler=FullBatch(), steps=1)
+    grid = 2.0 * 1.5 * 2.0 ** -subject._digits(50)
+    found = noisy_sums(subject, value * 0, lambda w, r, c: Clipped(value), 1)[0] / grid
+    assert np.abs(found - np.rint(found)).max() < 1e-6
+    rough = (value + np.random.default_rng(0).normal(0.0, 3.0, 50)) / grid
+    assert np.abs(rough - np.rint(rough)).max() > 0.1
+
+
+def test_the_noise_on_a_count_leaves_it_on_a_grid() -> None:
+    for noise in (0.2, 1.0, 10.0, 3e7):
+        seen = []
+
+        class Noted(GlobalAdapt):
+            def adapted(self, noisy_fraction, seen=seen):
+                seen.append(noisy_fraction)
+                return self
+
+        clip = Noted(1.0, count_noise=noise)
+        subject = descent(clip=clip, expected_batch=1.0)
+        for exceeding in (0, 1):
+            subject._next_clip(clip, exceeding, np.random.default_rng(4))
+        step = min(1.0, 2.0 ** (math.frexp(noise)[1] - 22))
+        assert seen[1] - seen[0] == 1.0
+        assert all((one / step).is_integer() for one in seen)
+
+
+def test_noise_beyond_every_grid_is_refused_before_a_record_is_read() -> None:
+    def unread(weights, rows, clip):
+        raise AssertionError("a record was read")
+
+    with pytest.raises(ValueError, match="square root of the number of weights"):
+        descent(noise_multiplier=1e9).run(np.zeros(1_000), unread, 5)

@@ -65,7 +65,8 @@ class OutputEngine(_Perturbed):
 
     .. math:: w_r = \operatorname*{argmin}_w F(w) + b_r,
 
-    with noise of the model's own law, Gaussian or of Gamma length.
+    with noise of the model's own distribution, Gaussian or of Gamma length, both on the grid
+    of the released weights.
 
     Parameters
     ----------
@@ -86,9 +87,7 @@ class OutputEngine(_Perturbed):
 
     def scores(self, count: int, streams: Streams) -> Floats:
         """Logits of runs that differ by noise alone."""
-        k, d = self._exact.shape
-        drawn = self._noise.draw(count * k, d, rng=streams.noise).reshape(count, k, d)
-        return self._scores(self._exact + drawn)
+        return self._scores(self._noise.simulate(self._exact, count, rng=streams.noise))
 
 
 class ObjectiveEngine(_Perturbed):

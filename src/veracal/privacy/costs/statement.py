@@ -168,6 +168,7 @@ def statement(
     covers: Sequence[str] = ("what the listed events release",),
     not_covered: Sequence[str] = (),
     composition: str = "fixed before the first release, and composed as one plan",
+    exact_noise: bool = False,
 ) -> Statement:
     """State what an event promises.
 
@@ -183,6 +184,9 @@ def statement(
         What else it is not about, beside what is true of every statement.
     composition : str
         Whether costs were fixed beforehand or could adapt, in words.
+    exact_noise : bool
+        Whether noise of a continuous distribution was rounded to a public grid, added to
+        integers and sampled exactly, which an event does not say.
 
     Examples
     --------
@@ -203,7 +207,7 @@ def statement(
         accountant=_accountant(event, leaves, delta),
         composition=composition,
         sampler=_sampler(leaves),
-        numerics=_numerics(leaves),
+        numerics=_numerics(leaves, exact_noise),
         renyi_epsilon=_second_opinion(event, delta, unit),
         epsilon_without_poisson=None if unsampled is None else epsilon_for(unsampled, delta),
         advantage=delta_for(event, 0.0, unit),
@@ -237,9 +241,11 @@ def _sampler(leaves: set[Event]) -> str:
     return f"Poisson: every row enters on its own with probability {chances}, in secret"
 
 
-def _numerics(leaves: set[Event]) -> str:
+def _numerics(leaves: set[Event], exact_noise: bool) -> str:
     """Whether the noise is exact."""
-    exact = [isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves]
+    exact = [
+        exact_noise or isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves
+    ]
     if all(exact):
         return "exact, on integers of a public grid"
     real = "in floating point, taken for real numbers, from a cryptographic generator"

@@ -20,7 +20,10 @@ _WAIT = 0.5  # seconds between two looks at whether the other thread lives
 
 
 class NoiseAhead:
-    """The normals of one generator, step after step, drawn ahead on a second thread.
+    r"""The normals of one generator, step after step, drawn ahead on a second thread.
+
+    They are rounded to multiples of :math:`2^{-m}` and kept as integers, which are added to
+    sums in units of :math:`2^{-m}` standard deviations.
 
     Secret normals take as long to draw as the gradient of a linear model takes to compute,
     and numpy lets go of the interpreter while it draws. Whoever takes the noise gets what the
@@ -34,13 +37,16 @@ class NoiseAhead:
         How many steps there will be; no more is drawn.
     rng : Generator
         Nobody else may draw from it.
+    digits : int
+        Binary digits m that normals keep after the point.
     overwrite : bool
         Whether noise is added to sums in their place.
 
     Guarantees
     ----------
     No number is given out twice, not to a forked child either, and what was drawn for steps
-    that do not come is forgotten.
+    that do not come is forgotten. A noisy sum is a function of an integer, the sum of the
+    rounded sum and the rounded noise: its low-order bits show no more than that integer does.
     """
 
     def __init__(
@@ -49,8 +55,10 @@ class NoiseAhead:
         steps: int,
         rng: np.random.Generator,
         *,
+        digits: int = 30,
         overwrite: bool = False,
     ) -> None:
+        self._scale = 2.0**digits
         self._shape, self._process = shape, os.getpid()
         entries = int(np.prod(shape, dtype=np.int64))
         self._together = min(_MOST, max(1, _DRAWN // max(1, entries)))
@@ -69,36 +77,37 @@ class NoiseAhead:
         self._over = threading.Event()
         self._worker = threading.Thread(target=self._work, name="noise", daemon=True)
 
-    def normal(self, mean: float, std: float, shape: tuple[int, ...]) -> Array:
-        """Noise of the next step, as ``Generator.normal`` would give it."""
-        assert shape == self._shape, "noise was announced for another shape"
-        if len(self._pieces) > 1:
-            many = np.empty(shape)
-            flat = many.reshape(-1)
-            for piece in self._pieces:
-                np.multiply(self._taken(), std, out=flat[piece])
-            if mean:
-                many += mean
-            return many
-        scaled: Array = self._taken() * std  # a copy: a step must not show the next one's
-        if mean:
-            scaled += mean
-        return scaled
+    def units(self) -> Array:
+        """Noise of the next step, in units of 2^-digits standard deviations."""
+        if len(self._pieces) == 1:
+            return self._taken().copy()  # a step must not show the next one's
+        many = np.empty(self._shape)
+        flat = many.reshape(-1)
+        for piece in self._pieces:
+            flat[piece] = self._taken()
+        return many
 
     def onto(self, total: Array, std: float) -> Array:
         """A sum with the noise of the next step, in its place where that was announced."""
+        step = std / self._scale
         if not (self._overwrite and total.flags.c_contiguous and total.flags.writeable):
-            noise = self.normal(0.0, std, tuple(total.shape))
-            noise += total  # in place: for many weights, a copy takes as long as the sum
-            return noise
+            noisy: Array = np.asarray(total * (1 / step))
+            np.rint(noisy, out=noisy)
+            noisy += self._taken() if len(self._pieces) == 1 else self.units()
+            noisy *= step
+            return noisy
         assert total.shape == self._shape, "noise was announced for another shape"
         flat = total.reshape(-1)
         for piece in self._pieces:
-            flat[piece] += self._taken().reshape(-1) * std
+            part = flat[piece]
+            part *= 1 / step
+            np.rint(part, out=part)
+            part += self._taken().reshape(-1)
+            part *= step
         return total
 
     def _taken(self) -> Array:
-        """Standard normals of the next step, or of the next piece of it."""
+        """Rounded normals of the next step, or of the next piece of it."""
         if os.getpid() != self._process:
             # What is in stock would hide the steps of the parent, too.
             raise RuntimeError("Expected no fork within a step; noise is not shared.")
@@ -111,7 +120,7 @@ class NoiseAhead:
     def _next(self) -> Array:
         """Normals of several steps, or of one piece, in an array of one row for each."""
         if not self._threaded:
-            return self._rng.standard_normal(next(self._plan, (1, *self._shape)))
+            return self._draw(next(self._plan, (1, *self._shape)))
         while True:
             try:
                 drawn = self._drawn.get(timeout=_WAIT)
@@ -121,6 +130,12 @@ class NoiseAhead:
             if isinstance(drawn, BaseException):
                 raise drawn
             return drawn
+
+    def _draw(self, shape: tuple[int, ...]) -> Array:
+        """Rounded normals."""
+        drawn: Array = self._rng.standard_normal(shape)
+        drawn *= self._scale
+        return np.rint(drawn, out=drawn)
 
     def _planned(self, steps: int) -> Iterator[tuple[int, ...]]:
         """Shapes of what is drawn in one call, in which each waits for the other thread twice.
@@ -142,7 +157,7 @@ class NoiseAhead:
             for shape in self._plan:
                 if self._over.is_set():
                     return
-                self._give(self._rng.standard_normal(shape))
+                self._give(self._draw(shape))
         except BaseException as problem:  # the other thread is the one to stop
             self._give(problem)
 

@@ -20,6 +20,8 @@ from veracal.privacy.descent.updates import Langevin, Update
 from veracal.privacy.events import Composed, Event, Repeated
 
 ClippedSumOf = Callable[[Any, Ints, Clip], Clipped]
+_FINE = 22  # binary digits of the bound to which sums are rounded
+_LEAST_DIGITS, _MOST_DIGITS = 24, 48  # that normal noise keeps, so that integers are exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +247,10 @@ class Descent:
         Guarantees
         ----------
         Given that ``clipped_sum_of`` keeps to ``clip.bound``, the noisy sums, and with them
-        all weights, cost what :meth:`event` says, in real arithmetic. Noise is drawn in
-        float64 and added to a float64 sum; only what is noisy is rounded to the type of the
-        weights.
+        all weights, cost what :meth:`event` says, in real arithmetic. The float64 sum and its
+        noise are both rounded to a public grid and then added as integers, so that the sums
+        that can occur are the same for neighbors. The noise is a float64 normal, rounded, in
+        place of a real one, rounded. Only what is noisy is rounded to the type of the weights.
         """
         _checks.whole(records=records, least=0)
         rng = _random.secret_generator() if rng is None else rng
@@ -262,7 +265,9 @@ class Descent:
         if in_place:
             _check_vector(weights)
             state = own(state, weights)
-        ahead = NoiseAhead(tuple(weights.shape), len(left), normals, overwrite=in_place)
+        shape = tuple(weights.shape)
+        digits = self._digits(math.prod(shape))
+        ahead = NoiseAhead(shape, len(left), normals, digits=digits, overwrite=in_place)
         with ahead.drawing() as noise:
             for t, multiplier in enumerate(left, start.steps):
                 rows = self.sampler.batch(records, coins)
@@ -302,11 +307,31 @@ class Descent:
         return Clipped(total, clipped.exceeding)
 
     def _perturbed(self, total: Any, noise_std: float, ahead: NoiseAhead) -> Any:
-        """The sum with its noise."""
+        """The sum with its noise, both rounded to the public grid."""
         if isinstance(total, np.ndarray):
             return ahead.onto(total, noise_std)
-        noise = ahead.normal(0.0, noise_std, tuple(total.shape))
-        return total + array_namespace(total).asarray(noise)
+        xp = array_namespace(total)
+        step = noise_std * 2.0 ** -self._digits(math.prod(total.shape))
+        return (xp.round(total / step) + xp.asarray(ahead.units())) * step
+
+    def _digits(self, entries: int) -> int:
+        r"""Binary digits that normal noise keeps, for a sum of so many entries.
+
+        With m digits the grid of the sum and of its noise has a step of
+        :math:`2^{-m}\sigma C`. Rounding n entries moves two neighboring sums apart by at most
+        :math:`\sqrt n` steps, and m is such that this is at most :math:`2^{-22} C` at the
+        largest :math:`\sigma` of all steps: a quarter of the millionth of the bound that every
+        clip rule leaves to rounding.
+        """
+        largest = float(self.noise_multipliers().max())
+        digits = _FINE + math.frexp(largest * math.sqrt(max(1, entries)))[1]
+        if digits > _MOST_DIGITS:
+            raise ValueError(
+                "Expected the largest noise multiplier times the square root of the number of "
+                f"weights to be below {2.0 ** (_MOST_DIGITS - _FINE):.3g}, got {largest!r} "
+                f"with {entries} weights: float64 has no finer grid for that much noise."
+            )
+        return max(_LEAST_DIGITS, digits)
 
     def _moved(
         self, weights: Any, noisy: Any, state: Any, t: int, in_place: bool
@@ -333,8 +358,10 @@ class Descent:
         """The rule of the next step."""
         if not isinstance(clip, GlobalAdapt):
             return clip
-        noisy = exceeding + rng.normal(0.0, clip.count_noise)
-        return clip.adapted(noisy / self.expected_batch)
+        # The count is whole, and its noise is rounded to a grid that contains whole numbers.
+        step = math.ldexp(1.0, min(0, math.frexp(clip.count_noise)[1] - _FINE))
+        noise = float(np.rint(rng.normal(0.0, clip.count_noise) / step) * step)
+        return clip.adapted((exceeding + noise) / self.expected_batch)
 
 
 def _finite(total: Any) -> bool:

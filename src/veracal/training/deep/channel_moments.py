@@ -17,12 +17,25 @@ import math
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Array, Floats
+from veracal._types import Array, Floats, Ints
 from veracal.data.rows import MappedRows
-from veracal.privacy import Flat, Relation, clipped_sum
+from veracal.privacy import Relation
+from veracal.privacy.answers.grid import Grid, dense_contributions
+from veracal.privacy.answers.rounded_noise import rounded_gaussian
 from veracal.privacy.budget import RELATIONS
 
 _CELLS = 2**22  # numbers of a block
+
+
+def channel_grid(channels: int) -> Grid:
+    """Public grid of vectors of norm 1: as fine as squared norms fit into 62 bits.
+
+    Examples
+    --------
+    >>> channel_grid(64), channel_grid(2**20)
+    (Grid(bits=24), Grid(bits=21))
+    """
+    return Grid(min(24, (62 - math.ceil(math.log2(channels))) // 2))
 
 
 def channel_moments(
@@ -52,7 +65,8 @@ def channel_moments(
         values = np.reshape(rows, (len(rows), channels, -1)).astype(np.float64)
         values /= np.broadcast_to(typical, channels)[:, None]
         means = values.mean(axis=2)
-        squares = np.einsum("ncp,ncp->nc", values, values) / values.shape[2]
+        # Not by einsum, which adds up a single record in another order than several.
+        squares = np.square(values, out=values).mean(axis=2)
     broken = ~(np.isfinite(means) & np.isfinite(squares)).all(axis=1)
     means[broken] = squares[broken] = np.nan
     return means, squares
@@ -64,8 +78,11 @@ def channel_sums(
     mean_norm: float,
     square_norm: float,
     typical: float | Floats = 1.0,
-) -> Floats:
-    """Sums of clipped means and clipped squares, in units of their norms.
+) -> Ints:
+    """Exact sums of clipped means and clipped squares, in units of :func:`channel_grid`.
+
+    Each record's vectors are put on the grid and shortened as integers, so that neither the
+    order nor the blocks of the rows change a bit of the sums.
 
     Parameters
     ----------
@@ -78,20 +95,22 @@ def channel_sums(
 
     Returns
     -------
-    array of shape (2, channels)
+    array of int64 of shape (2, channels)
 
     Guarantees
     ----------
-    It moves by at most :func:`channel_sensitivity` in the L2 norm between neighbors, on the
-    terms of :func:`veracal.privacy.clipped_sum`. A record with moments that are not finite
-    adds nothing.
+    Times the step of the grid, it moves by at most :func:`channel_sensitivity` in the L2 norm
+    between neighbors: norms are compared in integers, and entries are cut off toward zero, so
+    that squares stay above zero. A record with moments that are not finite adds nothing.
     """
-    sums = np.zeros((2, channels))
+    sums, grid = np.zeros((2, channels), dtype=np.int64), channel_grid(channels)
     step = max(1, _CELLS // max(1, math.prod(rows.shape[1:])))
     for start in range(0, len(rows), step):
         means, squares = channel_moments(rows[start : start + step], channels, typical)
-        sums[0] += clipped_sum(means, Flat(mean_norm)).total / mean_norm
-        sums[1] += clipped_sum(squares, Flat(square_norm)).total / square_norm
+        for place, (vectors, norm) in enumerate(((means, mean_norm), (squares, square_norm))):
+            with np.errstate(all="ignore"):  # what overflows is shortened
+                units = dense_contributions(vectors / norm, 2**grid.bits, grid, power=2)
+            sums[place] += units.sum(axis=0)
     return sums
 
 
@@ -118,7 +137,7 @@ def channel_sensitivity(relation: Relation) -> float:
 
 
 def noisy_channel_moments(
-    sums: Floats,
+    sums: Ints,
     size: int,
     noise_std: float,
     *,
@@ -139,7 +158,8 @@ def noisy_channel_moments(
     size : int
         The *declared* number of records n.
     noise_std : float
-        Of the Gaussian noise on every entry of the sums.
+        Of the Gaussian noise on every entry of the sums, in units of 1. It is rounded to the
+        grid of the sums, and sampled exactly.
     mean_norm, square_norm : float > 0
         The norms A and B.
     least_variance : float > 0
@@ -155,7 +175,10 @@ def noisy_channel_moments(
     ----------
     The sums are used once, in the noisy vector; everything else is declared.
     """
-    noisy = (sums + rng.normal(0.0, noise_std, sums.shape)) / size
+    grid = channel_grid(sums.shape[1])
+    drawn = rounded_gaussian(noise_std / grid.step, sums.size, rng=rng)
+    units = (int(exact) + noise for exact, noise in zip(sums.flat, drawn, strict=True))
+    noisy = grid.values(units).reshape(sums.shape) / size
     means = noisy[0] * mean_norm
     least = max(least_variance, noise_std / size * square_norm)
     return means, np.sqrt(np.maximum(noisy[1] * square_norm - means**2, least))

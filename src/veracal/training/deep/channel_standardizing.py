@@ -79,8 +79,9 @@ class PrivateChannelStandardizer(MomentTransformer):
     meets: one release of both, stated in units of the sensitivity, so that it depends on no
     norm and no width. Norms, floor and size are declared, and the real number of records
     enters nowhere but the sums. A record that is not finite adds nothing to them, and raises
-    no error. Noise is in floating point, taken for real numbers. A transformed value depends
-    on its own value and on what was released.
+    no error. Sums are integers of a public grid, and the noise on them is Gaussian noise
+    rounded to that grid, sampled exactly. A transformed value depends on its own value and on
+    what was released.
 
     Examples
     --------

@@ -157,8 +157,9 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     :class:`~veracal.training.deep.sums.NetworkSums` says how, and what it takes for granted.
     Noise comes from a secret generator of the system's entropy, never from torch's, whose
     random numbers (for dropout and first weights) promise nothing. The real number of records
-    enters nowhere but the coins. Noise and gradients are in floating point, taken for real
-    numbers. What several ranks take for granted, :class:`~veracal.training.deep.Ranks` says.
+    enters nowhere but the coins. Sums and their noise are rounded to a public grid before they
+    are added; noise and gradients are in floating point, taken for real numbers. What several
+    ranks take for granted, :class:`~veracal.training.deep.Ranks` says.
 
     Examples
     --------

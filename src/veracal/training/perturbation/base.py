@@ -46,6 +46,7 @@ class PerturbedClassifier(LinearClassifier):
 
     _one_vs_rest = True
     _needs_size = False  # sums are minimized, not means
+    _exact_noise = True
     epsilon: float
     C: float
     norm: float | None

@@ -5,6 +5,10 @@ density proportional to :math:`e^{-\lVert b\rVert/s}` has the characteristic fun
 :math:`(1 + s^2\lVert k\rVert^2)^{-(d+1)/2}`, and so has :math:`s R N` with N standard normal
 and R, independent of it, of the law :math:`\chi_{d+1}`. The sum of two such vectors has the
 square of that function, and is :math:`s R N` with R of the law :math:`\chi_{2(d+1)}`.
+
+What is drawn is such a vector rounded to the public grid of the weights. Tails and quantiles
+here are those of the real vector; ``rounding`` says how far the other one is from it at most,
+and intervals count it.
 """
 
 import math
@@ -34,6 +38,10 @@ class Noise(Protocol):
     def dimension(self) -> int:
         """Number of weights."""
 
+    @property
+    def rounding(self) -> float:
+        """How far the noise that is drawn is from the real vector, at most."""
+
     def beyond(self, distances: Floats) -> Floats:
         """Probability that noise in one direction is above a distance."""
 
@@ -56,6 +64,8 @@ class GaussianNoise:
     std : float > 0
         Standard deviation.
     dimension : int
+    rounding : float >= 0
+        Half the diagonal of a cell of the grid to which it is rounded.
 
     Examples
     --------
@@ -65,6 +75,7 @@ class GaussianNoise:
 
     std: float
     dimension: int
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
         _checks.positive(noise_std=self.std)
@@ -86,7 +97,7 @@ class GaussianNoise:
 
     def difference(self) -> "GaussianNoise":
         """Law of the difference of two such vectors."""
-        return GaussianNoise(math.sqrt(2) * self.std, self.dimension)
+        return GaussianNoise(math.sqrt(2) * self.std, self.dimension, 2 * self.rounding)
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,8 @@ class GammaNoise:
     dimension : int
     vectors : int
         How many of them are added.
+    rounding : float >= 0
+        Half the diagonal of a cell of the grid to which it is rounded.
 
     Examples
     --------
@@ -113,6 +126,7 @@ class GammaNoise:
     scale: float
     dimension: int
     vectors: int = 1
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
         _checks.positive(noise_scale=self.scale)
@@ -134,7 +148,7 @@ class GammaNoise:
 
     def difference(self) -> "GammaNoise":
         """Law of the difference of two such vectors."""
-        return GammaNoise(self.scale, self.dimension, 2 * self.vectors)
+        return GammaNoise(self.scale, self.dimension, 2 * self.vectors, 2 * self.rounding)
 
 
 @lru_cache(maxsize=16)

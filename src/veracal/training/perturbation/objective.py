@@ -8,12 +8,16 @@ from veracal import _checks
 from veracal._types import Floats, Ints
 from veracal.data.labels import Label
 from veracal.privacy import Event, Pure, Relation, Unit
+from veracal.privacy.answers.rounded_noise import SphericalNoise
 from veracal.training.facts import Facts
 from veracal.training.perturbation.base import PerturbedClassifier
-from veracal.training.perturbation.noise import spherical_gamma
+from veracal.training.perturbation.rounded_minimizer import (
+    minimizer_grid_step,
+    rounded_minimizers,
+)
 from veracal.training.perturbation.rows import ClippedRows, reach
 from veracal.training.perturbation.rules import NOT_PRIVATE, RULES, Perturbation, divided
-from veracal.training.perturbation.solver import RESIDUAL, TOL, minimize
+from veracal.training.perturbation.solver import RESIDUAL, TOL
 
 
 class ObjectivePerturbation(PerturbedClassifier):
@@ -71,13 +75,16 @@ class ObjectivePerturbation(PerturbedClassifier):
         Epsilon of one row in one binary model: of two classes all, of K > 2 a K-th.
     norm_, reach_ : float
         Bounds on rows, without and with the appended one.
+    grid_step_ : float
+        Step of the public grid on which the weights lie.
 
     Guarantees
     ----------
     Unless the rule says otherwise, a fit is epsilon-differentially private for one unit under
     ``relation``, by the proof in :func:`~.rules.one_log`, basic composition over classes and
-    group privacy over rows. It rests on the exact minimizer: the gradient is verified to be
-    as short as float64 allows, and nothing is released otherwise.
+    group privacy over rows. It rests on the exact minimizer for noise of real numbers. What is
+    released is that minimizer rounded to a public grid, which is found exactly
+    (:mod:`~.rounded_minimizer`), so that low-order bits carry nothing.
 
     Examples
     --------
@@ -155,12 +162,13 @@ class ObjectivePerturbation(PerturbedClassifier):
         self.noise_scale_, self.epsilon_prime_ = used.noise_scale, used.epsilon_prime
         self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
         penalty = self.penalties(used, d)
-        noise = spherical_gamma(d, used.noise_scale, rng=rng, size=k)
-        return minimize(
+        self.grid_step_ = minimizer_grid_step(self.reach_, used.lambda_total, d)
+        return rounded_minimizers(
             rows,
             signs,
-            noise,
+            [SphericalNoise(used.noise_scale, d, rng=rng) for _ in range(k)],
             penalty=penalty,
+            step=self.grid_step_,
             tol=TOL * min(1.0, self.reach_),
             limit=RESIDUAL * self.reach_,
         )

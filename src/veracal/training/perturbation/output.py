@@ -11,6 +11,7 @@ from veracal import _checks
 from veracal._types import Floats, Ints
 from veracal.data.labels import Label
 from veracal.privacy import Budget, Event, Gaussian, Pure, Relation, Unit, noise_for
+from veracal.privacy.answers.rounded_noise import rounded_gaussian, rounded_spherical
 from veracal.training.perturbation.base import PerturbedClassifier
 from veracal.training.perturbation.noise import spherical_gamma
 from veracal.training.perturbation.rows import ClippedRows, reach
@@ -18,6 +19,9 @@ from veracal.training.perturbation.rules import divided
 from veracal.training.perturbation.solver import RESIDUAL, TOL, minimize
 
 _UP = 1 + 1e-12
+_FINE = 34  # binary digits of the sensitivity that the grid of the weights has
+_MOST_WEIGHTS = 2**28  # of one binary model, for which rounding adds a millionth at most
+_ROUNDING = 2.0**-20  # share of the sensitivity that rounding the weights to the grid adds
 
 
 def sensitivity(C: float, R: float, relation: Relation) -> float:
@@ -25,7 +29,8 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
 
     .. math::
 
-        \Delta_2 = RC + 2\gamma C, \text{ or, if a record is replaced, } 2RC + 2\gamma C
+        \Delta_2 = (RC + 2\gamma C)(1 + 2^{-20}),
+        \text{ or, if a record is replaced, } (2RC + 2\gamma C)(1 + 2^{-20})
 
     Parameters
     ----------
@@ -45,18 +50,38 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
     before anything is released, leaves each of the two within :math:`\gamma C` of its
     minimizer. None of this holds for an intercept that is not penalized.
 
+    The last factor is for rounding: d weights on a grid of step h are each within
+    :math:`\sqrt d\,h/2` of what they were, so that neighbors move apart by
+    :math:`\sqrt d\,h` at most, and :func:`grid_step` has
+    :math:`h \le 2^{-34} (RC + 2\gamma C)` for :math:`d \le 2^{28}`.
+
     Examples
     --------
     >>> round(sensitivity(2.0, 1.0, "replace-one"), 3)
     4.0
     """
     moved = R if relation == "add-remove" else 2 * R
-    return (moved + 2 * RESIDUAL * R) * C * _UP
+    return (moved + 2 * RESIDUAL * R) * C * (1 + _ROUNDING) * _UP
+
+
+def grid_step(sensitivity: float) -> float:
+    """Step of the public grid of the weights: a power of two, 2^-34 of the sensitivity.
+
+    Examples
+    --------
+    >>> grid_step(1.5) == 2.0**-34
+    True
+    """
+    # Of the power of two below, less a bit for the share that rounding itself takes.
+    return math.ldexp(1.0, math.frexp(sensitivity / (1 + _ROUNDING) / _UP)[1] - 1 - _FINE)
 
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """The law of the noise on the weights of each binary model.
+    """The distribution of the noise on the weights of each binary model.
+
+    A real vector, of Gamma length or Gaussian, rounded to the grid of the weights. Rounding
+    moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
 
     Attributes
     ----------
@@ -75,12 +100,54 @@ class OutputNoise:
     noise_std: float | None
     epsilon_per_class: float | None
 
-    def draw(self, count: int, d: int, *, rng: np.random.Generator) -> Floats:
-        """Noise of so many binary models, of shape (count, d)."""
+    @property
+    def step(self) -> float:
+        """Step of the grid of the weights."""
+        return grid_step(self.sensitivity)
+
+    def release(self, exact: Floats, *, rng: np.random.Generator) -> Floats:
+        """Round weights of shape (models, d) to the grid, and add exact noise to them.
+
+        Guarantees
+        ----------
+        Integers are added to integers; the sum becomes the nearest float afterwards.
+        """
+        d, step = exact.shape[1], self.step
+        if d > _MOST_WEIGHTS:
+            raise ValueError(f"Expected at most {_MOST_WEIGHTS} weights, got {d}.")
+        return np.array(
+            [
+                [
+                    (round(w / step) + k) * step
+                    for w, k in zip(row, self._units(d, rng), strict=True)
+                ]
+                for row in exact.tolist()
+            ]
+        )
+
+    def _units(self, d: int, rng: np.random.Generator) -> list[int]:
+        """Noise on the weights of one binary model, in steps of the grid."""
         if self.noise_scale is not None:
-            return spherical_gamma(d, self.noise_scale, rng=rng, size=count)
+            return rounded_spherical(self.noise_scale / self.step, d, rng=rng)
         assert self.noise_std is not None
-        return rng.normal(0.0, self.noise_std, (count, d))
+        return rounded_gaussian(self.noise_std / self.step, d, rng=rng)
+
+    def simulate(self, exact: Floats, count: int, *, rng: np.random.Generator) -> Floats:
+        """Many draws of :meth:`release` at once, in floating point: *not private*.
+
+        Returns
+        -------
+        array of shape (count, models, d)
+        """
+        models, d = exact.shape
+        if self.noise_scale is not None:
+            noise = spherical_gamma(d, self.noise_scale, rng=rng, size=count * models)
+        else:
+            assert self.noise_std is not None
+            noise = rng.normal(0.0, self.noise_std, (count * models, d))
+        units = np.rint(noise.reshape(count, models, d) / self.step)
+        found: Floats = (units + np.rint(exact / self.step)) * self.step
+        return found
 
 
 class OutputPerturbation(PerturbedClassifier):
@@ -96,9 +163,9 @@ class OutputPerturbation(PerturbedClassifier):
     :func:`sensitivity`. With ``delta=0`` the noise has density proportional to
     :math:`e^{-\varepsilon\lVert b \rVert / \Delta_2}` (Chaudhuri, Monteleoni and Sarwate 2011,
     Algorithm 1); otherwise it is Gaussian, as much as epsilon and delta ask for (Balle and
-    Wang 2018). More than two classes are learnt one against the rest: at epsilon / K each, or
-    with Gaussian noise as one vector whose sensitivity is :math:`\sqrt K` times that of one
-    model.
+    Wang 2018). The minimizer is rounded to a public grid, and the noise to the same grid. More
+    than two classes are learnt one against the rest: at epsilon / K each, or with Gaussian
+    noise as one vector whose sensitivity is :math:`\sqrt K` times that of one model.
 
     Parameters
     ----------
@@ -138,10 +205,15 @@ class OutputPerturbation(PerturbedClassifier):
         The penalty 1 / C.
     norm_, reach_ : float
         Bounds on rows, without and with the appended one.
+    grid_step_ : float
+        Step of the public grid on which the weights lie.
 
     Guarantees
     ----------
-    A fit is (epsilon, delta)-differentially private for one unit under ``relation``. The
+    A fit is (epsilon, delta)-differentially private for one unit under ``relation``. Weights
+    are integers of a public grid before noise is added, and the noise is the nearest integer to
+    a real number, sampled exactly (:mod:`veracal.privacy.answers.rounded_noise`), so that the
+    low-order bits of a release carry nothing. The
     event of Gaussian noise has no unit of length: noise divided by sensitivity, which is
     known before the norm is.
 
@@ -225,12 +297,12 @@ class OutputPerturbation(PerturbedClassifier):
     def _weights(
         self, rows: Floats | ClippedRows, signs: Ints, rng: np.random.Generator
     ) -> Floats:
-        k, d = len(signs), rows.shape[1]
+        k = len(signs)
         law = self.noise(self.norm_, k)
         self.lambda_total_, self.sensitivity_ = 1 / self.C, law.sensitivity
         self.noise_scale_, self.noise_std_ = law.noise_scale, law.noise_std
-        self.epsilon_per_class_ = law.epsilon_per_class
-        return self.exact(rows, signs, self.norm_) + law.draw(k, d, rng=rng)
+        self.epsilon_per_class_, self.grid_step_ = law.epsilon_per_class, law.step
+        return law.release(self.exact(rows, signs, self.norm_), rng=rng)
 
 
 @lru_cache(maxsize=256)

@@ -121,6 +121,8 @@ def _two(sums: Floats, noise: Noise, spare: float, people: int | None) -> tuple[
         if far >= everybody:  # so many people that all others cost nothing more
             far = near = everybody
     away = np.abs(sums)
+    # The noise of the release is off the law by its rounding, and so is that of another run.
+    far, near = far + 2 * noise.rounding, near + 2 * noise.rounding
     return _spread(noise, away + far), _spread(noise, np.maximum(away - near, 0.0))
 
 
@@ -151,6 +153,7 @@ def _many(
     r = difference.reach(spare / pairs)
     if people is not None:
         r = min(r, difference.quantile(spare / (2 * people * pairs)))
+    r += 2 * difference.rounding  # of the release, and of another run
     ordered = -np.sort(-sums, axis=1)
     gaps = ordered[:, :1] - ordered[:, 1:]  # of the decision from the others, from the second
     overtake = difference.beyond(gaps - r)

@@ -110,7 +110,11 @@ class MomentTransformer(PrivateTransformer):
         if not self.private_:
             return NotPrivate(self.not_private_because_)
         assert self.event_ is not None
-        told = () if self.charged_ else (UNCHARGED,)
         return statement(
-            self.event_, self.delta, self.unit, covers=(self._covers,), not_covered=told
+            self.event_,
+            self.delta,
+            self.unit,
+            covers=(self._covers,),
+            not_covered=() if self.charged_ else (UNCHARGED,),
+            exact_noise=True,
         )

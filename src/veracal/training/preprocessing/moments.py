@@ -13,6 +13,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.privacy import Relation
+from veracal.privacy.answers.rounded_noise import rounded_gaussian
 from veracal.privacy.budget import RELATIONS
 from veracal.training.preprocessing.bounds import share_between
 
@@ -40,8 +41,6 @@ def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
     Returns
     -------
     array of int64 of shape (2, d)
-        Below :math:`2^{33}` records it is a float without loss, once divided by U.
-
     Guarantees
     ----------
     Divided by U, it moves by at most :func:`moment_sensitivity` in the L2 norm between
@@ -106,7 +105,8 @@ def noisy_moments(
     size : int
         The *declared* number of records n.
     noise_std : float
-        Of the Gaussian noise on every entry, once divided by U.
+        Of the Gaussian noise on every entry, in units of 1. It is rounded to the grid of the
+        sums, whose step is 1 / U, and sampled exactly.
 
     Returns
     -------
@@ -116,9 +116,12 @@ def noisy_moments(
 
     Guarantees
     ----------
-    The sums are used once, in the noisy vector; everything else is declared.
+    The sums are used once, in the noisy vector; everything else is declared. Noise and sums
+    are integers, so that the noisy vector is a post-processing of Gaussian noise on the sums.
     """
-    noisy = sums / UNITS + rng.normal(0.0, noise_std, sums.shape)
+    drawn = rounded_gaussian(noise_std * UNITS, sums.size, rng=rng)
+    units = [int(exact) + noise for exact, noise in zip(sums.flat, drawn, strict=True)]
+    noisy = np.array([one / UNITS for one in units]).reshape(sums.shape)
     means = np.clip(noisy[0] / size, -1.0, 1.0)
     least = min(1.0, max(LEAST_VARIANCE, noise_std / size))
     return means, np.sqrt(np.clip(noisy[1] / size - means**2, least, 1.0))

@@ -32,8 +32,9 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
     r"""Subtract noisy means and divide by noisy standard deviations; charged.
 
     Values are clipped to declared bounds and placed in [-1, 1]. Their sums and sums of
-    squares get Gaussian noise, once, and all means and spreads follow from that vector and the
-    declared size (:mod:`veracal.training.preprocessing.moments`).
+    squares get Gaussian noise, once, rounded to the grid on which they are exact. All means and
+    spreads follow from that vector and the declared size
+    (:mod:`veracal.training.preprocessing.moments`).
 
     Parameters
     ----------
@@ -66,8 +67,9 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
     One row moves the vector by at most :func:`~.moments.moment_sensitivity`, roundings
     included, and the event says how much noise that meets: it is stated in units of the
     sensitivity, so that it depends on no width. The real number of records enters nowhere
-    but the sums. Noise is in floating point, taken for real numbers. A transformed value
-    depends on its own value and on what was released.
+    but the sums. Sums are integers of a public grid, and the noise on them is Gaussian noise
+    rounded to that grid, sampled exactly. A transformed value depends on its own value and on
+    what was released.
 
     Examples
     --------
