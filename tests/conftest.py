@@ -1,7 +1,8 @@
 """What every test shares: a generator, folders of data, and the refusal of hidden skips."""
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,16 @@ NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
 
 settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("veracal")
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """A command that runs in this process may leave signals ignored; no test inherits that."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture
