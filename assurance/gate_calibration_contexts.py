@@ -2,9 +2,9 @@
 
 Under ``np.errstate(all="raise")``, or where warnings are errors, arithmetic on an extreme
 record ends in an error. Where that comes after the charge, the answer is an error on one data
-set and a number on its neighbor: pure information about one record. The former code raised for mapped
-scores and for gradients (108 of 352 cases tried). Every question is put to extreme records in
-every context, and the answer must be the same number.
+set and a number on its neighbor: pure information about one record. The former code raised for
+mapped scores and for gradients (108 of 352 cases tried). Every question is put to extreme
+records in every context, and the answer must be the same number.
 """
 
 import warnings
