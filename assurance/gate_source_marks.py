@@ -4,8 +4,7 @@ Somebody knows a hospital's table but for one row, and gets hold of everything i
 its source except the records and the two secret keys: settings, terms, ledgers, heads, logs,
 and what ``veracal source status`` and ``log`` print. Each of two candidates for the table is
 hashed in every usual way, and looked for, and so is its size. The former code kept the SHA-256
-of the table and of the scored records, and the table's size: one look told which candidate it
-was.
+of the table and of the scored records, and the table's size: one look told which it was.
 """
 
 import base64

@@ -1,6 +1,7 @@
 """What every test shares: a generator, folders of data, and the refusal of hidden skips."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def own_ledgers(
     """No test sees the default ledgers of another."""
     folder = tmp_path_factory.mktemp("ledgers") / "ledgers"
     monkeypatch.setenv("VERACAL_LEDGERS", str(folder))
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """A command that runs in this process may leave signals ignored; no test inherits that."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

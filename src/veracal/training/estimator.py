@@ -197,7 +197,8 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         self.charged_, self._began_with = self._is_charged(), ()
-        reasons += self._learn(facts, rng)
+        with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
+            reasons += self._learn(facts, rng)
         if cost is None and not reasons:
             reasons = ("its settings have no cost that could be stated",)
         self.not_private_because_ = reasons

@@ -375,7 +375,8 @@ class Holder:
         """Fit a model that was paid for."""
         records = self._records
         assert isinstance(records, Dataset)
-        with charged():  # which statements of the model say
+        # What the caller told NumPy to do about underflow must not decide how a fit ends.
+        with charged(), np.errstate(all="ignore"):  # the former is what statements say
             if isinstance(model, RecordsModel):
                 model.fit_records(records)
             else:

@@ -109,7 +109,8 @@ class PrivateTransformer(TransformerMixin, Shown, ABC):  # type: ignore[misc]
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         self.charged_ = is_charged()
-        reasons = self._undeclared() + self._learn(rows, size)
+        with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
+            reasons = self._undeclared() + self._learn(rows, size)
         self.event_, self.not_private_because_ = cost, reasons
         return self
 
