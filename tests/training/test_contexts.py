@@ -1,0 +1,40 @@
+"""What a caller told NumPy to do about extreme numbers does not decide how a fit ends."""
+
+import numpy as np
+import pytest
+
+from veracal.data import Dataset
+from veracal.privacy import Budget, Holder, open_ledger
+from veracal.training import (
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateLogisticRegression,
+    PrivateStandardizer,
+)
+
+MODELS = {
+    "output": OutputPerturbation(1.0, norm=1.0, classes=(0, 1)),
+    "objective": ObjectivePerturbation(1.0, norm=1.0, classes=(0, 1)),
+    "descent": PrivateLogisticRegression(
+        epsilon=1.0, delta=1e-5, classes=(0, 1), size=50, epochs=2
+    ),
+    "standardizer": PrivateStandardizer((-3.0, 3.0), epsilon=1.0, size=50),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("extreme", [1e-320, 1e308, 0.0])
+@pytest.mark.parametrize("charged", [False, True])
+def test_an_extreme_record_raises_nothing_where_numpy_raises(name, extreme, charged, tmp_path):
+    """Without a record of 1e-320 the same fit would have ended well."""
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    X[0] = extreme
+    y = (X[:, 1] > 0).astype(int)
+    model = MODELS[name]
+    with np.errstate(all="raise"):
+        if charged:
+            ledger = open_ledger(tmp_path / "l", Budget(2.0, 1e-4), kind="open")
+            Holder(Dataset(X, y, (0, 1), size=50), ledger).fit(model)
+        else:
+            model.fit(X, y)
+    assert model.private_
