@@ -228,7 +228,7 @@ def test_no_record_is_read_where_the_schema_says_that_it_costs_too_much(visits, 
     run(visits, tmp_path / "model")
     (tmp_path / "visits.csv").write_text("not a table at all")
     other = replace(visits, model=replace(visits.model, learning_rate=0.5))
-    with pytest.raises(BudgetError, match="no record was read"):
+    with pytest.raises(BudgetError, match="nothing was charged"):
         run(other, tmp_path / "other", ledger=tmp_path / "model.ledger")
 
 

@@ -7,7 +7,7 @@ that were fixed when the ledger was opened.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,7 @@ class Account:
         if self.opened:
             source = self._config.data.source
             self._ledger = open_data_ledger(self._place, self._budget, source)
+            check_promise(self._ledger, self._budget)  # another process may have opened it
             self._assign()
             jobs = [replace(job, records=self.records) for job in jobs]
         asked = _run_request(jobs, self._config, self._budget)
@@ -111,7 +112,7 @@ def assigned(config: Config, records: Loaded, ledger: Ledger) -> Loaded:
 def _assigned(config: Config, records: Loaded, ledger: Ledger) -> tuple[Any, Any, Loaded]:
     charged = [entry for entry in ledger.entries() if entry.event is not None]
     fresh = all(entry.part is None for entry in charged)  # nothing rests on partitions yet
-    rule = partition_rule(config, records.whole)
+    rule = partition_rule(config, records.whole, records.schema)
     store = PartitionStore.obtain(partitions_path(ledger.path), rule, fresh=fresh)
     parts, assignment = split_and_assign(records.whole, store, fresh=fresh)
     return store, assignment, replace(records, parts=parts, left_out=assignment.left_out)
@@ -225,15 +226,35 @@ def check_remembered(folder: Path, place: Path, config: Config) -> None:
     )
 
 
-def refuse_early(config: Config, place: Path) -> None:
+def refuse_early(
+    config: Config, place: Path, shares: Callable[[Budget], Sequence[Config]] | None = None
+) -> None:
     """Refuse a run that its ledger cannot pay, before a record is read, where that is possible.
+
+    Parameters
+    ----------
+    config : Config
+        Of the whole run.
+    place : path
+        Of the ledger.
+    shares : callable, optional
+        Configs of the jobs of the run, from its budget; by default the one config.
 
     Raises
     ------
     BudgetError
     """
-    if not os.path.lexists(place) or (records := declared(config)) is None:
+    if not os.path.lexists(place):
         return
-    ledger, job = Ledger(place), Job.of(config, records)
-    check_promise(ledger, job.budget)
-    ledger.require_run(**_run_request([job], config, job.budget))
+    configs = [config] if shares is None else []
+    if (records := declared(config)) is None:
+        return
+    budget = budget_of(config, records)
+    if shares is not None:
+        configs = list(shares(budget))
+        if any(declared(each) is None for each in configs):
+            return
+    ledger = Ledger(place)
+    check_promise(ledger, budget)
+    jobs = [Job.of(each, records) for each in configs]
+    ledger.require_run(**_run_request(jobs, config, budget))

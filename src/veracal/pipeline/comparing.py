@@ -7,7 +7,7 @@ from typing import cast
 
 from veracal.artifact.folder import check_place
 from veracal.data.limits import no_surprises
-from veracal.pipeline.charging import Account, ledger_path
+from veracal.pipeline.charging import Account, check_remembered, ledger_path, refuse_early
 from veracal.pipeline.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
 from veracal.pipeline.job import Job
 from veracal.pipeline.running import OnProgress, Run, silent, watch
@@ -98,9 +98,16 @@ def compare_ways(
     folder = Path(out)
     check_ways_places(folder, ways, force=force)
     place = ledger_path(config.data.source, ledger, outside=folder)
+    for way in ways:
+        check_remembered(folder / way.folder, place, config)
+    tell("planning", 0, None)
+    refuse_early(
+        config,
+        place,
+        lambda budget: [share(config, way, len(ways), budget.delta) for way in ways],
+    )
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    tell("planning", 0, None)
     account = Account(config, records, place)
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]

@@ -83,7 +83,7 @@ def loaded(
     if chosen.at_most is not None:
         whole = limited(whole, chosen.at_most, schema)
     known = SCHEMAS.get(chosen.source) if schema is None else schema
-    return Loaded(whole, _split(config, whole), known, front)
+    return Loaded(whole, _split(config, whole, known), known, front)
 
 
 def declared(config: Config) -> Loaded | None:
@@ -104,12 +104,12 @@ def declared(config: Config) -> Loaded | None:
     except DataError:  # a column that stands for several
         return None
     whole = limit_contributions(whole, at_most=schema.at_most)
-    return Loaded(whole, _split(config, whole), schema)
+    return Loaded(whole, _split(config, whole, schema), schema)
 
 
-def _split(config: Config, whole: Dataset) -> Split:
+def _split(config: Config, whole: Dataset, schema: Schema | None) -> Split:
     """The partitions that a new ledger would record."""
-    rule = partition_rule(config, whole)
+    rule = partition_rule(config, whole, schema)
     if whole.size is None:
         raise DataError(
             whole.name,
@@ -129,12 +129,12 @@ def _split(config: Config, whole: Dataset) -> Split:
     return parts
 
 
-def partition_rule(config: Config, whole: Dataset) -> PartitionRule:
-    """How a config splits records."""
+def partition_rule(config: Config, whole: Dataset, schema: Schema | None) -> PartitionRule:
+    """How a config splits records that were loaded through a schema."""
     test = config.data.test
     fractions = (1 - test, 0.0, test)
     return PartitionRule.for_dataset(
-        whole, fractions, config.privacy.relation, config.data.seed
+        whole, fractions, config.privacy.relation, config.data.seed, schema=schema
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset, Schema, Split
+from veracal.data.columns import Ignore
 from veracal.data.files import new_file
 from veracal.data.labels import TEXT
 from veracal.data.row_digests import each
@@ -89,14 +90,19 @@ class PartitionRule:
     keyed_by : 'unit', 'row' or 'slot'
         What identifies an individual: a unit id, the digest of a row's content, or a slot
         id under replace-one.
+    columns : tuple of str
+        Declared columns that this is read from, in their order, where records have a schema.
+        By other columns of the same file an individual would be somebody else.
     """
 
     fractions: Fractions
     relation: Relation
     split_key: str
     keyed_by: KeyedBy
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(map(str, self.columns)))
         object.__setattr__(self, "fractions", tuple(map(float, self.fractions)))
         check_fractions(self.fractions)
         _checks.one_of(("add-remove", "replace-one"), relation=self.relation)
@@ -112,8 +118,19 @@ class PartitionRule:
         fractions: Fractions,
         relation: Relation,
         split_key: str,
+        *,
+        schema: Schema | None = None,
     ) -> "PartitionRule":
         """Choose what identifies an individual, by what is declared.
+
+        Parameters
+        ----------
+        data : Dataset or Schema
+        fractions, relation, split_key
+            As of the class.
+        schema : Schema, optional
+            That the data set was loaded through: its identifying columns become part of the
+            rule, so that a run with another schema of the same file is refused.
 
         Raises
         ------
@@ -134,17 +151,21 @@ class PartitionRule:
                     "relation add-remove.",
                 )
             keyed_by = "slot"
-        return cls(fractions, relation, split_key, keyed_by)
+        declared = data if isinstance(data, Schema) else schema
+        columns = () if declared is None else _identifying(declared, keyed_by)
+        return cls(fractions, relation, split_key, keyed_by, columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Settings as what JSON can hold."""
-        return {**asdict(self), "fractions": list(self.fractions)}
+        lists = {"fractions": list(self.fractions), "columns": list(self.columns)}
+        return {**asdict(self), **lists}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> "PartitionRule":
         """Read what :meth:`to_dict` wrote."""
         try:
-            return cls(**{**entries, "fractions": tuple(entries["fractions"])})
+            lists = {name: tuple(entries[name]) for name in ("fractions", "columns")}
+            return cls(**{**entries, **lists})
         except (KeyError, TypeError, ValueError) as cause:
             raise DataError(
                 "partitions",
@@ -280,8 +301,9 @@ class PartitionStore:
             raise LedgerError(
                 f"{path}: individuals were assigned by {_settings(store.rule)}, and this run "
                 f"asks for {_settings(rule)}.",
-                "With another split an individual would be in two partitions. Use the settings "
-                "of the first run, or another ledger if these are other individuals.",
+                "With another split, or identified by other columns, an individual would be in "
+                "two partitions. Use the settings and columns of the first run, or another "
+                "ledger if these are other individuals.",
             )
         return store
 
@@ -517,10 +539,22 @@ def _written(rule: PartitionRule) -> str:
     return json.dumps(rule.to_dict(), sort_keys=True)
 
 
+def _identifying(schema: Schema, keyed_by: KeyedBy) -> tuple[str, ...]:
+    """Columns of a schema that say who a record belongs to."""
+    if keyed_by == "row":
+        kept = schema.columns.items()
+        return tuple(name for name, column in kept if not isinstance(column, Ignore))
+    name = schema.unit if keyed_by == "unit" else schema.slot
+    assert name is not None
+    return (name,)
+
+
 def _settings(rule: PartitionRule) -> str:
     """A rule in words, for errors."""
     shares = "/".join(f"{share:g}" for share in rule.fractions)
-    return f"the split key {rule.split_key!r} with shares {shares} by {rule.keyed_by}"
+    told = ", ".join(rule.columns)
+    columns = f" ({told[:200]}{'…' if len(told) > 200 else ''})" if told else ""
+    return f"the split key {rule.split_key!r} with shares {shares} by {rule.keyed_by}{columns}"
 
 
 def _key_check(secret: bytes) -> bytes:

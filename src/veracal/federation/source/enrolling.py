@@ -1,11 +1,13 @@
 """How records are enrolled for one calibrator: checked, rehearsed, charged, written."""
 
 import datetime
+import math
 import secrets
 import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,7 @@ from veracal.federation.source.rehearsal import check_deadline, rehearse
 from veracal.federation.source.signed_heads import start_file
 from veracal.privacy import Budget, Event, Pure
 from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.units import as_written
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,8 @@ def enroll(
     *,
     data: str | Path | None = None,
     model: str | Path | None = None,
+    ledger: Ledger | None = None,
+    part: str | None = None,
 ) -> Terms:
     """Enroll records for one calibrator.
 
@@ -187,6 +192,9 @@ def enroll(
     declaration : Declaration
     data, model : path, optional
         Where they come from. If the file of the data changes, nothing more is answered.
+    ledger, part
+        As of :func:`accept`. None: whatever else is released about the same individuals is
+        not counted.
 
     Returns
     -------
@@ -199,7 +207,8 @@ def enroll(
         As of :func:`propose`; nothing is charged and nothing left behind.
     """
     origin = None if data is None else Origin.of(Path(data), read_source(folder).marks)
-    return accept(propose(folder, scores, declaration), scores, data=origin, model=model)
+    proposal = propose(folder, scores, declaration)
+    return accept(proposal, scores, data=origin, model=model, ledger=ledger, part=part)
 
 
 def accept(
@@ -269,7 +278,10 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
             f"{ledger.path}: an enrolment with a delta, for units of several rows, cannot be "
             "charged to a data set's ledger. Leave out --delta and the questions that need it."
         )
-    return Pure(budget.epsilon / rows, budget.relation)
+    each = budget.epsilon / rows
+    while rows * Fraction(each) > as_written(budget.epsilon):  # or it costs a millionth more
+        each = math.nextafter(each, 0.0)
+    return Pure(each, budget.relation)
 
 
 def revoke(source: SourceFolder, enrolment: Enrolment) -> None:

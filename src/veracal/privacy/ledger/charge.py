@@ -164,6 +164,8 @@ def filter_for(
     balances: Mapping[str, tuple[Cost, Cost]],
     wanted: Mapping[str, Cost],
     what: str,
+    *,
+    run: bool = False,
 ) -> int:
     """The first filter into which costs of parts fit, or a refusal."""
     for number in caps.filters:
@@ -179,8 +181,8 @@ def filter_for(
     within = f" in filter {best}" if len(caps.filters) > 1 else ""
     raise BudgetError(
         f"{what} needs {rule.measure}={rule.figure(wanted[part])}, but "
-        f"{rule.figure(total - spent)} of {rule.figure(total)} is left{where}{within}; no "
-        "record was read. Ask for less (more noise, fewer steps), or raise the caps with "
+        f"{rule.figure(total - spent)} of {rule.figure(total)} is left{where}{within}; "
+        f"{'nothing was charged' if run else 'no record was read'}. Ask for less (more noise, fewer steps), or raise the caps with "
         "`veracal ledger extend`, by at least what this needs: a charge fits into one filter."
     )
 

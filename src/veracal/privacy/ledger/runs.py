@@ -155,7 +155,7 @@ def _fitting(
     for costs in offers:
         wanted = {part: one.cost for part, one in costs.items()}
         try:
-            return costs, filter_for(caps, balances, wanted, f"Run {asked.name!r}")
+            return costs, filter_for(caps, balances, wanted, f"Run {asked.name!r}", run=True)
         except BudgetError:
             if costs is offers[-1]:
                 raise
