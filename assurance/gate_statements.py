@@ -3,7 +3,7 @@
 Every private fit is made with and without a ledger: without one, its statement says that other
 fits of the records are not counted. A fit that begins with the weights of an earlier one names
 it. Every statement that a ledger paid for names the ledger's total, and that its cap was raised
-after releases: the old code said so in the statement of a whole run alone, in 0 of 10 here. A
+after releases: the old code said so in the statement of a whole run alone, in 0 of 14 here. A
 ledger that protects patients takes no records that do not say whose they are: two rows of
 one patient, of which nobody knows, move a count by two where one was charged.
 """
