@@ -186,9 +186,9 @@ class Link:
         order = Order(int(number))
         if order == Order.BEGIN:
             end = len(content) - int(value)
-            content, words = content[:end], content[end:]
+            content, total = content[:end], content[end:]
             self.charged = bool(value)
-            self.ledger_total = bytes(words.tolist()).decode() if self.charged else None
+            self.ledger_total = bytes(total.tolist()).decode() if self.charged else None
         self.begun = order in (Order.BEGIN, Order.STEP)
         self.asked = order == Order.STEP
         if order == Order.STOP:
