@@ -2,12 +2,14 @@
 
 Every private fit is made with and without a ledger: without one, its statement says that other
 fits of the records are not counted. A fit that begins with the weights of an earlier one names
-it. A ledger that protects patients takes no records that do not say whose they are: two rows of
+it. Every statement that a ledger paid for names the ledger's total, and that its cap was raised
+after releases: the old code said so in the statement of a whole run alone, in 0 of 14 here. A
+ledger that protects patients takes no records that do not say whose they are: two rows of
 one patient, of which nobody knows, move a count by two where one was charged.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,17 @@ from torch import nn
 
 from assurance.gate_outcomes import MODELS, SIZE, linear, network
 from assurance.ledgers import Patches
+from veracal.calibration import recalibrate
+from veracal.calibration.maps import Temperature
+from veracal.calibration.private import PrivateTemperature, measure_private, never_worse
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
-from veracal.privacy import Budget, Count, Holder, Unit, open_ledger
-from veracal.privacy.answers import holder
+from veracal.privacy import Budget, Count, Holder, Ledger, Pure, Unit, ledger_total, open_ledger
+from veracal.privacy.answers import holder, models
 
 NAME = "statements"
 SECONDS = 15
+RAISED = "cap raised after releases"
 SAID = "not charged to a ledger; other fits of these records are not counted"
 rng = np.random.default_rng(0)
 X = rng.standard_normal((20, 3)).astype(np.float32)
@@ -35,9 +41,24 @@ RECORDS = Dataset(X, (X[:, 0] > 0).astype(int), (0, 1), size=SIZE, name="patient
 
 
 @contextmanager
-def unnoticed() -> Any:
+def unnoticed(ledger: Ledger) -> Any:
     """Tell nobody that a ledger was charged."""
     yield
+
+
+def without_note(ledger: Ledger) -> str:
+    """State the total, and not that the cap was raised."""
+    return ledger_total(ledger).partition(" (")[0] + "."
+
+
+def terms_without_reasons(model: Any, *parts: Any) -> Any:
+    """State the total alone."""
+    return {**charge_terms(model, *parts), "not_covered": ()}
+
+
+def uncharged_terms(model: Any, *parts: Any) -> Any:
+    """State the total of no ledger."""
+    return {**charge_terms(model, *parts), "ledger_total": None}
 
 
 def without_ids(records: Any, unit: Unit) -> None:
@@ -46,18 +67,26 @@ def without_ids(records: Any, unit: Unit) -> None:
         check_units(records, unit)
 
 
-check_units = holder.check_units
+check_units, charge_terms = holder.check_units, models.charge_terms
+MODELS_AT = "veracal.privacy.answers.models."
+ASKING = "veracal.calibration.private.asking."
+TERMS = tuple(
+    f"veracal.{room}.charge_terms"
+    for room in (
+        "training.estimator",
+        "training.pipeline",
+        "training.preprocessing.by_moments",
+        "calibration.classifier",
+    )
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "what was not charged is not said": {
-        "veracal.training.estimator.not_covered_by": lambda model, *parts: (),
-        "veracal.training.pipeline.not_covered_by": lambda model, *parts: (),
-    },
-    "every fit is said to be charged": {
-        "veracal.training.estimator.is_charged": lambda: True,
-        "veracal.training.pipeline.is_charged": lambda: True,
-        "veracal.calibration.classifier.is_charged": lambda: True,
-    },
+    "what was not charged is not said": {one: terms_without_reasons for one in TERMS},
+    "every fit is said to be charged": {MODELS_AT + "is_charged": lambda: True},
+    "statements of models leave out the total": {one: uncharged_terms for one in TERMS},
+    "statements of answers leave out the total": {ASKING + "ledger_total": lambda ledger: None},
+    "models do not say that a cap was raised": {MODELS_AT + "ledger_total": without_note},
+    "answers do not say that a cap was raised": {ASKING + "ledger_total": without_note},
     "a charge is not noticed": {"veracal.privacy.answers.holder.charged": unnoticed},
     "first weights of logistic models are not named": {
         "veracal.training.logistic.remember": lambda weights, name: None
@@ -84,18 +113,48 @@ def run(subject: Patches, *, long: bool) -> str:
         check_first_weights()
         for name, make in MODELS.items():
             check_charge(name, make, folder)
-    return f"{2 * len(MODELS)} statements say what was charged"
+        for name, said in answers(folder):
+            check_total(name, said)
+    return f"{2 * len(MODELS)} statements of models say what was charged, and the totals"
 
 
 def check_charge(name: str, make: Callable[[], Any], folder: Path) -> None:
     """Compare a statement with the ledger."""
     ledger = open_ledger(folder / f"{name}.ledger", Budget(1e3, 1e-2), kind="open")
     free = make().fit_records(RECORDS).statement_
+    ledger.charge(Pure(1.0), "an earlier release")
+    ledger.extend(epsilon=1.0)
     paid = Holder(RECORDS, ledger).fit(make()).statement_
+    assert free.ledger_total is None, f"{name}: a fit without a ledger names a total"
+    check_total(name, paid)
     for how, said in (("text", free.text()), ("JSON", str(free.to_json()))):
         assert SAID in said, f"{name}: a fit without a ledger does not say so ({how})"
     for how, said in (("text", paid.text()), ("JSON", str(paid.to_json()))):
         assert SAID not in said, f"{name}: a fit that was charged denies it ({how})"
+
+
+def answers(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Make each kind of statement about answers, after the cap was raised."""
+    ledger = open_ledger(folder / "answers.ledger", Budget(1e3))
+    ledger.charge(Pure(1.0), "an earlier release")
+    ledger.extend(epsilon=1.0)
+    logits = 2.0 * X[:, :2]
+    held = Holder(Scores.from_logits(logits, (X[:, 0] < 0).astype(int)), ledger)
+    yield "measurement", measure_private(held, epsilon=1.0).statement
+    yield "fitter", PrivateTemperature(epsilon=1.0).fit(held).statement_
+    yield "guard", never_worse(Temperature(2.0), held, epsilon=1.0).statement
+    yield "recalibration", recalibrate(held, epsilon=4.0).statement
+
+
+def check_total(name: str, said: Any) -> None:
+    """Look for the ledger's total, and for what was done to its cap."""
+    for how, words in (
+        ("text", said.text()),
+        ("summary", said.summary()),
+        ("JSON", str(said.to_json())),
+    ):
+        assert "epsilon = 1001" in words, f"{name}: the total is left out ({how})"
+        assert RAISED in words, f"{name}: the raised cap is left out ({how})"
 
 
 def check_first_weights() -> None:

@@ -272,6 +272,17 @@ def test_without_a_budget_nothing_is_charged_at_all(run, predictions):
     assert ledger.entries() == ()
 
 
+def test_a_cap_that_was_raised_is_said(run, measured, predictions):
+    ledger = open_ledger("study.ledger", Budget(1.0))
+    words = ["--epsilon", "0.5", "--ledger", "study.ledger"]
+    total = measured(*words)["statement"]["ledger_total"]
+    assert total.endswith("costs at most epsilon = 1.")
+    ledger.extend(epsilon=1.0)
+    raised = "costs at most epsilon = 2 (cap raised after releases)."
+    assert measured(*words)["statement"]["ledger_total"].endswith(raised)
+    assert raised in " ".join(run("evaluate", predictions, *words)[1].split())
+
+
 def test_the_output_says_what_is_promised(run, predictions):
     code, out, err = run("evaluate", predictions, "--epsilon", "2", "--curve")
     assert code == 0 and str(default_ledger_path("p.npz")) in err

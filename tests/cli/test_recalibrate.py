@@ -171,6 +171,19 @@ def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
     assert np.array_equal(load_scores("c.npz").values, load_scores(predictions).values)
 
 
+def test_a_cap_that_was_raised_is_said(run, fitted, predictions):
+    ledger = open_ledger("study.ledger", Budget(1.0))
+    words = ["--epsilon", "0.5", *LEDGER]
+    total = fitted(*words)["statement"]["ledger_total"]
+    assert total.endswith("costs at most epsilon = 1.")
+    ledger.extend(epsilon=1.0)
+    raised = "costs at most epsilon = 2 (cap raised after releases)."
+    assert fitted(*words)["statement"]["ledger_total"].endswith(raised)
+    for more in ([], ["--statement"]):
+        said = " ".join(run("recalibrate", predictions, *words, *more)[1].split())
+        assert raised in said
+
+
 def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
     words = ["--epsilon", "10", "--guard", "5", "--measure", "5"]  # the guard surely keeps it
     code, out, err = run("recalibrate", predictions, *words)

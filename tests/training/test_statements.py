@@ -1,15 +1,17 @@
 """Statements of fitted models say who was not charged, and what was not counted."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
 from torch import nn
 
 from tests.training.deep.hugging_face.tiny import bert, trainer
+from veracal.artifact import PrivateClassifier
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
-from veracal.privacy import Budget, Holder, Unit, open_ledger
+from veracal.privacy import Budget, Holder, Item, Pure, Unit, open_ledger
 from veracal.privacy.costs.statement import UNCHARGED
 from veracal.training import (
     NormClipper,
@@ -77,9 +79,11 @@ def test_a_fit_without_a_ledger_says_so_in_words_and_as_json(name, ledger):
 
 
 def test_a_fit_that_is_kept_in_the_ledger_is_charged(ledger):
-    model = linear()
-    Holder(DATA, ledger).fit_once(model, lambda fitted: b"", request="one", body=b"")
-    assert SAID not in model.statement_.text()
+    kept = []  # a copy, which is fitted instead of the caller's model
+    Holder(DATA, ledger).fit_once(
+        linear(), lambda fitted: kept.append(fitted) or b"", request="one", body=b""
+    )
+    assert SAID not in kept[0].statement_.text()
 
 
 @pytest.mark.parametrize("form", ["arrays", "Dataset", "Holder"])
@@ -163,3 +167,65 @@ def test_a_model_that_another_trainer_has_trained_is_named(tmp_path):
 def test_a_unit_that_is_not_a_record_needs_ids():
     with pytest.raises(ValueError, match="which patient each row belongs to"):
         linear(unit=Unit("patient", 2)).fit_records(DATA)
+
+
+# ---------------------------------------------------------------- the ledger's total
+
+RAISED = "costs at most epsilon = 1001, delta = 0.01 (cap raised after releases)."
+
+
+@pytest.fixture
+def raised(ledger):
+    ledger.charge(Pure(1.0), "an earlier release")
+    ledger.extend(epsilon=1.0)
+    return ledger
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_fit_after_a_raise_says_so_in_words_and_as_json(name, raised):
+    model = MODELS[name]()
+    assert model.fit_records(DATA).statement_.ledger_total is None
+    Holder(DATA, raised).fit(model)
+    for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert RAISED in one.statement_.text()
+        assert RAISED in one.statement_.summary()
+        assert one.statement_.to_json()["ledger_total"].endswith(RAISED)
+    assert model.fit_records(DATA).statement_.ledger_total is None
+
+
+def test_a_fit_that_is_kept_names_the_total(raised):
+    kept = []
+    Holder(DATA, raised).fit_once(
+        linear(), lambda fitted: kept.append(fitted) or b"", request="one", body=b""
+    )
+    assert RAISED in kept[0].statement_.text()
+
+
+@pytest.mark.parametrize("form", ["arrays", "Dataset", "Holder"])
+def test_train_names_the_total(form, raised):
+    data = {"arrays": (X, Y), "Dataset": DATA, "Holder": Holder(DATA, raised)}[form]
+    told = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
+    pays = {} if form == "Holder" else {"ledger": raised}
+    assert RAISED in train(nn.Linear(3, 2), data, **told, **pays).statement.text()
+
+
+def test_the_trainer_names_the_total(tmp_path, raised):
+    made = trainer(tmp_path, privacy={"noise_multiplier": 4.0}, ledger=raised)
+    made.train()
+    assert RAISED in made.statement_.text()
+
+
+def test_an_artifact_keeps_the_total(raised):
+    made = PrivateClassifier.of(Holder(DATA, raised).fit(linear()))
+    assert RAISED in made.manifest.guarantee["text"]
+    assert made.manifest.guarantee["ledger_total"].endswith(RAISED)
+
+
+def test_the_total_of_a_plan_is_that_of_its_list(tmp_path):
+    item = Item("training", linear().event())
+    ledger = open_ledger(tmp_path / "plan", Budget(1e3, 1e-2), kind="plan", plan=[item])
+    said = Holder(DATA, ledger).fit(linear(), purpose="training").statement_.ledger_total
+    assert said == (
+        "The whole plan of the ledger of these records, this release included, costs at most "
+        "epsilon = 1000, delta = 0.01."
+    )

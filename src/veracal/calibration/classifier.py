@@ -42,10 +42,9 @@ from veracal.privacy import (
     Unit,
     statement,
 )
-from veracal.privacy.answers.models import is_charged
+from veracal.privacy.answers.models import charge_terms, note_charge
 from veracal.privacy.budget import RELATIONS
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
-from veracal.privacy.costs.statement import UNCHARGED
 
 PART = "it is a part of a calibrated classifier, whose statement counts"
 SAME = "the records that the classifier and the map were fitted to, which is optimistic"
@@ -335,7 +334,7 @@ class PrivateCalibratedClassifier(
         rng = _random.generator(self.random_state)
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        self.charged_ = is_charged()
+        note_charge(self)
         whole = sized(dataset, self.size, self.relation)
         train, fitting, guarding = whole, whole, whole
         if self.recalibrate == "split":
@@ -416,13 +415,12 @@ class PrivateCalibratedClassifier(
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
         guarded = self.guarded_ is not None
-        told = tuple(getattr(self.estimator_, "_began_with", ()))
         return statement(
             self.event_,
             self.delta,
             self.unit,
             covers=COVERS[: 2 + guarded],
-            not_covered=told if self.charged_ else (UNCHARGED, *told),
+            **charge_terms(self, self.estimator_),
         )
 
     def __sklearn_is_fitted__(self) -> bool:

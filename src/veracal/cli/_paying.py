@@ -151,13 +151,23 @@ def fingerprint(holder: "Holder", scores: "Scores", what: Mapping[str, Any]) -> 
 
 
 def stated(
-    items: "Sequence[Item]", delta: float, unit: "Unit | None" = None, *covers: str
+    items: "Sequence[Item]",
+    delta: float,
+    unit: "Unit | None" = None,
+    *covers: str,
+    ledger: "Ledger | None" = None,
 ) -> "Statement":
-    """What is promised of everything that items release together."""
-    from veracal.privacy import Composed, Repeated, statement
+    """What is promised of everything that items release together, and by their ledger."""
+    from veracal.privacy import Composed, Repeated, ledger_total, statement
 
     event = Composed(tuple(Repeated(item.event, item.times) for item in items))
-    return statement(event, delta, unit, covers=covers or ("everything that was released",))
+    return statement(
+        event,
+        delta,
+        unit,
+        covers=covers or ("everything that was released",),
+        ledger_total=None if ledger is None else ledger_total(ledger),
+    )
 
 
 def rounded(epsilon: float) -> float:
@@ -181,8 +191,8 @@ def left(ledger: "Ledger", part: str | None) -> dict[str, Any]:
 
 
 def promise(statement: "Statement | None", *, whole: bool) -> str:
-    """What is promised: in full, or its first paragraph."""
+    """What is promised: in full, or its first paragraph and the ledger's total."""
     if statement is None:
         return ""
-    text = statement.text()
-    return _show.visible(text if whole else text.split("\n\n")[0], keep="\n")
+    text = statement.text() if whole else statement.summary()
+    return _show.visible(text, keep="\n")

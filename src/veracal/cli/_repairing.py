@@ -178,7 +178,7 @@ def repaired(
         return Repair(
             kept,
             method,
-            _paying.stated(items, spending.delta, holder.unit, *covers),
+            _paying.stated(items, spending.delta, holder.unit, *covers, ledger=holder.ledger),
             spending,
             _methods.temperatures(fitter),
             guarded,

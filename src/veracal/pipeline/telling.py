@@ -95,8 +95,13 @@ def promised(book: Ledger, budget: Budget, covers: tuple[str, ...]) -> Statement
         Composed(tuple(Repeated(i.event, i.times) for i in items if i.part == part))
         for part in (TRAIN, TEST)
     ]
-    made = statement(Parallel(tuple(events)), budget.delta, budget.unit, covers=covers)
-    return replace(made, ledger_total=ledger_total(book))
+    return statement(
+        Parallel(tuple(events)),
+        budget.delta,
+        budget.unit,
+        covers=covers,
+        ledger_total=ledger_total(book),
+    )
 
 
 def ledger_facts(book: Ledger, budget: Budget) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from veracal.data import Dataset
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event, Relation, Statement, Unit, statement
-from veracal.privacy.answers.models import is_charged
+from veracal.privacy.answers.models import charge_terms, note_charge
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED, NotPrivate
-from veracal.privacy.costs.statement import UNCHARGED
 from veracal.training.facts import (
     Facts,
     check_numbers,
@@ -32,22 +31,6 @@ from veracal.training.facts import (
 _ENTRIES = 1 << 22  # of rows on disk that are checked together
 # What is about the records, or about the process that holds them, and not about the model.
 _INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
-
-
-def not_covered_by(model: Any, *parts: Any) -> tuple[str, ...]:
-    """What the statement of a fitted model does not cover, beside what none covers.
-
-    Parameters
-    ----------
-    model : estimator
-        Which was fitted as a whole.
-    *parts : estimators
-        That were fitted inside of it.
-    """
-    told = [] if getattr(model, "charged_", False) else [UNCHARGED]
-    for one in (model, *parts):
-        told.extend(getattr(one, "_began_with", ()))
-    return tuple(dict.fromkeys(told))
 
 
 class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
@@ -74,6 +57,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     event_: Event | None
     not_private_because_: tuple[str, ...]
     charged_: bool
+    _ledger_total: str | None = None
     _began_with: tuple[str, ...]  # what a statement does not cover of its first weights
     _records_name: str = "arrays"
     _needs_size: bool = True  # whether anything depends on the number of records
@@ -196,7 +180,8 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         self.classes_ = facts.classes
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        self.charged_, self._began_with = self._is_charged(), ()
+        self._note_charge()
+        self._began_with = ()
         with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
             reasons += self._learn(facts, rng)
         if cost is None and not reasons:
@@ -222,13 +207,13 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             self._delta(),
             self.unit,
             covers=("the weights of the classifier",),
-            not_covered=not_covered_by(self),
             exact_noise=self._exact_noise,
+            **charge_terms(self),
         )
 
-    def _is_charged(self) -> bool:
-        """Whether a ledger was charged for this fit."""
-        return is_charged()
+    def _note_charge(self) -> None:
+        """Note whether a ledger was charged for this fit, and the ledger's total."""
+        note_charge(self)
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, as scikit-learn wants them checked."""

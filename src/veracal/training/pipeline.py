@@ -15,10 +15,9 @@ from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Clip, Event, Statement, Unit, statement
 from veracal.privacy.answers.holder import check_protected
-from veracal.privacy.answers.models import is_charged
+from veracal.privacy.answers.models import charge_terms, note_charge
 from veracal.privacy.costs.not_private import UNFINISHED, NotPrivate
 from veracal.privacy.descent.clipping import is_continuous
-from veracal.training.estimator import not_covered_by
 from veracal.training.facts import check_numbers
 from veracal.training.made_up import made_up
 from veracal.training.preprocessing.transformer import PrivateTransformer
@@ -238,13 +237,13 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
         delta, unit, charged = self._stated
         covers = (f"what these steps learnt: {', '.join(charged)}",)
         inside = [step for _, step in private_steps(self)]
-        told = not_covered_by(self, *inside)
-        return statement(self.event_, delta, unit, covers=covers, not_covered=told)
+        told = charge_terms(self, *inside)
+        return statement(self.event_, delta, unit, covers=covers, **told)
 
     def _forget(self) -> None:
         """What an earlier fit claimed must not outlive one that is interrupted."""
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        self.charged_ = is_charged()
+        note_charge(self)
 
     def _claim(self, reasons: list[str]) -> Self:
         """Write down what this fit may claim; its steps claim nothing for themselves."""

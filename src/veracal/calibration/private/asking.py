@@ -12,6 +12,7 @@ from veracal.privacy import (
     Composed,
     Event,
     Item,
+    Ledger,
     Parallel,
     Payer,
     Pool,
@@ -24,6 +25,7 @@ from veracal.privacy import (
     Statement,
     Unit,
     laplace_event,
+    ledger_total,
     pure_epsilon,
     statement,
 )
@@ -197,6 +199,7 @@ def stated(
     delta: float = 0.0,
     at_sources: int = 1,
     unasked: Sequence[Ask] = (),
+    ledger_total: str | None = None,
 ) -> Statement | None:
     r"""What all answers promise together; None where nothing protects them.
 
@@ -215,6 +218,8 @@ def stated(
     unasked : sequence of Ask
         Questions that would have been asked had the answers been others. They count: a
         guarantee is for whatever is answered, and may not depend on that.
+    ledger_total : str, optional
+        Total of the ledger that pays, in a sentence (:func:`total_of`).
 
     Guarantees
     ----------
@@ -232,7 +237,7 @@ def stated(
     if len(columns) > 1:
         told.append(_ONCE if times == 1 else _OFTEN.format(times=times, n=len(columns)))
         told += [_MOVING] if event.relation == "replace-one" else []
-    return statement(event, delta, unit, covers=told)
+    return statement(event, delta, unit, covers=told, ledger_total=ledger_total)
 
 
 def _columns(
@@ -278,6 +283,15 @@ def unit_of(source: Any) -> Unit:
         units = {unit_of(one) for one in source.sources}
         return max(units, key=lambda unit: unit.at_most)
     return Unit()
+
+
+def total_of(source: Any) -> str | None:
+    """Return the total of a source's ledger, as it stands now.
+
+    None where the ledger is not here, and for pools, whose sources have one each.
+    """
+    ledger = getattr(source, "ledger", None)
+    return ledger_total(ledger) if isinstance(ledger, Ledger) else None
 
 
 def _parts(release: Release) -> Mapping[Path, Event]:

@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from veracal.calibration.maps import Map
-from veracal.calibration.private.asking import Ask, composed, planned, stated, unit_of
+from veracal.calibration.private.asking import Ask, composed, planned, stated, total_of, unit_of
 from veracal.data import Scores
 from veracal.privacy import Event, Item, Relation, Release, Source, Statement, Unit
 
@@ -21,6 +21,7 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     map_: Map
     private_: bool
     releases_: tuple[Release, ...]
+    _ledger_total: str | None = None
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of one fit, known before any record is read."""
@@ -49,7 +50,9 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         """What the fit promises to whom; None where nothing protects it: public records."""
         check_is_fitted(self, "map_")
         covers, unit, delta = self._about
-        return stated(self.releases_, unit, covers=covers, delta=delta)
+        return stated(
+            self.releases_, unit, covers=covers, delta=delta, ledger_total=self._ledger_total
+        )
 
     def _keep(
         self,
@@ -65,6 +68,7 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         self.releases_ = tuple(releases)
         self.private_ = all(release.private for release in self.releases_)
         self._about = covers, unit_of(source), delta  # never the source: it has the records
+        self._ledger_total = total_of(source)
         return self
 
     def __sklearn_tags__(self) -> Any:

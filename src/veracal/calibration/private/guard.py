@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from veracal.calibration.maps import Identity, Map
-from veracal.calibration.private.asking import Ask, price, stated, unit_of
+from veracal.calibration.private.asking import Ask, price, stated, total_of, unit_of
 from veracal.calibration.private.noises import noise_reach, scales
 from veracal.calibration.queries import BrierGain
 from veracal.privacy import (
@@ -141,5 +141,7 @@ def never_worse(
         beta=beta,
         records=records,
         release=release,
-        statement=stated([release], unit_of(source), covers=COVERS),
+        statement=stated(
+            [release], unit_of(source), covers=COVERS, ledger_total=total_of(source)
+        ),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from veracal.calibration.private.asking import stated, unit_of
+from veracal.calibration.private.asking import stated, total_of, unit_of
 from veracal.calibration.private.figures import PrivateFigures, figures_of
 from veracal.calibration.private.inquiry import Inquiry
 from veracal.calibration.private.noises import Noisy, noisy_numbers
@@ -34,6 +34,8 @@ class PrivateMeasurement:
         The answers.
     unit : Unit
         Whom they protect.
+    ledger_total : str or None
+        Total of the ledger that paid, in a sentence; None where it is not known here.
     """
 
     overall: PrivateFigures
@@ -41,6 +43,7 @@ class PrivateMeasurement:
     plan: MeasurementPlan
     releases: Mapping[str, Release]
     unit: Unit
+    ledger_total: str | None = None
 
     @property
     def private(self) -> bool:
@@ -50,7 +53,12 @@ class PrivateMeasurement:
     @property
     def statement(self) -> Statement | None:
         """What the measurement promises; None where nothing protects it."""
-        return stated(tuple(self.releases.values()), self.unit, covers=COVERS)
+        return stated(
+            tuple(self.releases.values()),
+            self.unit,
+            covers=COVERS,
+            ledger_total=self.ledger_total,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Everything as what JSON can hold."""
@@ -139,7 +147,7 @@ def measure_planned(
         for i, name in enumerate(names)
     }
     overall = figures_of(plan, _answers(releases, "", 1, 0), level)
-    return PrivateMeasurement(overall, told, plan, releases, unit_of(source))
+    return PrivateMeasurement(overall, told, plan, releases, unit_of(source), total_of(source))
 
 
 def _answers(

@@ -27,7 +27,14 @@ from veracal.calibration.private import (
     inferred,
     never_worse,
 )
-from veracal.calibration.private.asking import Ask, named, stated, unaffordable, unit_of
+from veracal.calibration.private.asking import (
+    Ask,
+    named,
+    stated,
+    total_of,
+    unaffordable,
+    unit_of,
+)
 from veracal.calibration.private.base import PrivateFitter
 from veracal.calibration.private.same_sources import SameSources, added_over, silences
 from veracal.calibration.queries import BrierGain
@@ -229,6 +236,7 @@ def _stated(
         delta=steps.delta,
         at_sources=at_sources,
         unasked=unasked,
+        ledger_total=total_of(source),
     )
 
 

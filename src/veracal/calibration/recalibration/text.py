@@ -36,7 +36,7 @@ def _lines(found: "Recalibration") -> Iterator[str]:
         yield found.guarded.text()
     yield from _figures(found.before, found.after)
     if found.statement is not None:
-        yield found.statement.text().split("\n\n")[0]
+        yield from found.statement.summary().split("\n\n")
         if found.asked > 1:
             yield f"Covered: {'; '.join(found.statement.covers)}."
 

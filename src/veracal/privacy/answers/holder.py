@@ -376,7 +376,10 @@ class Holder:
         records = self._records
         assert isinstance(records, Dataset)
         # What the caller told NumPy to do about underflow must not decide how a fit ends.
-        with charged(), np.errstate(all="ignore"):  # the former is what statements say
+        with (
+            charged(self.ledger),
+            np.errstate(all="ignore"),
+        ):  # the former is what statements say
             if isinstance(model, RecordsModel):
                 model.fit_records(records)
             else:

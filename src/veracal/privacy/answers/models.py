@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 from veracal.data import Dataset
 from veracal.privacy.budget import Unit
+from veracal.privacy.costs.statement import UNCHARGED
 from veracal.privacy.descent.progress import sees_weights
 from veracal.privacy.events import Event
+from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.stating import ledger_total
 
 _HOOKS = ("on_step", "callbacks")
 _OF_A_SEARCH = "score_noise"  # a setting that nothing but a search has
@@ -62,13 +65,20 @@ class SharedModel(Protocol):
 
 
 Model = TypeVar("Model", bound=PrivateModel)
-_CHARGED: ContextVar[bool] = ContextVar("charged", default=False)
+_CHARGED: ContextVar[Ledger | None] = ContextVar("charged", default=None)
+
+
+class ChargeTerms(TypedDict):
+    """What a statement says about the charge: arguments of ``statement``."""
+
+    not_covered: tuple[str, ...]
+    ledger_total: str | None
 
 
 @contextmanager
-def charged() -> Iterator[None]:
-    """Say of every fit inside that a ledger was charged for it."""
-    token = _CHARGED.set(True)
+def charged(ledger: Ledger) -> Iterator[None]:
+    """Say of every fit inside that this ledger was charged for it."""
+    token = _CHARGED.set(ledger)
     try:
         yield
     finally:
@@ -77,7 +87,46 @@ def charged() -> Iterator[None]:
 
 def is_charged() -> bool:
     """Whether a ledger was charged for the fit that goes on here."""
+    return charging_ledger() is not None
+
+
+def charging_ledger() -> Ledger | None:
+    """Return the ledger that was charged for the fit that goes on here, if any."""
     return _CHARGED.get()
+
+
+def charged_total() -> str | None:
+    """Return what everything on the charging ledger may cost, as it stands now."""
+    ledger = charging_ledger()
+    return None if ledger is None else ledger_total(ledger)
+
+
+def note_charge(model: Any) -> None:
+    """Note on a model whether a ledger is charged for this fit, and the ledger's total.
+
+    The sentence is about caps, which are public. It stays with copies and pickles; the ledger
+    does not.
+    """
+    model.charged_, model._ledger_total = is_charged(), charged_total()
+
+
+def charge_terms(model: Any, *parts: Any) -> ChargeTerms:
+    """Return what the statement of a fitted model says about its charge.
+
+    Parameters
+    ----------
+    model : estimator
+        Which was fitted as a whole.
+    *parts : estimators
+        That were fitted inside of it, and may have begun with weights that are not covered.
+    """
+    told = [] if getattr(model, "charged_", False) else [UNCHARGED]
+    for one in (model, *parts):
+        told.extend(getattr(one, "_began_with", ()))
+    return {
+        "not_covered": tuple(dict.fromkeys(told)),
+        "ledger_total": getattr(model, "_ledger_total", None),
+    }
 
 
 def resumable_of(model: object) -> ResumableModel | None:

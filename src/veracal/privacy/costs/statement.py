@@ -110,6 +110,11 @@ class Statement:
             [self._promise(), self._meaning(), self._scope(), self._basis(), self._table()]
         )
 
+    def summary(self) -> str:
+        """Return the promise of this release, and the ledger's total where there is one."""
+        total = () if self.ledger_total is None else (self.ledger_total,)
+        return "\n\n".join([self._promise(), *total])
+
     def _promise(self) -> str:
         rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
         pure = f"epsilon = {rounded_up(self.epsilon)}"
@@ -169,6 +174,7 @@ def statement(
     not_covered: Sequence[str] = (),
     composition: str = "fixed before the first release, and composed as one plan",
     exact_noise: bool = False,
+    ledger_total: str | None = None,
 ) -> Statement:
     """State what an event promises.
 
@@ -187,6 +193,9 @@ def statement(
     exact_noise : bool
         Whether noise of a continuous distribution was rounded to a public grid, added to
         integers and sampled exactly, which an event does not say.
+    ledger_total : str, optional
+        What everything that the same ledger pays for may cost together, in a sentence
+        (:func:`veracal.privacy.ledger_total`).
 
     Examples
     --------
@@ -214,6 +223,7 @@ def statement(
         curve=tuple((d, epsilon_for(event, d, unit)) for d in _CURVE),
         covers=tuple(covers),
         not_covered=(*not_covered, *NOT_COVERED),
+        ledger_total=ledger_total,
     )
 
 

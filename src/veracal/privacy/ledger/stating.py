@@ -62,15 +62,29 @@ def ledger_statement(ledger: Ledger) -> Statement:
 def ledger_total(ledger: Ledger) -> str:
     """What everything that is charged to a ledger may cost together, in a sentence.
 
-    It goes beside the promise of one run: whoever is in the records has to do with all of them.
+    It goes beside the promise of one release, as the caps are now: whoever is in the records
+    has to do with all of them. A plan was charged as a whole and has no further room.
+
+    Parameters
+    ----------
+    ledger : Ledger
+
+    Examples
+    --------
+    >>> from veracal.privacy import Budget, open_ledger
+    >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
+    >>> ledger_total(ledger)
+    'Everything that the ledger of these records pays for, this release included, costs at most
+    epsilon = 1.'
     """
     caps, note = ledger.budget, ledger.cap_note
     delta = "" if caps.delta == 0 else f", delta = {rounded_up(caps.delta, 3)}"
     raised = "" if note is None else f" ({note})"
-    return (
-        "Everything that the ledger of these records pays for, this release included, costs "
-        f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}."
-    )
+    if isinstance(ledger.opening.rule, Planned):
+        what = "The whole plan of the ledger of these records, this release included,"
+    else:
+        what = "Everything that the ledger of these records pays for, this release included,"
+    return f"{what} costs at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}."
 
 
 def _planned(rule: Planned, part: str, relation: str) -> Event:

@@ -89,9 +89,12 @@ class Link:
         On another rank: whether rank 0 waits for a sum.
     charged : bool
         On another rank: whether a ledger was charged on rank 0.
+    ledger_total : str or None
+        On another rank: what everything on that ledger may cost, in a sentence.
     """
 
     charged = False
+    ledger_total: str | None = None
 
     def __init__(self) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -154,6 +157,19 @@ class Link:
         if len(what):
             self.send(what, to)
 
+    def begin(self, to: int, total: str | None, module: Tensor) -> None:
+        """Tell another rank to begin: with the module's bytes, and the ledger's total after.
+
+        Parameters
+        ----------
+        to : int
+        total : str or None
+            Of the ledger that was charged; None where none was.
+        module : tensor of bytes
+        """
+        words = torch.empty(0, dtype=torch.uint8) if total is None else _text(total)
+        self.order(Order.BEGIN, to, len(words), torch.cat([_bytes(module), words]))
+
     def ordered(self) -> tuple[Order, float, Tensor]:
         """What rank 0 wants, and the figure and the bytes that go with it.
 
@@ -169,7 +185,10 @@ class Link:
             self.receive(content)
         order = Order(int(number))
         if order == Order.BEGIN:
+            end = len(content) - int(value)
+            content, total = content[:end], content[end:]
             self.charged = bool(value)
+            self.ledger_total = bytes(total.tolist()).decode() if self.charged else None
         self.begun = order in (Order.BEGIN, Order.STEP)
         self.asked = order == Order.STEP
         if order == Order.STOP:

@@ -112,10 +112,12 @@ class SharedClassifier(DescentClassifier):
             self._link = Link()
         return self._link
 
-    def _is_charged(self) -> bool:
+    def _note_charge(self) -> None:
         if self.across is None or self._leads:
-            return super()._is_charged()
-        return self._linked().charged
+            super()._note_charge()
+        else:
+            link = self._linked()
+            self.charged_, self._ledger_total = link.charged, link.ledger_total
 
     @property
     def _all_here(self) -> bool:

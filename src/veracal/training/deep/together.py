@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.errors import WorkerError
 from veracal.privacy import Clip, Clipped, Descended, Descent, GlobalAdapt
-from veracal.privacy.answers.models import is_charged
+from veracal.privacy.answers.models import charged_total
 from veracal.training.deep.ranks import Link, Order
 from veracal.training.deep.running import Internal, Noise, Run
 from veracal.training.deep.sums import NetworkSums
@@ -95,9 +95,9 @@ class Leading:
     def begun(self, module: nn.Module) -> Iterator[None]:
         """Begin, now that it is paid for; should anything fail, nobody goes on waiting."""
         try:
+            total = charged_total()
             for rank in self._link.others:
-                paid = float(is_charged())
-                self._link.order(Order.BEGIN, rank, paid, read_all(module))
+                self._link.begin(rank, total, read_all(module))
             yield
         except BaseException as problem:
             self._link.stop(problem)

@@ -249,7 +249,7 @@ def _fit_paid(
             f"{' and '.join(facts.reasons)}. Nothing was charged."
         )
     ledger.charge(event, purpose)
-    with charged():
+    with charged(ledger):
         model._fitted(facts)
     if model.event_ != event:
         raise ValueError(

@@ -20,9 +20,9 @@ from veracal.privacy import (
     statement,
 )
 from veracal.privacy.answers.holder import check_protected
+from veracal.privacy.answers.models import charge_terms
 from veracal.privacy.budget import RELATIONS
 from veracal.privacy.costs.not_private import REPEATABLE, NotPrivate
-from veracal.privacy.costs.statement import UNCHARGED
 from veracal.training.facts import check_size
 from veracal.training.preprocessing.transformer import PrivateTransformer
 
@@ -115,6 +115,6 @@ class MomentTransformer(PrivateTransformer):
             self.delta,
             self.unit,
             covers=(self._covers,),
-            not_covered=() if self.charged_ else (UNCHARGED,),
             exact_noise=True,
+            **charge_terms(self),
         )

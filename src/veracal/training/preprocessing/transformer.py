@@ -13,7 +13,7 @@ from veracal._types import Array
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.privacy import Event
-from veracal.privacy.answers.models import is_charged
+from veracal.privacy.answers.models import note_charge
 from veracal.privacy.costs.not_private import UNFINISHED
 from veracal.training.facts import check_numbers
 
@@ -108,7 +108,7 @@ class PrivateTransformer(TransformerMixin, Shown, ABC):  # type: ignore[misc]
         cost = self._cost()
         # What an earlier fit claimed must not outlive one that is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        self.charged_ = is_charged()
+        note_charge(self)
         with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
             reasons = self._undeclared() + self._learn(rows, size)
         self.event_, self.not_private_because_ = cost, reasons

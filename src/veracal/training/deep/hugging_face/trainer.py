@@ -24,6 +24,7 @@ from veracal.privacy import (
     Statement,
     Step,
     Unit,
+    ledger_total,
     statement,
 )
 from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
@@ -172,6 +173,7 @@ class PrivateTrainer(Trainer):
         self.train_dataset = as_dataset(self.train_dataset)
         self.eval_dataset = as_dataset(self.eval_dataset)
         self.event_: Event | None = None
+        self._ledger_total: str | None = None
         self.not_private_because_: tuple[str, ...] = (_UNTRAINED,)
         self._check()
 
@@ -225,6 +227,7 @@ class PrivateTrainer(Trainer):
         engine, self.trial_ = self._engine(plan)
         if self.ledger is not None:
             self.ledger.charge(event, self.purpose, part=self.part)
+            self._ledger_total = ledger_total(self.ledger)
         # From here on records are read. What is claimed waits until the end.
         self.not_private_because_ = (UNFINISHED,)
         started = time.time()
@@ -452,6 +455,7 @@ class PrivateTrainer(Trainer):
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
             not_covered=(*charged, *self._began_with, *_trusted(self.privacy)),
+            ledger_total=self._ledger_total,
         )
 
 
