@@ -33,8 +33,10 @@ LARGEST = 200_000  # bytes of a picture
 def main() -> None:
     """Run, render, look."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        # Ledgers of their own: the user's stay as they are, and every run can pay.
+        settings = {**os.environ, "VERACAL_LEDGERS": str(Path(folder) / "ledgers")}
         printed = subprocess.run(
-            COMMAND, cwd=folder, capture_output=True, text=True, check=True
+            COMMAND, cwd=folder, env=settings, capture_output=True, text=True, check=True
         )
         browser = started(playwright)
         terminal(browser, printed.stdout, HERE / "terminal.png")
@@ -42,7 +44,7 @@ def main() -> None:
         first_screen(page, HERE / "report-first-screen.png")
         reliability(page, HERE / "report-reliability.png")
         audit = [sys.executable, "-m", *AUDIT.split()]
-        subprocess.run(audit, cwd=folder, capture_output=True, check=True)
+        subprocess.run(audit, cwd=folder, env=settings, capture_output=True, check=True)
         page = opened(browser, Path(folder) / "audit" / "audit.html")
         first_screen(page, HERE / "audit-first-screen.png", "#publish")
     for picture in HERE.glob("*.png"):
