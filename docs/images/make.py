@@ -28,6 +28,12 @@ FONT = "font: 14px/1.35 monospace"
 SCREEN = f'<body style="margin: 0; background: #1d2026"><pre style="{STYLE}; {FONT}">{{}}</pre>'
 WIDTH, MARGIN = 960, 16
 LARGEST = 200_000  # bytes of a picture
+PICTURES = (
+    "terminal.png",
+    "report-first-screen.png",
+    "report-reliability.png",
+    "audit-first-screen.png",
+)
 
 
 def main() -> None:
@@ -47,7 +53,7 @@ def main() -> None:
         subprocess.run(audit, cwd=folder, env=settings, capture_output=True, check=True)
         page = opened(browser, Path(folder) / "audit" / "audit.html")
         first_screen(page, HERE / "audit-first-screen.png", "#publish")
-    for picture in HERE.glob("*.png"):
+    for picture in map(HERE.joinpath, PICTURES):
         size = picture.stat().st_size
         print(f"{picture.name}: {size:,} bytes")
         if size > LARGEST:

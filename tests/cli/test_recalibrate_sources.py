@@ -102,6 +102,25 @@ def test_the_ledger_of_the_file_pays_deltas_too(run):
     assert run(*words)[1] == first[1] and len(ledger.entries()) == 1
 
 
+def test_the_ledger_of_the_file_pays_for_units_at_each_institution(run):
+    table = pl.read_csv("p.csv")  # three rows of each patient, wherever they are
+    table.with_columns(patient=pl.int_range(N) % (N // 3)).write_csv("p.csv")
+    for name in ("north", "south", "west%2F1"):
+        open_ledger(f"{name}.ledger", Budget(1.0, unit=Unit("patient", 3)))
+    words = [*WORDS, "--unit", "patient", "--ledger", ".", "--method", "binning"]
+    code, _, err = run(*words, "--epsilon", "0.7", "--at-sources", "2")
+    ledger = Ledger(default_ledger_path("p.csv"))
+    assert code == 0 and ledger.budget == Budget(1.4, unit=Unit("patient", 3)), err
+    assert ledger.spent().epsilon == 1.4 and ledger.remaining().epsilon == 0
+
+
+def test_a_plan_for_other_questions_does_not_pay(run):
+    told = ["--epsilon", "2", "--delta", "1e-5", "--method", "platt", "--size", "900"]
+    assert run("recalibrate", "p.csv", *told)[0] == 0
+    code, out, err = run(*WORDS, "--epsilon", "0.1")
+    assert code == 1 and not out and "plan" in err
+
+
 def test_the_ledger_of_the_file_protects_whom_institutions_protect(run):
     open_ledger(default_ledger_path("p.csv"), Budget(9.0, unit=Unit("patient", 3)))
     code, out, err = run(*WORDS, "--epsilon", "1")
