@@ -1,8 +1,18 @@
-"""Tables that benchmarks print once all of them have run."""
+"""Ledgers that benchmarks use, and tables that they print once all of them have run."""
+
+from collections.abc import Iterator
 
 import pytest
 
 TABLES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep default ledgers in a temporary folder, and the user's as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERACAL_LEDGERS", str(tmp_path_factory.mktemp("ledgers")))
+        yield
 
 
 @pytest.fixture(scope="session")

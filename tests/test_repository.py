@@ -41,6 +41,18 @@ def test_the_readme_has_an_example():
     assert has_example(PAGES[0])
 
 
+def test_every_gate_is_listed():
+    listed = set(re.findall(r"`(\w+)`", "".join(_rows(ROOT / "assurance" / "README.md"))))
+    gates = {path.stem.removeprefix("gate_") for path in ROOT.glob("assurance/gate_*.py")}
+    assert gates and gates == listed
+
+
+def _rows(page: Path) -> list[str]:
+    """First cells of the tables of a page."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [line.split("|")[1] for line in lines if line.startswith("|")]
+
+
 @pytest.mark.parametrize("page", list(filter(has_example, PAGES)), ids=lambda page: page.stem)
 def test_the_examples_run(page, tmp_path, monkeypatch):
     """A page's blocks work from top to bottom, as a reader would copy and type them."""

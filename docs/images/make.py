@@ -28,13 +28,21 @@ FONT = "font: 14px/1.35 monospace"
 SCREEN = f'<body style="margin: 0; background: #1d2026"><pre style="{STYLE}; {FONT}">{{}}</pre>'
 WIDTH, MARGIN = 960, 16
 LARGEST = 200_000  # bytes of a picture
+PICTURES = (
+    "terminal.png",
+    "report-first-screen.png",
+    "report-reliability.png",
+    "audit-first-screen.png",
+)
 
 
 def main() -> None:
     """Run, render, look."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        # Ledgers of their own: the user's stay as they are, and every run can pay.
+        settings = {**os.environ, "VERACAL_LEDGERS": str(Path(folder) / "ledgers")}
         printed = subprocess.run(
-            COMMAND, cwd=folder, capture_output=True, text=True, check=True
+            COMMAND, cwd=folder, env=settings, capture_output=True, text=True, check=True
         )
         browser = started(playwright)
         terminal(browser, printed.stdout, HERE / "terminal.png")
@@ -42,10 +50,10 @@ def main() -> None:
         first_screen(page, HERE / "report-first-screen.png")
         reliability(page, HERE / "report-reliability.png")
         audit = [sys.executable, "-m", *AUDIT.split()]
-        subprocess.run(audit, cwd=folder, capture_output=True, check=True)
+        subprocess.run(audit, cwd=folder, env=settings, capture_output=True, check=True)
         page = opened(browser, Path(folder) / "audit" / "audit.html")
         first_screen(page, HERE / "audit-first-screen.png", "#publish")
-    for picture in HERE.glob("*.png"):
+    for picture in map(HERE.joinpath, PICTURES):
         size = picture.stat().st_size
         print(f"{picture.name}: {size:,} bytes")
         if size > LARGEST:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from veracal.data import load
-from veracal.privacy import Budget, Ledger, Unit, open_ledger
+from veracal.privacy import Budget, Ledger, Unit, default_ledger_path, open_ledger
 
 COUNT = ["data", "count", "breast-cancer", "--ledger", "study.ledger"]
 
@@ -55,6 +55,17 @@ def test_an_epsilon_is_a_millionth_or_more(run, ledger, epsilon):
 def test_without_a_ledger_nothing_is_counted(run):
     code, out, err = run(*COUNT, "--epsilon", "0.1")
     assert code == 1 and not out and "expected a ledger, found nothing" in err
+
+
+def test_by_default_the_ledger_of_the_data_set_pays(run):
+    words = ["data", "count", "breast-cancer", "--epsilon", "0.25"]
+    code, out, err = run(*words)
+    assert code == 1 and not out and "has no ledger yet" in err
+    ledger = open_ledger(default_ledger_path("breast-cancer"), Budget(1.0))
+    code, first, _ = run(*words)
+    assert code == 0 and f"0.75 left in {ledger.path.name}" in first
+    assert run(*words, "--ledger", "breast-cancer")[1] == first  # a data set stands for its own
+    assert len(ledger.entries()) == 1
 
 
 def test_a_part_pays_for_itself(run):

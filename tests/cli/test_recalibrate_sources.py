@@ -10,7 +10,7 @@ from veracal.calibration import metrics
 from veracal.calibration.maps import load_map
 from veracal.calibration.methods import METHODS
 from veracal.data import load_scores
-from veracal.privacy import Budget, Ledger, open_ledger
+from veracal.privacy import Budget, Ledger, Unit, default_ledger_path, open_ledger
 
 N = 900
 NAMES = ("north", "south", "west/1")
@@ -60,6 +60,71 @@ def test_whoever_is_silent_is_named(run):
     assert code == 0 and "it cannot pay for everything" in out and "answered everything" in out
     assert Ledger("south.ledger").spent().epsilon == 0
     assert Ledger("north.ledger").spent().epsilon == pytest.approx(5, abs=1e-5)
+
+
+def test_the_ledger_of_the_file_pays_too(run, tmp_path):
+    whole = ["recalibrate", "p.csv", "--epsilon", "1", "--method", "binning"]
+    assert run(*whole)[0] == 0
+    ledger, folder = Ledger(default_ledger_path("p.csv")), tmp_path / "p.csv.ledgers"
+    assert ledger.spent().epsilon == 1
+    code, out, err = run(*WORDS, "--epsilon", "1", "--method", "binning")
+    assert code == 1 and not out and "no record was read" in err
+    assert ledger.spent().epsilon == 1 and not folder.exists()  # nobody was asked
+    ledger.extend(epsilon=1.0)
+    words = [*WORDS, "--epsilon", "1", "--method", "binning", "--json"]
+    first = json.loads(run(*words)[1])
+    assert ledger.spent().epsilon == 2 == first["ledger"]["spent"]["epsilon"]
+    assert json.loads(run(*words)[1]) == first and ledger.spent().epsilon == 2
+    (folder / "north.ledger").unlink()  # it would answer with new noise
+    code, out, err = run(*words)
+    assert code == 1 and not out and ledger.spent().epsilon == 2
+
+
+def test_the_ledger_of_the_file_is_opened_by_institutions(run):
+    words = [*WORDS, "--epsilon", "1", "--method", "binning"]
+    code, out, err = run(*words, "--ledger", "here")
+    ledger = Ledger(default_ledger_path("p.csv"))
+    assert code == 0 and "the ledger of p.csv" in out and ledger.path.name in err
+    assert ledger.budget == Budget(1.0) and ledger.remaining().epsilon == 0
+    assert run(*words, "--ledger", "here")[0] == 0
+    code, out, err = run(*words, "--ledger", "elsewhere")
+    assert code == 1 and not out and "no record was read" in err
+    code, out, err = run("recalibrate", "p.csv", "--epsilon", "1")
+    assert code == 1 and not out and "no record was read" in err
+
+
+def test_the_ledger_of_the_file_pays_deltas_too(run):
+    words = [*WORDS, "--epsilon", "2", "--delta", "1e-5", "--method", "platt", "--size", "900"]
+    first = run(*words)
+    ledger = Ledger(default_ledger_path("p.csv"))
+    assert first[0] == 0 and ledger.budget == Budget(2.0, 1e-5)
+    assert ledger.spent().delta == pytest.approx(1e-5) and ledger.spent().epsilon <= 2
+    assert run(*words)[1] == first[1] and len(ledger.entries()) == 1
+
+
+def test_the_ledger_of_the_file_pays_for_units_at_each_institution(run):
+    table = pl.read_csv("p.csv")  # three rows of each patient, wherever they are
+    table.with_columns(patient=pl.int_range(N) % (N // 3)).write_csv("p.csv")
+    for name in ("north", "south", "west%2F1"):
+        open_ledger(f"{name}.ledger", Budget(1.0, unit=Unit("patient", 3)))
+    words = [*WORDS, "--unit", "patient", "--ledger", ".", "--method", "binning"]
+    code, _, err = run(*words, "--epsilon", "0.7", "--at-sources", "2")
+    ledger = Ledger(default_ledger_path("p.csv"))
+    assert code == 0 and ledger.budget == Budget(1.4, unit=Unit("patient", 3)), err
+    assert ledger.spent().epsilon == 1.4 and ledger.remaining().epsilon == 0
+
+
+def test_a_plan_for_other_questions_does_not_pay(run):
+    told = ["--epsilon", "2", "--delta", "1e-5", "--method", "platt", "--size", "900"]
+    assert run("recalibrate", "p.csv", *told)[0] == 0
+    code, out, err = run(*WORDS, "--epsilon", "0.1")
+    assert code == 1 and not out and "plan" in err
+
+
+def test_the_ledger_of_the_file_protects_whom_institutions_protect(run):
+    open_ledger(default_ledger_path("p.csv"), Budget(9.0, unit=Unit("patient", 3)))
+    code, out, err = run(*WORDS, "--epsilon", "1")
+    assert code == 1 and not out and "Costs of the two do not add" in " ".join(err.split())
 
 
 def test_people_at_two_institutions_pay_twice(run):

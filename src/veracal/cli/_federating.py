@@ -16,6 +16,7 @@ from veracal.calibration.recalibration.result import Recalibration
 from veracal.calibration.recalibration.sources import Asked
 from veracal.calibration.recalibration.steps import Steps, carried_out, chosen, plan_steps
 from veracal.cli import _methods, _paying, _predictions, _show
+from veracal.cli._data_ledger import DataCharge
 from veracal.cli._figures import plain
 from veracal.cli._out import Files
 from veracal.cli._released import figures_of
@@ -59,10 +60,21 @@ def federated(
     _check_place(files.ledger, whom.least, len(names))
     try:
         steps = _steps(scores, fit, spending, files.ledger, len(names))
+        data = DataCharge(
+            _paying.ledger_place(files.predictions, None),
+            files.predictions,
+            steps.spending.total,
+            steps.delta,
+            whom.at_sources,
+        )
+        if not all(place.exists() for place in _ledgers(files.ledger, names)):
+            data.require(_protected(files.ledger))  # before a ledger is opened for nothing
         holders = _holders(scores, column, names, files.ledger, steps, whom.version)
         pool = Pool(holders, least=whom.least, most_records=fit.size)
         if whom.least is None:
             _check_all(dict(zip(names, holders, strict=True)), steps)
+        question = _question(scores, column, fit, spending, steps, whom.version)
+        paid = data.charge(question, [holder.ledger for holder in holders])
         with _show.progress_bar("Fitting the map"):
             found = carried_out(pool, steps, at_sources=whom.at_sources)
     except VeracalError:
@@ -74,9 +86,9 @@ def federated(
         internal_sides(scores, found.map, fit.bins, fit.replicates) if fit.internal else None
     )
     if json:
-        _show.print_json(_facts(files, found, names, holders, inside))
+        _show.print_json(_facts(files, found, names, holders, paid, inside))
         return
-    _print(files.predictions.name, found, names, holders, inside)
+    _print(files.predictions.name, found, names, holders, paid, inside)
     typer.echo("\n" + _paying.promise(found.statement, whole=whole))
 
 
@@ -121,8 +133,7 @@ def _institutions(
 
 def _steps(scores: Scores, fit: "Fit", spending: Spending, folder: Path, sources: int) -> Steps:
     """Everything that will be asked, planned before any ledger is opened."""
-    there = sorted(folder.glob("*.ledger")) if folder.is_dir() else []
-    budget = Ledger(there[0]).budget if there else Budget(1.0)
+    budget = _protected(folder)
     about = Asked(sources, budget.relation, budget.unit, sums_only=True, exact=False)
     settings = _methods.settings_for(scores, fit.settings(spending))
     division = Division(spending.fit, spending.guard, spending.measure)
@@ -131,6 +142,32 @@ def _steps(scores: Scores, fit: "Fit", spending: Spending, folder: Path, sources
     steps = plan_steps(known, settings, division, about)
     # Without a question of its own the guard goes by the answers that led to the map.
     return replace(steps, infers=known.infers and not spending.guard)
+
+
+def _protected(folder: Path) -> Budget:
+    """Whom the institutions' ledgers protect: as the first says, if there is one."""
+    there = sorted(folder.glob("*.ledger")) if folder.is_dir() else []
+    return Ledger(there[0]).budget if there else Budget(1.0)
+
+
+def _ledgers(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """Where each institution's ledger is, or will be."""
+    return [folder / f"{quote(name, safe=' ')}.ledger" for name in names]
+
+
+def _question(
+    scores: Scores, column: str, fit: "Fit", spending: Spending, steps: Steps, version: str
+) -> dict[str, Any]:
+    """Everything that tells what is asked of institutions from another question."""
+    return {
+        "records": scores.name,
+        "classes": list(scores.classes),
+        "column": column,
+        "method": fit.method,
+        "settings": repr(_methods.settings_for(scores, fit.settings(spending))),
+        "spending": [steps.spending.map, steps.spending.guard, steps.spending.measure],
+        "version": version,
+    }
 
 
 def _holders(
@@ -146,14 +183,14 @@ def _holders(
     codes = scores.groups[column].codes
     return [
         _paying.paying(
-            folder / f"{quote(name, safe=' ')}.ledger",
+            place,
             scores.take(np.flatnonzero(codes == i)).renamed(f"{scores.name}, {name}"),
             steps.items("add-remove", Unit()),
             epsilon=steps.spending.total / 1e6,
             delta=steps.delta,
             version=version,
         )
-        for i, name in enumerate(names)
+        for i, (name, place) in enumerate(zip(names, _ledgers(folder, names), strict=True))
     ]
 
 
@@ -173,6 +210,7 @@ def _facts(
     found: Recalibration,
     names: tuple[str, ...],
     holders: list[Holder],
+    paid: Ledger,
     inside: Sides | None,
 ) -> dict[str, Any]:
     """Everything as what JSON can hold."""
@@ -187,6 +225,7 @@ def _facts(
             {"name": name, "silent": why, "ledger": _paying.left(holder.ledger, None)}
             for name, why, holder in zip(names, found.silences, holders, strict=True)
         ],
+        "ledger": _paying.left(paid, None),
         **files.written(),
     }
 
@@ -196,15 +235,17 @@ def _print(
     found: Recalibration,
     names: tuple[str, ...],
     holders: list[Holder],
+    paid: Ledger,
     inside: Sides | None,
 ) -> None:
     """Print the map, who answered, and figures of both sides."""
     console = _show.console()
     console.print(_show.table(f"{name}: the map", ("", ""), list(map_lines(found))))
     rows = [
-        (who, _show.visible(why or "answered everything"), *_account(holder))
+        (who, _show.visible(why or "answered everything"), *_account(holder.ledger))
         for who, why, holder in zip(names, found.silences, holders, strict=True)
     ]
+    rows.append((_show.visible(_paying.called(paid)), "pays as well", *_account(paid)))
     heads = ("institution", "", "spent", "left")
     console.print(_show.table("who was asked", heads, rows, right=heads[2:]))
     if found.before is not None and found.after is not None:
@@ -230,9 +271,9 @@ def map_lines(found: Recalibration) -> Iterator[tuple[str, str]]:
         yield "figures", "the same before and after: nothing is mapped"
 
 
-def _account(holder: Holder) -> tuple[str, str]:
+def _account(ledger: Ledger) -> tuple[str, str]:
     """What a ledger has paid, and what is left."""
-    account = _paying.left(holder.ledger, None)
+    account = _paying.left(ledger, None)
     return (
         rounded_up(account["spent"]["epsilon"], 6),
         rounded_down(account["left"]["epsilon"], 6),

@@ -75,7 +75,7 @@ def paying(
             )
         if table and records is not None:
             open_data_ledger(place, Budget(epsilon, delta), str(records))
-            _say_opened(place, epsilon, delta)
+            say_opened(place, epsilon, delta)
         else:
             _open(place, items, epsilon, delta, records)
             if records is not None:
@@ -101,10 +101,10 @@ def _open(
         open_ledger(place, Budget(epsilon, delta), kind="plan", plan=items, data=data)
     else:
         open_ledger(place, Budget(epsilon), data=data)
-    _say_opened(place, epsilon, delta)
+    say_opened(place, epsilon, delta)
 
 
-def _say_opened(place: Path, epsilon: float, delta: float) -> None:
+def say_opened(place: Path, epsilon: float, delta: float) -> None:
     """Say which ledger was opened, and what it is for."""
     from veracal.privacy.costs.statement import rounded_up
 

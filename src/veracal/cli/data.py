@@ -134,7 +134,7 @@ def check(
 
 
 @app.command(
-    epilog="Example:  veracal data count breast-cancer --ledger study.ledger --epsilon 0.1"
+    epilog="Example:  veracal data count breast-cancer --epsilon 0.1 --ledger study.ledger"
 )
 def count(
     what: Annotated[
@@ -143,8 +143,15 @@ def count(
             metavar="NAME|FILE", help="A name, or a file of records.", autocompletion=_names
         ),
     ],
-    ledger: Annotated[Path, typer.Option(help="Ledger that pays for the answer.")],
     epsilon: Annotated[float, typer.Option(help="What the answer may cost.")],
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|DATA",
+            help="Ledger that pays for the answer, or the data set whose ledger does; by "
+            "default that of NAME or FILE, see 'veracal ledger list'.",
+        ),
+    ] = None,
     schema: Annotated[
         Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
     ] = None,
@@ -169,8 +176,9 @@ def count(
     from veracal.privacy.costs.pure import micro
     from veracal.privacy.costs.statement import rounded_down, rounded_up
     from veracal.privacy.ledger.book import Ledger
+    from veracal.privacy.ledger.default_location import resolve_ledger
 
-    paying = Ledger(ledger)
+    paying = Ledger(resolve_ledger(what if ledger is None else ledger))
     try:
         cost = micro(epsilon)
     except ValueError as error:
@@ -197,7 +205,7 @@ def count(
     _show.say(f"about {int(release.value):,} rows")
     _show.say(f"95 % of such answers are off by {int(high - release.value):,} at most")
     paid, rest = rounded_up(epsilon, 6), rounded_down(left.epsilon, 6)
-    _show.say(f"epsilon {paid} paid, {rest} left in {ledger.name}")
+    _show.say(f"epsilon {paid} paid, {rest} left in {paying.path.name}")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")

@@ -127,7 +127,8 @@ def recalibrate(
             metavar="COLUMN[=A,B,…]",
             help="Column that says which institution a record belongs to, and their names "
             "(which are public; by default those in the file). Each answers for itself and "
-            "pays from a ledger of its own in the folder --ledger.",
+            "pays from a ledger of its own in the folder --ledger; what one record pays is "
+            "charged to the ledger of PREDICTIONS, too.",
         ),
     ] = None,
     least: Annotated[
@@ -189,8 +190,9 @@ def recalibrate(
     each charged to a ledger before it is given, and may be published. Asked for
     again, the same map comes from the ledger at no cost. Mapped predictions are
     still those of people: keep them like the records. With --sources-by several
-    institutions answer, each with its own noise from its own ledger. With
-    --sources they are elsewhere, and MODEL gets the map that they find.
+    institutions answer, each with its own noise from its own ledger, and the
+    ledger of PREDICTIONS pays what one record pays. With --sources they are
+    elsewhere, and MODEL gets the map that they find.
     """
     from veracal.cli._out import Files
 

@@ -80,7 +80,11 @@ def enroll(
     ] = None,
     scores: Annotated[
         Path | None,
-        typer.Option(help="File of logits or probabilities, with labels (npz, CSV, Parquet)."),
+        typer.Option(
+            help="File of logits or probabilities, with labels (npz, CSV, Parquet). It is a "
+            "data set of its own, with a full budget beside that of the table it was computed "
+            "from, unless --ledger names the ledger of that table."
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="Table that --model scores, in place of --scores.")

@@ -68,8 +68,10 @@ class Holder:
 
     Guarantees
     ----------
-    A record is read only after the ledger has granted the cost, and the answer leaves only
-    once cost and answer are committed together. Nothing that an error or a refusal says
+    A record is read only after the ledger has granted the cost. The answer to a query leaves
+    only once cost and answer are committed together. The cost of a fit is charged, and on the
+    disk, before a record is read; a model of :meth:`fit_once` leaves once it is recorded.
+    Nothing that an error or a refusal says
     depends on a record, but for what is checked here, when the records are enrolled: that no
     unit has more rows than the ledger's unit allows. Noise is drawn from secret randomness;
     there is no seed.
@@ -316,7 +318,8 @@ class Holder:
         the process: warnings wait until then. A model with a hook that sees weights
         (:func:`shows_weights`) does not keep to that, so every attempt of it is charged by a
         reservation of its own; hooks of the exact type
-        :class:`~veracal.privacy.StepProgress`, which see step counts, are exempt.
+        :class:`~veracal.privacy.StepProgress`, which see step counts, are exempt, and so is
+        Veracal's own ``HeldObserver``, which keeps what it notes in memory until then.
         """
         if resumable_of(model) is not None:
             raise ValueError(

@@ -147,8 +147,9 @@ def shows_weights(model: object) -> bool:
     """Whether a fit of a model may show weights, or noise, to code of the caller's.
 
     That is a hook ``on_step``, or ``callbacks``, of the model or of a model inside it, other
-    than :class:`~veracal.privacy.StepProgress`. Of a search even step counts tell, namely of
-    its secret number of trials.
+    than :class:`~veracal.privacy.StepProgress` and Veracal's own ``HeldObserver``, which keeps
+    what it notes in memory until the model is recorded. Of a search even step counts tell,
+    namely of its secret number of trials.
     """
     settings: dict[str, Any] = getattr(model, "get_params", dict)()
     for name in _HOOKS:

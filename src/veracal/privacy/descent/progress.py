@@ -11,7 +11,8 @@ class StepProgress:
     Give it as ``on_step`` in place of a function. It is called with counts only, so a fit with
     it may be repeated after a crash under one reservation of the ledger
     (:meth:`veracal.privacy.Holder.fit_once`); a fit with any other hook is charged for every
-    attempt. It is recognized by its exact type.
+    attempt, except for Veracal's own :class:`HeldObserver`. Both are recognized by their exact
+    types.
 
     Parameters
     ----------
