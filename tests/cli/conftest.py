@@ -12,9 +12,8 @@ from veracal.cli import main
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the user's cache, data or ledgers, and each starts in an empty folder."""
+    """No test sees the user's cache or data, and each starts in an empty folder."""
     monkeypatch.setenv("VERACAL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("VERACAL_LEDGERS", str(tmp_path / "ledgers"))
     monkeypatch.delenv("VERACAL_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
 

@@ -65,7 +65,7 @@ def list_(json: Json = False) -> None:
 
 @app.command(
     "open",
-    epilog="Examples:  veracal ledger open study.ledger --epsilon 1 --unit patient\n\n"
+    epilog="Example:  veracal ledger open study.ledger --epsilon 1 --unit patient\n\n"
     "veracal ledger open --data visits.csv --epsilon 3 --delta 1e-6",
 )
 def open_(
@@ -169,7 +169,7 @@ def extend(
 
 
 @app.command(
-    epilog="Examples:  veracal ledger abandon visits.csv --request r1\n\n"
+    epilog="Example:  veracal ledger abandon visits.csv --request r1\n\n"
     "veracal ledger abandon visits.csv --run 2",
 )
 def abandon(

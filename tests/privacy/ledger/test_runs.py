@@ -414,7 +414,11 @@ def test_a_run_that_paid_too_little_is_found(pairs, monkeypatch):
 def test_a_run_that_did_not_charge_every_part_is_found(pure, monkeypatch):
     costs = runs.part_costs
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "part_costs", lambda *about: dict([*costs(*about).items()][:1]))
+        patch.setattr(
+            runs,
+            "part_costs",
+            lambda *about, pure: dict([*costs(*about, pure=pure).items()][:1]),
+        )
         begin(pure, [Item("all", Pure(0.1))])
     with pytest.raises(LedgerError, match="Run 1 did not charge 'all' to part 'test'"):
         pure.verify()

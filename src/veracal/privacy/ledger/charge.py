@@ -182,7 +182,8 @@ def filter_for(
     raise BudgetError(
         f"{what} needs {rule.measure}={rule.figure(wanted[part])}, but "
         f"{rule.figure(total - spent)} of {rule.figure(total)} is left{where}{within}; "
-        f"{'nothing was charged' if run else 'no record was read'}. Ask for less (more noise, fewer steps), or raise the caps with "
+        f"{'nothing was charged' if run else 'no record was read'}. "
+        "Ask for less (more noise, fewer steps), or raise the caps with "
         "`veracal ledger extend`, by at least what this needs: a charge fits into one filter."
     )
 
