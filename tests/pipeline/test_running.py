@@ -15,6 +15,7 @@ from veracal.data import Schema, load
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.pipeline import Config
+from veracal.pipeline.charging import open_data_ledger
 from veracal.pipeline.config import (
     DataConfig,
     MeasurementConfig,
@@ -25,7 +26,7 @@ from veracal.pipeline.config import (
 from veracal.pipeline.job import Job
 from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of
-from veracal.privacy import Ledger, Repeated, default_ledger_path, epsilon_for
+from veracal.privacy import Budget, Ledger, Repeated, default_ledger_path, epsilon_for
 from veracal.privacy.descent.sampling import Poisson
 from veracal.report.results import Results
 
@@ -587,3 +588,36 @@ def test_another_model_in_the_folder_lends_no_dates(visits, tmp_path):
         run(QUICK, tmp_path / "model")
     made = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
     assert all(one.made > "2019-01-02" for one in made.results.measured)
+
+
+def test_ids_that_are_spelt_otherwise_are_in_no_partition_of_a_later_measurement(
+    visits, tmp_path
+):
+    """As new ids they would draw anew, and people who were trained on would be tested on."""
+    (tmp_path / "visits.toml").write_text(PATIENTS)
+    lines = [f"{20 + i % 60},{i // 2},{int(i % 60 > 30)}" for i in range(400)]
+    (tmp_path / "visits.csv").write_text("\n".join(["age,sex,ill", *lines]))
+    run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
+    lines = [f"{20 + i % 60},{i // 2}.0,{int(i % 60 > 30)}" for i in range(400)]
+    (tmp_path / "visits.csv").write_text("\n".join(["age,sex,ill", *lines]))
+    assert measure_again(tmp_path / "model").left_out == 400
+
+
+def test_another_schema_of_the_same_file_is_refused(visits, tmp_path):
+    """By other columns an individual would be somebody else, and in another partition."""
+    place = tmp_path / "model.ledger"
+    run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
+    Ledger(place).extend(epsilon=5.0, delta=1e-3)
+    other = SCHEMA.split("[groups")[0].replace('"category"\nvalues = ["f", "m"]', '"ignore"')
+    (tmp_path / "visits.toml").write_text(other)
+    changed = replace(visits, measurement=MeasurementConfig())
+    with pytest.raises(LedgerError, match="in two partitions"):
+        run(changed, tmp_path / "other", ledger=place)
+
+
+def test_a_ledger_that_is_opened_for_a_data_set_serves_a_run(tmp_path):
+    ledger = open_data_ledger(tmp_path / "l", Budget(3.0), "breast-cancer")
+    with pytest.raises(BudgetError, match="delta"):
+        run(QUICK, tmp_path / "model", ledger=ledger.path)
+    ledger.extend(epsilon=3.0, delta=2e-4)
+    assert run(QUICK, tmp_path / "model", ledger=ledger.path).classifier.private_

@@ -118,7 +118,7 @@ def open_(
 
     if path is None and data is None:
         raise typer.BadParameter("Name a new file, or a data set with --data.")
-    kind = kind or ("plan" if plan else "open" if delta else "pure")
+    kind = kind or ("plan" if plan else "open" if delta or data is not None else "pure")
     if data is not None and kind == "open" and composition is None and order is None:
         composition = "addition"
     place = path if path is not None else default_ledger_path(data or "")

@@ -105,16 +105,18 @@ class Account:
 
 
 def assigned(config: Config, records: Loaded, ledger: Ledger) -> Loaded:
-    """The records in the partitions that a ledger has recorded."""
-    return _assigned(config, records, ledger)[2]
+    """The records in the partitions that a ledger has recorded; others are left out."""
+    return _assigned(config, records, ledger, grow=False)[2]
 
 
-def _assigned(config: Config, records: Loaded, ledger: Ledger) -> tuple[Any, Any, Loaded]:
+def _assigned(
+    config: Config, records: Loaded, ledger: Ledger, *, grow: bool = True
+) -> tuple[Any, Any, Loaded]:
     charged = [entry for entry in ledger.entries() if entry.event is not None]
     fresh = all(entry.part is None for entry in charged)  # nothing rests on partitions yet
     rule = partition_rule(config, records.whole, records.schema)
     store = PartitionStore.obtain(partitions_path(ledger.path), rule, fresh=fresh)
-    parts, assignment = split_and_assign(records.whole, store, fresh=fresh)
+    parts, assignment = split_and_assign(records.whole, store, fresh=fresh, grow=grow)
     return store, assignment, replace(records, parts=parts, left_out=assignment.left_out)
 
 
@@ -171,10 +173,10 @@ def check_promise(ledger: Ledger, budget: Budget) -> None:
             f"run {budget.unit} under {budget.relation}. Costs of the two do not add: use the "
             "schema and the relation of the first run."
         )
-    if not {TRAIN, TEST} <= set(opening.parts) or opening.rule.kind == "plan":
+    if not {TRAIN, TEST} <= set(opening.parts) or opening.rule.kind != "open":
         raise LedgerError(
-            f"{ledger.path}: a run needs a ledger with the partitions {TRAIN} and {TEST}, to "
-            f"which runs can be added; this one is of kind {opening.rule.kind!r} with "
+            f"{ledger.path}: a run needs an open ledger with partitions {TRAIN} and {TEST}, "
+            f"to which runs can be added; this one is of kind {opening.rule.kind!r} with "
             f"{', '.join(opening.parts)}. Open one with `veracal ledger open --data DATA`."
         )
 

@@ -307,7 +307,7 @@ class PartitionStore:
             )
         return store
 
-    def assign(self, dataset: Dataset, *, fresh: bool) -> Assignment:
+    def assign(self, dataset: Dataset, *, fresh: bool, grow: bool = True) -> Assignment:
         """Partition of each row, recorded on the way where the rules allow it.
 
         Parameters
@@ -317,6 +317,9 @@ class PartitionStore:
         fresh : bool
             Whether no charge was ever made against the ledger. Then rows and slots are
             recorded anew, in the place of an earlier recording that was never sealed.
+        grow : bool
+            Whether new units draw a partition. If not they are in none: a measurement needs
+            no new ones, and an id that is spelt otherwise than before looks like a new one.
         """
         ids, draws = self._identified(dataset)
         hashes = self._hashed(ids)
@@ -333,7 +336,7 @@ class PartitionStore:
                 )
             table = _stored(connection)
             if self.rule.keyed_by == "unit":
-                new = asked.take(~np.isin(keys, table.keys))
+                new = asked.take(~np.isin(keys, table.keys) & grow)
                 _insert(connection, new)
                 table = table.merged(new)
             elif fresh and not sealed and not table.equals(asked):
@@ -447,7 +450,7 @@ def split_with_store(dataset: Dataset, store: PartitionStore, *, fresh: bool) ->
 
 
 def split_and_assign(
-    dataset: Dataset, store: PartitionStore, *, fresh: bool
+    dataset: Dataset, store: PartitionStore, *, fresh: bool, grow: bool = True
 ) -> tuple[Split, Assignment]:
     """As :func:`split_with_store`, with the assignment that is to be sealed."""
     rule = store.rule
@@ -459,7 +462,7 @@ def split_and_assign(
             "a partition of them",
             "Split the whole data set.",
         )
-    found = store.assign(dataset, fresh=fresh)
+    found = store.assign(dataset, fresh=fresh, grow=grow)
     marked = dataset._changed(dealt_by=(*dataset.dealt_by, *marks))
     split = cut(marked, found.parts, rule.fractions, rule.relation, secret=False)
     if rule.relation == "replace-one":
