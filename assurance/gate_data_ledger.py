@@ -37,10 +37,14 @@ name = "visits"
 kind = "number"
 lower = 0
 upper = 300
+[columns.ward]
+kind = "category"
+values = ["a", "b"]
 [columns.ill]
 kind = "target"
 classes = [0, 1]
 """
+OTHER_COLUMNS = SCHEMA.replace('"category"\nvalues = ["a", "b"]', '"ignore"')
 CHARGING = "veracal.pipeline.charging"
 
 
@@ -78,6 +82,9 @@ MUTANTS = {
     "a run with another split is taken": Subject(
         patches=((f"{CHARGING}.PartitionStore.obtain", any_rule),)
     ),
+    "another schema of the same file is taken": Subject(
+        patches=(("veracal.privacy.partitions._identifying", lambda *_: ()),)
+    ),
     "a ledger that vanished is opened anew": Subject(
         patches=(("veracal.pipeline.running.check_remembered", lambda *_: None),)
     ),
@@ -101,6 +108,9 @@ def run(subject: Subject, *, long: bool) -> str:
             if made is not None:
                 tested, trained = tested | rows(made), trained | rows(made, "train")
         assert not tested & trained, f"{len(tested & trained)} rows are in two partitions"
+        data = replace(config(folder).data, schema=str(folder / "other.toml"))
+        other = attempt(subject, replace(config(folder), data=data), folder / "columns")
+        assert other is None, "individuals were identified by other columns than before"
         vanish(first.ledger.path)
         again = attempt(subject, config(folder), folder / "first")
         assert again is None, "a ledger that vanished was forgotten"
@@ -136,8 +146,9 @@ def splits(first: Config) -> Iterator[Config]:
 def table(subject: Subject) -> Iterator[Path]:
     """A folder with a table, ledgers of its own, and the library as the subject has it."""
     folder = Path(tempfile.mkdtemp())
-    lines = [f"{i},{int(i % 300 > 150)}" for i in range(300)]
-    (folder / "visits.csv").write_text("\n".join(["age,ill", *lines]))
+    lines = [f"{i},{'ab'[i % 2]},{int(i % 300 > 150)}" for i in range(300)]
+    (folder / "visits.csv").write_text("\n".join(["age,ward,ill", *lines]))
+    (folder / "other.toml").write_text(OTHER_COLUMNS)
     (folder / "visits.toml").write_text(SCHEMA)
     env = {"VERACAL_LEDGERS": str(folder / "ledgers")}
     patches = [mock.patch(name, new) for name, new in subject.patches]

@@ -120,11 +120,11 @@ class Plain(PartitionStore):
 class Uncounted(PartitionStore):
     """Let any number of rows claim a recorded one."""
 
-    def assign(self, dataset: Dataset, *, fresh: bool) -> Any:
+    def assign(self, dataset: Dataset, *, fresh: bool, grow: bool = True) -> Any:
         found = partitions._Table.rows_of
         partitions._Table.rows_of = lambda table, keys: np.full(len(keys), 2**40)  # type: ignore
         try:
-            return super().assign(dataset, fresh=fresh)
+            return super().assign(dataset, fresh=fresh, grow=grow)
         finally:
             partitions._Table.rows_of = found  # type: ignore[method-assign]
 
