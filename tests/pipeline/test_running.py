@@ -621,3 +621,23 @@ def test_a_ledger_that_is_opened_for_a_data_set_serves_a_run(tmp_path):
         run(QUICK, tmp_path / "model", ledger=ledger.path)
     ledger.extend(epsilon=3.0, delta=2e-4)
     assert run(QUICK, tmp_path / "model", ledger=ledger.path).classifier.private_
+
+
+def test_the_data_holder_hears_of_rows_that_are_left_out_before_anything_is_charged(
+    visits, tmp_path
+):
+    """A table that was saved with other spellings would be trained on nothing, at full cost."""
+    place, told = tmp_path / "model.ledger", []
+    run(visits, tmp_path / "model")
+    Ledger(place).extend(epsilon=5.0, delta=1e-3)
+    spent = Ledger(place).spent()
+    (tmp_path / "visits.csv").write_text(TABLE.replace(",f,", ".0,f,"))
+
+    def stop(left_out):
+        told.append(left_out)
+        raise KeyboardInterrupt
+
+    other = replace(visits, data=replace(visits.data, version="2"))
+    with pytest.raises(KeyboardInterrupt):
+        run(other, tmp_path / "other", ledger=place, on_left_out=stop)
+    assert told == [200] and Ledger(place).spent() == spent

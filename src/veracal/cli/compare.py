@@ -144,6 +144,13 @@ def _made(
     )
     fine = force or is_begun(place, ways)
     with _fitting.running(chosen, place, ledger, force=fine) as (book, tell):
-        runs = compare_ways(chosen, ways, place, ledger=book, force=force, on_progress=tell)
-    _fitting.show_left_out(runs[0].left_out)
+        runs = compare_ways(
+            chosen,
+            ways,
+            place,
+            ledger=book,
+            force=force,
+            on_progress=tell,
+            on_left_out=_fitting.show_left_out,
+        )
     return [made.folder for made in runs]

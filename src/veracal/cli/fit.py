@@ -86,10 +86,17 @@ def fit(
     from veracal.pipeline import run
 
     with _fitting.running(chosen, place, ledger, force=force) as (book, tell):
-        made = run(chosen, place, ledger=book, force=force, internal=internal, on_progress=tell)
+        made = run(
+            chosen,
+            place,
+            ledger=book,
+            force=force,
+            internal=internal,
+            on_progress=tell,
+            on_left_out=_fitting.show_left_out,
+        )
     from veracal.cli import _run_show
 
-    _fitting.show_left_out(made.left_out)
     if json:
         _show.print_json(_run_show.facts(made))
     else:

@@ -1,6 +1,6 @@
 """Several ways to the same model, side by side, all of them for one budget."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -67,6 +67,7 @@ def compare_ways(
     ledger: str | Path | None = None,
     force: bool = False,
     on_progress: OnProgress | None = None,
+    on_left_out: Callable[[int], None] | None = None,
 ) -> tuple[Run, ...]:
     """Train and measure a model in each of several ways; all of it together is one budget.
 
@@ -82,7 +83,7 @@ def compare_ways(
         Two or more, all different.
     out : path
         Folder in which each way gets an artifact of its own.
-    ledger, force, on_progress
+    ledger, force, on_progress, on_left_out
         As for :func:`veracal.pipeline.run`.
 
     Guarantees
@@ -109,6 +110,8 @@ def compare_ways(
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     account = Account(config, records, place)
+    if on_left_out is not None and account.records.left_out:
+        on_left_out(account.records.left_out)
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]

@@ -57,6 +57,7 @@ def run(
     force: bool = False,
     internal: bool = False,
     on_progress: OnProgress | None = None,
+    on_left_out: Callable[[int], None] | None = None,
 ) -> Run:
     """Train, recalibrate, measure and report, as one run of the data set's ledger.
 
@@ -82,6 +83,9 @@ def run(
         name, because artifacts are handed on whole.
     on_progress : callable
         ``on_progress(step, done, total)``.
+    on_left_out : callable
+        Told, before anything is charged, how many rows are in no partition, if any are: a
+        figure for the data holder only.
 
     Guarantees
     ----------
@@ -104,6 +108,8 @@ def run(
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
     account = Account(config, records, place)
+    if on_left_out is not None and account.records.left_out:
+        on_left_out(account.records.left_out)
     curve = TrainingCurve(account.records.train) if internal else None
     tell("charging", 0, None)
     book, (job,) = account.charge([Job.of(config, account.records, watch(tell, curve))])
