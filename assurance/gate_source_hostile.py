@@ -106,7 +106,7 @@ MUTANTS: dict[str, Patches] = {
         ledgers.SCHEMA: ledgers.without(ledgers.NO_MORE),
     },
     "averaging allowed": {
-        FIND: lambda connection, request: None,
+        FIND: lambda connection, request, scope=0: None,
         ledgers.SCHEMA: ledgers.without(ledgers.ONCE, ledgers.DEBIT),
     },
     "noise for half of it": {

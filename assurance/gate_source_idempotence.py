@@ -56,11 +56,11 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M19 retry redraws": sources.REDRAWN,
     "retry charges again": {
-        FIND: lambda connection, request: None,
+        FIND: lambda connection, request, scope=0: None,
         ledgers.SCHEMA: ledgers.without(ledgers.ONCE),
     },
     "retry is not recognized, saved by the constraint": {
-        FIND: lambda connection, request: None
+        FIND: lambda connection, request, scope=0: None
     },
     "another round is another question": {PROTOCOL + "id": property(id_of_all)},
     "id not compared with the question": {PROTOCOL + "unsealed": any_id},

@@ -10,6 +10,7 @@ import pytest
 
 from veracal.privacy.events import Gaussian, Pure
 from veracal.privacy.ledger.book import Ledger
+from veracal.privacy.ledger.default_location import default_folder
 from veracal.privacy.ledger.plan import Item
 
 Run = Callable[..., tuple[int, str, str]]
@@ -192,7 +193,7 @@ def begin(ledger: Ledger, request: str = "first", epsilon: float = 0.5) -> Ledge
 
 
 def test_the_default_ledger_of_a_data_set_is_opened_and_meant(run: Run, visits: Ledger) -> None:
-    assert visits.path.parent == Path("ledgers").absolute()
+    assert visits.path.parent == default_folder()
     assert visits.opening.data == "visits.csv" and visits.opening.parts == ("train", "test")
     assert visits.opening.rule.to_json()["composition"] == "addition"
     shown = json.loads(run("ledger", "show", "visits.csv", "--json")[1])
@@ -206,7 +207,7 @@ def test_the_default_ledger_of_a_data_set_is_opened_and_meant(run: Run, visits: 
 def test_ledgers_are_listed(run: Run, visits: Ledger) -> None:
     run("ledger", "open", "--data", "wine", "--epsilon", "1")
     begin(visits).reserve(Pure(0.5), "count", request="r", body=b"", part="test")
-    (Path("ledgers") / "broken.ledger").write_text("no ledger")
+    (default_folder() / "broken.ledger").write_text("no ledger")
     code, out, err = run("ledger", "list")
     assert code == 0 and "epsilon 2" in out and "not a database" in err
     rows = {
@@ -221,7 +222,9 @@ def test_ledgers_are_listed(run: Run, visits: Ledger) -> None:
 
 def test_no_ledgers_are_listed(run: Run) -> None:
     code, out, _ = run("ledger", "list")
-    assert code == 0 and "There is no ledger" in out and not Path("ledgers").exists()
+    assert (
+        code == 0 and "There is no ledger" in out and not default_folder(create=False).exists()
+    )
     assert json.loads(run("ledger", "list", "--json")[1])["ledgers"] == []
 
 

@@ -312,7 +312,7 @@ def test_another_rule_is_refused_once_the_first_was_used(tmp_path: Path, change:
     data = records()
     store = made(tmp_path, data)
     other = replace(store.rule, **change)
-    with pytest.raises(LedgerError, match="Use the settings of the first run"):
+    with pytest.raises(LedgerError, match="Use the settings and columns of the first run"):
         PartitionStore.obtain(store.path, other, fresh=False)
     taken = PartitionStore.obtain(store.path, other, fresh=True)  # nobody has used it yet
     assert taken.rule == PartitionStore(store.path).rule == other

@@ -25,7 +25,7 @@ def test_it_reads_the_same_for_one_and_for_many(holders, method):
     assert (alone.method, alone.spending) == (pooled.method, pooled.spending)
     assert alone.statement.epsilon == pytest.approx(pooled.statement.epsilon, abs=1e-9)
     assert keys(alone.to_json()) == keys(pooled.to_json())
-    assert [plain(line) for line in alone.text().splitlines()] == [
+    assert [plain(line) for line in alone.text().splitlines() if not is_total(line)] == [
         plain(line) for line in pooled.text().splitlines() if not differs(line)
     ]
     for name, estimate in alone.temperatures.items():
@@ -36,10 +36,19 @@ def test_it_reads_the_same_for_one_and_for_many(holders, method):
         assert one_side.ece.value == pytest.approx(other.ece.value, abs=0.01)
 
 
+DIFFERENT = ("questions", "ledger_total")  # a pool has many ledgers, and names no total
+
+
+def is_total(line):
+    """Whether a line tells the total of the one ledger."""
+    return line.strip().startswith("Everything that the ledger of these records pays for")
+
+
 def keys(value):
     """The shape of a JSON document, without its numbers."""
     if isinstance(value, dict):
-        return {name: keys(inner) for name, inner in value.items() if name != "questions"}
+        alike = {name: inner for name, inner in value.items() if name not in DIFFERENT}
+        return {name: keys(inner) for name, inner in alike.items()}
     return type(value).__name__ if not isinstance(value, list) else "list"
 
 
