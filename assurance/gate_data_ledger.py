@@ -3,6 +3,12 @@
 Runs with other settings, other outputs, another split key and another test share are tried on
 one table, after the first has spent its epsilon, and with the ledger's caps raised. What all of
 them cost together must stay within the caps, and nobody may be in two partitions.
+
+Then models are trained and measured again through ``measure_again``, after three changes that
+put trained rows into the test partition in the first build: features computed on another
+machine, which differ in their last bits; corrected cells; and a table that was sorted, under
+replace-one. Each row holds a number that tells who it is, whatever is changed, so that who was
+trained on and who is measured are compared directly.
 """
 
 import shutil
@@ -11,10 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 from unittest import mock
 
+import numpy as np
+
+from veracal.artifact.front import Front
+from veracal.data import Dataset, Split, split
 from veracal.errors import VeracalError
-from veracal.pipeline import Config, Run
+from veracal.pipeline import Config, Run, measure_again
 from veracal.pipeline import run as fit
 from veracal.pipeline.config import (
     DataConfig,
@@ -23,8 +34,10 @@ from veracal.pipeline.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
+from veracal.pipeline.job import Job
 from veracal.pipeline.steps import loaded
 from veracal.privacy import Ledger
+from veracal.privacy import partitions as library
 from veracal.privacy.partitions import PartitionStore
 
 NAME = "data_ledger"
@@ -45,6 +58,13 @@ kind = "target"
 classes = [0, 1]
 """
 OTHER_COLUMNS = SCHEMA.replace('"category"\nvalues = ["a", "b"]', '"ignore"')
+SLOTS = (
+    SCHEMA
+    + """[columns.place]
+kind = "slot"
+"""
+)
+ROWS = 300
 CHARGING = "veracal.pipeline.charging"
 
 
@@ -76,6 +96,45 @@ def any_rule(cls: type, path: Path, rule: object, *, fresh: bool) -> object:
     return PartitionStore.create(path, rule)  # type: ignore[arg-type]
 
 
+def splitting(new: Callable[..., Any]) -> Subject:
+    """A library whose runs, and later measurements, split in another way."""
+    return Subject(patches=((f"{CHARGING}.split_and_assign", new),))
+
+
+def by_features(data: Dataset, store: PartitionStore, **how: bool) -> tuple[Split, Any]:
+    """Hash the float features, as the first build did."""
+    found, assignment = SPLIT_AND_ASSIGN(data, store, **how)
+    rule = store.rule
+    if rule.keyed_by == "row" and data.encoded and not data.feature_names:
+        plain = data._changed(row_digests=None, encoded=False)
+        found = split(plain, rule.fractions, key=rule.split_key)
+    return found, assignment
+
+
+def by_row_number(data: Dataset, store: PartitionStore, **how: bool) -> tuple[Split, Any]:
+    """Hash the row number under replace-one, as the first build did."""
+    if store.rule.keyed_by == "slot":
+        data = data._changed(slots=np.arange(len(data)))
+    return SPLIT_AND_ASSIGN(data, store, **how)
+
+
+def corrected_drawn_again(
+    data: Dataset, store: PartitionStore, **how: bool
+) -> tuple[Split, Any]:
+    """Let a row that was not recorded draw by its new content."""
+    found, assignment = SPLIT_AND_ASSIGN(data, store, **how)
+    rule = store.rule
+    if rule.keyed_by == "row":
+        found = split(data, rule.fractions, key=rule.split_key)
+    return found, assignment
+
+
+def not_consulted(config: Config, records: Any, ledger: Ledger) -> Any:
+    """Measure again on the split of the records as they are now."""
+    return records
+
+
+SPLIT_AND_ASSIGN = library.split_and_assign
 CORRECT = Subject()
 MUTANTS = {
     "a ledger for each output folder": Subject(ledger=beside_the_output),
@@ -87,6 +146,12 @@ MUTANTS = {
     ),
     "a ledger that vanished is opened anew": Subject(
         patches=(("veracal.pipeline.running.check_remembered", lambda *_: None),)
+    ),
+    "split by the hash of float features": splitting(by_features),
+    "split by row number under replace-one": splitting(by_row_number),
+    "a corrected row is drawn again": splitting(corrected_drawn_again),
+    "a later measurement does not consult the assignment": Subject(
+        patches=(("veracal.pipeline.again.assigned", not_consulted),)
     ),
 }
 
@@ -114,7 +179,11 @@ def run(subject: Subject, *, long: bool) -> str:
         vanish(first.ledger.path)
         again = attempt(subject, config(folder), folder / "first")
         assert again is None, "a ledger that vanished was forgotten"
-    return f"{granted} of {granted + refused} further runs granted, nobody in two partitions"
+        measured = sum(attack(subject, folder) for attack in (features, corrected, resorted))
+    return (
+        f"{granted} of {granted + refused} further runs granted, nobody in two partitions; "
+        f"{measured} rows measured again, none of them trained on"
+    )
 
 
 def config(folder: Path) -> Config:
@@ -150,7 +219,10 @@ def table(subject: Subject) -> Iterator[Path]:
     (folder / "visits.csv").write_text("\n".join(["age,ward,ill", *lines]))
     (folder / "other.toml").write_text(OTHER_COLUMNS)
     (folder / "visits.toml").write_text(SCHEMA)
-    env = {"VERACAL_LEDGERS": str(folder / "ledgers")}
+    env = {
+        "VERACAL_LEDGERS": str(folder / "ledgers"),
+        "VERACAL_CACHE": str(folder / "cache"),
+    }
     patches = [mock.patch(name, new) for name, new in subject.patches]
     try:
         with mock.patch.dict("os.environ", env):
@@ -193,3 +265,142 @@ def vanish(ledger: Path) -> None:
     """Remove a ledger and what is beside it."""
     for path in ledger.parent.glob(f"{ledger.name}*"):
         path.unlink()
+
+
+# ---------------------------------------------------------------- measured again
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A small frozen network; on another machine the last bits of its features differ."""
+
+    name: ClassVar[str] = "gate-encoder"
+    dimension: ClassVar[int] = 6
+    block: ClassVar[int] = 128
+    norm: ClassVar[float | None] = None
+    another_machine: ClassVar[bool] = False
+
+    def check(self, X: Any, where: str) -> None:
+        """Take any numbers."""
+
+    def fingerprint(self) -> dict[str, str | int]:
+        """The same weights on all machines; the cache of features is not shared."""
+        return {"weights": "0" * 64, "machine": int(self.another_machine)}
+
+    def scorer(self, record: tuple[int, ...]) -> Callable[[Any], Any]:
+        """The network: the first feature tells who it is, the others mix all columns."""
+        weights = np.random.default_rng(0).normal(size=(*record, self.dimension - 1))
+
+        def score(rows: Any) -> Any:
+            mixed = np.tanh(np.asarray(rows, np.float64) @ weights)
+            found = np.column_stack([rows[:, 0], mixed]).astype(np.float32)
+            return np.nextafter(found, np.float32(2)) if self.another_machine else found
+
+        return score
+
+
+def individuals(records: Dataset) -> set[int]:
+    """Who is in records, by the number in the first column."""
+    ages = (np.asarray(records.X, np.float64)[:, 0] + 1) * ROWS / 2  # encoded from -1 to 1
+    return set(np.rint(ages).astype(int).tolist())
+
+
+@dataclass(frozen=True)
+class Used:
+    """Individuals that were trained on, and measured, in calls of the library."""
+
+    trained: set[int]
+    measured: set[int]
+
+
+@contextmanager
+def watched() -> Iterator[Used]:
+    """Note whose records a job is trained on and measured on."""
+    used, trained, asked = Used(set(), set()), Job.trained, Job.asked
+
+    def train(job: Job, book: Ledger) -> Any:
+        used.trained.update(individuals(job.records.train))
+        return trained(job, book)
+
+    def measure(job: Job, *given: Any) -> Any:
+        used.measured.update(individuals(job.records.test))
+        return asked(job, *given)
+
+    with mock.patch.object(Job, "trained", train), mock.patch.object(Job, "asked", measure):
+        yield used
+
+
+def measured_again(
+    subject: Subject,
+    folder: Path,
+    name: str,
+    lines: tuple[list[str], list[str]],
+    *,
+    relation: Any = "add-remove",
+    unchanged: Callable[[int], bool] = lambda _: True,
+) -> int:
+    """Train on a table, change it, measure again; who is measured was not trained on."""
+    path, out = folder / f"{name}.csv", folder / name
+    path.write_text("\n".join(lines[0]))
+    (folder / f"{name}.toml").write_text(SLOTS if relation == "replace-one" else SCHEMA)
+    first = config(folder)
+    chosen = replace(
+        first,
+        data=replace(first.data, source=str(path), schema=str(folder / f"{name}.toml")),
+        privacy=replace(first.privacy, relation=relation),
+        measurement=replace(first.measurement, later=1),
+    )
+    place = None if subject.ledger is None else subject.ledger(out)
+    with watched() as before:
+        fit(chosen, out, ledger=place)
+    path.write_text("\n".join(lines[1]))
+    with watched() as after, mock.patch.object(Encoder, "another_machine", True):
+        measure_again(out, source=str(path), ledger=place)
+    both = before.trained & after.measured
+    assert not both, (
+        f"{name}: {len(both)} of {len(after.measured)} measured rows were trained on"
+    )
+    kept = {one for one in before.measured if unchanged(one)}
+    assert before.trained and kept, f"{name}: a partition is empty"
+    assert after.measured == kept, f"{name}: not the recorded test rows were measured"
+    return len(after.measured)
+
+
+def features(subject: Subject, folder: Path) -> int:
+    """The first attack: features of the same rows from another machine."""
+    encoder = Front.of(Encoder())  # type: ignore[arg-type]
+    known = {Encoder.name: Encoder}
+    with (
+        mock.patch("veracal.pipeline.steps.front_for", return_value=encoder),
+        mock.patch("veracal.artifact.front._EXTRACTORS", known),
+    ):
+        return measured_again(subject, folder, "features", (written(), written()))
+
+
+def corrected(subject: Subject, folder: Path) -> int:
+    """The second attack: a cell has another value, or the same value in another spelling."""
+    return measured_again(
+        subject,
+        folder,
+        "corrected",
+        (written(), written(correct=True)),
+        unchanged=lambda one: one % 3 == 2,
+    )
+
+
+def resorted(subject: Subject, folder: Path) -> int:
+    """A table with slots is sorted the other way around and corrected, under replace-one."""
+    head, *lines = written(slots=True, correct=True)
+    after = [head, *reversed(lines)]
+    lines = written(slots=True)
+    return measured_again(subject, folder, "resorted", (lines, after), relation="replace-one")
+
+
+def written(*, slots: bool = False, correct: bool = False) -> list[str]:
+    """Lines of a table, of which two thirds of the rows may be corrected."""
+    lines = ["age,ward,ill" + ",place" * slots]
+    for i in range(ROWS):
+        ward = "ab"[(i + (correct and i % 3 == 0)) % 2]
+        age = f"{i}.0" if correct and i % 3 == 1 else f"{i}"
+        lines.append(f"{age},{ward},{int(i > 150)}" + f",s{i}" * slots)
+    return lines

@@ -7,8 +7,8 @@ so that whoever meets a lock fails at once.
 
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -20,7 +20,8 @@ from veracal.data import Dataset
 from veracal.errors import AnswerError, BudgetError, LedgerError
 from veracal.privacy.answers.holder import Holder
 from veracal.privacy.budget import Budget
-from veracal.privacy.descent.progress import StepProgress
+from veracal.privacy.descent import progress as descent_progress
+from veracal.privacy.descent.progress import StepProgress, TrainingCurve
 from veracal.privacy.events import Event, Pure
 from veracal.privacy.ledger import reservations as ledger_reservations
 from veracal.privacy.ledger import store as ledger_store
@@ -33,6 +34,9 @@ COST = Pure(0.125)
 ONCE = {"request": "study", "body": b"settings"}
 SETTLE = "veracal.privacy.ledger.reservations.settle"
 HOLDER = "veracal.privacy.answers.holder."
+SEES_WEIGHTS = "veracal.privacy.answers.models.sees_weights"
+STEPS = 3
+DATA = Dataset(np.ones((4, 2)), np.array([0, 1, 0, 1]), ("no", "yes"))
 
 
 class Model:
@@ -45,17 +49,27 @@ class Model:
     error : exception, optional
         How the fit ends.
     on_step : callable, optional
+        Called for each of three steps, unless it is a ``StepProgress``.
+    stop : callable, optional
+        Called after the steps.
     """
+
+    intercept_ = np.zeros(1)
 
     def __init__(
         self,
         begun: int | None = None,
         go_on: int | None = None,
         error: BaseException | None = None,
-        on_step: object = None,
+        on_step: Any = None,
+        stop: Callable[[], object] | None = None,
     ) -> None:
         self.begun, self.go_on, self.error, self.on_step = begun, go_on, error, on_step
-        self.weights = b""
+        self.weights, self.stop = b"", stop
+
+    def length(self) -> int:
+        """Number of steps."""
+        return STEPS
 
     def event(self) -> Event:
         """Cost of one fit."""
@@ -64,12 +78,61 @@ class Model:
     def fit(self, X: Any, y: Any) -> "Model":
         """Fit; no two fits give the same weights."""
         self.weights = os.urandom(16)
+        self.coef_ = np.frombuffer(self.weights, np.uint64)[None] / 2**64
+        if callable(self.on_step) and type(self.on_step) is not StepProgress:
+            for number in range(STEPS):
+                self.on_step(self, SimpleNamespace(number=number))
+        if self.stop is not None:
+            self.stop()
         if self.begun is not None and self.go_on is not None:
             os.write(self.begun, b"!")
             os.read(self.go_on, 1)
         if self.error is not None:
             raise self.error
         return self
+
+
+# ---------------------------------------------------------------- observers of the user's
+
+
+class Sink:
+    """Where an observer writes weights to, before anything is recorded."""
+
+    def __call__(self, model: Any, step: object) -> None:
+        """Take weights, and keep nothing here: that they were shown is enough."""
+        assert model.weights
+
+
+class HeldObserver:
+    """The type that was exempt, which calls any function with weights."""
+
+    def __init__(self, callback: Callable[[int, int], object], note: Callable) -> None:
+        self._progress, self.note = StepProgress(callback), note
+
+    def __call__(self, model: Any, step: Any) -> None:
+        """Call the function, and report the number of the step."""
+        self.note(model, step)
+        self._progress.report(step.number + 1, model.length())
+
+
+class LooksLikeACurve(Sink):
+    """An observer with the attributes of the exempt type."""
+
+    losses: tuple[float, ...] = ()
+    _held: ClassVar[list[float]] = []
+
+
+class ClaimsToBeACurve(Sink):
+    """An observer that passes ``isinstance``."""
+
+    __class__ = TrainingCurve  # type: ignore[assignment]
+
+
+OBSERVERS: Sequence[Callable[[], object]] = (
+    lambda: HeldObserver(lambda done, total: None, Sink()),
+    LooksLikeACurve,
+    ClaimsToBeACurve,
+)
 
 
 # ---------------------------------------------------------------- mutants
@@ -122,6 +185,45 @@ def not_durable(path: Path, asked: Asked, compute: Callable[[], bytes]) -> objec
     return settled[0], ledger_reservations.answer_of(settled, asked.request)
 
 
+def exempt_by_promise(hook: object) -> bool:
+    """Exempt an observer whose maker promises to hold what it notes, as before."""
+    exempt = (StepProgress, TrainingCurve, HeldObserver)
+    return hook is not None and type(hook) not in exempt
+
+
+def exempt_by_attributes(hook: object) -> bool:
+    """Exempt whatever has losses and a place to hold them."""
+    held = hasattr(hook, "losses") and hasattr(hook, "_held")
+    return hook is not None and type(hook) is not StepProgress and not held
+
+
+def exempt_by_isinstance(hook: object) -> bool:
+    """Exempt whatever says that it is a curve."""
+    return hook is not None and not isinstance(hook, StepProgress | TrainingCurve)
+
+
+@contextmanager
+def released_at_the_end(curves: Iterable[TrainingCurve]) -> Iterator[Callable[[], None]]:
+    """Release what curves hold, however an attempt ends."""
+    with HOLD(curves) as release:
+        try:
+            yield release
+        finally:
+            release()
+
+
+@contextmanager
+def never_discarded(curves: Iterable[TrainingCurve]) -> Iterator[Callable[[], None]]:
+    """Release what earlier attempts held, too."""
+    curves = list(curves)
+    with HOLD(curves) as release:
+        for curve in curves:
+            curve._held = EARLIER.setdefault(id(curve), [])
+        yield release
+
+
+EARLIER: dict[int, list[float]] = {}
+HOLD = descent_progress.hold_curves
 CORRECT = ledgers.CORRECT
 MUTANTS = {
     "fit inside the write transaction, as before": {
@@ -139,6 +241,18 @@ MUTANTS = {
     "a hook that sees weights is not charged again": {
         HOLDER + "shows_weights": lambda model: False
     },
+    "an observer that promises to hold is exempt, as before": {SEES_WEIGHTS: exempt_by_promise},
+    "an observer with the attributes of a curve is exempt": {
+        SEES_WEIGHTS: exempt_by_attributes
+    },
+    "an observer that claims to be a curve is exempt": {SEES_WEIGHTS: exempt_by_isinstance},
+    "a curve shows losses during the fit": {
+        "veracal.privacy.descent.progress.TrainingCurve.losses": property(
+            lambda curve: tuple(curve._held) or curve._losses
+        )
+    },
+    "losses of a broken attempt are released": {HOLDER + "hold_curves": released_at_the_end},
+    "losses of a broken attempt stay for the next": {HOLDER + "hold_curves": never_discarded},
     "the model of the caller is fitted": {
         HOLDER + "copy": SimpleNamespace(deepcopy=lambda model: model)
     },
@@ -151,13 +265,11 @@ MUTANTS = {
 def run(subject: ledgers.Patches, *, long: bool) -> str:
     """Play every scenario on a ledger of its own; ``long`` changes nothing."""
     impatient = {**subject, "veracal.privacy.ledger.store.PATIENCE": 0.0}
-    rows = np.zeros((4, 2))
-    data = Dataset(rows, np.array([0, 1, 0, 1]), ("no", "yes"))
     with ledgers.patched(impatient) as folder:
         for scenario in SCENARIOS:
             ledger = open_ledger(folder / scenario.__name__, Budget(1.0))
             try:
-                scenario(Holder(data, ledger), ledger)
+                scenario(Holder(DATA, ledger), ledger)
             except LedgerError as error:
                 raise AssertionError(f"{scenario.__name__}: {error}") from error
             finally:
@@ -243,8 +355,8 @@ def failure_is_an_answer(holder: Holder, ledger: Ledger) -> None:
 
 
 def killed_and_repeated(holder: Holder, ledger: Ledger) -> None:
-    """A killed fit is repeated under its reservation; step counts do not change that."""
-    for progress in (None, StepProgress(lambda done, total: None)):
+    """A killed fit is repeated under its reservation, also with step counts or a curve."""
+    for progress in (None, StepProgress(lambda done, total: None), TrainingCurve(DATA)):
         child = Child(holder, on_step=progress)
         child.begins()
         child.die()
@@ -257,15 +369,52 @@ def killed_and_repeated(holder: Holder, ledger: Ledger) -> None:
 def every_attempt_with_a_hook(holder: Holder, ledger: Ledger) -> None:
     """A killed fit whose hook has seen weights is charged again, and so is the next."""
     for attempts in (1, 2):
-        child = Child(holder, on_step=print)
+        child = Child(holder, on_step=Sink())
         child.begins()
         child.die()
         assert ledger.spent().epsilon == attempts * COST.epsilon, (
             f"{ledger.spent()} for {attempts} attempts that may have been seen"
         )
     model = fit(holder, Model())  # without a hook, and still no second draw for nothing
-    assert isinstance(model, bytes) and fit(holder, Model(on_step=print)) == model
+    assert isinstance(model, bytes) and fit(holder, Model(on_step=Sink())) == model
     assert ledger.spent().epsilon == 3 * COST.epsilon, f"{ledger.spent()} for 3 attempts"
+
+
+def every_attempt_with_an_observer(holder: Holder, ledger: Ledger) -> None:
+    """A killed fit with an observer of the user's is charged again, whatever it claims."""
+    twice = [observer for observer in OBSERVERS for _ in range(2)]
+    for attempts, observer in enumerate(twice, start=1):
+        child = Child(holder, on_step=observer())
+        child.begins()
+        child.die()
+        assert ledger.spent().epsilon == attempts * COST.epsilon, (
+            f"{ledger.spent()} for {attempts} attempts whose weights were observed"
+        )
+
+
+def a_curve_is_read_after_the_record(holder: Holder, ledger: Ledger) -> None:
+    """A curve shows losses of the recorded model alone, and not before it is recorded."""
+    shown = []
+    curve = TrainingCurve(DATA, lambda done, total: shown.append(curve.losses))
+
+    def stop() -> None:
+        shown.append(curve.losses)
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        fit(holder, Model(on_step=curve, stop=stop))
+    shown.append(curve.losses)
+    model = Model(on_step=curve, stop=lambda: shown.append(curve.losses))
+    recorded = fit(holder, model)
+    assert not any(shown), "losses were shown before the model was recorded"
+    assert isinstance(recorded, bytes) and len(shown) == 2 * (STEPS + 1) + 1
+    expected = descent_progress._mean_loss(
+        DATA.X @ (np.frombuffer(recorded, np.uint64)[None] / 2**64).T, DATA.y
+    )
+    assert curve.losses == (expected,) * STEPS, "losses are not those of the recorded model"
+    assert fit(holder, Model(on_step=curve)) == recorded
+    assert curve.losses == (), "losses of a model that was not fitted"
+    assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
 
 
 def nothing_is_left_in_memory(holder: Holder, ledger: Ledger) -> None:
@@ -282,5 +431,7 @@ SCENARIOS: Sequence[Callable[[Holder, Ledger], None]] = (
     failure_is_an_answer,
     killed_and_repeated,
     every_attempt_with_a_hook,
+    every_attempt_with_an_observer,
+    a_curve_is_read_after_the_record,
     nothing_is_left_in_memory,
 )

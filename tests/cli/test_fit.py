@@ -305,3 +305,19 @@ def test_a_unit_without_a_bound_is_told_where_to_write_one(run, visits):
     code, out, err = run(*FIT, "--out", "model")
     assert code == 1 and not out and "at_most = … under [columns.who]" in err
     assert len(err.splitlines()) == 1 and left(visits) == before
+
+
+@pytest.mark.parametrize("what", ["run", "reservation"])
+def test_what_was_abandoned_says_what_to_type(run, visits, what):
+    """Request ids are no option of a fit, so no message may send the user to one."""
+    with mock.patch("veracal.privacy.Holder._fitted", side_effect=KeyboardInterrupt):
+        assert run(*FIT, *PAID)[0] == 1
+    (pending,) = Ledger("model.ledger").pending()
+    words = ["--run", "1", *(["--request", pending.request] if what == "reservation" else [])]
+    assert run("ledger", "abandon", "model.ledger", *words)[0] == 0
+    code, _, said = run(*FIT, *PAID)
+    said = " ".join(said.split())
+    assert code == 1 and "another --version" in said and "under another" not in said
+    extension = ["--epsilon", "3", "--delta", "1e-3"]
+    assert run("ledger", "extend", "model.ledger", *extension)[0] == 0
+    assert run(*FIT, *PAID, "--version", "2")[0] == 0

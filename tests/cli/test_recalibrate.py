@@ -294,6 +294,94 @@ def test_a_pure_ledger_pays_for_no_gaussian_noise(fitted):
     assert "pure" in said and ledger.entries() == ()
 
 
+GAUSSIAN = ["--method", "descent", "--delta", "1e-5", "--size", str(N)]
+
+
+def refuse_to_read(monkeypatch):
+    """From now on no command may read predictions."""
+
+    def read(*_, **__):
+        raise AssertionError("predictions were read")
+
+    monkeypatch.setattr("veracal.data.load_scores", read)
+
+
+def test_a_recalibration_with_a_delta_is_one_run_of_an_open_ledger(fitted, run):
+    first = fitted("--epsilon", "2", *GAUSSIAN, "--measure", "0.2")
+    ledger = Ledger(default_ledger_path("p.npz"))
+    assert ledger.opening.rule.to_json() == {"kind": "open", "composition": "addition"}
+    (only,) = ledger.runs()
+    assert only.name == "recalibration" and ledger.spent().epsilon == only.epsilons["records"]
+    assert ledger.spent().delta <= ledger.budget.delta == 1e-5
+    head = ledger.head
+    assert fitted("--epsilon", "2", *GAUSSIAN, "--measure", "0.2") == first
+    assert ledger.head == head  # the same map at no cost
+    assert run("ledger", "extend", "p.npz", "--epsilon", "1", "--delta", "1e-5")[0] == 0
+    second = fitted("--epsilon", "1", *GAUSSIAN)
+    assert second["map"] != first["map"] and [one.filter for one in ledger.runs()] == [1, 2]
+    assert run("ledger", "extend", "p.npz", "--epsilon", "1")[0] == 0
+    assert run("evaluate", "p.npz", "--epsilon", "1")[0] == 0  # other questions are answered
+    assert ledger.verify() == ledger.head
+
+
+def test_a_second_recalibration_fits_within_caps_that_leave_room(fitted, run, predictions):
+    words = ["--data", predictions, "--epsilon", "2", "--delta", "2e-5", "--part", "records"]
+    assert run("ledger", "open", *words)[0] == 0
+    found = [fitted("--epsilon", "1", *GAUSSIAN, "--version", mark) for mark in ("1", "2")]
+    assert found[0]["map"] != found[1]["map"]
+    assert len(Ledger(default_ledger_path(predictions)).runs()) == 2
+
+
+@pytest.mark.parametrize(
+    ("extension", "words"),
+    [
+        ([], ["--epsilon", "1", *GAUSSIAN]),
+        (["--epsilon", "1", "--delta", "0"], ["--epsilon", "1", *GAUSSIAN]),
+        (["--epsilon", "0.9", "--delta", "1e-5"], ["--epsilon", "1", *GAUSSIAN]),
+        ([], ["--epsilon", "1"]),
+    ],
+    ids=["both caps", "delta", "epsilon", "pure"],
+)
+def test_past_a_cap_it_is_refused_before_predictions_are_read(
+    fitted, run, monkeypatch, extension, words
+):
+    fitted("--epsilon", "2", *GAUSSIAN)
+    ledger = Ledger(default_ledger_path("p.npz"))
+    if extension:
+        assert run("ledger", "extend", "p.npz", *extension)[0] == 0
+    head = ledger.head
+    refuse_to_read(monkeypatch)
+    assert "veracal ledger extend" in fitted(*words, code=1)
+    assert ledger.head == head
+
+
+def test_figures_on_top_of_a_map_that_was_paid_for_are_charged_alone(fitted, run):
+    first = fitted("--epsilon", "2", *GAUSSIAN)
+    words = ["--epsilon", "2", *GAUSSIAN, "--measure", "0.5"]
+    assert "veracal ledger extend" in fitted(*words, code=1)
+    assert run("ledger", "extend", "p.npz", "--epsilon", "0.5")[0] == 0
+    found = fitted(*words)
+    assert found["map"] == first["map"] and found["released"]["after"]["private"]
+    ledger = Ledger(default_ledger_path("p.npz"))
+    assert [one.epsilons["records"] for one in ledger.runs()] == pytest.approx(
+        [2, 0.5], abs=0.01
+    )
+    head = ledger.head
+    assert fitted(*words)["released"] == found["released"] and ledger.head == head
+
+
+def test_an_abandoned_recalibration_says_what_to_type(fitted, run, monkeypatch):
+    words = ["--epsilon", "2", *GAUSSIAN]
+    fitted(*words)
+    assert run("ledger", "abandon", "p.npz", "--run", "1")[0] == 0
+    assert run("ledger", "extend", "p.npz", "--epsilon", "2", "--delta", "1e-5")[0] == 0
+    with monkeypatch.context() as patch:
+        refuse_to_read(patch)
+        said = fitted(*words, code=1)
+    assert "abandoned" in said and "--version" in said
+    assert fitted(*words, "--version", "2")["private"]
+
+
 # ---------------------------------------------------------------- not private
 
 

@@ -10,7 +10,15 @@ from veracal.calibration import metrics
 from veracal.calibration.maps import load_map
 from veracal.calibration.methods import METHODS
 from veracal.data import load_scores
-from veracal.privacy import Budget, Ledger, Unit, default_ledger_path, open_ledger
+from veracal.privacy import (
+    Budget,
+    Gaussian,
+    Item,
+    Ledger,
+    Unit,
+    default_ledger_path,
+    open_ledger,
+)
 
 N = 900
 NAMES = ("north", "south", "west/1")
@@ -115,10 +123,17 @@ def test_the_ledger_of_the_file_pays_for_units_at_each_institution(run):
 
 
 def test_a_plan_for_other_questions_does_not_pay(run):
+    plan = [Item("training", Gaussian(1.0))]
+    open_ledger(default_ledger_path("p.csv"), Budget(9.0, 1e-5), kind="plan", plan=plan)
+    code, out, err = run(*WORDS, "--epsilon", "0.1")
+    assert code == 1 and not out and "plan" in err
+
+
+def test_a_recalibration_of_the_whole_file_leaves_nothing_for_institutions(run):
     told = ["--epsilon", "2", "--delta", "1e-5", "--method", "platt", "--size", "900"]
     assert run("recalibrate", "p.csv", *told)[0] == 0
     code, out, err = run(*WORDS, "--epsilon", "0.1")
-    assert code == 1 and not out and "plan" in err
+    assert code == 1 and not out and "veracal ledger extend" in " ".join(err.split())
 
 
 def test_the_ledger_of_the_file_protects_whom_institutions_protect(run):

@@ -12,9 +12,11 @@ from veracal.data import load
 from veracal.errors import DataError
 from veracal.pipeline import Config
 from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.pipeline.internal import TrainingCurve, internal_facts
+from veracal.pipeline.internal import internal_facts
 from veracal.pipeline.steps import loaded
-from veracal.privacy import Step
+from veracal.privacy import Budget, Holder, Step, open_ledger
+from veracal.privacy.descent import progress
+from veracal.privacy.descent.progress import TrainingCurve, hold_curves
 from veracal.training import PrivateLogisticRegression
 
 CONFIG = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
@@ -57,22 +59,22 @@ def test_it_holds_counts_and_plain_figures(made):
     assert f"{len(records.train)}" in page and "internal" in page.lower()
 
 
-def test_the_training_curve_is_the_loss_of_the_weights_as_they_are():
-    data = load("digits")
+def test_the_training_curve_is_the_loss_of_the_weights_as_they_are(tmp_path, monkeypatch):
+    data, logits = load("digits"), progress._logits
     curve, seen = TrainingCurve(data), []
 
-    def note(model, step):
-        curve.note(model, step)
-        seen.append((step.number, model.predict_proba(data.X), model.predict_log_proba))
+    def note(model, X):
+        seen.append(model.predict_proba(data.X))
+        return logits(model, X)
 
+    monkeypatch.setattr(progress, "_logits", note)
     model = PrivateLogisticRegression(
-        8.0, 1e-5, steps=7, sampling_rate=0.3, classes=data.classes, size=1797, on_step=note
+        8.0, 1e-5, steps=7, sampling_rate=0.3, classes=data.classes, size=1797, on_step=curve
     )
-    model.fit(data.X, np.array(data.classes)[data.y])
-    expected = [
-        -np.mean(np.log(probabilities[np.arange(len(data.y)), data.y]))
-        for _, probabilities, _ in seen
-    ]
+    ledger = open_ledger(tmp_path / "ledger", Budget(9.0, 1e-4), kind="open")
+    Holder(data, ledger).fit_once(model, lambda model: b"model", request="one", body=b"")
+    expected = [-np.mean(np.log(each[np.arange(len(data.y)), data.y])) for each in seen]
+    assert len(expected) == 7
     np.testing.assert_allclose(curve.losses, expected, rtol=1e-9)
 
 
@@ -81,8 +83,10 @@ def test_the_curve_has_a_hundred_points_at_most():
     curve = TrainingCurve(data)
     model = PrivateLogisticRegression(8.0, 1e-5, steps=250)
     model.coef_, model.intercept_ = np.zeros((1, 30)), np.zeros(1)
-    for number in range(250):
-        curve.note(model, Step(number, None, None, None))
+    with hold_curves([curve]) as release:
+        for number in range(250):
+            curve(model, Step(number, None, None, None))
+        release()
     assert len(curve.losses) == 83  # every third
     assert curve.losses[0] == pytest.approx(np.log(2))
 

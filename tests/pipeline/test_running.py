@@ -28,6 +28,7 @@ from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of
 from veracal.privacy import Budget, Ledger, Repeated, default_ledger_path, epsilon_for
 from veracal.privacy.descent.sampling import Poisson
+from veracal.privacy.ledger.default_location import noted_data
 from veracal.report.results import Results
 
 # Of a run: one for each partition; a reservation and its model; five questions twice.
@@ -641,3 +642,12 @@ def test_the_data_holder_hears_of_rows_that_are_left_out_before_anything_is_char
     with pytest.raises(KeyboardInterrupt):
         run(other, tmp_path / "other", ledger=place, on_left_out=stop)
     assert told == [200] and Ledger(place).spent() == spent
+
+
+def test_the_note_of_where_the_data_is_comes_back_with_the_next_run(visits, tmp_path):
+    """A process that is killed between two files leaves one of them."""
+    made = run(visits, tmp_path / "model")
+    noted = tmp_path / "model.ledger.data.json"
+    noted.unlink()
+    run(visits, tmp_path / "model", force=True)
+    assert noted_data(made.ledger.path) == str(tmp_path / "visits.csv")

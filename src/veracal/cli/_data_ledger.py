@@ -11,9 +11,9 @@ from typing import Any
 from veracal.cli import _paying
 from veracal.cli._places import is_there
 from veracal.errors import LedgerError
-from veracal.privacy import Approximate, Budget, Ledger, Pure, open_ledger
+from veracal.privacy import Approximate, Budget, Ledger, Pure
 from veracal.privacy.costs.pure import MICRO
-from veracal.privacy.ledger.default_location import display_name, note_data
+from veracal.privacy.ledger.default_location import open_for_data, restore_data_note
 
 PURPOSE = "recalibration by institutions"
 
@@ -76,6 +76,7 @@ class DataCharge:
         if not is_there(self.place):
             self._open(ledgers[0].budget)
         ledger = Ledger(self.place)
+        restore_data_note(ledger, self.data)
         events = [self._event(ledger, one.budget) for one in ledgers]
         asked = {
             **question,
@@ -95,12 +96,8 @@ class DataCharge:
     def _open(self, protects: Budget) -> None:
         """Make a ledger for what is about to be asked, and nothing else."""
         budget = Budget(self._total(protects), self.delta, protects.relation, protects.unit)
-        data = display_name(self.data)
-        if self.delta:
-            open_ledger(self.place, budget, kind="open", composition="addition", data=data)
-        else:
-            open_ledger(self.place, budget, data=data)
-        note_data(self.place, self.data)
+        kind = {"kind": "open", "composition": "addition"} if self.delta else {}
+        open_for_data(self.place, budget, self.data, **kind)
         _paying.say_opened(self.place, budget.epsilon, budget.delta)
 
     def _event(self, ledger: Ledger, protects: Budget) -> Pure | Approximate:

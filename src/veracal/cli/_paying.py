@@ -63,7 +63,7 @@ def paying(
     """
     from veracal.pipeline.charging import open_data_ledger
     from veracal.privacy import Budget, Holder, Ledger
-    from veracal.privacy.ledger.default_location import note_data
+    from veracal.privacy.ledger.default_location import restore_data_note
 
     if not is_there(place):
         if scores.units is not None or part is not None:
@@ -78,8 +78,8 @@ def paying(
             say_opened(place, epsilon, delta)
         else:
             _open(place, items, epsilon, delta, records)
-            if records is not None:
-                note_data(place, records)
+    elif records is not None:
+        restore_data_note(Ledger(place), records)
     return Holder(scores, Ledger(place), part=part, version=version)
 
 
@@ -90,17 +90,24 @@ def _open(
     delta: float,
     records: str | Path | None,
 ) -> None:
-    """Make a ledger for what is about to be asked, and nothing else."""
-    from veracal.privacy import Budget, open_ledger
-    from veracal.privacy.ledger.default_location import display_name
+    """Make a ledger with caps that are just enough for what is about to be asked.
 
-    data = None if records is None else display_name(records)
+    That of a file can be extended, and further runs are charged to it. One without a file, of
+    an institution, pays for these items alone if they have a delta.
+    """
+    from veracal.privacy import Budget, open_ledger
+    from veracal.privacy.ledger.default_location import open_for_data
+
     if delta:  # the accountant's bound on all items may be above the sum of their costs
         epsilon = max(epsilon, rounded(stated(items, delta).epsilon))
-    if delta:
-        open_ledger(place, Budget(epsilon, delta), kind="plan", plan=items, data=data)
+    budget = Budget(epsilon, delta)
+    if records is not None:
+        adding = {"kind": "open", "composition": "addition"} if delta else {}
+        open_for_data(place, budget, records, **adding)
+    elif delta:
+        open_ledger(place, budget, kind="plan", plan=items)
     else:
-        open_ledger(place, Budget(epsilon), data=data)
+        open_ledger(place, budget)
     say_opened(place, epsilon, delta)
 
 

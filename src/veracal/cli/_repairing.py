@@ -1,6 +1,8 @@
 """A map fitted to a file of predictions: charged or not private, with figures of both sides."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,9 @@ from veracal.calibration.queries import BrierGain
 from veracal.cli import _methods, _paying, _places, _show
 from veracal.cli._internal import replicates_for
 from veracal.data import Estimate, Scores
-from veracal.privacy import Budget, Holder, Item, Ledger, Statement
+from veracal.privacy import Budget, Composed, Holder, Item, Ledger, Repeated, Statement
 
+RUN, FIGURES = "recalibration", "figures of a recalibration"
 FITTED_ON = "the records that the map was fitted to"
 _FIGURES = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
 _MICRO = 1_000_000
@@ -126,12 +129,137 @@ def repaired_openly(
         return Repair(found, method, internal=sides)
 
 
+@dataclass(frozen=True)
+class RunIds:
+    """What a ledger knows the runs of a recalibration by: options as they were typed.
+
+    Nothing of it is read from the records, so that a run can be refused before they are.
+
+    Attributes
+    ----------
+    fit : mapping
+        Everything that tells this map from another.
+    extras : mapping
+        What is asked on top of the map.
+    delta : float
+        Of the run.
+    """
+
+    fit: Mapping[str, Any]
+    extras: Mapping[str, Any]
+    delta: float
+
+    def request(self, name: str) -> str:
+        """Id of a run."""
+        return f"{self.prefix(name)}{_digest([self.fit, self.extras])}"
+
+    def prefix(self, name: str) -> str:
+        """What the ids of all runs with this map begin with."""
+        return f"{name} {_digest(self.fit)}: "
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Arguments of :meth:`veracal.privacy.Ledger.begin_run`, but for the items."""
+        body = json.dumps([self.fit, self.extras], sort_keys=True, default=repr).encode()
+        return {
+            "name": name,
+            "request": self.request(name),
+            "body": body,
+            "delta": self.delta,
+        }
+
+
+def _digest(told: object) -> str:
+    """Hash of settings, always of the same bytes."""
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def is_run(place: Path, spending: Spending) -> bool:
+    """Whether a ledger that exists is charged a recalibration as one run.
+
+    A delta is spent by the run as a whole. Pure answers are charged one by one, and those of a
+    plan are paid for already.
+    """
+    return bool(spending.delta) and Ledger(place).opening.rule.kind == "open"
+
+
+def require_recalibration(
+    place: Path,
+    fitter: PrivateFitter,
+    spending: Spending,
+    ids: RunIds,
+    *,
+    part: str | None,
+    bins: int,
+) -> None:
+    """Refuse what a ledger cannot pay, before a record is read.
+
+    Parameters
+    ----------
+    place : path
+        Of the ledger. If there is none, nothing is refused.
+    fitter : PrivateFitter
+        For any number of classes: the noise is made for the same cost.
+    spending, ids, part, bins
+        Of the recalibration.
+
+    Raises
+    ------
+    BudgetError
+        If it does not fit into what is left.
+    AnswerError
+        If the run was abandoned.
+    """
+    if not _places.is_there(place):
+        return
+    ledger = Ledger(place)
+    fit, extras = _items(fitter, spending, ledger.budget, part, bins)
+    if is_run(place, spending):
+        _, name, items = _to_begin(ledger, fit, extras, ids)
+        if items:
+            known = [run for run in ledger.runs() if run.request == ids.request(name)]
+            ledger.require_run(known[0].items if known else items, **ids.settings(name))
+        return
+    items = [*fit, *extras]
+    charged = {entry.purpose for entry in ledger.entries() if entry.event is not None}
+    asked_before = any(item.purpose in charged for item in items)  # then it may cost nothing
+    if not asked_before and ledger.opening.rule.kind != "plan":
+        whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
+        ledger.require(whole, items[0].purpose, part=part)
+
+
+def _to_begin(
+    ledger: Ledger, fit: Sequence[Item], extras: Sequence[Item], ids: RunIds
+) -> tuple[int | None, str, list[Item]]:
+    """The run that has paid for the map, if one has, and name and items of the run to begin.
+
+    The whole recalibration is one run. On top of a map that was paid for before, only what is
+    new is charged; there are no items if nothing is.
+    """
+    for run in ledger.runs():
+        if run.request.startswith(ids.prefix(RUN)) and not run.abandoned:
+            same = run.request == ids.request(RUN)
+            return run.number, FIGURES, [] if same else list(extras)
+    return None, RUN, [*fit, *extras]
+
+
+def _begin(
+    ledger: Ledger, fit: Sequence[Item], extras: Sequence[Item], ids: RunIds
+) -> tuple[Ledger, Ledger]:
+    """Views of the runs that pay for the map, and for what is asked on top of it."""
+    paid, name, items = _to_begin(ledger, fit, extras, ids)
+    begun = ledger.begin_run(items, **ids.settings(name)) if items else None
+    view = begun if paid is None else Ledger(ledger.path, paid)
+    assert view is not None
+    return view, begun or view
+
+
 def repaired(
     scores: Scores,
     fitter: PrivateFitter,
     method: str,
     place: Path,
     spending: Spending,
+    ids: RunIds,
     *,
     records: Path,
     part: str | None,
@@ -142,11 +270,13 @@ def repaired(
 ) -> Repair:
     """Fit a private map: every question charged before it is answered.
 
-    All that will be asked is checked against the ledger before the first question.
+    All that will be asked is checked against the ledger before the first question; with a
+    delta all of it is charged as one run.
     """
     there = _places.is_there(place)
     budget = Ledger(place).budget if there else Budget(spending.epsilon)
-    items = _items(fitter, spending, budget, part, bins)
+    fit, extras = _items(fitter, spending, budget, part, bins)
+    items = [*fit, *extras]
     holder = _paying.paying(
         place,
         scores,
@@ -159,7 +289,13 @@ def repaired(
     )
     # Of the fit alone: whoever asks for a guard or for figures later gets the same map.
     request = _paying.fingerprint(holder, scores, {"method": method, **fitter.get_params()})
-    holder.require(holder.unpaid(items, request=request))
+    beside = holder
+    if is_run(place, spending):
+        paid, more = _begin(holder.ledger, fit, extras, ids)
+        holder = Holder(scores, paid, part=part, version=version)
+        beside = Holder(scores, more, part=part, version=version)
+    else:
+        holder.require(holder.unpaid(items, request=request))
     covers = ["the map, and every answer that led to it"]
     covers += ["whether it was kept, and the noisy gain"] if spending.guard else []
     covers += ["figures before and after"] if spending.measure else []
@@ -169,7 +305,7 @@ def repaired(
         if spending.guard:
             guarded = never_worse(
                 fitter.map_,
-                holder,
+                beside,
                 micro_epsilon=spending.guard,
                 records=FITTED_ON,
                 request=f"{request}: guard for {spending.guard}",
@@ -182,7 +318,7 @@ def repaired(
             spending,
             _methods.temperatures(fitter),
             guarded,
-            _released_sides(holder, scores, kept, spending, request, bins),
+            _released_sides(beside, scores, kept, spending, request, bins),
             internal_sides(scores, kept, bins, replicates) if internal else None,
             _paying.left(holder.ledger, part),
         )
@@ -194,10 +330,10 @@ def _items(
     budget: Budget,
     part: str | None,
     bins: int,
-) -> list[Item]:
-    """Everything that will be charged, in the ledger's relation and for its unit."""
+) -> tuple[list[Item], list[Item]]:
+    """What the map is charged and what is asked on top, for the ledger's relation and unit."""
     relation, unit = budget.relation, budget.unit
-    items = fitter.items(relation, unit, part)
+    items: list[Item] = []
     if spending.guard:
         event = guard_event(
             Identity(), micro_epsilon=spending.guard, relation=relation, unit=unit
@@ -208,7 +344,7 @@ def _items(
             micro_epsilon=spending.measure // 2, bins=bins, figures=spending.figures
         )
         items += 2 * plan.items(relation, unit, part)
-    return items
+    return fitter.items(relation, unit, part), items
 
 
 def _released_sides(

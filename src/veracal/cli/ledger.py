@@ -109,11 +109,7 @@ def open_(
     from veracal.errors import VeracalError
     from veracal.privacy.budget import Budget, Unit
     from veracal.privacy.ledger.book import open_ledger
-    from veracal.privacy.ledger.default_location import (
-        default_ledger_path,
-        display_name,
-        note_data,
-    )
+    from veracal.privacy.ledger.default_location import default_ledger_path, open_for_data
     from veracal.privacy.ledger.plan_files import read_plan
 
     if path is None and data is None:
@@ -123,22 +119,22 @@ def open_(
         composition = "addition"
     place = path if path is not None else default_ledger_path(data or "")
     try:
-        ledger = open_ledger(
-            place,
-            Budget(epsilon, delta, relation, Unit(unit, at_most)),  # type: ignore[arg-type]
-            kind=kind,  # type: ignore[arg-type]
-            composition=composition,  # type: ignore[arg-type]
-            order=order,
-            plan=None if plan is None else read_plan(plan),
-            parts=tuple(part or (("records",) if data is None else _SPLIT)),
-            data=None if data is None else display_name(data),
-        )
+        budget = Budget(epsilon, delta, relation, Unit(unit, at_most))  # type: ignore[arg-type]
+        settings: dict[str, Any] = {
+            "kind": kind,
+            "composition": composition,
+            "order": order,
+            "plan": None if plan is None else read_plan(plan),
+            "parts": tuple(part or (("records",) if data is None else _SPLIT)),
+        }
+        if data is None:
+            ledger = open_ledger(place, budget, **settings)
+        else:
+            ledger = open_for_data(place, budget, data, **settings)
     except VeracalError:
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if data is not None and path is None:
-        note_data(ledger.path, data)
     _report(ledger, json=json)
 
 
@@ -389,8 +385,8 @@ def _print_runs(ledger: "Ledger", facts: dict[str, Any]) -> None:
                 f"{ledger.path.name}: reserved, and not settled",
                 ("request", "purpose", "run"),
                 pending,
-                note="Ask again under the same request, or give it up: `veracal ledger "
-                "abandon`. Nothing is refunded.",
+                note="Repeat the command that reserved it, or give it up: `veracal ledger "
+                "abandon LEDGER --request …`. Nothing is refunded.",
             )
         )
 

@@ -1,8 +1,9 @@
 """The command that repairs calibration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +12,7 @@ from veracal.cli import _paying, _places, _predictions, _show
 if TYPE_CHECKING:
     from veracal.calibration.methods import Settings
     from veracal.cli._out import Files
-    from veracal.cli._repairing import Repair, Spending
+    from veracal.cli._repairing import Repair, RunIds, Spending
     from veracal.data import Scores
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -234,9 +235,11 @@ def recalibrate(
     payer = Payer(place, predictions, ledger_part, version)
     files = Files(predictions, payer.place, out, map_out, unit or "unit", force)
     files.check()
+    if spending is not None:
+        _refuse_early(fit, payer, spending, told)
     scores = _predictions.load(predictions, told)
     files.check_scores(scores)
-    made = _repair(scores, fit, payer, spending)
+    made = _repair(scores, fit, payer, spending, told)
     files.write(made.map, scores)
     _tell(made, files, whole=statement, json=json)
 
@@ -365,20 +368,85 @@ def _check_fit(fit: Fit, spending: "Spending | None") -> None:
         )
 
 
-def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None") -> "Repair":
+def _refuse_early(
+    fit: Fit, payer: Payer, spending: "Spending", told: Mapping[str, Any]
+) -> None:
+    """Refuse what the ledger cannot pay, before the predictions are read."""
+    from veracal.calibration.methods import METHODS
+    from veracal.cli._repairing import require_recalibration
+    from veracal.errors import VeracalError
+
+    if not _places.is_there(payer.place):
+        return
+    method = _chosen(fit, payer, spending)
+    classes = len(told["classes"] or ()) or 2  # any number: the cost is the same
+    try:
+        settings = replace(fit.settings(spending), classes=classes)
+        require_recalibration(
+            payer.place,
+            METHODS[method].fitter(settings),
+            spending,
+            _run_ids(fit, method, payer, spending, told),
+            part=payer.part,
+            bins=fit.bins,
+        )
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _chosen(fit: Fit, payer: Payer, spending: "Spending") -> str:
+    """The method, for whom the ledger protects."""
+    from veracal.cli._methods import chosen
+    from veracal.privacy import Budget, Ledger
+    from veracal.privacy.costs.pure import MICRO
+
+    there = _places.is_there(payer.place)
+    protects = Ledger(payer.place).budget if there else Budget(1.0)
+    return chosen(fit.method, fit.size, replace(protects, epsilon=spending.fit / MICRO))
+
+
+def _run_ids(
+    fit: Fit, method: str, payer: Payer, spending: "Spending", told: Mapping[str, Any]
+) -> "RunIds":
+    """What a ledger knows a recalibration by, from options as they were typed."""
+    from dataclasses import asdict
+
+    from veracal.cli._repairing import RunIds
+    from veracal.privacy.ledger.default_location import display_name
+
+    settings = asdict(fit.settings(spending))
+    bins = settings.pop("bins")  # of figures; no method with a delta has some
+    asked = {
+        "records": display_name(payer.records),
+        "read as": {name: told[name] for name in ("classes", "unit", "part")},
+        "method": method,
+        "settings": settings,
+        "part": payer.part,
+        "version": payer.version,
+    }
+    extras = {"guard": spending.guard, "measure": spending.measure, "curve": spending.curve}
+    return RunIds(asked, {**extras, "bins": bins}, spending.delta)
+
+
+def _repair(
+    scores: "Scores",
+    fit: Fit,
+    payer: Payer,
+    spending: "Spending | None",
+    told: Mapping[str, Any],
+) -> "Repair":
     """Fit a map, private if something is spent; what cannot be meant is a matter of usage."""
     from veracal.cli._methods import chosen, private_fitter
     from veracal.cli._repairing import repaired, repaired_openly
     from veracal.errors import VeracalError
-    from veracal.privacy import Budget, Ledger
-    from veracal.privacy.costs.pure import MICRO
+    from veracal.privacy import Budget
 
     if spending is None:
         method = chosen(fit.method, len(scores), Budget(1.0))  # as if for an epsilon of 1
         return repaired_openly(scores, method, fit.settings(None), fit.replicates)
-    there = _places.is_there(payer.place)
-    protects = Ledger(payer.place).budget if there else Budget(1.0)
-    method = chosen(fit.method, fit.size, replace(protects, epsilon=spending.fit / MICRO))
+    method = _chosen(fit, payer, spending)
     try:
         fitter = private_fitter(method, scores, fit.settings(spending))
         return repaired(
@@ -387,6 +455,7 @@ def _repair(scores: "Scores", fit: Fit, payer: Payer, spending: "Spending | None
             method,
             payer.place,
             spending,
+            _run_ids(fit, method, payer, spending, told),
             records=payer.records,
             part=payer.part,
             version=payer.version,

@@ -25,11 +25,11 @@ from veracal.pipeline.steps import (
     together,
 )
 from veracal.pipeline.telling import results_of
-from veracal.privacy import Budget, Ledger, open_ledger
+from veracal.privacy import Budget, Ledger
 from veracal.privacy.ledger.default_location import (
     default_ledger_path,
-    display_name,
-    note_data,
+    open_for_data,
+    restore_data_note,
 )
 from veracal.privacy.partitions import PartitionStore, split_and_assign
 
@@ -74,6 +74,7 @@ class Account:
         if not self.opened:
             self._ledger = Ledger(place)
             check_promise(self._ledger, self._budget)
+            restore_data_note(self._ledger, config.data.source)
             self._assign()
 
     def charge(self, jobs: Sequence[Job]) -> tuple[Ledger, list[Job]]:
@@ -143,20 +144,13 @@ def open_data_ledger(place: Path, budget: Budget, source: str) -> Ledger:
     Of several processes that do so at once the first opens it, and the others use it.
     """
     try:
-        ledger = open_ledger(
-            place,
-            budget,
-            kind="open",
-            composition="addition",
-            parts=(TRAIN, TEST),
-            data=display_name(source),
+        return open_for_data(
+            place, budget, source, kind="open", composition="addition", parts=(TRAIN, TEST)
         )
     except DataError:
         if not os.path.lexists(place):
             raise
         return Ledger(place)
-    note_data(place, source)
-    return ledger
 
 
 def check_promise(ledger: Ledger, budget: Budget) -> None:

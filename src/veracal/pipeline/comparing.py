@@ -10,10 +10,10 @@ from veracal.data.limits import no_surprises
 from veracal.pipeline.charging import Account, check_remembered, ledger_path, refuse_early
 from veracal.pipeline.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
 from veracal.pipeline.job import Job
-from veracal.pipeline.running import OnProgress, Run, silent, watch
+from veracal.pipeline.running import OnProgress, Run, silent, step_counter
 from veracal.pipeline.steps import budget_of, loaded
 from veracal.pipeline.telling import COVERS, files_of, results, stamped
-from veracal.privacy import Budget, Ledger
+from veracal.privacy import Budget, Ledger, StepProgress
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def compare_ways(
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]
     jobs = [
-        Job.of(each, account.records, watch(told))
+        Job.of(each, account.records, StepProgress(step_counter(told)))
         for each, told in zip(shares, tells, strict=True)
     ]
     tell("charging", 0, None)

@@ -1,4 +1,4 @@
-"""What only whoever holds the records may see: the training curve, counts, plain figures."""
+"""What only the data holder may see: counts and plain figures."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,64 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from veracal._types import Floats
 from veracal.artifact import PrivateClassifier
 from veracal.calibration.curves import ReliabilityCurve
 from veracal.calibration.measuring import CalibrationResult, measure
-from veracal.calibration.scoring import logits_of
-from veracal.data import Dataset, Scores
+from veracal.data import Scores
 from veracal.pipeline.config import Config
 from veracal.pipeline.steps import Loaded
-from veracal.privacy import Step
-from veracal.training import PrivateLogisticRegression
-from veracal.training.descending import DescentClassifier
 
-_POINTS = 100  # of the training curve
-_ROWS, _FEWER = 5_000, 500  # that the loss is computed of, and of a network
 _WORK, _USUAL = 20_000_000, 100  # numbers that are drawn again, and replicates
 _FIGURES = ("accuracy", "ece", "brier", "nll")
-
-
-class TrainingCurve:
-    """Mean loss of the training records while a model learns, at up to 100 of its steps.
-
-    It is computed of the first 5,000 rows (of a network, 500), without penalty, and changes
-    nothing of the training. Its values are internal.
-
-    Parameters
-    ----------
-    train : Dataset
-
-    Attributes
-    ----------
-    losses : list of float
-        At steps that are equally far apart.
-    """
-
-    def __init__(self, train: Dataset) -> None:
-        self.losses: list[float] = []
-        self._X, self._y = np.asarray(train.X[:_ROWS]), train.y[:_ROWS]
-
-    def note(self, model: DescentClassifier, step: Step) -> None:
-        """Compute the loss of the model as it stands, if it is time to."""
-        every = -(-model.length() // _POINTS)
-        if (step.number + 1) % every:
-            return
-        z: Floats
-        if isinstance(model, PrivateLogisticRegression):
-            z = self._X @ model.coef_.T + model.intercept_
-        else:  # a network, which takes longer
-            z = logits_of(model, self._X[:_FEWER], len(model.classes_))
-        self.losses.append(_loss(z, self._y[: len(z)]))
-
-
-def _loss(z: Any, labels: Any) -> float:
-    r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`."""
-    if not len(labels):
-        return 0.0
-    logits = np.column_stack([np.zeros(len(z)), z]) if z.shape[1] == 1 else z
-    total = np.logaddexp.reduce(logits, axis=1)
-    return float(np.mean(total - logits[np.arange(len(labels)), labels]))
 
 
 def internal_facts(

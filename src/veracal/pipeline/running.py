@@ -9,15 +9,14 @@ from veracal.artifact.folder import check_place, write_folder
 from veracal.errors import DataError
 from veracal.pipeline.charging import Account, check_remembered, ledger_path, refuse_early
 from veracal.pipeline.config import Config, check_used
-from veracal.pipeline.internal import TrainingCurve, internal_facts
+from veracal.pipeline.internal import internal_facts
 from veracal.pipeline.job import Job
 from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of, results, results_of, stamped
 from veracal.privacy import Ledger
-from veracal.privacy.descent.progress import HeldObserver, StepProgress
+from veracal.privacy.descent.progress import StepProgress, TrainingCurve
 from veracal.report import render
 from veracal.report.results import Results
-from veracal.training.logistic import Hook
 
 OnProgress = Callable[[str, float, float | None], None]
 INTERNAL = "report-internal.html"
@@ -110,9 +109,11 @@ def run(
     account = Account(config, records, place)
     if on_left_out is not None and account.records.left_out:
         on_left_out(account.records.left_out)
-    curve = TrainingCurve(account.records.train) if internal else None
+    counted = step_counter(tell)
+    curve = TrainingCurve(account.records.train, counted) if internal else None
     tell("charging", 0, None)
-    book, (job,) = account.charge([Job.of(config, account.records, watch(tell, curve))])
+    hook = StepProgress(counted) if curve is None else curve
+    book, (job,) = account.charge([Job.of(config, account.records, hook)])
     tell("training", 0, None)
     classifier = job.trained(book)
     measured, dates = [], dates_of(folder, book)
@@ -146,17 +147,13 @@ def dates_of(folder: Path, book: Ledger) -> dict[str, str]:
     return {one.when: one.made for one in known.measured} if ours else {}
 
 
-def watch(tell: OnProgress, curve: TrainingCurve | None = None) -> Hook:
-    """A hook that counts the steps of training, and notes the curve if one is wanted.
-
-    Neither lets anything leave before the model is recorded, so that an interrupted fit is
-    repeated under its reservation.
-    """
+def step_counter(tell: OnProgress) -> Callable[[int, int], None]:
+    """A callback that reports the steps of training."""
 
     def count(done: int, total: int) -> None:
         tell("training", done, total)
 
-    return StepProgress(count) if curve is None else HeldObserver(count, curve.note)
+    return count
 
 
 def silent(step: str, done: float, total: float | None) -> None:

@@ -19,7 +19,7 @@ from veracal.privacy.answers.queries import gaussian_event
 from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.privacy.answers.sums import BoundedSum
 from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.descent.progress import StepProgress
+from veracal.privacy.descent.progress import StepProgress, TrainingCurve
 from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Pure
 from veracal.privacy.ledger.book import open_ledger
 from veracal.privacy.ledger.plan import Item
@@ -41,8 +41,8 @@ def data():
 
 @pytest.fixture
 def make_ledger(tmp_path):
-    def make(epsilon=1.0, name="a", **settings):
-        return open_ledger(tmp_path / f"{name}.ledger", Budget(epsilon, **settings))
+    def make(epsilon=1.0, name="a", kind="pure", **settings):
+        return open_ledger(tmp_path / f"{name}.ledger", Budget(epsilon, **settings), kind=kind)
 
     return make
 
@@ -460,6 +460,110 @@ def test_progress_in_step_counts_is_no_hook_that_sees_weights():
     assert not shows_weights(Nested())
     hook = print
     assert shows_weights(Nested())
+
+
+def fit_with_curve(data, ledger, curve):
+    """Fit for five steps."""
+    model = PrivateLogisticRegression(
+        0.3, 1e-6, steps=5, sampling_rate=0.5, size=50, on_step=curve
+    )
+    return Holder(data, ledger).fit_once(model, lambda model: model.coef_.tobytes(), **ONCE)
+
+
+def test_a_training_curve_shows_nothing_before_the_model_is_recorded(data, make_ledger):
+    ledger, counts, seen = make_ledger(delta=1e-5, kind="open"), [], []
+
+    def note(done, total):
+        counts.append((done, total))
+        seen.append(curve.losses)
+
+    curve = TrainingCurve(data, note)
+    fit_with_curve(data, ledger, curve)
+    assert counts == [(i, 5) for i in range(1, 6)] and seen == [()] * 5
+    assert len(curve.losses) == 5 and np.isfinite(curve.losses).all()
+
+
+def test_losses_of_an_attempt_that_is_not_recorded_are_discarded(data, make_ledger):
+    ledger, stops = make_ledger(delta=1e-5, kind="open"), [True]
+
+    def note(done, total):
+        if done == 3 and stops:
+            stops.clear()
+            raise KeyboardInterrupt
+
+    curve = TrainingCurve(data, note)
+    with pytest.raises(KeyboardInterrupt):
+        fit_with_curve(data, ledger, curve)
+    assert curve.losses == () and len(ledger.pending()) == 1
+    spent = ledger.spent()
+    kept = fit_with_curve(data, ledger, curve)  # under the same reservation
+    assert ledger.spent() == spent and len(curve.losses) == 5
+    assert fit_with_curve(data, ledger, curve) == kept
+    assert curve.losses == ()  # the model came from the ledger: nothing was fitted
+
+
+def test_losses_of_a_model_that_another_process_recorded_first_are_discarded(data, make_ledger):
+    ledger = make_ledger(delta=1e-5, kind="open")
+    curve = TrainingCurve(
+        data, lambda done, _: done == 3 and fit_with_curve(data, ledger, TrainingCurve(data))
+    )
+    fit_with_curve(data, ledger, curve)
+    assert curve.losses == ()
+
+
+def test_one_training_curve_serves_one_fit_at_a_time(data, make_ledger):
+    ledger, other = (
+        make_ledger(delta=1e-5, kind="open"),
+        make_ledger(delta=1e-5, name="b", kind="open"),
+    )
+    refused = []
+
+    def note(done, total):
+        with pytest.raises(ValueError, match="a TrainingCurve for each fit"):
+            fit_with_curve(data, other, curve)
+        refused.append(done)
+
+    curve = TrainingCurve(data, note)
+    fit_with_curve(data, ledger, curve)
+    assert refused == [1, 2, 3, 4, 5] and other.entries() == () and len(curve.losses) == 5
+
+
+def test_only_the_librarys_own_training_curve_is_exempt(data):
+    curve, model = TrainingCurve(data), Model()
+    model.on_step = curve
+    assert not shows_weights(model)
+    with pytest.raises(TypeError, match="cannot be subclassed"):
+        type("Leaky", (TrainingCurve,), {})
+    for name in ("__call__", "note", "leak"):
+        with pytest.raises(AttributeError):
+            setattr(curve, name, print)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(curve)
+    with pytest.raises(ValueError, match="callback must be callable"):
+        TrainingCurve(data, 1)
+    with pytest.raises(ValueError, match="records of numbers"):
+        TrainingCurve(data._changed(X=data.X.astype(object)))
+
+    class Lookalike:  # every attribute of the exempt type, and a claim to be of it
+        __class__ = TrainingCurve
+
+        def __getattr__(self, name):
+            return getattr(curve, name)
+
+        def __call__(self, model, step):
+            print(model.coef_)
+
+    model.on_step = Lookalike()
+    assert isinstance(model.on_step, TrainingCurve) and shows_weights(model)
+
+
+def test_a_training_curve_outside_of_a_reservation_computes_nothing(data):
+    curve = TrainingCurve(data)
+    model = PrivateLogisticRegression(
+        0.3, 1e-6, steps=5, sampling_rate=0.5, classes=[0, 1], size=50, on_step=curve
+    )
+    model.fit(data.X, data.y)
+    assert curve.losses == () and curve._held == []
 
 
 def test_step_counts_of_a_search_tell_of_its_secret_number_of_trials():

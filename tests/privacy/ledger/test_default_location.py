@@ -1,12 +1,15 @@
 """The default ledger of a data set is one file, whoever asks and from wherever."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from veracal.errors import LedgerError
+from veracal.errors import DataError, LedgerError
 from veracal.privacy import Budget, default_ledger_path, open_ledger
 from veracal.privacy.ledger import default_location as places
 
@@ -86,6 +89,64 @@ def test_the_path_of_the_data_is_beside_the_ledger_and_not_in_it(tmp_path):
     assert list(places.default_ledgers()) == [ledger.path]
     beside.write_text("[")
     assert places.noted_data(ledger.path) is None
+
+
+def test_a_ledger_that_was_opened_for_data_is_never_without_its_path(tmp_path, monkeypatch):
+    """Killed at any time, there is no ledger, or one with the path of the data beside it."""
+    place = default_ledger_path("visits.csv")
+    written = []
+
+    def note(ledger, data):
+        written.append(os.path.lexists(ledger))
+        real(ledger, data)
+
+    real = places.note_data
+    monkeypatch.setattr(places, "note_data", note)
+    places.open_for_data(place, Budget(1.0), "visits.csv")
+    assert written == [False] and places.noted_data(place) == str(tmp_path / "visits.csv")
+
+
+KILLED = """
+import os, signal
+from veracal.privacy import Budget, default_ledger_path
+from veracal.privacy.ledger import default_location as places
+
+places.open_ledger = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+places.open_for_data(default_ledger_path("visits.csv"), Budget(1.0), "visits.csv")
+"""
+
+
+def test_an_opening_that_was_killed_is_repeated(tmp_path):
+    place = default_ledger_path("visits.csv")
+    killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert places.noted_data(place) is not None and not place.exists()
+    assert list(places.default_ledgers()) == []
+    ledger = places.open_for_data(place, Budget(1.0), "visits.csv")
+    assert ledger.opening.data == "visits.csv"
+    assert places.noted_data(place) == str(tmp_path / "visits.csv")
+
+
+def test_an_opening_that_is_refused_leaves_nothing_and_changes_no_note():
+    place = default_ledger_path("visits.csv")
+    with pytest.raises(ValueError, match="kind"):
+        places.open_for_data(place, Budget(1.0), "visits.csv", kind="other")
+    assert list(place.parent.iterdir()) == []
+    places.open_for_data(place, Budget(1.0), "visits.csv")
+    noted = places.noted_data(place)
+    Path("other.csv").touch()
+    with pytest.raises(DataError, match="a new"):
+        places.open_for_data(place, Budget(1.0), "other.csv")
+    assert places.noted_data(place) == noted
+
+
+def test_the_path_of_the_data_is_written_again_for_that_data_alone(tmp_path):
+    ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0), data="visits.csv")
+    Path("other.csv").touch()
+    places.restore_data_note(ledger, "other.csv")
+    assert places.noted_data(ledger.path) is None
+    places.restore_data_note(ledger, "visits.csv")
+    assert places.noted_data(ledger.path) == str(tmp_path / "visits.csv")
 
 
 def test_a_ledger_is_meant_by_its_file_or_by_its_data():

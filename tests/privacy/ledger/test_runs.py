@@ -268,9 +268,9 @@ def test_an_abandoned_run_is_not_refunded_and_not_used_again(pure):
     run.reserve(Pure(0.1), "x", request="r", body=b"?")
     pure.abandon_run(1)
     assert pure.pending() == () and pure.runs()[0].abandoned
-    with pytest.raises(BudgetError, match="was abandoned"):
+    with pytest.raises(BudgetError, match=r"was abandoned.*another --version \(in Python"):
         run.charge(Pure(0.1), "x")
-    with pytest.raises(AnswerError, match="not refunded"):
+    with pytest.raises(AnswerError, match=r"not refunded.*another --version \(in Python"):
         begin(pure, [Item("x", Pure(0.1), 2)])
     with pytest.raises(LedgerError, match="abandoned before"):
         run.abandon_run()

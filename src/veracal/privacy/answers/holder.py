@@ -19,6 +19,7 @@ from veracal.privacy.answers.models import (
     RecordsModel,
     ResumableModel,
     charged,
+    curves_of,
     resumable_of,
     shared_of,
     shows_weights,
@@ -33,6 +34,7 @@ from veracal.privacy.answers.noise import (
 from veracal.privacy.answers.queries import Query, Records, gaussian_event, laplace_event
 from veracal.privacy.answers.sources import Release
 from veracal.privacy.budget import Relation, Unit
+from veracal.privacy.descent.progress import hold_curves
 from veracal.privacy.events import (
     Composed,
     DiscreteGaussian,
@@ -319,7 +321,8 @@ class Holder:
         (:func:`shows_weights`) does not keep to that, so every attempt of it is charged by a
         reservation of its own; hooks of the exact type
         :class:`~veracal.privacy.StepProgress`, which see step counts, are exempt, and so is
-        Veracal's own ``HeldObserver``, which keeps what it notes in memory until then.
+        Veracal's own ``TrainingCurve``, whose losses can be read once the model is recorded,
+        and only if it is the model of this attempt.
         """
         if resumable_of(model) is not None:
             raise ValueError(
@@ -344,15 +347,18 @@ class Holder:
             held.extend(caught)
             return own[0]
 
-        answer = self.ledger.compute_once(
-            event,
-            purpose,
-            compute,
-            request=request,
-            body=body,
-            part=self.part,
-            every_attempt=shown,
-        )
+        with hold_curves(curves_of(model)) as release:
+            answer = self.ledger.compute_once(
+                event,
+                purpose,
+                compute,
+                request=request,
+                body=body,
+                part=self.part,
+                every_attempt=shown,
+            )
+            if own == [answer]:
+                release()
         for one in held if own == [answer] else ():  # of the model that was recorded alone
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         return answer

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
 from veracal.data import Dataset
 from veracal.privacy.budget import Unit
 from veracal.privacy.costs.statement import UNCHARGED
-from veracal.privacy.descent.progress import sees_weights
+from veracal.privacy.descent.progress import TrainingCurve, sees_weights
 from veracal.privacy.events import Event
 from veracal.privacy.ledger.book import Ledger
 from veracal.privacy.ledger.stating import ledger_total
@@ -147,21 +147,36 @@ def shows_weights(model: object) -> bool:
     """Whether a fit of a model may show weights, or noise, to code of the caller's.
 
     That is a hook ``on_step``, or ``callbacks``, of the model or of a model inside it, other
-    than :class:`~veracal.privacy.StepProgress` and Veracal's own ``HeldObserver``, which keeps
-    what it notes in memory until the model is recorded. Of a search even step counts tell,
-    namely of its secret number of trials.
+    than :class:`~veracal.privacy.StepProgress` and Veracal's own ``TrainingCurve``, which keeps
+    its losses to itself until the model is recorded. Both are compared by their exact types.
+    Of a search even step counts tell, namely of its secret number of trials.
     """
+    settings = _settings(model)
+    searches = any(name.rpartition("__")[2] == _OF_A_SEARCH for name in settings)
+    return any(searches or sees_weights(hook) for hook in _hooks(settings))
+
+
+def curves_of(model: object) -> list[TrainingCurve]:
+    """Training curves among the hooks of a model, or of a model inside it."""
+    return [hook for hook in _hooks(_settings(model)) if type(hook) is TrainingCurve]
+
+
+def _settings(model: object) -> dict[str, Any]:
+    """Settings of a model and of models inside it, with its hooks."""
     settings: dict[str, Any] = getattr(model, "get_params", dict)()
     for name in _HOOKS:
         if hasattr(model, name):
             settings = {**settings, name: getattr(model, name)}
-    hooks = {
-        name: value
+    return settings
+
+
+def _hooks(settings: dict[str, Any]) -> list[Any]:
+    """Hooks among settings."""
+    return [
+        value
         for name, value in settings.items()
         if name.rpartition("__")[2] in _HOOKS and value is not None
-    }
-    searches = any(name.rpartition("__")[2] == _OF_A_SEARCH for name in settings)
-    return any(searches or sees_weights(hook) for hook in hooks.values())
+    ]
 
 
 @contextmanager

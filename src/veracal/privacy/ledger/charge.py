@@ -18,6 +18,11 @@ from veracal.privacy.ledger.store import writing
 from veracal.privacy.ledger.units import Cost
 
 _LONGEST_ANSWER = 2**28  # bytes
+# What to do about a request that was given up. Commands derive request ids from settings.
+ANEW = (
+    "To pay for it anew, repeat the command with another --version (in Python: use another "
+    "request id)."
+)
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,8 @@ def _item_of_run(connection: Connection, asked: Asked) -> str:
     if tables.settlement(connection, begun[0].index) is not None:
         raise BudgetError(
             f"Run {asked.run} ({begun[0].purpose!r}) was abandoned; no record was read. What "
-            "it paid is not refunded. Begin another run."
+            "it paid is not refunded. Begin another run: by the command that began this one, "
+            "with another --version (in Python: with another request id)."
         )
     wanted = (asked.purpose, asked.event, asked.part)
     for position, item in enumerate(items_of_run(begun)):

@@ -20,11 +20,14 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from veracal.data.files import placed
 from veracal.data.sets.catalog import CATALOG
 from veracal.errors import LedgerError
-from veracal.privacy.ledger.store import reading
+from veracal.privacy.budget import Budget
+from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.privacy.ledger.store import new_ledger, reading
 
 SUFFIX = ".ledger"
 _BESIDE = ".data.json"
@@ -139,6 +142,43 @@ def note_data(ledger: Path, data: str | Path) -> None:
         text = json.dumps({"data": str(_resolved(path))})
         with placed(_beside(ledger), force=True) as file:
             file.write(text.encode())
+
+
+def open_for_data(
+    path: str | Path, budget: Budget, data: str | Path, **settings: Any
+) -> Ledger:
+    """Open the ledger of a data set, with the path of the data beside it.
+
+    The path is written first: a process that is killed in between leaves no ledger without
+    it, and the next opening writes it again.
+
+    Parameters
+    ----------
+    path, budget
+        As of :func:`veracal.privacy.open_ledger`.
+    data : path or str
+        The data set.
+    **settings
+        As of :func:`veracal.privacy.open_ledger`.
+    """
+    place = Path(path).absolute()
+    new_ledger(place)  # what is noted beside a ledger that exists stays
+    note_data(place, data)
+    try:
+        return open_ledger(place, budget, data=display_name(data), **settings)
+    except BaseException:
+        if not os.path.lexists(place):
+            _beside(place).unlink(missing_ok=True)
+        raise
+
+
+def restore_data_note(ledger: Ledger, data: str | Path) -> None:
+    """Write the path of the data beside its ledger if the file is missing or damaged.
+
+    Only for a ledger whose opening names this data set: any other may belong to other data.
+    """
+    if ledger.opening.data == display_name(data) and noted_data(ledger.path) is None:
+        note_data(ledger.path, data)
 
 
 def noted_data(ledger: Path) -> str | None:

@@ -24,6 +24,7 @@ from veracal.errors import AnswerError, LedgerError
 from veracal.privacy.ledger import tables
 from veracal.privacy.ledger.chain import Entry, Outcome, digest
 from veracal.privacy.ledger.charge import (
+    ANEW,
     Asked,
     _entry,
     affordable,
@@ -139,7 +140,10 @@ def abandon(path: Path, run: int | None, request: str) -> Entry:
     with writing(path) as connection:
         found = tables.find(connection, request, run or 0)
         if found is None or found[0].outcome != "reserved":
-            raise LedgerError(f"Nothing is reserved under request {request!r}.")
+            raise LedgerError(
+                f"Nothing is reserved under request {request!r}. `veracal ledger show` lists "
+                "what is pending."
+            )
         settled = tables.settlement(connection, found[0].index)
         if settled is not None:
             raise LedgerError(
@@ -154,7 +158,9 @@ def abandon_run(path: Path, run: int) -> Entry:
     with writing(path) as connection:
         begun = tables.begun(connection, run)
         if not begun:
-            raise LedgerError(f"The ledger has no run {run}.")
+            raise LedgerError(
+                f"The ledger has no run {run}. `veracal ledger show` lists its runs."
+            )
         if tables.settlement(connection, begun[0].index) is not None:
             raise LedgerError(f"Run {run} was abandoned before.")
         for entry in tables.pending(connection):
@@ -175,8 +181,8 @@ def answer_of(settled: Settled, request: str | None) -> bytes:
         "superseded": "was superseded by a further attempt, which alone has an answer",
     }[entry.outcome]
     raise AnswerError(
-        f"Request {request!r} was charged, and its reservation {why}. The charge stands, and "
-        "nothing is released under this id. Ask under another one."
+        f"{entry.purpose!r} was charged, and its reservation {why} (entry {entry.index} of the "
+        f"ledger). The charge stands, and nothing is released for it. {ANEW}"
     )
 
 

@@ -18,7 +18,13 @@ from veracal.privacy.events import Composed, Event, Repeated
 from veracal.privacy.ledger import tables
 from veracal.privacy.ledger.caps import Caps, account_of
 from veracal.privacy.ledger.chain import Entry, canonical, digest
-from veracal.privacy.ledger.charge import conflict, filter_for, item_account, items_of_run
+from veracal.privacy.ledger.charge import (
+    ANEW,
+    conflict,
+    filter_for,
+    item_account,
+    items_of_run,
+)
 from veracal.privacy.ledger.kinds import Pairs
 from veracal.privacy.ledger.opening import Opening, checked_item, name
 from veracal.privacy.ledger.plan import Item, Planned, merged
@@ -246,7 +252,7 @@ def _known(connection: Connection, asked: RunRequest) -> int | None:
     if tables.settlement(connection, entry.index) is not None:
         raise AnswerError(
             f"Run {entry.run} ({entry.purpose!r}) was charged and abandoned. What it paid is "
-            "not refunded, and it is not begun again. Begin another under another request."
+            f"not refunded, and it is not begun again. {ANEW}"
         )
     return entry.run
 

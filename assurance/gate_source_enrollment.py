@@ -1,0 +1,439 @@
+"""An enrollment is charged to its data set's ledger, whole, before it can answer anything.
+
+Sources in several folders enroll the same records, through the command and through the library,
+for one coordinator or several, until the caps of the data set's ledger on epsilon and on delta
+are reached. While an enrollment is written, the state on the disk is compared after every line
+of the code that writes it: whatever could be served at that moment, if the process were killed
+there, must have been charged at no less than it grants. Before the charge the records are read
+to check, rehearse and copy them, on the data holder's side; no answer leaves then.
+"""
+
+import contextlib
+import io
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from assurance import ledgers
+from assurance.ledgers import Patches
+from tests.federation.source.made import MODEL, declaration, scores
+from veracal.cli import _source_enroll as command
+from veracal.cli._source_records import Places
+from veracal.data import save_scores
+from veracal.errors import BudgetError, VeracalError
+from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.source import enrolling, serving
+from veracal.federation.source.enrolment import TERMS
+from veracal.federation.source.folder import ENROLLED, create_source, is_mark
+from veracal.federation.source.serving import Desk, open_source
+from veracal.pipeline.charging import open_data_ledger
+from veracal.privacy import Approximate, Budget, Event, Pure, default_ledger_path
+from veracal.privacy.budget import Unit
+from veracal.privacy.ledger.book import Ledger
+
+NAME = "source_enrollment"
+CAPS = Budget(3.0, 2e-5)
+KINDS = ("counts", "platt-counts")  # the second has Gaussian noise, and needs a delta
+SLACK = 1e-9
+
+
+# ---------------------------------------------------------------- mutants
+
+ACCEPT, CHARGED, PURPOSE = enrolling.accept, Desk._charged, enrolling._purpose
+COMMAND = "veracal.cli._source_enroll."
+LIBRARY = "veracal.federation.source.enrolling."
+
+
+def accepting(accept: Callable[..., Terms]) -> Patches:
+    """A library, and a command, that write an enrollment in another way."""
+    return {LIBRARY + "accept": accept, COMMAND + "accept": accept}
+
+
+def charging(charge: Callable[..., Any]) -> Patches:
+    """A library that charges the data set's ledger in another way."""
+
+    def accept(proposal: Any, records: Any, *, ledger: Any = None, **more: Any) -> Terms:
+        other = None if ledger is None else Charging(ledger, charge)
+        return ACCEPT(proposal, records, ledger=other, **more)
+
+    return accepting(accept)
+
+
+@dataclass
+class Charging:
+    """A ledger whose charges are made by a function."""
+
+    ledger: Ledger
+    new: Callable[..., Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ledger, name)
+
+    def charge(self, event: Event, purpose: str, **more: Any) -> Any:
+        """Charge, as the function does it."""
+        return self.new(self.ledger, event, purpose, **more)
+
+
+def charges_nothing(proposal: Any, records: Any, **more: Any) -> Terms:
+    """Write the enrollment alone, as before."""
+    return ACCEPT(proposal, records, **{**more, "ledger": None})
+
+
+def charges_afterwards(
+    proposal: Any, records: Any, *, ledger: Any = None, part: Any = None, **more: Any
+) -> Terms:
+    """Charge once the enrollment, with its own ledger, is in its place."""
+    terms = ACCEPT(proposal, records, **more)
+    if ledger is not None:
+        event = enrolling.data_event(terms.budget, ledger)
+        ledger.charge(event, PURPOSE(terms), part=part, request=terms.source)
+    return terms
+
+
+def remembers_ledger(
+    proposal: Any, records: Any, *, ledger: Any = None, part: Any = None, **more: Any
+) -> Terms:
+    """Leave the charge to the first answer."""
+    terms = ACCEPT(proposal, records, **more)
+    UNPAID[terms.source] = (terms, ledger, part)
+    return terms
+
+
+def charges_with_answer(self: Desk, *request: Any) -> Any:
+    """Read the records for an answer, and charge the enrollment then."""
+    answer = CHARGED(self, *request)
+    terms, ledger, part = UNPAID[self.terms.source]
+    if ledger is not None:
+        event = enrolling.data_event(terms.budget, ledger)
+        ledger.charge(event, PURPOSE(terms), part=part, request=terms.source)
+    return answer
+
+
+def only_epsilon(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
+    """Forget delta."""
+    if isinstance(event, Approximate):
+        event = Pure(event.epsilon, event.relation)
+    return ledger.charge(event, purpose, **more)
+
+
+def only_delta(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
+    """Forget epsilon, where there is a delta."""
+    if isinstance(event, Approximate):
+        event = Approximate(1e-6, event.delta, event.relation)
+    return ledger.charge(event, purpose, **more)
+
+
+def beyond_the_caps(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
+    """Charge what the ledger can pay, and enroll all the same where it cannot."""
+    with suppress(BudgetError):
+        return ledger.charge(event, purpose, **more)
+
+
+def caps_raised(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
+    """Raise the caps by what is missing."""
+    try:
+        return ledger.charge(event, purpose, **more)
+    except BudgetError:
+        ledger.extend(epsilon=9.0, delta=1e-4)
+        return ledger.charge(event, purpose, **more)
+
+
+def once_for_a_coordinator(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
+    """Name the charge by the coordinator: further enrollments of the same size are free."""
+    return ledger.charge(event, purpose, **{**more, "request": purpose})
+
+
+def one_partition(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
+    """Charge the test partition where all records are enrolled."""
+    return ledger.charge(event, purpose, **{**more, "part": more.get("part") or "test"})
+
+
+UNPAID: dict[str, tuple[Terms, Any, Any]] = {}
+CORRECT: Patches = {}
+MUTANTS: dict[str, Patches] = {
+    "charges nothing, as before": accepting(charges_nothing),
+    "the command names no ledger": {COMMAND + "_ledger": lambda *_: None},
+    "a ledger for each source": {
+        COMMAND + "_ledger": lambda source, place, records: command.open_data_ledger(
+            source.path.with_suffix(".ledger"), source.budget, records
+        )
+    },
+    "charges after the enrollment is in its place": accepting(charges_afterwards),
+    "charges after the records were read for an answer": {
+        **accepting(remembers_ledger),
+        "veracal.federation.source.serving.Desk._charged": charges_with_answer,
+    },
+    "charges epsilon only": charging(only_epsilon),
+    "charges delta only": charging(only_delta),
+    "ignores the caps": charging(beyond_the_caps),
+    "raises the caps": charging(caps_raised),
+    "charges once for a coordinator": charging(once_for_a_coordinator),
+    "charges one partition for all records": charging(one_partition),
+}
+
+
+# ---------------------------------------------------------------- what is granted and charged
+
+
+@dataclass
+class World:
+    """Sources that enroll one file of scores, and the ledger of that file.
+
+    Attributes
+    ----------
+    folder : Path
+    caps : Budget
+        Of the ledger.
+    sources : dict of Path to str or None
+        Folders of sources, and the partition whose records each enrolls.
+    problems : list of str
+        States that were found on the disk and must not be.
+    lines : int
+        Lines after which the disk was looked at.
+    sound : frozenset of Path
+        Enrollments that can be served and were found to be charged. Nothing is ever refunded,
+        so they need no second look.
+    """
+
+    folder: Path
+    caps: Budget = CAPS
+    sources: dict[Path, str | None] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    lines: int = 0
+    sound: frozenset[Path] = frozenset()
+
+    @property
+    def scores(self) -> Path:
+        """The file of scores."""
+        return self.folder / "scores.npz"
+
+    @property
+    def ledger(self) -> Path:
+        """Of the file, which need not be there."""
+        return default_ledger_path(str(self.scores))
+
+    def source(self, name: str, budget: Budget, part: str | None = None) -> Path:
+        """Make a source with a budget of its own."""
+        path = self.folder / name
+        create_source(path, name, budget)
+        self.sources[path] = part
+        return path
+
+    def served(self) -> frozenset[Path]:
+        """Folders of all enrollments that can be served."""
+        every = (one for path in self.sources for one in (path / ENROLLED).iterdir())
+        return frozenset(one for one in every if is_mark(one.name))
+
+    def granted(self, part: str) -> tuple[float, float]:
+        """Epsilon and delta of all that can be served and includes a partition."""
+        found = [
+            Terms.unsealed((one / TERMS).read_bytes()).budget
+            for one in self.served()
+            if self.sources[one.parent.parent] in (None, part)
+        ]
+        return math.fsum(one.epsilon for one in found), math.fsum(one.delta for one in found)
+
+    def check(self, where: str) -> None:
+        """Compare what can be served with what was charged, and with the caps."""
+        served, problems = self.served(), len(self.problems)
+        for part in ("train", "test"):
+            epsilon, delta = self.granted(part)
+            if epsilon == 0:
+                continue
+            spent = Ledger(self.ledger).spent(part) if self.ledger.exists() else None
+            if (
+                spent is None
+                or spent.epsilon < epsilon - SLACK
+                or spent.delta < delta * (1 - SLACK)
+            ):
+                self.problems.append(
+                    f"{where}: epsilon {epsilon:g}, delta {delta:g} of {part} can be served, "
+                    f"and {spent or 'nothing'} was charged"
+                )
+            if epsilon > self.caps.epsilon + SLACK or delta > self.caps.delta * (1 + SLACK):
+                self.problems.append(
+                    f"{where}: epsilon {epsilon:g}, delta {delta:g} of {part} can be served "
+                    f"under {self.caps}"
+                )
+        if len(self.problems) == problems:
+            self.sound = served
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Check the disk after every line of the code that writes an enrollment."""
+        files = {enrolling.__file__, __file__}
+
+        def enter(frame: FrameType, event: str, _: Any) -> Any:
+            return line if frame.f_code.co_filename in files else None
+
+        def line(frame: FrameType, event: str, _: Any) -> Any:
+            self.lines += event == "line"
+            if not self.problems and self.served() != self.sound:  # not traced itself
+                self.check(f"{frame.f_code.co_name}, line {frame.f_lineno}")
+            return line
+
+        earlier = sys.gettrace()
+        sys.settrace(enter)
+        try:
+            yield
+        finally:
+            sys.settrace(earlier)
+
+    def enroll(self, source: Path, epsilon: float, delta: float, key: PrivateKey) -> bool:
+        """Enroll through the command; whether it was allowed."""
+        out = self.folder / f"{source.name}-{len(list((source / ENROLLED).iterdir()))}.terms"
+        places = Places(self.scores, None, None, MODEL, None, None)
+        terms = {"epsilon": epsilon, "delta": delta, "kinds": KINDS, "calibrator": key.public}
+        quiet = (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        )
+        with quiet[0], quiet[1]:
+            return self.allowed(
+                source,
+                lambda: command.run(
+                    source,
+                    places,
+                    lambda model: declaration(**terms, model=model, most_each=None),
+                    command.Outs(out, None),
+                    yes=True,
+                    json=True,
+                ),
+            )
+
+    def allowed(self, source: Path, enroll: Callable[[], object]) -> bool:
+        """Whether an enrollment is made; one that is refused must leave nothing."""
+        held = set((source / ENROLLED).iterdir())
+        spent = Ledger(self.ledger).spent() if self.ledger.exists() else None
+        try:
+            with self.watched():
+                enroll()
+        except VeracalError:
+            assert set((source / ENROLLED).iterdir()) == held, "refused, and left something"
+            now = Ledger(self.ledger).spent() if self.ledger.exists() else None
+            assert now == spent, f"refused, and charged: {spent} became {now}"
+            return False
+        finally:
+            assert not self.problems, self.problems[0]
+        self.check("afterwards")
+        assert not self.problems, self.problems[0]
+        return True
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Patches, *, long: bool) -> str:
+    """Enroll until nothing is left; ``long`` changes nothing."""
+    allowed = refused = lines = 0
+    for scenario in (through_the_command, in_partitions, for_units):
+        with ledgers.patched(subject) as folder:
+            env = {"VERACAL_LEDGERS": str(folder / "ledgers")}
+            with mock.patch.dict("os.environ", env):
+                world = World(folder)
+                save_scores(scores(), world.scores)
+                outcomes = scenario(world)
+                ledgers.verified(Ledger(world.ledger))
+        allowed, refused = allowed + sum(outcomes), refused + outcomes.count(False)
+        lines += world.lines
+    return (
+        f"{allowed} enrollments charged in full and {refused} refused, at each of {lines:,} "
+        "lines"
+    )
+
+
+def expect(outcomes: list[tuple[bool, bool]]) -> list[bool]:
+    """Compare what was allowed with what the caps allow."""
+    for number, (found, expected) in enumerate(outcomes, start=1):
+        word = "allowed" if found else "refused"
+        assert found == expected, f"enrollment {number} was {word}"
+    return [found for found, _ in outcomes]
+
+
+def through_the_command(world: World) -> list[bool]:
+    """Two folders of the same records share the caps of the first, on epsilon and on delta."""
+    north = world.source("north", CAPS)
+    south = world.source("south", Budget(9.0, 1e-3))
+    one, other = PrivateKey.new(), PrivateKey.new()
+    outcomes = [
+        (world.enroll(north, 1.0, 5e-6, one), True),
+        (world.enroll(south, 1.0, 5e-6, one), True),  # the same coordinator and amount again
+        (world.enroll(south, 1.5, 1e-6, other), False),  # more than is left of epsilon
+        (world.enroll(south, 0.5, 1.5e-5, other), False),  # more than is left of delta
+        (world.enroll(south, 1.0, 1e-5, other), True),  # all that is left
+        (world.enroll(south, 0.1, 1e-7, other), False),
+    ]
+    answer(world, north, one)
+    return expect(outcomes)
+
+
+def in_partitions(world: World) -> list[bool]:
+    """Through the library, whose check is the last before the charge, and by partition."""
+    ledger = open_data_ledger(world.ledger, CAPS, str(world.scores))
+    places = {None: "all", "test": "of test"}
+    sources = {
+        part: world.source(name, Budget(9.0, 1e-3), part) for part, name in places.items()
+    }
+
+    def enroll(part: str | None, epsilon: float, delta: float) -> bool:
+        terms = declaration(epsilon=epsilon, delta=delta, kinds=KINDS, most_each=None)
+        return world.allowed(
+            sources[part],
+            lambda: enrolling.enroll(sources[part], scores(), terms, ledger=ledger, part=part),
+        )
+
+    return expect(
+        [
+            (enroll("test", 1.0, 1e-5), True),
+            (enroll(None, 1.0, 5e-6), True),
+            (enroll("test", 1.5, 1e-6), False),
+            (enroll("test", 0.5, 1e-5), False),
+            (enroll(None, 1.5, 1e-6), False),
+            (enroll("test", 1.0, 5e-6), True),
+        ]
+    )
+
+
+def for_units(world: World) -> list[bool]:
+    """A unit of three rows pays once for all of its rows."""
+    world.caps = Budget(1.5, unit=Unit("patient", 3))
+    source = world.source("units", Budget(9.0, unit=Unit("patient", 3)))
+    ledger = open_data_ledger(world.ledger, world.caps, str(world.scores))
+    records = scores(units=np.arange(60) // 3)
+
+    def enroll(epsilon: float) -> bool:
+        terms = declaration(epsilon=epsilon, kinds=KINDS[:1], most_each=None)
+        return world.allowed(
+            source, lambda: enrolling.enroll(source, records, terms, ledger=ledger)
+        )
+
+    return expect([(enroll(1.0), True), (enroll(0.6), False), (enroll(0.4), True)])
+
+
+def answer(world: World, source: Path, key: PrivateKey) -> None:
+    """An enrollment answers, from its own share: the data set's ledger pays no second time."""
+    spent = Ledger(world.ledger).spent()
+    desk = open_source(source)
+    request = Request(
+        source=desk.terms.source,
+        data=desk.terms.data,
+        model=desk.terms.model,
+        kind="counts",
+        argument={},
+        micro_epsilon=None,
+        noise_multiplier=50.0,
+    )
+    with mock.patch.object(serving, "evaluated", wraps=serving.evaluated) as read:
+        assert desk.reply(request.sealed(key)) != desk.refusal, "an enrollment does not answer"
+    assert read.call_count == 1, "the records were not read once"
+    assert Ledger(world.ledger).spent() == spent, "an answer was charged a second time"
