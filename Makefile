@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt
 CORE := $(VENV)/.core-installed
+TEST := $(VENV)/.test-installed
 ALL := $(VENV)/.all-installed
 DEMO := build/demo
 
@@ -22,20 +23,21 @@ say = @echo '==>'
 # Tests and gates start hundreds of interpreters: what they import is compiled once, not by each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long lint format assure assure-long bench docs clean
+.PHONY: help demo test check test-long lint format assure assure-long bench docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo         set up the core; from a table to a private model and its report'
-	@echo 'make test         set up everything and run the tests'
+	@echo 'make test         set up what it needs and run the tests that a change should pass'
+	@echo 'make check        set up everything and run every test: Flower, Ray, Dask, browser, peers'
 	@echo 'make lint         formatting, style, types and import contracts'
 	@echo 'make format       apply the formatting that lint asks for'
 	@echo 'make assure       run the assurance gates, each on its mutants first'
 	@echo 'make bench        time Veracal beside its peers'
 	@echo 'make docs         build the documentation into site/, offline'
-	@echo 'make test-long    the tests too slow for make test'
+	@echo 'make test-long    the tests too slow for make check'
 	@echo 'make assure-long  the gates with their long settings'
 	@echo 'make clean        remove the environment and everything built'
 	@echo ''
@@ -55,11 +57,18 @@ $(CORE): $(INPUTS) | $(BIN)/python
 	@touch $@
 
 # torch is named beside everything else: resolved on its own it may bring gigabytes of CUDA.
+$(TEST): $(INPUTS) | $(BIN)/python
+	$(say) 'Installing Veracal with what its tests need (about a minute)'
+	@start=$$(date +%s); \
+	$(PIP) --no-compile --constraint constraints.txt torch==2.13.0 --editable '.[test]' && \
+	echo "    installed in $$(($$(date +%s) - start)) s"
+	@touch $(CORE) $@
+
 # Modules are compiled when they are imported: most of what all extras bring never is.
 $(ALL): $(INPUTS) | $(BIN)/python
 	$(say) 'Installing Veracal with every extra (about three minutes)'
 	@$(PIP) --no-compile --constraint constraints.txt torch==2.13.0 --editable '.[all]'
-	@touch $(CORE) $@
+	@touch $(CORE) $(TEST) $@
 
 # ---------------------------------------------------------------- work
 
@@ -82,8 +91,12 @@ demo: $(CORE)
 # half of the tests, in their order, and whoever ends first takes over what the other has left.
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal -p no:benchmark
 
-test: $(ALL)
-	$(say) 'Running the tests ($(WORKERS) at a time)'
+test: $(TEST)
+	$(say) 'Running the tests ($(WORKERS) at a time); make check runs all of them'
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -m 'not long and not full'
+
+check: $(ALL)
+	$(say) 'Running the full suite ($(WORKERS) at a time)'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST)
 
 test-long: $(ALL)

@@ -73,6 +73,14 @@ def data_folder(shared_data) -> Callable[[str], Path]:
     return find
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what a browser looks at to the full suite."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.full)
+
+
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a report of a skip into one of a failure that gives the skip's reason."""
     # For a skip, pytest keeps (file, line, reason).

@@ -72,6 +72,7 @@ def test_the_examples_run(page, tmp_path, monkeypatch):
             exec(compile(text, page.name, "exec"), names)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda script: script.stem
 )
@@ -147,6 +148,7 @@ def test_the_lower_rooms_stay_free_of_heavy_packages():
     assert set(forbidden["source_modules"]) == existing
 
 
+@pytest.mark.full
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path):
     pytest.importorskip("mkdocs", reason="the docs extra is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]

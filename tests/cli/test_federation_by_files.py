@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.full
+
 NAMES = ("north", "south", "west")
 RECALIBRATE = ("recalibrate", "weights.bin", "--sources", "study/federation.toml")
 

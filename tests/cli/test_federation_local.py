@@ -19,6 +19,8 @@ from veracal.errors import DataError
 from veracal.federation.calibrator.founding import carrier_of
 from veracal.pipeline.local_federation import LocalFederation, make_local
 
+pytestmark = pytest.mark.full
+
 LOCAL = [sys.executable, "-m", "veracal", "federation", "local", "trial"]
 
 

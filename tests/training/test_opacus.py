@@ -24,7 +24,10 @@ from veracal.training import PrivateLogisticRegression
 
 EPSILON, DELTA, CLIP = 2.0, 1e-4, 1.0
 
-pytestmark = pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook"),
+]
 
 
 @dataclass(frozen=True, eq=False)

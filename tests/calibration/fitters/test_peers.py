@@ -21,6 +21,8 @@ from veracal.calibration.fitters import (
 )
 from veracal.data import Scores
 
+pytestmark = pytest.mark.full
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its dependencies, when they are imported
     binning = pytest.importorskip("netcal.binning", reason="netcal is not installed")

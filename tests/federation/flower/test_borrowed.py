@@ -10,6 +10,8 @@ from veracal.federation.flower.borrowed import flower
 from veracal.federation.flower.certificates import server_files
 from veracal.federation.flower.superlink import superlink_command
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def forgotten():

@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from veracal.federation.flower.environment import environment, switch_off
+
+pytestmark = pytest.mark.full
 
 
 def test_what_the_caller_says_to_flower_is_left_out(monkeypatch, tmp_path):

@@ -14,6 +14,8 @@ from veracal.federation.flower.node_keys import (
     read_public_node_key,
 )
 
+pytestmark = pytest.mark.full
+
 
 def ssh(key) -> bytes:
     """A private key as OpenSSH writes it."""

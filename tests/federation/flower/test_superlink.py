@@ -10,6 +10,8 @@ from veracal.errors import DataError, TransportError
 from veracal.federation.flower.certificates import server_files
 from veracal.federation.flower.superlink import SuperLink, free_port, superlink_command
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def files(tmp_path):

@@ -15,6 +15,8 @@ from veracal.federation.flower.node_keys import make_node_key
 from veracal.federation.flower.supernode import serve_node
 from veracal.federation.flower.wire import metadata, packed
 
+pytestmark = pytest.mark.full
+
 ALLOWED = {
     "activate-node",
     "deactivate-node",

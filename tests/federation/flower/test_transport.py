@@ -15,6 +15,8 @@ from veracal.federation.flower.node_keys import public_form, read_node_key
 from veracal.federation.flower.transport import FlowerTransport
 from veracal.federation.flower.wire import Connection, refused, status
 
+pytestmark = pytest.mark.full
+
 NAMES = ("north", "south", "west")
 
 

@@ -23,6 +23,8 @@ from veracal.federation.flower.wire import (
     unreachable,
 )
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def files(tmp_path):

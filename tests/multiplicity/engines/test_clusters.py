@@ -24,6 +24,8 @@ from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.multiplicity.engines.streams import Seed
 from veracal.multiplicity.engines.workers import one_core
 
+pytestmark = pytest.mark.full
+
 SEED = Seed.of(3)
 TREE = DecisionTreeClassifier(splitter="random", max_features=1, min_samples_leaf=5)
 RUNS = [range(n, n + 1) for n in range(12)]

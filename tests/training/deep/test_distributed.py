@@ -28,6 +28,8 @@ from veracal.training.deep.ranks import (
 )
 from veracal.training.deep.sums import NetworkSums
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
