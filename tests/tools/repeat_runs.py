@@ -1,0 +1,170 @@
+"""Run the full suite and the gates many times, quiet and busy, and say whether any failed.
+
+    python -m tests.tools.repeat_runs            # what is missing of 10 suites and 5 gates
+    python -m tests.tools.repeat_runs --summary  # what is known so far, in Markdown
+
+Of ten runs of the suite the first five are as ``make check`` runs it; the other five, and all
+five runs of the gates, have a busy loop on each core beside them and a shuffled order. Every
+run that ended is one line of ``build/repeat_runs.jsonl`` with its commit, so that the command
+goes on where it was stopped. ``--any-commit`` counts runs of other commits, too.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NOTES = ROOT / "build" / "repeat_runs.jsonl"
+BUSY = "while True: pass"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run that is asked for."""
+
+    what: str
+    number: int
+    busy: bool
+
+    def command(self, workers: int) -> list[str]:
+        """What is started; a busy run is shuffled by its number."""
+        if self.what == "suite":
+            command = ["-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"]
+            command += ["-p", "no:benchmark", "-p", "no:cacheprovider"]
+        else:
+            command = ["-m", "assurance", "--jobs", str(workers)]
+        return [
+            sys.executable,
+            *command,
+            *(["--shuffle", str(self.number)] if self.busy else ()),
+        ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    what: str
+    number: int
+    busy: bool
+    commit: str
+    code: int
+    seconds: float
+    closing: str
+    failures: tuple[str, ...]
+
+
+def wanted(suites: int, gates: int) -> list[Run]:
+    """Quiet and busy suites in turns, then the gates."""
+    return [
+        *(Run("suite", number, busy=number > suites / 2) for number in range(1, suites + 1)),
+        *(Run("gates", number, busy=True) for number in range(1, gates + 1)),
+    ]
+
+
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """Keep cores busy with loops that end with this process."""
+    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def make_run(run: Run, commit: str, workers: int) -> Outcome:
+    """Make one run, and keep what it printed."""
+    log = NOTES.parent / f"repeat_{run.what}_{run.number}.log"
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "VERACAL_NO_SKIPS": "1"}
+    start = time.monotonic()
+    with busy_cores(os.cpu_count() or 1 if run.busy else 0), log.open("wb") as file:
+        code = subprocess.call(
+            run.command(workers),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    failures = [
+        line for line in lines if re.match(r"(FAILED|ERROR) |    the (mutant|correct)", line)
+    ]
+    closing = next((line.strip("= ") for line in reversed(lines) if " passed" in line), "")
+    seconds = round(time.monotonic() - start, 1)
+    return Outcome(
+        **asdict(run),
+        commit=commit,
+        code=code,
+        seconds=seconds,
+        closing=closing,
+        failures=tuple(failures),
+    )
+
+
+def known(commit: str | None) -> list[Outcome]:
+    """Outcomes that were noted, of one commit or of all."""
+    if not NOTES.exists():
+        return []
+    outcomes = [Outcome(**json.loads(line)) for line in NOTES.read_text().splitlines()]
+    return [one for one in outcomes if commit in (None, one.commit)]
+
+
+def summarize(outcomes: Sequence[Outcome]) -> str:
+    """A table in Markdown, with the number of failures below it."""
+    lines = [
+        "| run | beside a loop on each core | commit | seconds | result |",
+        "|---|---|---|---:|---|",
+    ]
+    for one in sorted(outcomes, key=lambda one: (one.what != "suite", one.number)):
+        busy = "yes, shuffled" if one.busy else "no"
+        result = one.closing or f"exit code {one.code}"
+        which = f"{one.what} {one.number}"
+        lines.append(f"| {which} | {busy} | {one.commit} | {one.seconds:.0f} | {result} |")
+    failed = [one for one in outcomes if one.code]
+    lines += ["", f"{len(outcomes)} runs, {len(failed)} with failures."]
+    lines += [
+        f"- {one.what} {one.number}: {failure}" for one in failed for failure in one.failures
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Make the runs that are missing, and print the summary."""
+    parser = argparse.ArgumentParser(description="Repeat the suite and the gates.")
+    parser.add_argument("--suites", type=int, default=10)
+    parser.add_argument("--gates", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--any-commit", action="store_true")
+    parser.add_argument(
+        "--summary", action="store_true", help="print what is known, run nothing"
+    )
+    options = parser.parse_args()
+    NOTES.parent.mkdir(exist_ok=True)
+    describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.check_output(describe, cwd=ROOT, text=True).strip()
+    of = None if options.any_commit else commit
+    for run in [] if options.summary else wanted(options.suites, options.gates):
+        if any((one.what, one.number) == (run.what, run.number) for one in known(of)):
+            continue
+        outcome = make_run(run, commit, options.workers)
+        with NOTES.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(outcome)) + "\n")
+        print(f"{run.what} {run.number}: {outcome.closing}", file=sys.stderr, flush=True)
+    outcomes = known(of)
+    print(summarize(outcomes))
+    return int(any(one.code for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
