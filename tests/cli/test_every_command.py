@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import typer
 
+from tests.cli.made import table, write
 from veracal.cli import app
 from veracal.privacy import Ledger
-
-from tests.cli.made import table, write
 
 DAY = """
 data list
