@@ -1,5 +1,6 @@
 """What every test shares: a generator, folders of data, and the refusal of hidden skips."""
 
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+_TESTS = itertools.count()
 NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
 
 settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
@@ -16,20 +18,19 @@ settings.load_profile("veracal")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def session_ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def session_ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """No fixture sees the user's default ledgers."""
+    folder = tmp_path_factory.mktemp("ledgers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERACAL_LEDGERS", str(tmp_path_factory.mktemp("ledgers") / "ledgers"))
-        yield
+        patch.setenv("VERACAL_LEDGERS", str(folder / "session"))
+        yield folder
 
 
 @pytest.fixture(autouse=True)
-def own_ledgers(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def own_ledgers(session_ledgers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the default ledgers of another."""
-    folder = tmp_path_factory.mktemp("ledgers") / "ledgers"
-    monkeypatch.setenv("VERACAL_LEDGERS", str(folder))
+    # Not made here: most tests need none, and a folder for each of 10,000 takes its time.
+    monkeypatch.setenv("VERACAL_LEDGERS", str(session_ledgers / str(next(_TESTS))))
 
 
 @pytest.fixture(autouse=True)
