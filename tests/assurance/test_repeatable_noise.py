@@ -38,7 +38,9 @@ def test_draws_follow_the_exact_probabilities(sample, scale, rng):
     assert pvalue(draws, LAWS[sample](k, scale / 1.06)) < 1e-6
 
 
-@pytest.mark.parametrize(("sample", "law"), [(sample_laplace, "laplace"), (sample_gaussian, "norm")])
+@pytest.mark.parametrize(
+    ("sample", "law"), [(sample_laplace, "laplace"), (sample_gaussian, "norm")]
+)
 def test_large_noise_is_nearly_continuous(sample, law, rng):
     draws = sample(2.0**46, DRAWS, rng)
     assert stats.kstest(draws / 2.0**46, getattr(stats, law).cdf).pvalue > 1e-3
@@ -81,9 +83,7 @@ def test_other_releases_change_nothing(repeatable):
         gaussian = noise.add_discrete_gaussian(np.zeros(20, dtype=int), 50.0).tolist()
     assert first != long[:20] and first != gaussian
     with repeatable.named("a"):
-        assert (
-            noise.add_discrete_gaussian(np.zeros(20, dtype=int), 50.0).tolist() == gaussian
-        )
+        assert noise.add_discrete_gaussian(np.zeros(20, dtype=int), 50.0).tolist() == gaussian
         assert (drawn(zeros=21), drawn(60.0), drawn()) == (long, wide, first)
 
 
@@ -137,7 +137,9 @@ def test_real_noise_is_left_to_opendp(repeatable):
 
 @pytest.mark.parametrize("mark", [False, pytest.param(True, marks=pytest.mark.real_noise)])
 def test_the_mark_chooses(mark, pytestconfig):
-    [plugin] = [one for one in pytestconfig.pluginmanager.get_plugins() if hasattr(one, "NOISE")]
+    [plugin] = [
+        one for one in pytestconfig.pluginmanager.get_plugins() if hasattr(one, "NOISE")
+    ]
     assert plugin.NOISE._real is mark
 
 
