@@ -151,11 +151,11 @@ def test_a_child_draws_although_a_thread_of_the_parent_held_the_lock() -> None:
     def hold() -> None:
         with rng.bit_generator.lock:
             held.set()
-            done.wait(10)
+            done.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
+    assert held.wait(120)
     (drawn,) = draws_of_children(rng, 1)
     done.set()
     thread.join()

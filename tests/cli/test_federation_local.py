@@ -24,7 +24,7 @@ pytestmark = pytest.mark.full
 LOCAL = [sys.executable, "-m", "veracal", "federation", "local", "trial"]
 
 
-def until(true: Callable[[], object], seconds: float = 120) -> None:
+def until(true: Callable[[], object], seconds: float = 240) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not true():
@@ -67,8 +67,8 @@ def test_hospitals_end_with_the_command_however_it_ends(made, number):
         there = children(process)
         assert len(there) == 2
         process.send_signal(number)
-        code = process.wait(60)
-        _, alive = psutil.wait_procs(there, timeout=60)
+        code = process.wait(240)
+        _, alive = psutil.wait_procs(there, timeout=240)
     assert not alive
     assert code == (-number if number == signal.SIGKILL else 0)
     assert lines("err", "Everything ends") == (number != signal.SIGKILL)

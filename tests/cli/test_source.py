@@ -463,7 +463,7 @@ def test_serving_ends_in_peace_when_it_is_told_to(
     assert process.stderr is not None
     assert "North Hospital answers the calibrator" in process.stderr.readline()
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 0 and "What was answered is kept" in err
 
 

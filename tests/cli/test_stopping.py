@@ -65,11 +65,11 @@ def left(folder):
 def test_control_c_while_it_trains(command, tmp_path):
     """The real signal: exit code 1, one line, no model, a reservation, nothing locked."""
     process = subprocess.Popen(command(2e4), stderr=subprocess.PIPE, text=True)
-    ledger, end = Path("model.ledger"), time.monotonic() + 60
+    ledger, end = Path("model.ledger"), time.monotonic() + 240
     while not (ledger.exists() and Ledger(ledger).pending()) and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 1 and "same command goes on" in err
     assert len(err.splitlines()) == 1 and "Traceback" not in err
     assert left(tmp_path) == set()

@@ -51,13 +51,13 @@ def test_a_signal_after_the_first_line_leads_to_the_closing_line(number, hog, ca
     def work(stop, tell):
         tell("first")
         send(number)
-        assert stop.wait(60)
+        assert stop.wait(240)
         tell("too late to be told")
 
     for _ in range(20):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        until_stopped(work, CLOSING, patience=60)
+        until_stopped(work, CLOSING, patience=240)
         assert capsys.readouterr().err.splitlines() == ["first", CLOSING]
 
 
@@ -70,9 +70,9 @@ def test_a_signal_during_an_import_leads_to_the_closing_line(tmp_path, monkeypat
         tell("first")
         import late_module
 
-        assert late_module and stop.wait(60)
+        assert late_module and stop.wait(240)
 
-    until_stopped(work, CLOSING, patience=60)
+    until_stopped(work, CLOSING, patience=240)
     assert capsys.readouterr().err.splitlines() == ["first", CLOSING]
 
 
@@ -82,7 +82,7 @@ def test_who_is_stopped_need_not_listen(capsys):
     def work(stop, tell):
         tell("first")
         send(signal.SIGTERM)
-        held.wait(60)
+        held.wait(240)
 
     until_stopped(work, CLOSING, patience=0.01)
     assert capsys.readouterr().err.splitlines() == ["first", CLOSING]
@@ -94,9 +94,9 @@ def test_a_second_signal_ends_the_wait(capsys):
 
     def work(stop, tell):
         send(signal.SIGTERM)
-        assert stop.wait(60)
+        assert stop.wait(240)
         send(signal.SIGTERM)
-        held.wait(60)
+        held.wait(240)
 
     until_stopped(work, CLOSING, patience=3_600)
     assert capsys.readouterr().err.splitlines() == [CLOSING]
@@ -123,7 +123,7 @@ def test_signals_that_are_ignored_stay_ignored(capsys):
         send(signal.SIGINT)
         tell("still here")
         send(signal.SIGTERM)
-        assert stop.wait(60)
+        assert stop.wait(240)
 
-    until_stopped(work, CLOSING, patience=60)
+    until_stopped(work, CLOSING, patience=240)
     assert capsys.readouterr().err.splitlines() == ["still here", CLOSING]

@@ -39,7 +39,7 @@ class Opened:
         self.page.wait_for_function(
             "n => document.querySelectorAll('[data-chart][data-ready=yes]').length === n",
             arg=places,
-            timeout=20_000,
+            timeout=120_000,
         )
         return places
 
@@ -70,7 +70,7 @@ def browser():
         pytest.skip(f"no Chromium at {CHROMIUM}; VERACAL_CHROMIUM may name another")
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=60_000
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=240_000
         )
         yield started
         started.close()

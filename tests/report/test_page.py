@@ -74,7 +74,7 @@ def test_a_toggle_shows_one_side(results, shown):
         shown.page.wait_for_function(
             "([where, n]) => document.querySelectorAll(where).length === n",
             arg=[POINTS, count],
-            timeout=5_000,
+            timeout=120_000,
         )
 
 

@@ -37,7 +37,7 @@ def client(tmp_path):
         folder.mkdir()
         try:
             done = subprocess.run(
-                PROBES[name], cwd=folder, capture_output=True, text=True, timeout=60
+                PROBES[name], cwd=folder, capture_output=True, text=True, timeout=240
             )
         except (OSError, subprocess.TimeoutExpired) as cause:
             pytest.skip(f"{name} does not work here: {cause}")

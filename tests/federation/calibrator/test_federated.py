@@ -1,7 +1,8 @@
 """Several sources elsewhere, asked together."""
 
-import time
+import threading
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from veracal.federation.calibrator.federated import Federated, Heard
 from veracal.federation.calibrator.methods import ASKS
 from veracal.federation.protocol.questions import KINDS
 from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
+from veracal.federation.transports import local
 from veracal.federation.transports.local import LocalTransport
 from veracal.privacy import Pool, Unit
 from veracal.privacy.answers.judging import Wanted
@@ -206,22 +208,27 @@ def test_files_are_not_carried_twice_for_a_refusal(three):
     assert "asked again" not in {one.fate for one in heard}
 
 
-def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three):
+def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three, monkeypatch):
+    now, over = [0.0], threading.Event()
+    monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
     def slow(raw):
-        time.sleep(1)
+        over.wait(240)
         return three[0].reply(raw)
 
     class Twice(LocalTransport):
         def exchange(self, requests, *, timeout):
-            for source, raw in super().exchange(requests, timeout=timeout):
+            for number, (source, raw) in enumerate(super().exchange(requests, timeout=timeout)):
                 yield source, raw
                 yield source, b"something else"
                 yield "nobody", raw
+                now[0] = 1_000.0 * number  # with the second reply the time is up
 
     desks = {one.terms.source: one.reply for one in three} | {three[0].terms.source: slow}
     terms = [one.terms for one in three]
-    asked = Federated(terms, CALIBRATOR, Twice(desks), least=2, timeout=0.5)
+    asked = Federated(terms, CALIBRATOR, Twice(desks), least=2, timeout=240)
     release = asked.answer(COUNTS, micro_epsilon=100)
+    over.set()
     assert release.silences == ("it did not answer in time", None, None)
 
 

@@ -20,7 +20,7 @@ from veracal.federation.flower.transport import FlowerTransport
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
-def until(true: Callable[[], object], seconds: float = 60) -> None:
+def until(true: Callable[[], object], seconds: float = 240) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not true():

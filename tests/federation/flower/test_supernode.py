@@ -68,7 +68,7 @@ def running(folder, address, ca, answer=lambda request: b"answer to " + request)
         yield node
     finally:
         node.stop.set()
-        node.thread.join(60)
+        node.thread.join(240)
         assert not node.thread.is_alive()
 
 
@@ -208,7 +208,7 @@ def test_a_superlink_of_another_authority_is_told_nothing(tmp_path, files, link)
     other = tmp_path / "other"
     other.mkdir()
     with running(tmp_path, address, server_files(other).authority) as node:
-        node.thread.join(60)
+        node.thread.join(240)
     assert isinstance(node.problem, TransportError)
     assert f"The certificate of {address} is not one that" in str(node.problem)
     assert handler.visits == []
@@ -218,5 +218,5 @@ def test_a_superlink_of_another_authority_is_told_nothing(tmp_path, files, link)
 def test_a_file_that_is_missing_is_named(tmp_path, files, missing):
     (tmp_path / missing).unlink()
     with running(tmp_path, "127.0.0.1:1", files.authority) as node:
-        node.thread.join(60)
+        node.thread.join(240)
     assert isinstance(node.problem, DataError) and missing in str(node.problem)

@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import stat
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from veracal.data import Scores
 from veracal.errors import BudgetError, DataError
 from veracal.federation.protocol.questions import KINDS, built
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.source import enrolling
+from veracal.federation.source import enrolling, rehearsal
 from veracal.federation.source.enrolling import enroll, propose
 from veracal.federation.source.enrolment import read_enrolment
 from veracal.federation.source.folder import create_source, read_source
@@ -191,6 +193,21 @@ def test_a_deadline_that_answers_could_miss_is_refused_with_one_that_will_do(tmp
         check_deadline(0.51, terms, "x")
     with pytest.raises(DataError, match="Declare a deadline of 86400 seconds"):
         check_deadline(10_000.0, terms, "x")
+
+
+def test_the_deadline_is_compared_with_what_the_slowest_question_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Every question takes 3 seconds, and reading the records as long again."""
+    clock = SimpleNamespace(perf_counter=count(0, 3.0).__next__)
+    monkeypatch.setattr(rehearsal, "time", clock)
+    with pytest.raises(DataError, match="4 times .* that takes 3. .* of 20 seconds"):
+        made(tmp_path / "a", deadline=11.9)
+    made(tmp_path / "b", deadline=12.0)
+    monkeypatch.setattr(enrolling, "time", clock)
+    with pytest.raises(DataError, match="4 times .* that takes 6. .* of 60 seconds"):
+        made(tmp_path / "c", deadline=23.9)
+    made(tmp_path / "d", deadline=24.0)
 
 
 def test_an_enrolment_that_is_interrupted_leaves_nothing_half_made(

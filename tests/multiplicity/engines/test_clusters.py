@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import joblib
@@ -20,6 +21,7 @@ from threadpoolctl import threadpool_info
 
 from veracal.data import Dataset
 from veracal.errors import DataError, MissingExtraError, RunError, WorkerError
+from veracal.multiplicity.engines import clusters
 from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.multiplicity.engines.streams import Seed
 from veracal.multiplicity.engines.workers import one_core
@@ -39,8 +41,11 @@ def train():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_workers_for_other_tests():
-    yield
+def workers_end_with_the_module():
+    """However busy the machine, no worker gives up waiting for work between two tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clusters, "_IDLE", 3600)
+        yield
     get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
@@ -60,10 +65,16 @@ def assert_same(found, expected):
 
 def started_here(but=frozenset()):
     """Processes that this one started, and theirs, without Python's trackers."""
-    ours = [child for child in psutil.Process().children() if child not in but]
-    every = [one for child in ours for one in (child, *child.children(recursive=True))]
-    named = [(one, " ".join(one.cmdline())) for one in every if one.is_running()]
-    return [one for one, command in named if command and "resource_tracker" not in command]
+    found = []
+    for child in psutil.Process().children():
+        if child in but:
+            continue
+        with suppress(psutil.NoSuchProcess):  # it may end while it is looked at
+            for one in (child, *child.children(recursive=True)):
+                command = " ".join(one.cmdline())
+                if command and "resource_tracker" not in command:
+                    found.append(one)
+    return found
 
 
 @pytest.fixture
@@ -82,7 +93,7 @@ def collected_here(model, train):
     return collected(RetrainEngine(model, train, train.X, jobs=1))
 
 
-def wait_for(condition, seconds=10):
+def wait_for(condition, seconds=120):
     """Whether a condition comes true in time."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
@@ -107,9 +118,28 @@ def late_first(run):
     return noise(run)
 
 
+def first_after_third(folder, run):
+    """The first run waits for the begin of the third, which another worker gets to."""
+    (folder / str(run.number)).touch()
+    if run.number == 0:
+        assert wait_for((folder / "2").exists)
+    return noise(run)
+
+
 def marked(folder, slow_from, run):
     (folder / str(run.number)).touch()
-    time.sleep(60 if run.number >= slow_from else 0)
+    time.sleep(3600 if run.number >= slow_from else 0)
+    return noise(run)
+
+
+def four_at_once(folder, run):
+    """Four runs end at once, whichever they are; others wait until the file "go" is there."""
+    (folder / f"begun {run.number}").touch()
+    for slot in range(4):
+        with suppress(FileExistsError):
+            (folder / f"slot {slot}").touch(exist_ok=False)
+            return noise(run)
+    assert wait_for((folder / "go").exists)
     return noise(run)
 
 
@@ -182,8 +212,10 @@ def test_processes_have_the_scores_of_this_process(train, expected, jobs):
     assert_same(collected(RetrainEngine(TREE, train, train.X, jobs=jobs)), expected)
 
 
-def test_the_order_of_arrival_does_not_matter(train):
-    found = collected(RetrainEngine(late_first, train, train.X, jobs=2))
+def test_the_order_of_arrival_does_not_matter(train, tmp_path):
+    # Whoever begins the third run has sent the second, while the first is still waiting.
+    late = partial(first_after_third, tmp_path)
+    found = collected(RetrainEngine(late, train, train.X, jobs=2))
     assert list(found) != sorted(found)
     assert_same(found, collected_here(noise, train))
 
@@ -261,7 +293,7 @@ from veracal.multiplicity.engines.streams import Seed
 from veracal.multiplicity.engines.workers import one_core
 
 def slow(run):
-    time.sleep(0 if run.number < 2 else 60)
+    time.sleep(0 if run.number < 2 else 3600)
     return np.zeros(len(run.people))
 
 if __name__ == "__main__":
@@ -284,8 +316,8 @@ def test_a_program_that_is_stopped_leaves_no_process(tmp_path, how):
         below = psutil.Process(program.pid).children(recursive=True)
         assert len(below) >= 2
         program.send_signal(how)
-        assert program.wait(timeout=20) != 0
-    assert psutil.wait_procs(below, timeout=20)[1] == []
+        assert program.wait(timeout=120) != 0
+    assert psutil.wait_procs(below, timeout=120)[1] == []
 
 
 def test_nothing_pending_starts_no_process(train, workers):
@@ -358,17 +390,23 @@ def test_dask_has_the_scores_of_this_process_and_forgets_the_records(train, expe
     assert set(distributed.get_client().run(held).values()) == {0}
 
 
-def test_an_early_end_drops_what_is_pending_on_dask(train, dask, tmp_path):
-    def slow(run):
-        (tmp_path / str(run.number)).touch()
-        time.sleep(0.02 if run.number < 4 else 0.5)
-        return noise(run)
+def at_work(dask_worker):
+    """How much a worker is working on or has been given to do."""
+    state = dask_worker.state
+    return len(state.all_running_tasks) + len(state.ready) + len(state.constrained)
 
-    stream = RetrainEngine(slow, train, train.X, backend="dask").stream(iter(RUNS), SEED)
+
+def test_an_early_end_drops_what_is_pending_on_dask(train, dask, tmp_path):
+    import distributed
+
+    client = distributed.get_client()
+    engine = RetrainEngine(partial(four_at_once, tmp_path), train, train.X, backend="dask")
+    stream = engine.stream(iter(RUNS), SEED)
     got = {next(stream)[0].start for _ in range(4)}
     stream.close()
-    time.sleep(1.2)  # two rounds of what would be pending
-    begun = {int(path.name) for path in tmp_path.iterdir()}
+    (tmp_path / "go").touch()
+    assert wait_for(lambda: not any(client.run(at_work).values()))
+    begun = {int(path.name.split()[1]) for path in tmp_path.glob("begun *")}
     assert got <= begun and len(begun - got) <= 2  # those that the two workers had begun
 
 
@@ -429,13 +467,19 @@ def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
 
 
 @pytest.mark.parametrize("backend", ["dask", "ray"])
-def test_a_cluster_that_does_not_answer_is_told_in_seconds(train, backend):
+def test_a_cluster_that_does_not_answer_is_waited_for_seconds_only(train, backend, monkeypatch):
+    waited = []
+
+    def refuse(place, timeout):
+        waited.append(timeout)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(clusters.socket, "create_connection", refuse)
     address = {"dask": "tcp://127.0.0.1:1", "ray": "127.0.0.1:1"}[backend]
     engine = RetrainEngine(TREE, train, train.X, backend=backend, address=address)
-    start = time.monotonic()
     with pytest.raises(WorkerError, match=f"Nobody answers at {address} .*Start the cluster"):
         collected(engine)
-    assert time.monotonic() - start < 6
+    assert len(waited) == 1 and waited[0] <= 5
 
 
 def test_ray_that_was_not_started_is_told(train):

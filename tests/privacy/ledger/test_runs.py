@@ -205,7 +205,7 @@ def test_processes_that_race_are_granted_the_runs_that_fit(pure):
     children = [context.Process(target=attempt, args=(f"{i}",)) for i in range(6)]
     for child in children:
         child.start()
-    found = [granted.get(timeout=60) for _ in children]
+    found = [granted.get(timeout=240) for _ in children]
     for child in children:
         child.join()
     assert sum(found) == 4 and [run.number for run in pure.runs()] == [1, 2, 3, 4]

@@ -45,7 +45,7 @@ def told(tmp_path_factory):
         for rank in range(2)
     ]
     try:
-        said = [one.communicate(timeout=280)[1] for one in running]
+        said = [one.communicate(timeout=900)[1] for one in running]
     finally:
         for one in running:
             one.kill()
@@ -254,11 +254,11 @@ class Wires(Link):
     def send(self, tensor, to=0):
         taken = threading.Event()
         self.wires[self.here, to].put((tensor.clone(), taken))
-        if not taken.wait(10):
+        if not taken.wait(240):
             raise WorkerError(f"{to} takes nothing from {self.here}")
 
     def receive(self, tensor, of=0):
-        found, taken = self.wires[of, self.here].get(timeout=10)
+        found, taken = self.wires[of, self.here].get(timeout=240)
         taken.set()
         return tensor.copy_(found)
 

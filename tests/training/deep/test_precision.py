@@ -198,7 +198,7 @@ def test_the_state_is_restored_after_an_error_and_by_the_last_of_several_threads
     def other():
         with _precision.full_precision():
             inside.set()
-            leave.wait(10)
+            leave.wait(120)
 
     thread = threading.Thread(target=other)
 
@@ -206,7 +206,7 @@ def test_the_state_is_restored_after_an_error_and_by_the_last_of_several_threads
     def fail():
         assert not torch.is_autocast_enabled("cpu")
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(120)
         assert torch.is_grad_enabled()
         raise KeyError
 
@@ -218,7 +218,7 @@ def test_the_state_is_restored_after_an_error_and_by_the_last_of_several_threads
         assert not torch.is_grad_enabled()
         assert read()[2:] == ["ieee"] * 3  # the other thread is still inside
         leave.set()
-        thread.join(10)
+        thread.join(120)
         assert read() == before
 
 

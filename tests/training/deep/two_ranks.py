@@ -309,7 +309,7 @@ SCENES = tuple(
 def main(rank, folder):
     """Go through all scenes, and write down what happened."""
     store = dist.FileStore(str(folder / "store"), 2)
-    patience = timedelta(seconds=200)  # a busy machine takes long to start a process
+    patience = timedelta(seconds=600)  # a busy machine takes long to start a process
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=patience)
     here, told = Rank(rank, folder), {}
     for name in SCENES:
