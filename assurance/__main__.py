@@ -17,9 +17,13 @@ A gate is a module ``assurance/gate_<something>.py`` with
     about how many it takes, if they are many: with several jobs the slowest start first, so
     that none is left alone at the end.
 
-Every subject draws repeatable entropy, named after the gate and the mutant: what is caught in
-one run is caught in the next. With ``--fresh-entropy``, and in long runs, the system's entropy
-is drawn instead.
+``REAL_NOISE``
+    true for a gate about the distribution of discrete noise, which OpenDP then draws: it states
+    how rarely the correct subject fails, and each mutant survives, by chance.
+
+Every subject draws repeatable entropy and noise, named after the gate and the mutant: what is
+caught in one run is caught in the next. With ``--fresh-entropy``, and in long runs, the
+system's entropy and OpenDP's noise are drawn instead.
 """
 
 import argparse
@@ -36,6 +40,7 @@ from pathlib import Path
 from types import ModuleType
 
 from assurance.entropy import ENTROPY, seed_global_generators
+from assurance.repeatable_noise import NOISE
 
 HERE = Path(__file__).parent
 
@@ -66,6 +71,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
     options.fresh_entropy |= options.long
     if not options.fresh_entropy:
         ENTROPY.install()
+        NOISE.install(importlib.import_module("veracal.privacy.answers.noise"))
     chosen = options.gate or [
         name for name, gate in gates.items() if wanted(gate, options.long)
     ]
@@ -104,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--fresh-entropy",
         action="store_true",
-        help="draw the system's entropy, as --long does, not a repeatable stream by subject",
+        help="draw the system's entropy and OpenDP's noise, as --long does",
     )
     result.add_argument(
         "--list", action="store_true", help="print every gate and mutant as Markdown, run none"
@@ -224,8 +230,12 @@ def attempt(
 ) -> tuple[bool | None, str]:
     """Whether the subject kept its promise (None: no verdict), and what was said."""
     seed_global_generators()
+    real = options.fresh_entropy or getattr(gate, "REAL_NOISE", False)
     try:
-        with nullcontext() if options.fresh_entropy else ENTROPY.named(label):
+        with (
+            nullcontext() if options.fresh_entropy else ENTROPY.named(label),
+            NOISE.named(label, real=real),
+        ):
             return True, str(gate.run(subject, long=options.long))
     except AssertionError as broken:
         return False, one_line(broken) or "a bare assertion"

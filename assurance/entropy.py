@@ -3,8 +3,9 @@
 Noise, batches, keys of splits and marks of sources all begin with the operating system's
 entropy, so replacing it decides every draw without opening a second way into the library.
 
-Not reached are OpenDP's discrete noise, which draws from OpenSSL, and interpreters that a test
-or a gate starts; draws of several threads are repeatable together, not by thread.
+Not reached are OpenDP's discrete noise, which draws from OpenSSL (see ``repeatable_noise.py``),
+and interpreters that a test or a gate starts. What several threads draw is repeatable only as a
+whole: which of them draws first is not decided.
 """
 
 import hashlib
@@ -12,67 +13,61 @@ import os
 import random
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-
-@dataclass
-class _Stream:
-    label: str
-    process: str = ""  # which fork of which fork, from the process that began the stream
-    forks: int = 0
-    main: int = 0
-    other: int = 0
 
 
 class RepeatableEntropy:
     """SHAKE-256 of a label and a counter, in place of the system's entropy.
 
-    A forked child draws by its number among its parent's forks, and threads have a counter of
-    their own: neither repeats the main thread's bytes nor changes them.
+    Every module that draws has a counter of its own, so that what is drawn once a process
+    (by the first import of ``multiprocessing``, say) changes no other draw. Threads have
+    counters apart from the main thread's. A forked child goes on under a label that says
+    which fork it is: it repeats neither its parent's bytes nor those of another child.
     """
 
     def __init__(self) -> None:
-        self._streams = [_Stream("outside of tests")]
+        self._label, self._forks = "outside of tests", 0
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+        os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def install(self) -> None:
         """Replace the system's entropy in this process and its forks, for good."""
-        if os.urandom == self.draw:
-            return
         os.urandom = self.draw
         random._urandom = self.draw  # type: ignore[attr-defined]
-        os.register_at_fork(before=self._count_fork, after_in_child=self._enter_fork)
 
     @contextmanager
     def named(self, label: str) -> Iterator[None]:
         """Begin a stream at its start, and go back to the one before at the end."""
-        self._streams.append(_Stream(label))
+        before = self._label, self._forks, self._counts
+        self._label, self._forks, self._counts = label, 0, Counter()
         try:
             yield
         finally:
-            self._streams.pop()
+            self._label, self._forks, self._counts = before
 
     def draw(self, size: int) -> bytes:
         """The next bytes; called in place of ``os.urandom``."""
-        stream = self._streams[-1]
-        if threading.current_thread() is threading.main_thread():
-            stream.main += 1
-            place = f"main\0{stream.main}"
-        else:
-            stream.other += 1
-            place = f"other\0{stream.other}"
-        text = f"{stream.label}\0{place}\0{stream.process}"
+        frame = sys._getframe(1)
+        while frame.f_back and frame.f_globals.get("__name__") in ("random", "secrets", "uuid"):
+            frame = frame.f_back
+        main = threading.current_thread() is threading.main_thread()
+        key = frame.f_globals.get("__name__", ""), "main" if main else "other"
+        with self._lock:
+            self._counts[key] += 1
+            count = self._counts[key]
+        text = "\0".join((self._label, *key, str(count)))
         return hashlib.shake_256(text.encode()).digest(size)
 
-    def _count_fork(self) -> None:
-        for stream in self._streams:
-            stream.forks += 1
+    def _before_fork(self) -> None:
+        self._forks += 1
 
-    def _enter_fork(self) -> None:
-        for stream in self._streams:
-            stream.process += f"/{stream.forks}"
-            stream.forks = 0
+    def _after_fork(self) -> None:
+        self._label += f"\0fork {self._forks}"
+        self._forks, self._counts = 0, Counter()
+        self._lock = threading.Lock()  # another thread may have held it
 
 
 def seed_global_generators() -> None:

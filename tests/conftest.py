@@ -7,12 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 NO_SKIPS = os.environ.get("VERACAL_NO_SKIPS") == "1"
-
-settings.register_profile("veracal", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile("veracal")
 
 
 @pytest.fixture(autouse=True, scope="session")
