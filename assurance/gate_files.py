@@ -1,12 +1,11 @@
 """A hostile file runs no code, reaches no other file, fills no memory, and is refused.
 
 Each attack is a file or folder that tries one thing. A loader gets it in a process of its own,
-whose memory and time are bounded; anything but a clear refusal breaks the promise.
+whose memory and CPU time are bounded; anything but a clear refusal breaks the promise.
 """
 
 import gzip
 import io
-import multiprocessing
 import os
 import pickle
 import struct
@@ -21,6 +20,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from assurance import servers
+from assurance.servers import peak_memory
 from veracal.data import Number, Schema, Target, Vector, load
 from veracal.data.readers.idx import read_idx
 from veracal.data.readers.images import ImageForm, load_images
@@ -30,7 +31,7 @@ from veracal.errors import DataError
 NAME = "files"
 SECONDS = 35
 MOST_MEMORY = 200 * 2**20
-MOST_SECONDS = 20
+MOST_SECONDS = 20  # of CPU
 Loader = Callable[[Path], object]
 
 TABLE = Schema({"x": Number(0, 1), "y": Target((0, 1))})
@@ -127,31 +128,13 @@ def run(subject: Loader, *, long: bool) -> str:
 
 def tried(subject: Loader, path: Path) -> str:
     """Load in a process of its own and say what came of it."""
-    # From a server that has imported everything and run nothing: a child of this process might
-    # inherit a lock that a thread of Arrow's holds, and wait for it forever.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_attempt, args=(subject, path, sender))
-    process.start()
-    sender.close()
-    process.join(MOST_SECONDS)
-    if process.is_alive():
-        process.kill()
-        return f"still busy after {MOST_SECONDS} s"
     try:
-        return str(receiver.recv())
-    except EOFError:
-        return f"died with code {process.exitcode}"
+        return str(servers.apart(_attempt, subject, path, cpu=MOST_SECONDS))
+    except ChildProcessError as error:
+        return str(error)
 
 
-def peak_memory() -> int:
-    """Most bytes this process has had resident; getrusage would start from its parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
-def _attempt(subject: Loader, path: Path, sender: object) -> None:
+def _attempt(subject: Loader, path: Path) -> str:
     """Run in the child: load, and report the outcome."""
     before = peak_memory()
     try:
@@ -162,9 +145,7 @@ def _attempt(subject: Loader, path: Path, sender: object) -> None:
     except BaseException as error:
         outcome = f"raised {type(error).__name__}: {str(error)[:80]}"
     grown = peak_memory() - before
-    if grown > MOST_MEMORY:
-        outcome = f"took {grown // 2**20} MB"
-    sender.send(outcome)  # type: ignore[attr-defined]
+    return outcome if grown <= MOST_MEMORY else f"took {grown // 2**20} MB"
 
 
 # The attacks: each writes its file below root and returns its path ------------------------

@@ -60,7 +60,7 @@ def gates(tmp_path):
 
 def test_a_gate_that_catches_its_mutants_passes(gates, capsys):
     assert main([], folder=gates(honest=HONEST)) == 0
-    *table, counted, last = capsys.readouterr().out.splitlines()
+    *table, _, counted, last = capsys.readouterr().out.splitlines()
     assert counted == "2 of 2 mutants caught"
     assert "honest" in table[1]
     assert "2/2" in table[1]
