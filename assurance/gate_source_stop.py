@@ -17,7 +17,7 @@ from assurance import sources
 
 NAME = "source_stop"
 SECONDS = 12
-PATIENCE = 120
+PATIENCE = 900  # seconds, which only a deadlock takes
 # Where a signal is sent, as a condition on a frame after the first line.
 PLACES = {
     "in an import": "frame.f_code.co_filename == '<string>'",
