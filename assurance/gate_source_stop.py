@@ -97,7 +97,7 @@ serving.until_stopped = lambda work, closing, patience: work(
 
 def run(subject: str, *, long: bool) -> str:
     """Stop a source at every place."""
-    with sources.enrolled({}, heads=False, deadline=1.0) as north:
+    with sources.enrolled({}, heads=False, deadline=600.0) as north:
         for place, (code, said) in stopped(north.path, subject).items():
             assert code == 0, f"exit code {code} after a signal {place}: {said[-200:]!r}"
             assert said.endswith("What was answered is kept.\n"), f"{place}: {said[-200:]!r}"
