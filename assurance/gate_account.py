@@ -28,7 +28,7 @@ from veracal.privacy.events import (
 )
 
 NAME = "account"
-SECONDS = 25
+SECONDS = 5
 Accountant = Callable[..., float]
 GAP = 1e-3  # beyond the truth, as a fraction
 ABOVE = 1e-7  # below the truth: nothing but the rounding of doubles
@@ -219,7 +219,7 @@ def run(subject: Accountant, *, long: bool) -> str:
         gap = (found - truth) / max(truth, 1e-2)
         assert gap <= GAP, f"{found} > {truth}: {where}"
         worst = max(worst, gap)
-    settings = 10_000 if long else 24
+    settings = 10_000 if long else 12
     breaks = sum(breaks_of_monotony(subject, rng) for _ in range(settings))
     assert breaks == 0, f"{breaks} breaks of monotony"
     return f"largest gap {worst:.1e}, never below; monotone on {settings:,} settings"

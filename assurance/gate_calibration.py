@@ -42,7 +42,7 @@ from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import answered, check_neighbors
 
 NAME = "calibration"
-SECONDS = 50
+SECONDS = 20
 ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
 BY_BIN = "veracal.calibration.queries.binned.ByBin"
 SCALARS = "veracal.calibration.queries.scalars"
@@ -243,19 +243,20 @@ CELLS = BinnedGap.cells
 def run(subject: Patches, *, long: bool) -> str:
     """Replay questions, then whole fits; add up what was charged; look for a bias."""
     rng = np.random.default_rng(0)
-    rounds, pools = (8_000, 500) if long else (180, 15)
+    rounds, pools = (8_000, 500) if long else (60, 13)
     with patched(subject) as folder:
         # A little of what is quick comes first: most mutants go no further.
         contracts(3)
+        on_the_grid(folder, rng)
+        replay_records(rng, 2)
         charged(folder, rng)
         replay_fits(folder, rng, 1)
         contracts(6)
-        on_the_grid(folder, rng)
         replay_records(rng, pools)
         replay_queries(rng, rounds)
         replay_fits(folder, rng, 39 if long else 2)
         bias = noise_bias(folder, rng, 200 if long else 40)
-    pairs = pools * (ALONE + math.comb(ALONE, 2))
+    pairs = (pools + 2) * (ALONE + math.comb(ALONE, 2))
     compared = (rounds * len(RELATIONS) + pairs) * len(QUERIES)
     return (
         f"{compared:,} neighbors of {len(QUERIES)} queries, none too far or off the grid; "

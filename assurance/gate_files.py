@@ -1,12 +1,11 @@
 """A hostile file runs no code, reaches no other file, fills no memory, and is refused.
 
 Each attack is a file or folder that tries one thing. A loader gets it in a process of its own,
-whose memory and time are bounded; anything but a clear refusal breaks the promise.
+whose memory and CPU time are bounded; anything but a clear refusal breaks the promise.
 """
 
 import gzip
 import io
-import multiprocessing
 import os
 import pickle
 import struct
@@ -14,13 +13,17 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from assurance import servers
+from assurance.servers import peak_memory
 from veracal.data import Number, Schema, Target, Vector, load
 from veracal.data.readers.idx import read_idx
 from veracal.data.readers.images import ImageForm, load_images
@@ -28,9 +31,9 @@ from veracal.data.readers.text import TextForm, load_text
 from veracal.errors import DataError
 
 NAME = "files"
-SECONDS = 35
+SECONDS = 15
 MOST_MEMORY = 200 * 2**20
-MOST_SECONDS = 20
+MOST_SECONDS = 20  # of CPU
 Loader = Callable[[Path], object]
 
 TABLE = Schema({"x": Number(0, 1), "y": Target((0, 1))})
@@ -127,31 +130,13 @@ def run(subject: Loader, *, long: bool) -> str:
 
 def tried(subject: Loader, path: Path) -> str:
     """Load in a process of its own and say what came of it."""
-    # From a server that has imported everything and run nothing: a child of this process might
-    # inherit a lock that a thread of Arrow's holds, and wait for it forever.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_attempt, args=(subject, path, sender))
-    process.start()
-    sender.close()
-    process.join(MOST_SECONDS)
-    if process.is_alive():
-        process.kill()
-        return f"still busy after {MOST_SECONDS} s"
     try:
-        return str(receiver.recv())
-    except EOFError:
-        return f"died with code {process.exitcode}"
+        return str(servers.apart(_attempt, subject, path, cpu=MOST_SECONDS))
+    except ChildProcessError as error:
+        return str(error)
 
 
-def peak_memory() -> int:
-    """Most bytes this process has had resident; getrusage would start from its parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
-def _attempt(subject: Loader, path: Path, sender: object) -> None:
+def _attempt(subject: Loader, path: Path) -> str:
     """Run in the child: load, and report the outcome."""
     before = peak_memory()
     try:
@@ -162,12 +147,32 @@ def _attempt(subject: Loader, path: Path, sender: object) -> None:
     except BaseException as error:
         outcome = f"raised {type(error).__name__}: {str(error)[:80]}"
     grown = peak_memory() - before
-    if grown > MOST_MEMORY:
-        outcome = f"took {grown // 2**20} MB"
-    sender.send(outcome)  # type: ignore[attr-defined]
+    return outcome if grown <= MOST_MEMORY else f"took {grown // 2**20} MB"
 
 
 # The attacks: each writes its file below root and returns its path ------------------------
+
+
+@cache
+def large(write: Callable[[Path], None]) -> tuple[Any, Path]:
+    """A file that takes seconds to write, for every subject; no attack is to change it."""
+    folder = tempfile.TemporaryDirectory()
+    write(Path(folder.name, "file"))
+    return folder, Path(folder.name, "file")
+
+
+def once(name: str) -> Callable[[Callable[[Path], None]], Callable[[Path, Path], Path]]:
+    """An attack whose file is written once, and then linked to."""
+
+    def attack(write: Callable[[Path], None]) -> Callable[[Path, Path], Path]:
+        @wraps(write)
+        def link(root: Path, outside: Path) -> Path:
+            os.link(large(write)[1], root / name)
+            return root / name
+
+        return link
+
+    return attack
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -184,7 +189,7 @@ def header(text: bytes) -> bytes:
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:
     """A zip file."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         for name, content in members.items():
             file.writestr(name, content)
     return path
@@ -233,13 +238,15 @@ def linked_labels(root: Path, outside: Path) -> Path:
     return root / "m"
 
 
-def bomb(root: Path, outside: Path) -> Path:
+@once("b.npz")
+def bomb(path: Path) -> None:
     zeros = npy(np.zeros(40_000_000))
-    return archive(root / "b.npz", {"x.npy": zeros, "y.npy": zeros})
+    archive(path, {"x.npy": zeros, "y.npy": zeros})
 
 
-def huge_header(root: Path, outside: Path) -> Path:
-    return archive(root / "h.npz", {"x.npy": header(b"{" + b" " * 30_000_000 + b"}")})
+@once("h.npz")
+def huge_header(path: Path) -> None:
+    archive(path, {"x.npy": header(b"{" + b" " * 30_000_000 + b"}")})
 
 
 def huge_shape(root: Path, outside: Path) -> Path:
@@ -260,12 +267,14 @@ def traversal_in_npz(root: Path, outside: Path) -> Path:
     return archive(root / "t.npz", {"../../outside/x.npy": npy(np.zeros(2))})
 
 
-def zip_of_zeros(root: Path, outside: Path) -> Path:
-    return archive(root / "z.zip", {"a/1.png": b"\0" * 300_000_000, "b/1.png": png(8, 8)})
+@once("z.zip")
+def zip_of_zeros(path: Path) -> None:
+    archive(path, {"a/1.png": b"\0" * 300_000_000, "b/1.png": png(8, 8)})
 
 
-def giant_image(root: Path, outside: Path) -> Path:
-    return archive(root / "g.zip", {"a/1.png": png(60_000, 60_000), "b/1.png": png(8, 8)})
+@once("g.zip")
+def giant_image(path: Path) -> None:
+    archive(path, {"a/1.png": png(60_000, 60_000), "b/1.png": png(8, 8)})
 
 
 def linked_images(root: Path, outside: Path) -> Path:
@@ -278,37 +287,37 @@ def linked_images(root: Path, outside: Path) -> Path:
     return root / "i"
 
 
-def coded_texts(root: Path, outside: Path) -> Path:
+@once("t.parquet")
+def coded_texts(path: Path) -> None:
     texts = pa.array(["z" * 500_000] * 3_000)
-    pq.write_table(pa.table({"x": texts, "y": pa.array([0, 1] * 1_500)}), root / "t.parquet")
-    return root / "t.parquet"
+    pq.write_table(pa.table({"x": texts, "y": pa.array([0, 1] * 1_500)}), path)
 
 
-def packed_parquet(root: Path, outside: Path) -> Path:
+@once("z.parquet")
+def packed_parquet(path: Path) -> None:
     table = pa.table({"x": np.zeros(40_000_000), "y": np.zeros(40_000_000, np.int8)})
-    pq.write_table(table, root / "z.parquet", compression="zstd", use_dictionary=False)
-    return root / "z.parquet"
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
 
 
-def packed_arrow(root: Path, outside: Path) -> Path:
+@once("z.arrow")
+def packed_arrow(path: Path) -> None:
     table = pa.table({"x": np.zeros(40_000_000), "y": np.zeros(40_000_000, np.int8)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(root / "z.arrow", table.schema, options=options) as writer:
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
         writer.write_table(table)
-    return root / "z.arrow"
 
 
-def packed_stream(root: Path, outside: Path) -> Path:
+@once("z.arrows")
+def packed_stream(path: Path) -> None:
     table = pa.table({"x": pa.array(["z" * 400_000] * 1_000).dictionary_encode()})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(root / "z.arrows", table.schema, options=options) as writer:
+    with pa.ipc.new_stream(path, table.schema, options=options) as writer:
         writer.write_table(table)
-    return root / "z.arrows"
 
 
-def endless_line(root: Path, outside: Path) -> Path:
-    (root / "e.csv").write_bytes(b"x,y\n" + b"1" * 150_000_000)
-    return root / "e.csv"
+@once("e.csv")
+def endless_line(path: Path) -> None:
+    path.write_bytes(b"x,y\n" + b"1" * 150_000_000)
 
 
 def many_columns(root: Path, outside: Path) -> Path:
@@ -326,10 +335,10 @@ def idx_of_many_dimensions(root: Path, outside: Path) -> Path:
     return root / "d.idx"
 
 
-def packed_idx_bomb(root: Path, outside: Path) -> Path:
+@once("d.gz")
+def packed_idx_bomb(path: Path) -> None:
     content = b"\0\0\x08\x02" + struct.pack(">II", 30_000, 10_000) + b"\0" * 300_000_000
-    (root / "d.gz").write_bytes(gzip.compress(content))
-    return root / "d.gz"
+    path.write_bytes(gzip.compress(content, 1))
 
 
 ATTACKS: dict[str, Callable[[Path, Path], Path]] = {

@@ -74,7 +74,7 @@ class Records:
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
     """Ask again, ask for something else, fail, and ask from several processes."""
-    times = 10_000 if long else 1_000
+    times = 10_000 if long else 300
     with ledgers.patched(subject) as folder:
         ledger = open_ledger(folder / "ledger", Budget(10.0))
         try:

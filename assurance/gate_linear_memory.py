@@ -5,8 +5,6 @@ process, whose peak resident memory is compared with a bound: with ``--long``, 1
 of 128 numbers against 1.5 GB in all; otherwise 400 MB against their own size.
 """
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from assurance import servers
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
 from veracal.training.facts import Facts, facts_of_arrays, row_norms, with_labels
@@ -85,19 +84,22 @@ FORMS = {"map": fit_map, "data set": fit_dataset}
 
 
 def measured(subject: Patches, name: str, path: Path) -> tuple[float, float]:
-    """Memory in MB before and at the peak of a fit, in a fresh process of its own."""
-    # Not a fork: what this process has freed and not given back would count, or not.
+    """Memory in MB before and at the peak of a fit, in a process that has run nothing else."""
+    # Not a fork of this one: what it has freed and not given back would count, or not.
     (mutant,) = (key for key, one in SUBJECTS.items() if one is subject)
-    command = [sys.executable, "-m", "assurance.gate_linear_memory", mutant, name, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the child that was to fit the matrix failed: {done.stderr[-500:]}")
-    start, peak = map(float, done.stdout.split())
+    try:
+        start, peak = servers.apart(fit, mutant, name, path)
+    except ChildProcessError as error:
+        raise RuntimeError(f"the child that was to fit the matrix {error}") from error
     return start, peak
 
 
-def main(mutant: str, name: str, path: str) -> None:
-    """Fit, and print the memory in MB before and at the peak."""
+def fit(mutant: str, name: str, path: Path) -> tuple[float, float]:
+    """Fit, and return the memory in MB before and at the peak.
+
+    What is drawn here is not repeatable. It decides about rows of batches, some 1,600 of 128
+    numbers, hence about a few MB at most: no verdict depends on it.
+    """
     X = np.load(path, mmap_mode="r")
     y = (np.arange(len(X)) % 2).astype(np.int8)
     model = PrivateLogisticRegression(
@@ -109,18 +111,11 @@ def main(mutant: str, name: str, path: str) -> None:
         classes=(0, 1),
         size=len(X),
     )
-    start = peak_memory()
+    start = servers.peak_memory()
     with patched(SUBJECTS[mutant]):
         FORMS[name](model, X, y)
     done = model.private_ and model.n_iter_ == STEPS and np.isfinite(model.coef_).all()
-    print(start, peak_memory() if done else np.inf)
-
-
-def peak_memory() -> float:
-    """Peak resident memory of this process in MB, counted from its fork on."""
-    # Not getrusage: its figure starts from the parent's.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    return start / 2**20, servers.peak_memory() / 2**20 if done else np.inf
 
 
 @cache
@@ -134,7 +129,3 @@ def matrix(rows: int) -> tuple[Any, Path]:
         X[start : start + len(block)] = block[: rows - start]
     X.flush()
     return folder, path
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

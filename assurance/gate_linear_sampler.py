@@ -106,16 +106,17 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
 def tested(members_of: Callable[..., Any], steps: int) -> str:
     """Put batches to the test, by who was in which."""
     worst = 1.0
-    for place, (size, real, rate) in enumerate(SETTINGS):
-        members = members_of(size, real, rate, steps, seed=place)
-        figures = statistics(members, rate)
-        empty = int((~members.any(axis=1)).sum())
-        figures["empty batches"] = float(
-            stats.binomtest(empty, steps, (1 - rate) ** real).pvalue
-        )
-        for name, pvalue in figures.items():
-            assert pvalue > ALPHA, f"{name} at rate {rate}: p = {pvalue:.1e}"
-            worst = min(worst, pvalue)
+    for many in (steps // 5, steps):  # most mutants go no further than the few
+        for place, (size, real, rate) in enumerate(SETTINGS):
+            members = members_of(size, real, rate, many, seed=place)
+            figures = statistics(members, rate)
+            empty = int((~members.any(axis=1)).sum())
+            figures["empty batches"] = float(
+                stats.binomtest(empty, many, (1 - rate) ** real).pvalue
+            )
+            for name, pvalue in figures.items():
+                assert pvalue > ALPHA, f"{name} at rate {rate}: p = {pvalue:.1e}"
+                worst = min(worst, pvalue)
     return f"5 statistics of {len(SETTINGS)} fits, smallest p = {worst:.3f}"
 
 

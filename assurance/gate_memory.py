@@ -5,92 +5,95 @@ peak resident memory is compared with a bound: with ``--long``, 10 million rows 
 against 500 MB in all; otherwise files of some 400 MB against their own size.
 """
 
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assurance import servers
+from veracal.data import Category, Grouping, Number, Schema, Target, Unit, Vector, load, scan
+
 NAME = "memory"
-SECONDS = 25
+SECONDS = 10
 WIDTH = 32
 NAMES = [f"x{i}" for i in range(20)]
 
-# What the child runs. It prints the records it saw, and its peak memory in MB at the start
-# and at the end.
-PROGRAM = """
-import sys
-from pathlib import Path
-from veracal.data import Category, Grouping, Number, Schema, Target, Unit, Vector, load, scan
-
-def peak():  # not getrusage: its figure starts from the parent's
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-MATRIX = Schema({{"X": Vector({width}, -1, 1, center=0, spread=1), "y": Target((0, 1))}})
+MATRIX = Schema({"X": Vector(WIDTH, -1, 1, center=0, spread=1), "y": Target((0, 1))})
 TABLE = Schema(
-    {{**{{name: Number(0, 1) for name in {names}}}, "sex": Category(("f", "m")),
-      "patient": Unit(), "y": Target(("no", "yes"))}},
-    groups={{"sex": Grouping("sex")}},
+    {
+        **{name: Number(0, 1) for name in NAMES},
+        "sex": Category(("f", "m")),
+        "patient": Unit(),
+        "y": Target(("no", "yes")),
+    },
+    groups={"sex": Grouping("sex")},
 )
-path = Path(sys.argv[1])
-schema, start, n = (MATRIX if path.is_dir() else TABLE), peak(), 0
-for batch in {loop}:
-    n += len(batch)
-print(n, start, peak())
-"""
+Pass = Callable[[Path, Schema], Iterator[Any]]
 
-CORRECT = "scan(path, schema)"
-MUTANTS = {
-    "the whole file at once": (
-        "[load(path, schema=schema)] if path.is_file() else scan(path, schema)"
-    ),
-    "batches kept": "list(scan(path, schema))",
-    "rows mapped and never let go": (
-        "scan(path, schema) if path.is_file() else "
-        "[__import__('numpy').load(path / 'X.npy', mmap_mode='r').copy()]"
-    ),
+
+def whole_file(path: Path, schema: Schema) -> Iterator[Any]:
+    """Read a table at once."""
+    return iter([load(path, schema=schema)]) if path.is_file() else scan(path, schema)
+
+
+def batches_kept(path: Path, schema: Schema) -> Iterator[Any]:
+    """Keep every batch."""
+    return iter(list(scan(path, schema)))
+
+
+def never_let_go(path: Path, schema: Schema) -> Iterator[Any]:
+    """Read a matrix by one map, which keeps every page it has touched."""
+    if path.is_file():
+        return scan(path, schema)
+    return iter([np.load(path / "X.npy", mmap_mode="r").copy()])
+
+
+CORRECT: Pass = scan
+MUTANTS: dict[str, Pass] = {
+    "the whole file at once": whole_file,
+    "batches kept": batches_kept,
+    "rows mapped and never let go": never_let_go,
 }
 
 
-def run(subject: str, *, long: bool) -> str:
+def run(subject: Pass, *, long: bool) -> str:
     """Measure a pass over each file."""
     figures = []
-    with files(10_000_000 if long else 3_000_000, 5_000 if long else 400) as paths:
-        for path, n in paths.items():
-            size = sum(f.stat().st_size for f in (path.iterdir() if path.is_dir() else [path]))
-            size //= 2**20
-            seen, start, peak = measured(subject, path)
-            assert seen == n, f"{path.name}: {seen} of {n} records"
-            bound = 500 if long else start + 0.6 * size
-            assert peak < bound, f"{path.name} of {size} MB took {peak:.0f} MB"
-            figures.append(f"{path.name} of {size:,} MB in {peak:.0f} MB")
+    _, paths = files(10_000_000 if long else 3_000_000, 5_000 if long else 400)
+    for path, n in paths.items():
+        size = sum(f.stat().st_size for f in (path.iterdir() if path.is_dir() else [path]))
+        size //= 2**20
+        try:
+            seen, start, peak = servers.apart(measured, subject, path)
+        except ChildProcessError as error:
+            raise RuntimeError(f"the child that was to read the file {error}") from error
+        assert seen == n, f"{path.name}: {seen} of {n} records"
+        bound = 500 if long else start + 0.6 * size
+        assert peak < bound, f"{path.name} of {size} MB took {peak:.0f} MB"
+        figures.append(f"{path.name} of {size:,} MB in {peak:.0f} MB")
     return ", ".join(figures)
 
 
-def measured(subject: str, path: Path) -> tuple[int, float, float]:
-    """Run a pass in a process of its own."""
-    program = PROGRAM.format(width=WIDTH, names=NAMES, loop=subject)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-500:]
-    n, start, peak = done.stdout.split()
-    return int(n), float(start), float(peak)
+def measured(subject: Pass, path: Path) -> tuple[int, float, float]:
+    """Records of a pass, and memory in MB before and at its peak; run in a fresh process."""
+    start, n = servers.peak_memory(), 0
+    for batch in subject(path, MATRIX if path.is_dir() else TABLE):
+        n += len(batch)
+    return n, start / 2**20, servers.peak_memory() / 2**20
 
 
-@contextmanager
-def files(rows: int, megabytes: int) -> Iterator[dict[Path, int]]:
-    """Write a matrix of so many rows, and a Parquet file of so many MB."""
-    with tempfile.TemporaryDirectory() as folder:
-        matrix, table = Path(folder) / "matrix", Path(folder) / "table.parquet"
-        write_matrix(matrix, rows)
-        yield {matrix: rows, table: write_table(table, megabytes)}
+@cache
+def files(rows: int, megabytes: int) -> tuple[Any, dict[Path, int]]:
+    """Write a matrix of so many rows, and a Parquet file of so many MB, for every subject."""
+    folder = TemporaryDirectory()
+    matrix, table = Path(folder.name) / "matrix", Path(folder.name) / "table.parquet"
+    write_matrix(matrix, rows)
+    return folder, {matrix: rows, table: write_table(table, megabytes)}
 
 
 def write_matrix(folder: Path, rows: int) -> None:

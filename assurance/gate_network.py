@@ -51,7 +51,7 @@ from veracal.training.deep.gradients.choosing import WRITING
 from veracal.training.deep.records import Records
 
 NAME = "network"
-SECONDS = 70
+SECONDS = 25
 BOUND, SIZE = 0.3, 5
 CLIPS: tuple[Clip, ...] = (
     Flat(BOUND),
@@ -246,16 +246,17 @@ def run(subject: Patches, *, long: bool) -> str:
         # What is quick comes first: some mutants go no further.
         first = np.random.default_rng(1)
         worst = max(crowd(), *(noisy_before(way, first) for way in WRITING))
-        for _ in range(40 if long else 3):
+        for times in range(40 if long else 3):
             for case, clip, relation in cases(rng):
                 used = compare(*case, clip, relation, rng)
                 closest[case] = max(closest[case], used)
                 by_rule[clip] = max(by_rule[clip], used)
                 worst, neighbors = max(worst, used), neighbors + 1
+            # Rules that jump drop most records: two rounds show that they do not drop all.
+            weakest = min(by_rule.values()) if times else 1.0
+            assert weakest > 0.1, f"under some rule nothing adds anything: {weakest:.3f}"
     least = min(closest.values())
     assert least > 0.9, f"nothing comes close to the bound: {least:.3f}"
-    weakest = min(by_rule.values())
-    assert weakest > 0.1, f"under some rule nothing adds anything: {weakest:.3f}"
     return (
         f"{neighbors:,} neighbors reach {worst:.6f} of what is charged, every case {least:.2f}"
     )

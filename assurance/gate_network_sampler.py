@@ -19,7 +19,7 @@ from veracal.training.deep.records import Records
 from veracal.training.deep.sums import NetworkSums
 
 NAME = "network_sampler"
-SECONDS = 30
+SECONDS = 10
 block, blocks, run_descent = Records.block, NetworkSums._blocks, Descent.run
 
 

@@ -1,12 +1,21 @@
-"""Eight processes that race for one budget are granted exactly what it affords."""
+"""Processes that race for one budget are granted exactly what it affords.
+
+One process is stopped before each SQL statement of its request, in turn, and another makes a
+whole request there, where the budget affords one of them: whatever can come between is tried,
+and nothing is left to scheduling. Then eight processes race freely; what they are granted must
+not depend on who is first.
+"""
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from assurance import ledgers
+from assurance.gate_kill import fresh
 from veracal.errors import BudgetError, VeracalError
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Pure
@@ -18,7 +27,7 @@ from veracal.privacy.ledger.charge import Asked
 
 NAME = "race"
 PROCESSES = 8
-ROUNDS = 4  # as one may go by without two processes at the last of the budget at once
+WAIT = "veracal.privacy.ledger.store.PATIENCE"
 COST = Pure(0.003)
 
 
@@ -57,17 +66,88 @@ class Tally:
 
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
-    """Let processes race for half of what they want, or less by a remainder."""
+    """Let one process come between, then race for half of what is wanted and a remainder."""
+    stops = interrupted(subject)
     each = 200 if long else 30
-    for _ in range(ROUNDS):
-        granted = fair(subject, each)
-    return f"{PROCESSES} processes, {PROCESSES * each:,} requests, exactly {granted:,} granted"
+    granted = fair(subject, each)
+    return (
+        f"another process before each of {stops} statements: one answer; {PROCESSES} "
+        f"processes, {PROCESSES * each:,} requests, exactly {granted:,} granted"
+    )
+
+
+def interrupted(subject: ledgers.Patches) -> int:
+    """Let another process make its request before every statement of the first one's."""
+    # Who finds the ledger locked does not wait: the other one stands still.
+    with ledgers.patched({**subject, WAIT: 0.0}) as folder:
+        place = folder / "ledger"
+        open_ledger(place, Budget(1.5 * COST.epsilon))
+        content = place.read_bytes()
+        statements = 0
+        while check_one_granted(place, statements):
+            statements += 1
+            fresh(place, content)
+    assert statements > 5, f"a request made only {statements} statements"
+    return statements
+
+
+def check_one_granted(place: Path, number: int) -> bool:
+    """Stop a request at a statement, make another one, and let the first go on.
+
+    False if the first has fewer statements.
+    """
+    (arrived, arrive), (go, let_go) = os.pipe(), os.pipe()
+    before = [None] * number  # statements to come before the one
+
+    def visit(statement: str) -> None:
+        if before:
+            before.pop()
+        else:
+            os.write(arrive, b"!")
+            os.read(go, 1)
+
+    def connect(path: Path) -> sqlite3.Connection:
+        connection = CONNECT(path)
+        connection.set_trace_callback(visit)
+        return connection
+
+    def work() -> Tally:
+        os.close(let_go)
+        with mock.patch("veracal.privacy.ledger.store._connect", connect):
+            return attempt(Ledger(place), 0, 1)
+
+    child, reader = ledgers.fork(work)
+    for end in (arrive, go):
+        os.close(end)
+    stopped = os.read(arrived, 1) == b"!"
+    second = attempt(Ledger(place), 1, 1) if stopped else Tally(0, 0, 0, ())
+    os.close(let_go)  # from now on it is stopped no more
+    os.close(arrived)
+    first = ledgers.result(child, reader)
+    assert isinstance(first, Tally), "a process ended without a result"
+    if not stopped:
+        return False
+    where = f"stopped at statement {number}"
+    if second.errors and "locked" in second.errors[0]:  # then it may ask again
+        second = attempt(Ledger(place), 1, 1)
+    for tally in (first, second):
+        assert not tally.errors, f"{where}: {tally.errors[0]}"
+    granted, computed = first.granted + second.granted, first.computed + second.computed
+    assert granted == 1, f"{where}: {granted} granted where 1 is affordable"
+    assert computed == 1, f"{where}: records read {computed} times for 1 answer"
+    ledger = Ledger(place)
+    assert len(ledgers.verified(ledger)) == 1, f"{where}: another number of entries"
+    assert ledger.spent().epsilon == COST.epsilon, f"{where}: {ledger.spent()} spent"
+    return True
+
+
+CONNECT = ledger_store._connect
 
 
 def fair(subject: ledgers.Patches, each: int) -> int:
     """Race once; how many requests were granted."""
     affordable = PROCESSES * each // 2
-    with ledgers.patched(subject) as folder:
+    with ledgers.patched({**subject, WAIT: 600.0}) as folder:
         micro = affordable * 3_000 + 2_999  # the remainder buys nothing
         ledger = open_ledger(folder / "ledger", Budget(micro / 1e6))
         tallies = race(ledger, each)

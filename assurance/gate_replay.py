@@ -26,7 +26,7 @@ from veracal.privacy.ledger.book import open_ledger
 from veracal.testing.queries import adversarial_scores, check_neighbors
 
 NAME = "replay"
-SECONDS = 30
+SECONDS = 5
 VALUES = (0.0, 1.0, -1.0, 0.5, 1e300, -1e300, 5e-324, 0.49999999999999994, 2.5)
 BROKEN = 12345.0  # stands for a record whose value is NaN: data sets hold none
 
@@ -190,7 +190,7 @@ MUTANTS: dict[str, Patches] = {
 def run(subject: Patches, *, long: bool) -> str:
     """Evaluate on neighbors, then replay answers."""
     rng = np.random.default_rng(0)
-    rounds = 50_000 if long else 600
+    rounds = 50_000 if long else 300
     with patched(subject) as folder:
         replay_queries(rng, 20)
         pairs = replay_answers(folder, rng, 200 if long else 4)

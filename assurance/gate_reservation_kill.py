@@ -1,23 +1,30 @@
 """Killed at any line of reserve, compute and record, a request is charged and answered once.
 
-A child asks for an answer that is reserved first, begins a run, or raises the caps, and is
-killed (SIGKILL) as it reaches a line, the first time and the last. Then the ledger must verify;
-if records were read, the reservation must be there, and paid; and the request, made again, must
-end as if nothing had happened: one charge (one for each attempt where a hook may have seen
-weights), one answer, and a failure is an answer. For a plain fit that is every line of the
-ledger's modules; for the other kinds every line of those modules that do something else for
-them.
+A child asks for an answer that is reserved first, begins a run, or raises the caps, and stops
+at every line of the ledger's modules that it comes to. Where something new lies on the disk
+then, and at the last line, another child is killed (SIGKILL); with ``long``, at every line, the
+first time it is reached and the last. Then the ledger must verify; if records were read, the
+reservation must be there, and paid; and the request, made again, must end as if nothing had
+happened: one charge (one for each attempt where a hook may have seen weights), one answer, and
+a failure is an answer.
 """
 
 import os
-import signal
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from assurance import gate_kill, ledgers, slim
-from assurance.gate_kill import COST, Point, Request, fresh, state, traced
+from assurance.gate_kill import (
+    COST,
+    Request,
+    Stop,
+    changes,
+    fresh,
+    killed,
+    state,
+    walked,
+)
 from veracal.errors import AnswerError, LedgerError
 from veracal.privacy.budget import Budget
 from veracal.privacy.events import Pure
@@ -31,7 +38,7 @@ from veracal.privacy.ledger.charge import Asked, enter
 from veracal.privacy.ledger.plan import Item
 
 NAME = "reservation_kill"
-SECONDS = 30
+SECONDS = 8
 COMPUTE = "veracal.privacy.ledger.reservations.compute_once"
 RESERVE = "veracal.privacy.ledger.reservations.reserve"
 SETTLE = "veracal.privacy.ledger.reservations.settle"
@@ -83,12 +90,6 @@ REQUESTS = {
     "run": Request(begin),
     "fit with a hook": Request(fit(draw, every_attempt=True)),
     "extension": Request(extend),
-}
-KILLED_IN = {  # where lines are reached for the kinds but the first, which is killed everywhere
-    "failing fit": {"reservations.py", "gate_reservation_kill.py"},
-    "run": {"runs.py", "tables.py"},
-    "fit with a hook": {"reservations.py", "gate_reservation_kill.py"},
-    "extension": {"book.py", "tables.py"},
 }
 
 
@@ -186,81 +187,61 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
 
 
 def measure(subject: ledgers.Patches, *, long: bool) -> str:
-    """Kill at every line, in two processes at a time; ``long`` changes nothing."""
+    """Kill wherever it matters, in two processes at a time."""
     gate_kill.WATCHED.add(str(Path(__file__)))
     with ledgers.patched(subject) as folder:
         open_ledger(folder / "ledger", Budget(1.0), parts=("train", "test"))
         content = (folder / "ledger").read_bytes()
-        halves = [list(REQUESTS)[:1], list(REQUESTS)[1:]]
+        halves = [list(REQUESTS)[0::2], list(REQUESTS)[1::2]]
         children = [
-            ledgers.fork(lambda i=i: kinds(halves[i], folder / str(i), content))
+            ledgers.fork(lambda i=i: kinds(halves[i], folder / str(i), content, long))
             for i in range(2)
         ]
         found = [ledgers.result(*child) for child in children]
     for told in found:
-        assert isinstance(told, int), told
-    return f"{sum(found):,} kills at the lines of {len(REQUESTS)} kinds of request: none bad"
+        assert isinstance(told, tuple), told
+    stops, kills = (sum(told[i] for told in found) for i in range(2))
+    return f"{stops:,} stops and {kills:,} kills in {len(REQUESTS)} kinds of request: none bad"
 
 
-def kinds(names: list[str], place: Path, content: bytes) -> int | str:
-    """Kill and judge some kinds of request; the number of kills, or what went wrong."""
-    kills, read = 0, Path(f"{place}{READ}")
-    failed = place.with_name(
-        "failed"
-    )  # the other process has found something, and that is enough
+def kinds(names: list[str], place: Path, content: bytes, long: bool) -> tuple[int, int] | str:
+    """Kill and judge some kinds of request: stops and kills, or what went wrong."""
+    stops, kills, read = 0, 0, Path(f"{place}{READ}")
+
+    def left() -> object:
+        return state(place), read.exists()
+
+    def begin_anew() -> None:
+        read.unlink(missing_ok=True)
+        fresh(place, content)
+
     try:
         for kind in names:
-            place.write_bytes(content)
+            begin_anew()
+            walk = list(walked(place, REQUESTS[kind], left))
+            assert len(walk) > 20, f"{kind}: the request reached hardly a line"
+            stops += len(walk)
             judged = set()
-            for point, visit in points(place, kind):
-                if failed.exists():
-                    return kills
-                read.unlink(missing_ok=True)
-                fresh(place, content)
-                kill(place, REQUESTS[kind], point, visit)
+            for number in reversed(first_and_last(walk) if long else changes(walk)):
+                begin_anew()
+                killed(place, REQUESTS[kind], walk[number])
                 kills += 1
-                if (left := (state(place), read.exists())) not in judged:
-                    where = f"{kind}, killed at {Path(point[0]).name}:{point[1]}"
+                if (found := left()) not in judged:
+                    file, line = walk[number].point
+                    where = f"{kind}, killed at {Path(file).name}:{line}"
                     judge(kind, REQUESTS[kind], Ledger(place), read.exists(), where)
-                    judged.add(left)
-            fresh(place, content)
+                    judged.add(found)
+            begin_anew()
     except (AssertionError, LedgerError) as broken:
-        failed.touch()
         return str(broken)
-    return kills
+    return stops, kills
 
 
-def points(path: Path, kind: str) -> list[tuple[Point, int]]:
-    """Lines that a request reaches, each with its first and its last visit; last ones first."""
-    visits: Counter[Point] = Counter()
-    child, reader = ledgers.fork(
-        lambda: traced(path, REQUESTS[kind], lambda point: visits.update([point])) or visits
-    )
-    found = ledgers.result(child, reader)
-    assert isinstance(found, Counter) and len(found) > 20, "the request reached hardly a line"
-    within = KILLED_IN.get(kind)
-    return [
-        (point, visit)
-        for point, last in reversed(found.items())
-        if within is None or Path(point[0]).name in within
-        for visit in sorted({1, last})
-    ]
-
-
-def kill(path: Path, request: Request, point: Point, visit: int) -> None:
-    """Make a request in a child that is killed as it reaches a line for the n-th time."""
-    left = visit
-
-    def reach(reached: Point) -> None:
-        nonlocal left
-        left -= reached == point
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    child, reader = ledgers.fork(lambda: traced(path, request, reach))
-    os.close(reader)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), f"the child reached its end before {point}"
+def first_and_last(walk: list[Stop]) -> list[int]:
+    """Stops at which a line is reached for the first time, or the last."""
+    first = [number for number, stop in enumerate(walk) if stop.visit == 1]
+    last = {stop.point: number for number, stop in enumerate(walk)}
+    return sorted({*first, *last.values()})
 
 
 def judge(kind: str, request: Request, ledger: Ledger, read: bool, where: str) -> None:

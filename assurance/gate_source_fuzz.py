@@ -108,7 +108,7 @@ MUTANTS: dict[str, Patches] = {
 
 def run(subject: Patches, *, long: bool) -> str:
     """Send forged bytes, then signed ones."""
-    many = 100_000 if long else 6_000
+    many = 100_000 if long else 4_000
     pick = random.Random(0)
     ERRORS.clear()
     with sources.enrolled(subject, heads=False, epsilon=1.0) as north:

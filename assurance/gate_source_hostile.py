@@ -10,8 +10,8 @@ bytes, and every refusal the one refusal.
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -83,15 +83,18 @@ def enough_records(self: Desk) -> Scores:
 
 
 def slowly_outside(path: Any, asked: Any, compute: Any) -> Any:
-    """Check in one transaction, compute for a while, and charge in another."""
+    """Check in one transaction, compute together with all others, and charge in another."""
 
     def slow() -> bytes:
-        time.sleep(0.1)  # long enough for the other threads on a busy machine
+        with suppress(threading.BrokenBarrierError):
+            MEETING.wait(PATIENCE)
         return compute()
 
     return check_outside(path, asked, None if compute is None else slow)
 
 
+THREADS, PATIENCE = 6, 300.0
+MEETING = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
 CHARGED, LOADED, REFUSE, EVALUATED = (
     Desk._charged,
     Desk._loaded,
@@ -220,7 +223,7 @@ def raced(subject: Patches) -> int:
             for i in range(each):
                 got.append(north.desk.reply(north.raw(micro_epsilon=price - each * name - i)))
 
-        threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:

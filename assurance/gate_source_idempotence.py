@@ -75,7 +75,7 @@ MUTANTS: dict[str, Patches] = {
 
 def run(subject: Patches, *, long: bool) -> str:
     """Ask again, ask something else under the same id, and ask from several processes."""
-    times = 100 if subject is not CORRECT else 10_000 if long else 1_000
+    times = 100 if subject is not CORRECT else 10_000 if long else 300
     with sources.enrolled(subject, epsilon=1.0) as north:
         others = again(north, times)
         another_body(north, times)

@@ -11,29 +11,29 @@ with SIGINT (exit code -2).
 import json
 import subprocess
 import sys
-from pathlib import Path
+from functools import cache
 
 from assurance import sources
 
 NAME = "source_stop"
 SECONDS = 12
-PATIENCE = 120
+PATIENCE = 900  # seconds, which only a deadlock takes
 # Where a signal is sent, as a condition on a frame after the first line.
 PLACES = {
     "in an import": "frame.f_code.co_filename == '<string>'",
     "after the first line": "True",
     "while it waits": "frame.f_code.co_name == 'serve_folder' and 'counter' in frame.f_locals",
 }
-# Everything is imported once. Each place is tried by a fork, which goes on to the end of the
-# script and of the interpreter: that is where the exit code is decided.
+# Everything is imported once. Each place is tried by a fork for each subject, which goes on to
+# the end of the script and of the interpreter: that is where the exit code is decided.
 CHILD = """\
 import json, os, signal, sys, threading
 import veracal.cli, veracal.cli._source_serve as serving, veracal.cli.source
+from pathlib import Path
 from veracal.cli import _show
-{subject}
-places, (folder, *boxes) = json.loads(sys.argv[1]), sys.argv[2:]
-found = {{}}
-for name, condition in places.items():
+tries, (folder, *boxes) = json.loads(sys.argv[1]), sys.argv[2:]
+found = []
+for subject, condition in tries:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -42,14 +42,15 @@ for name, condition in places.items():
     os.close(writer)
     with os.fdopen(reader) as said:
         text = said.read()
-    found[name] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]
+    found.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text])
 else:
     print(json.dumps(found))
     sys.exit()
 os.close(writer)
+exec(compile(subject, "<subject>", "exec"))  # not "<string>": see PLACES
 seen = []
 def trace(frame, event, argument):
-    if len(seen) == 1 and eval(condition, {{"frame": frame}}):
+    if len(seen) == 1 and eval(condition, {"frame": frame}):
         seen.append("sent")
         os.kill(os.getpid(), signal.SIGTERM)
     return trace if len(seen) < 2 else None
@@ -69,7 +70,6 @@ veracal.cli.main()
 CORRECT = ""
 MUTANTS = {
     "a handler that raises, in the thread that serves": """\
-from pathlib import Path
 def run(folder, enrolment, ways):
     ways.check()
     stop = threading.Event()
@@ -97,27 +97,31 @@ serving.until_stopped = lambda work, closing, patience: work(
 
 def run(subject: str, *, long: bool) -> str:
     """Stop a source at every place."""
-    with sources.enrolled({}, heads=False, deadline=1.0) as north:
-        for place, (code, said) in stopped(north.path, subject).items():
-            assert code == 0, f"exit code {code} after a signal {place}: {said[-200:]!r}"
-            assert said.endswith("What was answered is kept.\n"), f"{place}: {said[-200:]!r}"
+    for place, (code, said) in stopped()[subject].items():
+        assert code == 0, f"exit code {code} after a signal {place}: {said[-200:]!r}"
+        assert said.endswith("What was answered is kept.\n"), f"{place}: {said[-200:]!r}"
     return f"exit code 0 and the closing line after a signal {', '.join(PLACES)}"
 
 
-def stopped(source: Path, subject: str) -> dict[str, tuple[int, str]]:
-    """Exit code and stderr of a source that a signal meets, for every place."""
-    script, boxes = source.parent / "child.py", [source.parent / "in", source.parent / "out"]
-    script.write_text(CHILD.format(subject=subject))
-    for box in boxes:
-        box.mkdir()
-    words = [json.dumps(PLACES), source, "--inbox", boxes[0], "--outbox", boxes[1]]
-    done = subprocess.run(
-        [sys.executable, "-m", script.stem, *words],  # as `python -m veracal` does
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    found: dict[str, tuple[int, str]] = json.loads(done.stdout)
-    return found
+@cache
+def stopped() -> dict[str, dict[str, tuple[int, str]]]:
+    """Exit code and stderr of a source that a signal meets, for every subject and place."""
+    subjects = (CORRECT, *MUTANTS.values())
+    tries = [(subject, condition) for subject in subjects for condition in PLACES.values()]
+    with sources.enrolled({}, heads=False) as north:
+        folder = north.path.parent
+        script, boxes = folder / "child.py", [folder / "in", folder / "out"]
+        script.write_text(CHILD)
+        for box in boxes:
+            box.mkdir()
+        words = [json.dumps(tries), north.path, "--inbox", boxes[0], "--outbox", boxes[1]]
+        done = subprocess.run(
+            [sys.executable, "-m", script.stem, *words],  # as `python -m veracal` does
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+    found = iter(json.loads(done.stdout))
+    return {subject: {place: next(found) for place in PLACES} for subject in subjects}

@@ -4,6 +4,14 @@ The whole way is taken: a holder, its ledger, the query, the noise. Neighbors ar
 there are (a record that reaches the bound, or none at all), and what is judged is what an
 attacker would look at: one answer, an answer and its retry, two answers, two different answers,
 an answer and a simulation. The claim is what the ledger says was spent.
+
+The noise is OpenDP's, and no draw of it can be repeated. That a sound release is called too
+cheap has a probability of 21 times ALPHA at most, below 1e-6. The certified share of the claim,
+which must be 0.93, was 0.965 with a standard deviation of 0.0055 in 60 simulations of the
+harder case at this size: 6.4 deviations, or 1e-10; of the Gaussian, 8. Of the mutants whose
+noise is OpenDP's, the nearest to the claim draws anew for retries: its bound was 2.39 at 4,000
+draws and 2.57 at 8,000, with deviations of 0.075 and 0.058, and 2 is claimed: at 6,000 more
+than 7 deviations, or 1e-12. All others are further away.
 """
 
 from collections.abc import Callable
@@ -31,7 +39,8 @@ from veracal.privacy.ledger.book import Ledger, open_ledger
 from veracal.privacy.ledger.chain import Entry
 
 NAME = "tails"
-SECONDS = 20
+SECONDS = 12
+REAL_NOISE = True
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
 EVENT = "veracal.privacy.answers.holder.laplace_event"
@@ -246,7 +255,7 @@ MUTANTS: dict[str, Patches] = {
 
 def run(subject: Patches, *, long: bool) -> str:
     """Audit every way to look; where the bound is reached, ask for a tight one, too."""
-    small, large = (100_000, 1_100_000) if long else (4_000, 110_000)
+    small, large = (100_000, 1_100_000) if long else (6_000, 160_000)
     with patched(subject) as folder:
         for case in (*SHARP, *SAFE):
             certified(case, small, folder)

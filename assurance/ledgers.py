@@ -37,11 +37,12 @@ def patched(patches: Patches, *, disk: bool = False) -> Iterator[Path]:
     In memory where there is such a folder, unless a disk is asked for: to be killed between
     two lines does not depend on it.
     """
-    memory = Path("/dev/shm")
+    memory, durable = Path("/dev/shm"), Path("/var/tmp")
     with ExitStack() as stack:
         for name, instead in patches.items():
             stack.enter_context(mock.patch(name, instead))
-        where = memory if os.access(memory, os.W_OK) and not disk else None
+        place = durable if disk else memory
+        where = place if os.access(place, os.W_OK) else None
         yield Path(stack.enter_context(tempfile.TemporaryDirectory(dir=where)))
 
 

@@ -1,4 +1,4 @@
-"""Discrete noise that follows a label, in place of OpenDP's, for tests.
+"""Discrete noise that follows a label, in place of OpenDP's, for tests and gates.
 
 OpenDP takes its randomness from OpenSSL, which replacing ``os.urandom`` does not reach. Here
 the two constructors of ``veracal.privacy.answers.noise`` are replaced by samplers of the same
@@ -58,10 +58,14 @@ class RepeatableNoise:
         self._forks = 0
         self._counts: Counter[bytes] = Counter()
         self._lock = threading.Lock()
+        self._modules: list[ModuleType] = []
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def install(self, module: ModuleType) -> None:
-        """Replace the constructors that a module took from OpenDP."""
+        """Replace the constructors that a module took from OpenDP, once."""
+        if module in self._modules:
+            return
+        self._modules.append(module)
         module.make_laplace = self._replacement("laplace", sample_laplace, module.make_laplace)
         module.make_gaussian = self._replacement(
             "gaussian", sample_gaussian, module.make_gaussian
@@ -107,3 +111,6 @@ class RepeatableNoise:
         self._label += f"\0fork {self._forks}"
         self._counts, self._forks = Counter(), 0
         self._lock = threading.Lock()
+
+
+NOISE = RepeatableNoise()

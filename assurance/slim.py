@@ -4,10 +4,11 @@ Forking copies a process's tables of memory, and scientific packages make them t
 long. Costs of pure events need none of these packages, so this process puts empty ones in
 their place, before anything imports them:
 
-    python -m assurance.slim kill "M17 forget to charge" ""
+    python -m assurance.slim kill "M17 forget to charge" "" ""
 """
 
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+from assurance.entropy import ENTROPY
 
 HEAVY = {"dp_accounting", "opendp", "polars", "pyarrow", "randomgen", "scipy", "sklearn"}
 
@@ -56,7 +59,9 @@ class Empty(MetaPathFinder, Loader):
 
 def measured(gate: str, subject: str, *, long: bool) -> str:
     """Measure one subject of a gate in such a process; the correct one has no name."""
-    command = [sys.executable, "-m", "assurance.slim", gate, subject, "long" if long else ""]
+    fresh = "fresh" if os.urandom != ENTROPY.draw else ""
+    settings = [gate, subject, "long" if long else "", fresh]
+    command = [sys.executable, "-m", "assurance.slim", *settings]
     root = Path(__file__).parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or done.stderr:
@@ -65,13 +70,16 @@ def measured(gate: str, subject: str, *, long: bool) -> str:
     return done.stdout.strip()
 
 
-def main(gate: str, subject: str, long: str) -> int:
+def main(gate: str, subject: str, long: str = "", fresh: str = "") -> int:
     """Measure one subject of a gate: its figure, or what is broken, on stdout."""
+    if not fresh:
+        ENTROPY.install()
     sys.meta_path.insert(0, Empty())
     module = importlib.import_module(f"assurance.gate_{gate}")
     subjects = {"": module.CORRECT, **module.MUTANTS}
     try:
-        print(module.measure(subjects[subject], long=bool(long)))
+        with ENTROPY.named(f"{gate}: {subject}"):
+            print(module.measure(subjects[subject], long=bool(long)))
     except AssertionError as broken:
         print(broken)
         return 1

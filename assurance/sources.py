@@ -43,7 +43,12 @@ __all__ = ["Made", "Patches", "made", "scores"]
 
 @contextmanager
 def enrolled(patches: Patches, *, heads: bool = True, **changed: Any) -> Iterator[Made]:
-    """A source under patches, with a second file of heads elsewhere unless none is wanted."""
+    """A source under patches, with a second file of heads elsewhere unless none is wanted.
+
+    Its deadline is one that no question comes near, however busy the machine is: enrolling
+    measures how long questions take.
+    """
+    changed = {"deadline": 600.0, **changed}
     with ledgers.patched(patches) as folder:
         also = folder / "elsewhere" if heads else None
         yield made(folder / "north", heads=also, **changed)

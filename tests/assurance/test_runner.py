@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from assurance.__main__ import main
+from assurance.entropy import ENTROPY
 
 HONEST = """
 CORRECT = abs
@@ -32,6 +33,16 @@ def run(subject, *, long):
     shared.left = True
     return "nothing was left"
 """
+DRAWING = """
+import os, random, secrets
+CORRECT, MUTANTS = True, {"first": False, "second": False}
+
+def run(subject, *, long):
+    drawn = f"drew {os.urandom(8).hex()} {secrets.randbits(64)} {random.random()}"
+    assert subject, drawn
+    return drawn
+"""
+SURVIVING = DRAWING.replace("assert subject, drawn", "")
 PATIENT = "LONG = True\nNAME = 'patience'\n" + HONEST
 
 
@@ -49,7 +60,7 @@ def gates(tmp_path):
 
 def test_a_gate_that_catches_its_mutants_passes(gates, capsys):
     assert main([], folder=gates(honest=HONEST)) == 0
-    *table, counted, last = capsys.readouterr().out.splitlines()
+    *table, _, counted, last = capsys.readouterr().out.splitlines()
     assert counted == "2 of 2 mutants caught"
     assert "honest" in table[1]
     assert "2/2" in table[1]
@@ -134,3 +145,62 @@ def test_of_several_gates_none_sees_what_another_left(gates, capsys):
     folder = gates(one=LEAVING, other=LEAVING, third=LEAVING)
     assert main(["--jobs", "2"], folder=folder) == 0
     assert capsys.readouterr().out.endswith("\n3 passed, 0 failed\n")
+
+
+def test_each_subject_draws_what_it_drew_in_the_run_before(gates, capsys):
+    folder = gates(one=SURVIVING, other=SURVIVING)
+
+    def drawn(*options: str) -> set[str]:
+        main([*options], folder=folder)
+        lines = capsys.readouterr().out.splitlines()
+        return {line.partition(" drew ")[2] for line in lines if "survived" in line}
+
+    first = drawn()
+    assert len(first) == 4  # two mutants of two gates
+    assert len({line.split()[2] for line in first}) == 1  # Python's generator starts anew
+    assert drawn() == drawn("--jobs", "2") == first
+    assert drawn("--gate", "one") < first
+    assert not drawn("--fresh-entropy") & first
+    assert not drawn("--long") & first
+
+
+def test_mutants_are_listed_by_gate(gates, capsys):
+    assert main(["--list"], folder=gates(honest=HONEST, patient=PATIENT)) == 0
+    printed = capsys.readouterr().out
+    assert "4 mutants of 2 gates." in printed
+    assert "## `honest`: 2\n\n- the sign is forgotten\n- zero is lost\n" in printed
+    assert "## `patience`: 2, long runs only\n" in printed
+
+
+@pytest.mark.full  # gates import torch and transformers
+def test_the_published_list_of_mutants_is_up_to_date(capsys):
+    assert main(["--list"]) == 0
+    page = Path(__file__).parents[2] / "assurance" / "MUTANTS.md"
+    command = "python -m assurance --list > assurance/MUTANTS.md"
+    assert capsys.readouterr().out == page.read_text(), f"Write the page anew: {command}"
+
+
+def test_a_fork_draws_other_bytes_and_the_same_ones_again():
+    def families() -> list[bytes]:
+        """What two children, a child of the first one, and then the parent draw."""
+        with ENTROPY.named("a test"):
+            drawn = [of_child(lambda: os.urandom(8) + of_child(lambda: os.urandom(8)))]
+            return [*drawn, of_child(lambda: os.urandom(8)), os.urandom(8)]
+
+    first = families()
+    parts = {first[0][:8], first[0][8:], *first[1:]}
+    assert len(parts) == 4
+    assert families() == first
+
+
+def of_child(work) -> bytes:
+    """What a forked child does."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writer, work())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        sent = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return sent
