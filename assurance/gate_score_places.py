@@ -12,18 +12,26 @@ Some have units that are zero for all made-up rows.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
 from veracal.calibration import scoring as classifiers
-from veracal.data import fixed_shape
+from veracal.data import Dataset, Scores, fixed_shape
 from veracal.data.fixed_shape import each_by_itself, places_alike
+from veracal.training import PrivateLogisticRegression, score
 from veracal.training.deep import scoring
 from veracal.training.deep.scoring import NetworkScores
+from veracal.training.made_up import made_up
+from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
+from veracal.training.steps import both_transformed
+from veracal.training.trials import innermost
+from veracal.training.winner import Winner
 
 NAME = "score_places"
 Places = Callable[[int], Sequence[int]]
@@ -95,25 +103,50 @@ def few_logits_compared(ask: Any, width: int, dtype: Any, classes: int) -> Any:
     return CLASSIFIERS(ask, width, dtype, 10)
 
 
+def scored_together(model: Any, dataset: Dataset) -> Scores:
+    """Scores of a pipeline as they were: all rows in one call."""
+    return Scores.from_logits(model.logits(dataset.X), dataset.y)
+
+
+def turned_together(pipeline: PrivatePipeline, dataset: Dataset) -> Dataset:
+    """Rows of a search as they were turned: many in one call."""
+    stand_in = made_up(dataset, "add-remove")
+    for _, step in pipeline.steps[:-1]:
+        dataset, stand_in = both_transformed(step, dataset, stand_in)
+    return dataset
+
+
+@dataclass(frozen=True)
+class Subject:
+    """How scores are computed: of networks, of classifiers, of pipelines and in searches."""
+
+    networks: Any = each_by_itself
+    places: Any = classifiers._places
+    score: Any = score
+    before_last: Any = PrivatePipeline.before_last
+
+
 CLASSIFIERS = classifiers._places
-CORRECT = (each_by_itself, CLASSIFIERS)
+CORRECT = Subject()
 MUTANTS = {
-    "one made-up row is compared": (one_row_compared, CLASSIFIERS),
-    "a trial with the network's own weights alone": (own_weights_alone, CLASSIFIERS),
-    "four logits of a classifier are compared": (each_by_itself, few_logits_compared),
+    "one made-up row is compared": Subject(networks=one_row_compared),
+    "a trial with the network's own weights alone": Subject(networks=own_weights_alone),
+    "four logits of a classifier are compared": Subject(places=few_logits_compared),
+    "a pipeline is asked for all rows at once": Subject(score=scored_together),
+    "a search turns many rows at once": Subject(before_last=turned_together),
 }
 
 
 # ---------------------------------------------------------------- the gate
 
 
-def run(subject: tuple[Any, Any], *, long: bool) -> str:
+def run(subject: Subject, *, long: bool) -> str:
     """Put one record in front of others, and count whose scores change."""
-    networks, places = subject
     changed = scored = 0
     with (
-        mock.patch.object(scoring, "each_by_itself", networks),
-        mock.patch.object(classifiers, "_places", places),
+        mock.patch.object(scoring, "each_by_itself", subject.networks),
+        mock.patch.object(classifiers, "_places", subject.places),
+        mock.patch.object(PrivatePipeline, "before_last", subject.before_last),
     ):
         for name, others in OTHERS.items():
             for seed in range(SEEDS):
@@ -122,7 +155,8 @@ def run(subject: tuple[Any, Any], *, long: bool) -> str:
                 changed += classifier_changes(seed, others)
                 scored += 3
             changed += network_changes(0, 2, others, hidden_bias=-40.0)
-            scored += 1
+            changed += pipeline_changes(others, subject.score)
+            scored += 2
             assert not changed, f"{changed} records changed bits ({name} rounds differently)"
     return f"0 of {RECORDS} records change bits beside one more, in {scored} models"
 
@@ -152,3 +186,32 @@ def classifier_changes(seed: int, others: Places) -> int:
     rows = np.random.default_rng(seed).normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
     more, fewer = (classifiers.logits_of(model, some, 2) for some in (rows, rows[1:]))
     return int((more[1:] != fewer).any(axis=1).sum())
+
+
+def pipeline_changes(others: Places, score: Any) -> int:
+    """Records behind a function of the user's: of their scores, and of predictions counted."""
+    first, rng = Backwards(0, WIDTH, others, hidden_bias=0.0), np.random.default_rng(0)
+
+    def product(rows: Any) -> Any:
+        with torch.no_grad():
+            return first(torch.from_numpy(np.array(rows, np.float32))).numpy()
+
+    rows = rng.normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
+    labels = rng.integers(2, size=len(rows))
+    last = PrivateLogisticRegression(1.0, epochs=1, random_state=0)
+    pipeline = make_private_pipeline(FunctionTransformer(product), last)
+    more, fewer = (
+        Dataset(rows[start:], labels[start:], (0, 1), size=RECORDS) for start in (0, 1)
+    )
+    pipeline.fit_records(more)
+    scores = score(pipeline, more).values[1:] != score(pipeline, fewer).values
+    search = Found(pipeline)
+    turned = innermost(search, more)[0].X[1:] != innermost(search, fewer)[0].X
+    return int(scores.any(axis=1).sum()) + int(turned.any(axis=1).sum())
+
+
+class Found(Winner):
+    """What a search leaves."""
+
+    def __init__(self, best: Any) -> None:
+        self.best_estimator_ = best
