@@ -1,7 +1,8 @@
 """All runs on one data set share one budget and one split, wherever their output goes.
 
 Runs with other settings, other outputs, another split key and another test share are tried on
-one table, after the first has spent its epsilon, and with the ledger's caps raised. What all of
+one table, by other paths of it too, after the first has spent its epsilon, and with the
+ledger's caps raised. What all of
 them cost together must stay within the caps, and nobody may be in two partitions.
 
 Then models are trained and measured again through ``measure_again``, after three changes that
@@ -38,6 +39,7 @@ from veracal.pipeline.job import Job
 from veracal.pipeline.steps import loaded
 from veracal.privacy import Ledger
 from veracal.privacy import partitions as library
+from veracal.privacy.ledger.default_location import ledger_name
 from veracal.privacy.partitions import PartitionStore
 
 NAME = "data_ledger"
@@ -147,6 +149,14 @@ MUTANTS = {
     "a ledger that vanished is opened anew": Subject(
         patches=(("veracal.pipeline.running.check_remembered", lambda *_: None),)
     ),
+    "a hard link has a ledger of its own": Subject(
+        patches=(
+            (
+                "veracal.privacy.ledger.default_location._ledger_in",
+                lambda folder, data: folder / ledger_name(data),
+            ),
+        )
+    ),
     "split by the hash of float features": splitting(by_features),
     "split by row number under replace-one": splitting(by_row_number),
     "a corrected row is drawn again": splitting(corrected_drawn_again),
@@ -164,6 +174,12 @@ def run(subject: Subject, *, long: bool) -> str:
         assert first is not None, "the first run was refused"
         for number, other in enumerate(others(config(folder), 6 if long else 2)):
             made = attempt(subject, other, folder / f"other {number}")
+            granted, refused = granted + (made is not None), refused + (made is None)
+        for name in spellings(folder):
+            spelt = replace(config(folder).data, source=str(folder / name))
+            made = attempt(
+                subject, replace(config(folder), data=spelt), folder / f"by {name[:4]}"
+            )
             granted, refused = granted + (made is not None), refused + (made is None)
         check_total(folder)
         Ledger(first.ledger.path).extend(epsilon=20.0, delta=1e-3)
@@ -203,6 +219,14 @@ def others(first: Config, number: int) -> Iterator[Config]:
     """Further runs, which cost as much again."""
     for i in range(number):
         yield replace(first, model=replace(first.model, learning_rate=0.5 + i))
+
+
+def spellings(folder: Path) -> Iterator[str]:
+    """Other paths of the table."""
+    (folder / "link.csv").symlink_to("visits.csv")
+    (folder / "hard.csv").hardlink_to(folder / "visits.csv")
+    (folder / "here").symlink_to(".")
+    yield from ("link.csv", "hard.csv", "here/visits.csv", "./here/../visits.csv")
 
 
 def splits(first: Config) -> Iterator[Config]:

@@ -63,7 +63,8 @@ def test_rows_stand_only_where_they_have_the_same_bits() -> None:
         return rows[:, :2].astype(float)
 
     places = {
-        f: _places(f, 3, np.float32) for f in (last_four_differ, company_matters, fails, fine)
+        f: _places(f, 3, np.float32, 2)
+        for f in (last_four_differ, company_matters, fails, fine)
     }
     np.testing.assert_array_equal(places[last_four_differ], np.arange(252))
     np.testing.assert_array_equal(places[fine], np.arange(256))

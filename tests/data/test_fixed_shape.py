@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from veracal.data.fixed_shape import at_places, each_by_itself, places_alike
+from veracal.data.fixed_shape import (
+    all_places_alike,
+    at_places,
+    each_by_itself,
+    places_alike,
+)
 
 MADE_UP = np.random.default_rng(1).normal(size=(4, 3))
 
@@ -137,6 +142,50 @@ def test_where_rows_mix_each_is_scored_alone(rng):
     score(rng.normal(size=(3, 3)))
 
     assert shapes == [(1, 3)] * 3
+
+
+def added_backwards_at_odd_places(weights):
+    def forward(rows):
+        sums, backwards = (
+            (some[:, :, None] * one).cumsum(axis=1, dtype=np.float32)[:, -1]
+            for some, one in ((rows, weights), (rows[:, ::-1], weights[::-1]))
+        )
+        return np.where(np.arange(len(rows))[:, None] % 2, backwards, sums)
+
+    return forward
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_few_outputs_do_not_hide_another_order_of_additions(outputs):
+    """One made-up row has the same bits at all places by chance, many have not."""
+    rng = np.random.default_rng(0)
+    made_up = rng.standard_normal((64, 10)).astype(np.float32)
+    forwards = [
+        added_backwards_at_odd_places(rng.standard_normal((10, outputs)).astype(np.float32))
+        for _ in range(30)
+    ]
+    assert any(len(places_alike(one, made_up)) == 64 for one in forwards)  # by one row
+    assert not any(all_places_alike(one, made_up) for one in forwards)
+
+
+def test_a_single_odd_place_is_noticed(rng):
+    made_up = rng.normal(size=(64, 3))
+    assert all_places_alike(honest, made_up)
+    assert not all_places_alike(last_place_rounds_up, made_up)
+    assert not all_places_alike(second_by_the_third, made_up)
+
+
+def test_other_weights_are_tried_too(rng):
+    made_up, shapes = rng.normal(size=(8, 3)), []
+
+    def hides(rows):
+        shapes.append(len(rows))
+        return np.zeros((len(rows), 2))
+
+    score = each_by_itself(hides, made_up, last_place_rounds_up)
+    shapes.clear()
+    score(rng.normal(size=(3, 3)))
+    assert shapes == [1, 1, 1]
 
 
 def test_blocks_lie_at_multiples_of_64_bytes():

@@ -98,10 +98,10 @@ def test_typed_columns_written_out_slowly() -> None:
             "y": pl.Int8,
         },
     )
-    whole = b"\1" + struct.pack("<q", 0) + b"\0" + struct.pack("<d", 1.5)
+    whole = b"\1" + struct.pack("<q", 0) + b"\2" + struct.pack("<d", 1.5)
     whole += b"\0" + struct.pack("<q", 1) + "2:é".encode()
-    whole += b"2:\0" + struct.pack("<d", 1) + b"\0" + struct.pack("<d", 2)
-    expected = hashlib.blake2b(b"table:i,f,s,lf,i;" + whole, digest_size=16).digest()
+    whole += b"2:\0" + struct.pack("<q", 1) + b"\0" + struct.pack("<q", 2)
+    expected = hashlib.blake2b(b"table:#,#,s,l,#;" + whole, digest_size=16).digest()
     assert list(each(digests_of_frame(frame, schema))) == [expected]
     arrays = (np.array([[1, 2]], ">f4"), np.array(["é"]), np.array([7]))
     content = b"arrays:<f4(2,);s;<i8();" + struct.pack("<ff", 1, 2) + b"4:"
@@ -191,9 +191,53 @@ def test_typed_tables_count_by_their_stored_values(tmp_path: Path, suffix: str) 
     v = [[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]
     narrow = rows([50, None, 50], pl.Int32, v)
     assert rows([50, None, 50], pl.Int64, v) == narrow  # whatever width a writer chose
-    assert rows([50, None, 50], pl.Float64, v) != narrow
+    # Whatever type either: one missing or broken value makes a writer choose another for all.
+    assert rows([50, None, 50], pl.Float64, v) == narrow
+    assert rows([50, None, 50.5], pl.Float64, v)[:2] == narrow[:2]
+    assert rows([50, None, 50.5], pl.Float64, v)[2] != narrow[2]
     assert rows([50, 0, 50], pl.Int32, v)[1] != narrow[1]  # missing is not zero
     assert rows([50, None, 50], pl.Int32, [*v[:2], [1.0, np.nextafter(2, 3)]])[2] != narrow[2]
+
+
+NUMBERS = Schema({"a": Number(-9, 9, missing="indicator"), "y": Target((0, 1))})
+
+
+def number_digests(values: list[Any], kind: Any) -> list[bytes]:
+    frame = pl.DataFrame(
+        {"a": pl.Series(values, dtype=kind, strict=False), "y": [1] * len(values)}
+    )
+    return list(each(digests_of_frame(frame, NUMBERS)))
+
+
+@pytest.mark.parametrize(
+    "kind", [pl.Int8, pl.UInt8, pl.UInt64, pl.Int128, pl.Float32, pl.Float64, pl.Boolean]
+)
+def test_a_number_is_the_same_in_every_type(kind: Any) -> None:
+    """The type of a column follows from all of its records."""
+    assert number_digests([0, 1, None], kind) == number_digests([0, 1, None], pl.Int64)
+
+
+def test_a_column_without_a_value_is_one_of_missing_values() -> None:
+    missing = number_digests([None], pl.Int64)
+    assert number_digests([None], pl.Null) == number_digests([None], pl.Float64) == missing
+    schema = Schema({"a": Category(("a",), missing="indicator"), "y": Target((0, 1))})
+    one, other = (
+        list(
+            each(
+                digests_of_frame(
+                    pl.DataFrame({"a": pl.Series([None], dtype=kind), "y": [1]}), schema
+                )
+            )
+        )
+        for kind in (pl.Null, pl.String)
+    )
+    assert one == other
+
+
+def test_floats_are_told_apart_to_the_last_bit() -> None:
+    values = [0.5, np.nextafter(0.5, 1), 2.0**53, 2.0**60, np.inf, -np.inf, 1e300, -0.5, 5e-324]
+    assert len(set(number_digests(values, pl.Float64))) == len(values)
+    assert number_digests([-0.0], pl.Float64) == number_digests([0], pl.Int64)
 
 
 def test_arrays_in_files(tmp_path: Path) -> None:

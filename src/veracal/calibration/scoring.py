@@ -10,7 +10,7 @@ from veracal.data.fixed_shape import Score, at_places, places_alike
 from veracal.data.rows import MappedRows
 
 _BLOCK = 256  # rows that are scored together
-_TRIALS = 4  # made-up rows
+_COMPARED = 40  # logits of made-up rows: a few may have the same bits by chance
 _MOST = 0.9 * np.finfo(np.float64).max  # of a logit; the rest is room for sums
 _WAYS = ("logits", "decision_function")
 
@@ -66,17 +66,18 @@ def logits_of(
         except Exception:
             if not without_errors:
                 raise
-    places = _places(ask, X.shape[1], X.dtype)
+    places = _places(ask, X.shape[1], X.dtype, classes)
     found = at_places(forward, X, places, np.empty((_BLOCK, X.shape[1]), X.dtype))
     return np.concatenate([np.empty((0, classes)), *found])
 
 
-def _places(ask: Score, width: int, dtype: Any) -> Ints:
+def _places(ask: Score, width: int, dtype: Any, classes: int) -> Ints:
     """Places of a block that are alike; the first alone where made-up rows are an error."""
-    some = np.random.default_rng(0).uniform(1, 99, (_TRIALS + 1, width))  # public, and usual
+    trials = max(4, _COMPARED // (classes if classes > 2 else 1))  # two may share one logit
+    some = np.random.default_rng(0).uniform(1, 99, (trials + 1, width))  # public, and usual
     made_up = (some / (1 if np.dtype(dtype).kind in "iu" else 100)).astype(dtype)
     try:
-        return places_alike(ask, np.resize(made_up, (_BLOCK, width)), _TRIALS)
+        return places_alike(ask, np.resize(made_up, (_BLOCK, width)), trials)
     except Exception:
         return np.zeros(1, dtype=np.int64)
 

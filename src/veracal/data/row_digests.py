@@ -7,9 +7,12 @@ Digests are not keyed, so a published one would confirm a guess of the record: t
 memory beside the records, and :mod:`veracal.privacy.partitions` stores them only under a
 secret key.
 
-The input of the hash is unambiguous. It starts with one tag for each column (its type), then
-come the columns of fixed width, each value with a byte that says whether it is missing, and
-then the texts and lists, each with its length before it.
+The input of the hash is unambiguous. It starts with one tag for each column (numbers, texts or
+lists), then come the numbers, each behind a byte that says whether it is whole, missing or
+neither, and then the texts and lists, each with its length before it. A number counts as the
+same in every type: the type that a file gives to a column may follow from a single record (a
+writer turns whole numbers into floats where one is missing), which must not change the digests
+of others.
 """
 
 import hashlib
@@ -20,12 +23,13 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array, Ints
-from veracal.data.columns import Ignore, Vector
+from veracal.data.columns import Ignore, Number, Vector
 from veracal.data.rows import MappedRows
 from veracal.data.schema import Schema
 
 DIGEST = np.dtype("V16")
 _BYTES = 2**20  # bytes of records prepared at a time
+_WHOLE = 2.0**53  # up to which all whole numbers are floats
 
 
 def digests_of_frame(frame: pl.DataFrame, schema: Schema) -> Array:
@@ -48,9 +52,19 @@ def digests_of_frame(frame: pl.DataFrame, schema: Schema) -> Array:
             continue
         parts = column.feature_names(name) if isinstance(column, Vector) else (name,)
         names += [name] if name in frame.columns else list(parts)
-    rows = max(1, _BYTES // (16 * max(1, len(names)) + _list_bytes(frame.select(names))))
-    found = [_frame_block(part) for part in frame.select(names).iter_slices(rows)]
-    return _joined(found)
+    empty = [name for name in names if frame.schema[name] == pl.Null]
+    casts = [pl.col(name).cast(_type_of_missing(schema, name)) for name in empty]
+    frame = frame.select(names).with_columns(casts)
+    rows = max(1, _BYTES // (16 * max(1, len(names)) + _list_bytes(frame)))
+    return _joined([_frame_block(part) for part in frame.iter_slices(rows)])
+
+
+def _type_of_missing(schema: Schema, name: str) -> Any:
+    """Type of a column in which all values are missing, by its declaration."""
+    column = schema.columns.get(name)
+    if isinstance(column, Vector):
+        return pl.List(pl.Float64)
+    return pl.Int64 if column is None or isinstance(column, Number) else pl.String
 
 
 def digests_of_arrays(*columns: "Array | MappedRows") -> Array:
@@ -127,11 +141,11 @@ def _frame_block(frame: pl.DataFrame) -> Array:
     for column in frame.iter_columns():
         kind, values = _canonical(column)
         tags.append(kind)
-        if kind in "ifb":
+        if kind == "#":
             fixed.append(_fixed(values))
         elif kind == "s":
             texts.append(values)
-        elif kind != "n":
+        else:
             lists.append(values)
     parts: list[Iterable[bytes]] = []
     if fixed:
@@ -180,34 +194,39 @@ def _canonical(column: pl.Series) -> tuple[str, pl.Series]:
     if isinstance(kind, pl.Array):
         column, kind = column.arr.to_list(), pl.List(kind.inner)
     if isinstance(kind, pl.List):
-        inner = "f" if kind.inner.is_float() else "i"
-        wide = pl.Float64 if inner == "f" else pl.Int64
-        return f"l{inner}", column.cast(pl.List(wide))
+        wide = pl.Float64 if kind.inner.is_float() else pl.Int64
+        return "l", column.cast(pl.List(wide))
     if kind == pl.Boolean:
-        return "b", column.cast(pl.Int64)
-    if kind.is_float():
-        return "f", column.cast(pl.Float64)
-    if kind.is_integer() and kind not in (pl.UInt64, pl.Int128):
-        return "i", column.cast(pl.Int64)
-    if kind == pl.Null:
-        return "n", column
+        return "#", column.cast(pl.Int64)
+    if kind.is_float() or kind in (pl.UInt64, pl.Int128):
+        return "#", column.cast(pl.Float64)
+    if kind.is_integer():
+        return "#", column.cast(pl.Int64)
     return "s", column.cast(pl.String)
 
 
 def _fixed(values: pl.Series) -> Array:
-    """Each value as eight little-endian bytes after one that is 1 where it is missing."""
+    """Each number as nine bytes."""
     return _words(values).view(np.uint8).reshape(len(values), 9)
 
 
 def _words(values: pl.Series) -> Array:
-    """Values with their missing flags, packed."""
-    form = "<f8" if values.dtype.is_float() else "<i8"
-    words = np.zeros(len(values), [("missing", "u1"), ("value", form)])
-    words["missing"] = values.is_null().to_numpy()
+    """Numbers as eight little-endian bytes, after one that says how to read them.
+
+    That is 0 for a whole number, whatever type it came in (as a float: up to 2^53), 1 where it
+    is missing and 2 for any other float.
+    """
+    words = np.zeros(len(values), [("kind", "u1"), ("value", "<i8")])
     filled = values.fill_null(0).to_numpy()
     if values.dtype.is_float():
         filled = np.where(np.isnan(filled), np.nan, filled)  # one NaN, whatever its payload
-    words["value"] = filled
+        whole = (np.abs(filled) <= _WHOLE) & (np.trunc(filled) == filled)
+        words["kind"] = np.where(whole, 0, 2)
+        words["value"] = np.ascontiguousarray(filled, "<f8").view("<i8")
+        words["value"][whole] = filled[whole].astype(np.int64)
+    else:
+        words["value"] = filled
+    words["kind"][values.is_null().to_numpy()] = 1
     return words
 
 

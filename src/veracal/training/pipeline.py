@@ -204,10 +204,13 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
         return result
 
     def before_last(self, dataset: Dataset) -> Dataset:
-        """A data set as the fitted steps before the last one turn it, without any error."""
+        """A data set as the fitted steps before the last one turn it, without any error.
+
+        Each row is turned by itself: predictions, which are counted, jump at a threshold.
+        """
         stand_in = made_up(dataset, "add-remove")
         for _, step in self.steps[:-1]:
-            dataset, stand_in = both_transformed(step, dataset, stand_in)
+            dataset, stand_in = both_transformed(step, dataset, stand_in, alone=True)
         return dataset
 
     # ------------------------------------------------------------ what a fit claims

@@ -25,6 +25,12 @@ def score(model: Logits, dataset: Dataset) -> Scores:
     Classes stand in the order in which the data set declares them. The scores of private
     records are private: what is computed from them is *internal* unless it is charged.
 
+    Guarantees
+    ----------
+    The scores of a record are its own, bit for bit, whoever stands beside it, on the terms of
+    :func:`veracal.calibration.scoring.logits_of`; for images and texts, if the model keeps
+    rows apart itself, as networks here do.
+
     Examples
     --------
     >>> from veracal.data import load
@@ -34,6 +40,8 @@ def score(model: Logits, dataset: Dataset) -> Scores:
     >>> score(model, data).values.shape
     (569, 2)
     """
+    from veracal.calibration.scoring import logits_of  # its package imports this one
+
     place = {label: position for position, label in enumerate(model.classes_.tolist())}
     if set(place) != set(dataset.classes):
         raise DataError(
@@ -44,8 +52,9 @@ def score(model: Logits, dataset: Dataset) -> Scores:
         )
     order = [place[label] for label in dataset.classes]
     rows: Any = dataset.X
+    found = logits_of(model, rows, len(order)) if rows.ndim == 2 else model.logits(rows)
     return Scores(
-        np.asarray(model.logits(rows))[:, order],
+        np.asarray(found)[:, order],
         "logits",
         dataset.classes,
         dataset.y,

@@ -37,6 +37,19 @@ def test_a_file_has_one_ledger_by_whatever_path_it_is_named(folder, tmp_path):
     assert default_ledger_path("other").name.startswith("other-")
 
 
+def test_a_hard_link_has_the_ledger_of_its_file(folder, tmp_path):
+    place = default_ledger_path("visits.csv")
+    Path("hard.csv").hardlink_to("visits.csv")
+    assert default_ledger_path("hard.csv") != place  # nothing was opened yet
+    places.open_for_data(place, Budget(1.0), "visits.csv")
+    assert default_ledger_path("hard.csv") == default_ledger_path("visits.csv") == place
+    assert places.resolve_ledger("hard.csv") == place
+    Path("copy.csv").write_bytes(Path("visits.csv").read_bytes())
+    assert default_ledger_path("copy.csv") != place  # a copy is a data set of its own
+    Path("visits.csv").unlink()
+    assert default_ledger_path("hard.csv") != place  # its path is all that was known
+
+
 def test_a_folder_of_arrays_has_one_ledger_by_its_folder_and_by_its_matrix():
     Path("arrays").mkdir()
     Path("arrays/X.npy").touch()

@@ -7,10 +7,11 @@ One ledger belongs to one data set, wherever the results of its runs are put. It
 - else ``~/.local/share/veracal/ledgers``,
 
 a folder that only its owner may read. Its name has a hash of the path of the data, with links
-resolved. Data that is copied, moved, renamed, linked to by a hard link, or spelt otherwise on a
-file system that ignores case therefore gets another ledger: that is a hole, which only the data
-holder can close, by naming the ledger. The path itself is the data holder's
-business: it is in a small file beside the ledger, and never in the ledger's chain.
+resolved. A file or folder that is there under another path, too (a hard link, a bind mount,
+another spelling on a file system that ignores case), has the ledger that was opened for the
+other path, as long as that exists. Data that is copied, moved or renamed gets another ledger:
+that is a hole, which only the data holder can close, by naming the ledger. The path itself is
+the data holder's business: it is in a small file beside the ledger, and never in its chain.
 """
 
 import hashlib
@@ -105,7 +106,26 @@ def default_ledger_path(data: str | Path) -> Path:
     >>> default_ledger_path(folder / "visits.csv").name
     'visits-....ledger'
     """
-    return default_folder() / ledger_name(data)
+    return _ledger_in(default_folder(), data)
+
+
+def _ledger_in(folder: Path, data: str | Path) -> Path:
+    """Path of the ledger of a data set in a folder, by any path that the data has."""
+    place = folder / ledger_name(data)
+    if not os.path.lexists(place) and Path(data).exists():
+        for ledger in sorted(folder.glob(f"*{SUFFIX}")):
+            known = noted_data(ledger)
+            if known is not None and _is_same(_resolved(Path(data)), Path(known)):
+                return ledger
+    return place
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file or folder."""
+    try:
+        return one.samefile(other)
+    except OSError:  # the other one has gone
+        return False
 
 
 def ledger_name(data: str | Path) -> str:
@@ -210,7 +230,7 @@ def resolve_ledger(given: str | Path) -> Path:
     if os.path.lexists(path) and not _is_data(path):
         return path
     try:
-        found = default_folder(create=False) / ledger_name(given)
+        found = _ledger_in(default_folder(create=False), given)
     except LedgerError:
         if path.exists():
             raise
@@ -227,6 +247,8 @@ def _is_data(path: Path) -> bool:
     """Whether a path is a folder, or a file that is no database."""
     if path.is_dir():
         return True
+    if path.suffix != SUFFIX and path.is_file() and path.stat().st_nlink > 1:
+        return True  # a ledger has one name
     try:
         # By SQLite alone: opened otherwise, it would lose the locks that SQLite holds.
         with reading(path):

@@ -1,5 +1,6 @@
 """Logits of a trained network, each row by itself."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,8 @@ class NetworkScores:
     Guarantees
     ----------
     Rows are scored in blocks of one shape, so that the logits of a row are its own
-    (:func:`veracal.data.fixed_shape.each_by_itself`).
+    (:func:`veracal.data.fixed_shape.each_by_itself`). Whether places of a block are alike is
+    tried with the weights and with random ones, for each number of threads.
     """
 
     def __init__(
@@ -45,11 +47,11 @@ class NetworkScores:
     ) -> None:
         self._module, self._prepare = module, prepare
         self.made_up: Array = made_up_rows(like, module, SCORED)
-        self._score: Score | None = None
+        self._found: dict[int, Score] = {}  # by the number of threads
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the first call finds, which is found again."""
-        return {**self.__dict__, "_score": None}
+        return {**self.__dict__, "_found": {}}
 
     def __call__(self, rows: Array | MappedRows) -> Floats:
         """Logits of shape (n, k); of two classes, where the network gives one, both."""
@@ -57,17 +59,28 @@ class NetworkScores:
             parts = (self(part) for part in rows.windows(_WINDOW))
             return np.concatenate([self(rows[:0]), *parts])
         typed = self._typed(rows)
-        if self._score is None:  # found at the first call, as it takes a few forward passes
-            self._score = each_by_itself(self.forward, self.made_up)
-        scores: Floats = self._score(typed) if len(typed) else self.forward(self.made_up)[:0]
+        scores: Floats = self._by_row(typed) if len(typed) else self.forward(self.made_up)[:0]
         return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
 
     def forward(self, rows: Array) -> Floats:
         """What the network gives for one block of rows."""
+        return self._through(self._module, rows)
+
+    def _through(self, module: nn.Module, rows: Array) -> Floats:
         with full_precision(), torch.inference_mode():
-            made = called(self._module, inputs_of(rows, slice(None), self._prepare))
+            made = called(module, inputs_of(rows, slice(None), self._prepare))
         scores: Floats = made.double().reshape(len(rows), -1).numpy()
         return scores
+
+    def _by_row(self, rows: Array) -> Floats:
+        """Scores of each row by itself; how is found at the first call, which takes a while."""
+        threads = torch.get_num_threads()  # which divide a block between them
+        if threads not in self._found:
+            other = _with_random_weights(self._module)
+            self._found[threads] = each_by_itself(
+                self.forward, self.made_up, lambda some: self._through(other, some)
+            )
+        return self._found[threads](rows)
 
     def _typed(self, rows: Array) -> Array:
         """Rows in the type of those it was trained on, refused where that loses something."""
@@ -81,6 +94,21 @@ class NetworkScores:
                 "values that this does not have."
             )
         return typed
+
+
+def _with_random_weights(module: nn.Module) -> nn.Module:
+    """A copy of a network for a trial: its own weights may hide how it adds up.
+
+    Where units are zero for all made-up rows, one order of additions looks like another.
+    """
+    other = copy.deepcopy(module)
+    draws = torch.Generator().manual_seed(0)  # public: the trial is about the machine
+    with torch.no_grad():
+        for one in other.parameters():
+            if one.is_floating_point():
+                width = one[0].numel() if one.ndim > 1 else 1
+                one.copy_(torch.randn(one.shape, generator=draws) * width**-0.5)
+    return other
 
 
 class NetworkPredictions:

@@ -1,0 +1,217 @@
+"""The scores of a record are the same bits at every place of a block, and beside any others.
+
+A private count or sum over scores allows for one record. Linear algebra may add up a row
+differently at other places of a block (MKL on one processor: at every other place, for 10
+inputs and 2 outputs), and one record more moves all others by a place. Scores are therefore
+computed in blocks only if a trial on made-up rows finds all places alike. The former trial
+compared a single row: with two outputs, 28 of 100 linear networks and 56 of 100 small
+perceptrons passed it though every other place rounds differently, and one record more moved a
+count of correct predictions by 3,199, where 1 was charged. Here modules that add up backwards
+at some places are scored with one record more in front; no other record may change a bit.
+Some have units that are zero for all made-up rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from sklearn.preprocessing import FunctionTransformer
+from torch import Tensor, nn
+
+from veracal.calibration import scoring as classifiers
+from veracal.data import Dataset, Scores, fixed_shape
+from veracal.data.fixed_shape import each_by_itself, places_alike
+from veracal.training import PrivateLogisticRegression, score
+from veracal.training.deep import scoring
+from veracal.training.deep.scoring import NetworkScores
+from veracal.training.made_up import made_up
+from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
+from veracal.training.steps import both_transformed
+from veracal.training.trials import innermost
+from veracal.training.winner import Winner
+
+NAME = "score_places"
+Places = Callable[[int], Sequence[int]]
+OTHERS: dict[str, Places] = {
+    "every other place": lambda n: range(1, n, 2),
+    "the second half": lambda n: range(n // 2, n),
+    "the last place": lambda n: (n - 1,) if n > 1 else (),
+}
+RECORDS, WIDTH, SEEDS = 80, 10, 12
+
+
+class Backwards(nn.Module):
+    """Two layers, the last of which adds up from the other end at some places."""
+
+    def __init__(self, seed: int, outputs: int, places: Places, *, hidden_bias: float) -> None:
+        super().__init__()
+        draws = torch.Generator().manual_seed(seed)
+        self.places = places
+        self.first = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=draws))
+        self.bias = nn.Parameter(torch.full((WIDTH,), hidden_bias))
+        self.last = nn.Parameter(torch.randn(outputs, WIDTH, generator=draws))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(_added(x, self.first) + self.bias)
+        straight, backwards = (
+            _added(some, weights)
+            for some, weights in (
+                (hidden, self.last),
+                (hidden.flip(1), self.last.flip(1)),
+            )
+        )
+        other = torch.zeros(len(x), 1, dtype=torch.bool)
+        other[list(self.places(len(x)))] = True
+        return torch.where(other, backwards, straight)
+
+
+def _added(x: Tensor, weights: Tensor) -> Tensor:
+    """Products added one after the other, the same at every place."""
+    total = torch.zeros(len(x), len(weights))
+    for i in range(x.shape[1]):
+        total = total + x[:, i, None] * weights[:, i]
+    return total
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def one_row_compared(forward: Any, made_up: Any, *alike: Any) -> Any:
+    """As it was: one made-up row is tried at every place."""
+    whole = len(places_alike(forward, made_up)) == len(made_up)
+    batch = made_up if whole else made_up[:1]
+
+    def score(rows: Any) -> Any:
+        places = np.arange(len(batch))
+        return np.concatenate(
+            list(fixed_shape.at_places(forward, rows, places, np.empty_like(batch)))
+        )
+
+    return score
+
+
+def own_weights_alone(forward: Any, made_up: Any, *alike: Any) -> Any:
+    """A trial with the weights of the network, and no others."""
+    return each_by_itself(forward, made_up)
+
+
+def few_logits_compared(ask: Any, width: int, dtype: Any, classes: int) -> Any:
+    """Four made-up rows, however few logits each has."""
+    return CLASSIFIERS(ask, width, dtype, 10)
+
+
+def scored_together(model: Any, dataset: Dataset) -> Scores:
+    """Scores of a pipeline as they were: all rows in one call."""
+    return Scores.from_logits(model.logits(dataset.X), dataset.y)
+
+
+def turned_together(pipeline: PrivatePipeline, dataset: Dataset) -> Dataset:
+    """Rows of a search as they were turned: many in one call."""
+    stand_in = made_up(dataset, "add-remove")
+    for _, step in pipeline.steps[:-1]:
+        dataset, stand_in = both_transformed(step, dataset, stand_in)
+    return dataset
+
+
+@dataclass(frozen=True)
+class Subject:
+    """How scores are computed: of networks, of classifiers, of pipelines and in searches."""
+
+    networks: Any = each_by_itself
+    places: Any = classifiers._places
+    score: Any = score
+    before_last: Any = PrivatePipeline.before_last
+
+
+CLASSIFIERS = classifiers._places
+CORRECT = Subject()
+MUTANTS = {
+    "one made-up row is compared": Subject(networks=one_row_compared),
+    "a trial with the network's own weights alone": Subject(networks=own_weights_alone),
+    "four logits of a classifier are compared": Subject(places=few_logits_compared),
+    "a pipeline is asked for all rows at once": Subject(score=scored_together),
+    "a search turns many rows at once": Subject(before_last=turned_together),
+}
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def run(subject: Subject, *, long: bool) -> str:
+    """Put one record in front of others, and count whose scores change."""
+    changed = scored = 0
+    with (
+        mock.patch.object(scoring, "each_by_itself", subject.networks),
+        mock.patch.object(classifiers, "_places", subject.places),
+        mock.patch.object(PrivatePipeline, "before_last", subject.before_last),
+    ):
+        for name, others in OTHERS.items():
+            for seed in range(SEEDS):
+                for outputs in (1, 2):
+                    changed += network_changes(seed, outputs, others, hidden_bias=0.0)
+                changed += classifier_changes(seed, others)
+                scored += 3
+            changed += network_changes(0, 2, others, hidden_bias=-40.0)
+            changed += pipeline_changes(others, subject.score)
+            scored += 2
+            assert not changed, f"{changed} records changed bits ({name} rounds differently)"
+    return f"0 of {RECORDS} records change bits beside one more, in {scored} models"
+
+
+def network_changes(seed: int, outputs: int, others: Places, *, hidden_bias: float) -> int:
+    """Records of a network whose logits change when one more stands before them."""
+    module = Backwards(seed, outputs, others, hidden_bias=hidden_bias).eval()
+    rows = np.random.default_rng(seed).normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
+    scores = NetworkScores(module, rows, torch.from_numpy)
+    return int((scores(rows)[1:] != scores(rows[1:])).any(axis=1).sum())
+
+
+class Classifier:
+    """A classifier of two classes with one logit, added up in float32."""
+
+    def __init__(self, seed: int, others: Places) -> None:
+        self.module = Backwards(seed, 1, others, hidden_bias=0.0)
+
+    def decision_function(self, rows: Any) -> Any:
+        with torch.no_grad():
+            return self.module(torch.from_numpy(np.array(rows)))[:, 0].numpy()
+
+
+def classifier_changes(seed: int, others: Places) -> int:
+    """The same for any classifier."""
+    model = Classifier(seed, others)
+    rows = np.random.default_rng(seed).normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
+    more, fewer = (classifiers.logits_of(model, some, 2) for some in (rows, rows[1:]))
+    return int((more[1:] != fewer).any(axis=1).sum())
+
+
+def pipeline_changes(others: Places, score: Any) -> int:
+    """Records behind a function of the user's: of their scores, and of predictions counted."""
+    first, rng = Backwards(0, WIDTH, others, hidden_bias=0.0), np.random.default_rng(0)
+
+    def product(rows: Any) -> Any:
+        with torch.no_grad():
+            return first(torch.from_numpy(np.array(rows, np.float32))).numpy()
+
+    rows = rng.normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
+    labels = rng.integers(2, size=len(rows))
+    last = PrivateLogisticRegression(1.0, epochs=1, random_state=0)
+    pipeline = make_private_pipeline(FunctionTransformer(product), last)
+    more, fewer = (
+        Dataset(rows[start:], labels[start:], (0, 1), size=RECORDS) for start in (0, 1)
+    )
+    pipeline.fit_records(more)
+    scores = score(pipeline, more).values[1:] != score(pipeline, fewer).values
+    search = Found(pipeline)
+    turned = innermost(search, more)[0].X[1:] != innermost(search, fewer)[0].X
+    return int(scores.any(axis=1).sum()) + int(turned.any(axis=1).sum())
+
+
+class Found(Winner):
+    """What a search leaves."""
+
+    def __init__(self, best: Any) -> None:
+        self.best_estimator_ = best
