@@ -88,8 +88,10 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
     assert before == state(visits)
 
     # other settings on the same ledger are refused, and nothing is lost
-    code, out, err = run(*FIT, *words, "--force", "--seed", "another")
+    code, out, err = run(*FIT, *words, "--force", "--bins", "3")
     assert code == 1 and not out and "veracal ledger extend" in err
+    code, out, err = run(*FIT, *words, "--force", "--seed", "another")
+    assert code == 1 and not out and "in two partitions" in err  # no extension would help
     code, out, err = run(*FIT, "--epsilon", "7", *PAID, "--force")
     assert code == 1 and not out and "veracal ledger extend" in err
     assert before == state(visits)

@@ -29,6 +29,7 @@ from veracal.pipeline.telling import files_of
 from veracal.privacy import Budget, Ledger, Repeated, default_ledger_path, epsilon_for
 from veracal.privacy.descent.sampling import Poisson
 from veracal.privacy.ledger.default_location import noted_data
+from veracal.privacy.partitions import AssignmentNotice
 from veracal.report.results import Results
 
 # Of a run: one for each partition; a reservation and its model; five questions twice.
@@ -275,7 +276,7 @@ def test_corrected_and_new_rows_are_in_no_partition_and_only_the_holder_hears_of
     rows[1] = rows[1].replace("20,", "21,")
     (tmp_path / "visits.csv").write_text("".join([*rows, "97,f,1\n"]))
     again = measure_again(tmp_path / "model")
-    assert made.left_out == 0 and again.left_out == 2
+    assert made.notice is None and again.notice == AssignmentNotice("row", 399, 2, 1, 2)
     assert "left_out" not in again.results.to_bytes().decode()
     assert all(b"left" not in path.read_bytes() for path in made.folder.glob("*.json"))
 
@@ -358,7 +359,7 @@ def test_replace_one_needs_slots_that_a_replacement_inherits(visits, tmp_path):
     beds[3] = "3,99,m,0"
     (tmp_path / "visits.csv").write_text("\n".join([f"bed,{head}", *reversed(beds)]))
     again = measure_again(tmp_path / "model")
-    assert again.left_out == 0 and again.results.measured[-1].when == "later 1"
+    assert again.notice is None and again.results.measured[-1].when == "later 1"
 
 
 def test_a_size_must_be_declared(visits, tmp_path):
@@ -601,7 +602,9 @@ def test_ids_that_are_spelt_otherwise_are_in_no_partition_of_a_later_measurement
     run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
     lines = [f"{20 + i % 60},{i // 2}.0,{int(i % 60 > 30)}" for i in range(400)]
     (tmp_path / "visits.csv").write_text("\n".join(["age,sex,ill", *lines]))
-    assert measure_again(tmp_path / "model").left_out == 400
+    told = []
+    again = measure_again(tmp_path / "model", on_notice=told.append)
+    assert told == [again.notice] == [AssignmentNotice("unit", 0, 200, 200, 400)]
 
 
 def test_another_schema_of_the_same_file_is_refused(visits, tmp_path):
@@ -634,13 +637,13 @@ def test_the_data_holder_hears_of_rows_that_are_left_out_before_anything_is_char
     spent = Ledger(place).spent()
     (tmp_path / "visits.csv").write_text(TABLE.replace(",f,", ".0,f,"))
 
-    def stop(left_out):
-        told.append(left_out)
+    def stop(notice):
+        told.append(notice.left_out)
         raise KeyboardInterrupt
 
     other = replace(visits, data=replace(visits.data, version="2"))
     with pytest.raises(KeyboardInterrupt):
-        run(other, tmp_path / "other", ledger=place, on_left_out=stop)
+        run(other, tmp_path / "other", ledger=place, on_notice=stop)
     assert told == [200] and Ledger(place).spent() == spent
 
 

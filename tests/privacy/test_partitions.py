@@ -13,11 +13,11 @@ import pytest
 from veracal.data import Dataset, Number, Schema, Slot, Target, Unit, split
 from veracal.errors import DataError, LedgerError
 from veracal.privacy.partitions import (
+    AssignmentNotice,
     PartitionRule,
     PartitionStore,
     key_path,
     split_and_assign,
-    split_with_store,
 )
 
 FRACTIONS = (0.6, 0.0, 0.4)
@@ -85,7 +85,7 @@ def test_rules_that_make_no_sense() -> None:
 def test_draws_are_those_of_the_public_key(tmp_path: Path, more: Any) -> None:
     """So that what was published with a key can be repeated without the store."""
     data = records(**more)
-    found = split_with_store(data, made(tmp_path, data), fresh=True)
+    found = split_and_assign(data, made(tmp_path, data), fresh=True)[0]
     expected = split(data, FRACTIONS, key="k")
     assert (found.train.X == expected.train.X).all()
     assert found.parts.keys() == expected.parts.keys() and not found.secret
@@ -94,7 +94,7 @@ def test_draws_are_those_of_the_public_key(tmp_path: Path, more: Any) -> None:
     with pytest.raises(ValueError, match="not dealt these rows before"):
         split(found.train, key="k")
     with pytest.raises(DataError, match="not split by this key before"):
-        split_with_store(found.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)
+        split_and_assign(found.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)
 
 
 def test_a_row_without_record_is_left_out(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_row_without_record_is_left_out(tmp_path: Path) -> None:
     expected = first.parts.copy()
     expected[:5] = -1
     assert later.left_out == 5 and (later.parts == expected[order]).all()
-    found = split_with_store(data._changed(X=X), store, fresh=False)
+    found = split_and_assign(data._changed(X=X), store, fresh=False)[0]
     assert found.left_out == 5 and sum(map(len, found.parts.values())) == 195
     assert "left_out" not in repr(found) and "left_out" not in repr(later)
 
@@ -148,6 +148,7 @@ def test_units_keep_their_partition_and_new_ones_draw(tmp_path: Path) -> None:
     data = records(units=np.array([f"p{i // 2}" for i in range(200)]))
     store = made(tmp_path, data.take(np.arange(100)))
     first = store.assign(data.take(np.arange(100)), fresh=True)
+    store.seal(first)
     with sqlite3.connect(store.path) as connection:  # whatever the file says, holds
         connection.execute("UPDATE assignments SET part = 0")
     second = store.assign(data, fresh=False)
@@ -159,8 +160,11 @@ def test_numbers_and_their_texts_are_one_id(tmp_path: Path) -> None:
     data = records(units=np.arange(200))
     store = made(tmp_path, data)
     first = store.assign(data, fresh=True)
+    store.seal(first)
     as_text = data._changed(units=np.arange(200).astype(np.dtypes.StringDType()))
-    assert (store.assign(as_text, fresh=False).parts == first.parts).all()
+    second = store.assign(as_text, fresh=False)
+    store.seal(second)
+    assert (second.parts == first.parts).all() and second.notice is None
     with sqlite3.connect(store.path) as connection:
         assert connection.execute("SELECT count(*) FROM assignments").fetchone() == (200,)
 
@@ -174,14 +178,14 @@ def test_slots_have_exact_shares_and_keep_them(tmp_path: Path) -> None:
     later = store.assign(strangers, fresh=False)
     assert (later.parts[::-1] == first.parts).all()
     fewer = data._changed(slots=np.arange(200) + 1)
-    found = split_with_store(fewer, store, fresh=False)
+    found = split_and_assign(fewer, store, fresh=False)[0]
     assert found.left_out == 1
     assert sum(part.size or 0 for part in found.parts.values()) == 199
 
 
 def test_slots_under_replace_one_draw_as_split_does(tmp_path: Path) -> None:
     data = records(slots=np.arange(200))
-    found = split_with_store(data, made(tmp_path, data, "replace-one"), fresh=True)
+    found = split_and_assign(data, made(tmp_path, data, "replace-one"), fresh=True)[0]
     expected = split(data, FRACTIONS, key="k", relation="replace-one", fixed_size=True)
     assert (found.train.X == expected.train.X).all()
 
@@ -203,6 +207,89 @@ def test_records_identified_otherwise_are_refused(tmp_path: Path) -> None:
     (tmp_path / "u").mkdir()
     with pytest.raises(DataError, match="with unit ids"):
         made(tmp_path / "u", by_unit).assign(by_row, fresh=False)
+
+
+# What the data holder is told ------------------------------------------------------------
+
+
+def spelt(form: str, n: int = 160) -> Dataset:
+    """Records of the same individuals, with ids in another spelling."""
+    return records(n, units=np.array([form.format(i) for i in range(n)]))
+
+
+def test_ids_that_are_spelt_otherwise_are_told_until_they_are_recorded(tmp_path: Path) -> None:
+    """A run that stops at the notice leaves no trace, or the next one would be silent."""
+    store = made(tmp_path, spelt("{}"))
+    first = store.assign(spelt("{}"), fresh=True)
+    assert first.notice is None
+    store.seal(first)
+    assert store.assign(spelt("{}"), fresh=False).notice is None
+    before = store.path.read_bytes()
+    for _ in range(2):
+        padded = store.assign(spelt("{:03}"), fresh=False)
+        assert padded.notice == AssignmentNotice("unit", 60, 100, 100, 0)
+    other = store.assign(spelt("p{}"), fresh=False)
+    assert other.notice == AssignmentNotice("unit", 0, 160, 160, 0)
+    assert store.path.read_bytes() == before
+    store.seal(padded)
+    assert store.assign(spelt("{:03}"), fresh=False).notice is None
+    kept = store.assign(spelt("p{}"), fresh=False, grow=False)
+    assert kept.notice == AssignmentNotice("unit", 0, 160, 260, 160)
+
+
+def test_a_notice_counts_individuals_and_rows(tmp_path: Path) -> None:
+    data = records(units=np.arange(200) // 2)
+    store = made(tmp_path, data.take(np.arange(160)))
+    store.seal(store.assign(data.take(np.arange(160)), fresh=True))
+    later = data.take(np.arange(20, 200))
+    told = AssignmentNotice("unit", 70, 20, 10, 0)
+    assert store.assign(later, fresh=False).notice == told
+    left = store.assign(later, fresh=False, grow=False).notice
+    assert left == replace(told, left_out=40)
+    assert repr(left) == repr(told) == "AssignmentNotice(keyed_by='unit')"
+    assert store.assign(data.take(np.arange(20)), fresh=False).notice is None  # fewer
+
+
+def test_slots_that_are_spelt_otherwise_are_told_and_left_out(tmp_path: Path) -> None:
+    data = records(slots=np.arange(200))
+    store = made(tmp_path, data, "replace-one")
+    store.seal(store.assign(data, fresh=True))
+    padded = data._changed(slots=np.array([f"{i:03}" for i in range(200)]))
+    found = store.assign(padded, fresh=False)
+    assert found.notice == AssignmentNotice("slot", 100, 100, 100, 100)
+
+
+def test_two_runs_may_record_the_same_new_units(tmp_path: Path) -> None:
+    data = records(units=np.arange(200))
+    one = made(tmp_path, data)
+    one.seal(one.assign(data.take(np.arange(100)), fresh=True))
+    other = PartitionStore(one.path)
+    first, second = one.assign(data, fresh=False), other.assign(data, fresh=False)
+    one.seal(first)
+    other.seal(second)
+    assert (first.parts == second.parts).all()
+    assert (one.assign(data, fresh=False, grow=False).parts == first.parts).all()
+
+
+def test_new_units_of_another_rule_are_not_recorded(tmp_path: Path) -> None:
+    data = records(units=np.arange(200))
+    store = made(tmp_path, data)
+    found = store.assign(data, fresh=True)
+    PartitionStore.obtain(store.path, replace(store.rule, split_key="other"), fresh=True)
+    with pytest.raises(LedgerError, match="other rows meanwhile"):
+        store.seal(found)
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute("SELECT count(*) FROM assignments").fetchone() == (0,)
+
+
+def test_the_number_of_slots_is_public_and_that_of_others_is_not(tmp_path: Path) -> None:
+    data = records(slots=np.arange(200))
+    store = made(tmp_path, data, "replace-one")
+    store.seal(store.assign(data, fresh=True))
+    assert store.slot_counts() == (120, 0, 80)
+    (tmp_path / "rows").mkdir()
+    with pytest.raises(ValueError, match="partitions of slots"):
+        made(tmp_path / "rows", records()).slot_counts()
 
 
 def test_no_records(tmp_path: Path) -> None:

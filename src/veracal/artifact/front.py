@@ -1,7 +1,7 @@
 """The frozen network that pictures and texts go through before a classifier sees them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -79,6 +79,14 @@ class Front:
         """Features of a data set, kept in the cache."""
         self._check_weights()
         return extract(dataset, self.extractor, progress=progress)
+
+    def declare(self, dataset: Dataset) -> Dataset:
+        """What is known of the features of a data set without records: their form and norm."""
+        self.extractor.check(dataset.X, dataset.name)
+        form = np.empty((0, self.dimension), np.float32)
+        return replace(
+            dataset, X=form, feature_names=(), norm=self.extractor.norm, encoded=True
+        )
 
     def rows(self, X: Any) -> Array | MappedRows:
         """Features of rows, or rows that are features already, as they are.

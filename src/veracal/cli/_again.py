@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from veracal.cli import _artifacts, _show
-from veracal.cli._fitting import show_left_out
 from veracal.cli._run_show import step_bars
 from veracal.errors import BudgetError
 from veracal.pipeline import measure_again
@@ -22,8 +21,10 @@ def again(
 ) -> "Mapping[str, Estimate]":
     """Measure, add it to the model's report, and print the series."""
     try:
-        with step_bars() as tell:
-            made = measure_again(model, source=data, ledger=ledger, on_progress=tell)
+        with step_bars() as (tell, notify):
+            made = measure_again(
+                model, source=data, ledger=ledger, on_progress=tell, on_notice=notify
+            )
     except KeyboardInterrupt:
         _show.status(
             "Stopped; the model's folder is as it was. The same command goes on from what is "
@@ -35,7 +36,6 @@ def again(
             f"{error} Every measurement that the run laid by was made; 'veracal fit --later' "
             "says how many there are, before the first."
         ) from error
-    show_left_out(made.left_out)
     told = _artifacts.facts(made.results, str(model))["measured"]
     if json:
         _show.print_json(_facts(made))

@@ -13,6 +13,7 @@ from veracal.cli import _show
 
 if TYPE_CHECKING:
     from veracal.pipeline import Config
+    from veracal.pipeline.charging import OnNotice
     from veracal.pipeline.running import OnProgress
 
 Target = Annotated[
@@ -220,13 +221,13 @@ def _explain(path: Path, target: str | None) -> None:
 @contextmanager
 def running(
     chosen: "Config", place: Path, ledger: Path | None, *, force: bool
-) -> "Iterator[tuple[Path, OnProgress]]":
+) -> "Iterator[tuple[Path, OnProgress, OnNotice]]":
     """Guard a run: what cannot be meant is a matter of usage, and what stops it is told.
 
     Yields
     ------
-    pair of path and callable
-        The ledger, and where progress is told.
+    tuple of path and two callables
+        The ledger, where progress is told, and what the data holder is told of the records.
     """
     from veracal.cli._places import is_there
     from veracal.cli._run_show import step_bars
@@ -246,8 +247,8 @@ def running(
         )
     fresh = not is_there(book)
     try:
-        with step_bars() as tell:
-            yield book, tell
+        with step_bars() as (tell, notify):
+            yield book, tell, notify
     except KeyboardInterrupt:
         _show.status(
             "Stopped; nothing half-written is left. The same command goes on from what is in "
@@ -275,14 +276,4 @@ def running(
             f"{rounded_up(caps.epsilon, 6)} and delta {rounded_up(caps.delta, 3)}: {book}. "
             "Every further run on these records is charged to it, too, whatever its --out; to "
             "go beyond the caps takes 'veracal ledger extend'."
-        )
-
-
-def show_left_out(left_out: int) -> None:
-    """Tell the data holder how many rows no partition has."""
-    if left_out:
-        _show.status(
-            f"For you alone: {_show.counted(left_out, 'row')} were not among those that the "
-            "first run recorded, and are in no partition. Corrected rows count as new ones "
-            "where the schema has no unit column."
         )

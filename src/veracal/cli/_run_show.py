@@ -14,25 +14,37 @@ from veracal.cli._figures import interval, number
 
 if TYPE_CHECKING:
     from veracal.pipeline import Run
+    from veracal.pipeline.charging import OnNotice
     from veracal.pipeline.running import OnProgress
+    from veracal.privacy.partitions import AssignmentNotice
 
 _WIDE = 0.2  # an interval of the accuracy in which a report finds nothing to tell
 
 
 @contextmanager
-def step_bars() -> "Iterator[OnProgress]":
-    """Show every step of a run on stderr, if somebody is watching, and clean up after it."""
+def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
+    """Show every step of a run on stderr, if somebody is watching, and clean up after it.
+
+    Yields
+    ------
+    pair of callables
+        What shows a step, and what tells the data holder how the records compare with those
+        of earlier runs. At a terminal the latter asks whether to go on if more individuals
+        are new than known: the charge would follow before anybody has read the figures. Where
+        nobody can be asked the run goes on, since a refusal would depend on the records.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
+    watched = sys.stderr.isatty()  # now: bars put something else in its place
     bars = Bars(
         TextColumn("{task.description:18}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not sys.stderr.isatty(),
+        disable=not watched,
     )
     steps: dict[str, TaskID] = {}
 
@@ -44,8 +56,40 @@ def step_bars() -> "Iterator[OnProgress]":
             steps[step] = bars.add_task(step, total=None)
         bars.update(steps[step], completed=done, total=total)
 
+    def notify(notice: "AssignmentNotice") -> None:
+        show_notice(notice)
+        if notice.new > notice.known and watched and sys.stdin.isatty():
+            bars.stop()
+            if not typer.confirm("Go on all the same?", err=True):
+                _show.status("Stopped: nothing was charged.")
+                raise typer.Exit(1)
+            bars.start()
+
     with bars:
-        yield tell
+        yield tell, notify
+
+
+def show_notice(notice: "AssignmentNotice") -> None:
+    """Tell the data holder, and nobody else, how records compare with those of earlier runs."""
+    rows = _show.counted(notice.left_out, "row")
+    if notice.keyed_by == "row":
+        _show.status(
+            f"For you alone: {rows} were not among those that earlier runs recorded, and are "
+            "in no partition. Corrected rows count as new ones where the schema has no unit "
+            "column."
+        )
+        return
+    fate = "each draws a partition by its id"
+    danger = "individuals who were trained on may be measured"
+    if notice.left_out:
+        fate, danger = f"{rows} of theirs are in no partition", "they are missed here"
+    found = _show.counted(notice.known + notice.new, notice.keyed_by)
+    _show.status(
+        f"For you alone: {notice.new:,} of {found} are new to this ledger, and {fate}; "
+        f"{notice.absent:,} that earlier runs recorded are not in these records. If ids are "
+        "only spelt otherwise than before (7 as 007, a blank, another prefix), "
+        f"{danger}: stop now (Ctrl-C; nothing is charged yet), and write the ids as they were."
+    )
 
 
 def facts(made: "Run") -> dict[str, Any]:

@@ -27,7 +27,12 @@ from veracal.federation.source.enrolling import (
     propose,
 )
 from veracal.federation.source.enrolment import TERMS
-from veracal.federation.source.folder import ENROLLED, SourceFolder, read_source
+from veracal.federation.source.folder import (
+    ENROLLED,
+    SourceFolder,
+    read_source,
+    share_event,
+)
 from veracal.pipeline.charging import open_data_ledger
 from veracal.privacy.ledger.book import Amount, Ledger
 
@@ -82,16 +87,19 @@ def run(
 ) -> None:
     """Check everything, show what it allows, and write it if that is wanted."""
     source = read_source(folder)
-    declared("0" * 64)  # what was typed, before the records are read
+    budget = declared("0" * 64).budget(source)  # of what was typed
     outs.check()
-    records = read_records(places, source.budget.relation, source.marks)
+    places.check()
     place = places.ledger_place()
-    _show.status("Trying every question once; the answers are thrown away.")
-    proposal = propose(folder, records.scores, declared(records.model))
+    # What cannot be paid is refused before a record is read.
     if os.path.lexists(place):
         ledger = Ledger(place)
-        event = data_event(proposal.terms.budget, ledger)
-        ledger.require(event, "enrolment", part=places.partition)
+        places.check_partition(ledger.opening.parts)
+        ledger.require(data_event(budget, ledger), "enrolment", part=places.partition)
+    source.shares.require(share_event(budget), "enrolment")
+    records = read_records(places, source.budget.relation, source.marks)
+    _show.status("Trying every question once; the answers are thrown away.")
+    proposal = propose(folder, records.scores, declared(records.model))
     if not json:
         _tell(proposal, "What you are about to allow", before=True)
         _show.say("")
@@ -99,6 +107,8 @@ def run(
     if not (yes or typer.confirm("\nAllow this?", err=True)):
         _show.status("Nothing was written, and nothing is allowed.")
         raise typer.Exit(1)
+    if records.seal is not None:
+        records.seal()
     terms = accept(
         proposal,
         records.scores,

@@ -1,15 +1,18 @@
 """Records that a source enrolls: from a file of scores, or from a table and an artifact."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import typer
 
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _fitting, _paying, _predictions
+from veracal.cli import _paying, _predictions
 from veracal.cli._artifacts import is_name, read_table
-from veracal.data import Dataset, Scores
+from veracal.cli._run_show import show_notice
+from veracal.data import Dataset, Schema, Scores
 from veracal.errors import DataError
 from veracal.federation.models import artifact_hash, model_hash
 from veracal.federation.protocol.keys import PublicKey, is_hexadecimal
@@ -17,7 +20,7 @@ from veracal.federation.source.enrolment import Origin
 from veracal.federation.source.marks import MarkKey
 from veracal.pipeline.charging import partitions_path
 from veracal.privacy.budget import Relation
-from veracal.privacy.partitions import PartitionStore, split_with_store
+from veracal.privacy.partitions import PartitionRule, PartitionStore, split_and_assign
 
 _MOST_KEY = 4_096  # bytes of a file with a public key
 
@@ -35,12 +38,15 @@ class Records:
         The file that they come from, as it was when they were read.
     model_place : path or None
         Where the model lies.
+    seal : callable or None
+        Of a partition: records its new individuals. To be called before the charge.
     """
 
     scores: Scores
     model: str
     data: Origin | None
     model_place: Path | None
+    seal: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,17 @@ class Places:
                 param_hint="--classes" if self.classes is not None else "--unit",
             )
 
+    def check_partition(self, known: Collection[str]) -> None:
+        """Refuse a partition that there is not."""
+        if self.partition is not None and self.partition not in known:
+            raise typer.BadParameter(
+                f"expected one of {', '.join(known)}, got {self.partition!r}.",
+                param_hint="--partition",
+            )
+
 
 def read_records(places: Places, relation: Relation, marks: MarkKey) -> Records:
     """Read the records, and score them if that is still to be done."""
-    places.check()
     if places.data is not None:
         assert places.model is not None
         return _scored(places, relation, marks)
@@ -133,8 +146,10 @@ def _scored(places: Places, relation: Relation, marks: MarkKey) -> Records:
     classifier = PrivateClassifier.load(model)
     origin = None if is_name(data) else Origin.of(Path(data), marks)
     records = read_table(classifier, data, row_digests=places.partition is not None)
+    seal = None
     if places.partition is not None:
-        records = partition(records, places.ledger_place(), places.partition)
+        schema = classifier.schema
+        records, seal = partition(records, schema, places)
     if relation == "replace-one" and records.may_drop:
         raise DataError(
             data,
@@ -145,11 +160,27 @@ def _scored(places: Places, relation: Relation, marks: MarkKey) -> Records:
         )
     scores = _in_order(classifier, classifier.scores(records, mapped=False))
     still = None if origin is None else origin.checked(marks)
-    return Records(scores, artifact_hash(classifier), still, model)
+    return Records(scores, artifact_hash(classifier), still, model, seal)
 
 
-def partition(records: Dataset, ledger: Path, name: str) -> Dataset:
-    """The records of one partition, as the ledger of their data set has assigned them."""
+def partition(
+    records: Dataset, schema: Schema | None, places: Places
+) -> tuple[Dataset, Callable[[], None]]:
+    """The records of one partition, as the ledger of their data set has assigned them.
+
+    Returns
+    -------
+    tuple of (Dataset, callable)
+        The records, and what records the individuals among them that are new.
+
+    Raises
+    ------
+    LedgerError
+        If the schema identifies individuals by other columns than earlier runs did: each would
+        be somebody else, and in another partition.
+    """
+    ledger, name = places.ledger_place(), places.partition
+    assert name is not None
     path = partitions_path(ledger)
     if not path.exists():
         raise DataError(
@@ -158,13 +189,16 @@ def partition(records: Dataset, ledger: Path, name: str) -> Dataset:
             "none",
             "Leave out --partition: then all records are enrolled, and every partition pays.",
         )
-    split = split_with_store(records, PartitionStore(path), fresh=False)
-    if name not in split.parts:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(split.parts)}, got {name!r}.", param_hint="--partition"
-        )
-    _fitting.show_left_out(split.left_out)
-    return split.parts[name]
+    kept = PartitionStore(path).rule
+    rule = PartitionRule.for_dataset(
+        records, kept.fractions, kept.relation, kept.split_key, schema=schema
+    )
+    store = PartitionStore.obtain(path, rule, fresh=False)
+    split, assignment = split_and_assign(records, store, fresh=False)
+    places.check_partition(split.parts)
+    if assignment.notice is not None:
+        show_notice(assignment.notice)
+    return split.parts[name], partial(store.seal, assignment)
 
 
 def _in_order(classifier: PrivateClassifier, scores: Scores) -> Scores:

@@ -143,7 +143,7 @@ def _made(
         f"together {rounded_up(whole, 6)}."
     )
     fine = force or is_begun(place, ways)
-    with _fitting.running(chosen, place, ledger, force=fine) as (book, tell):
+    with _fitting.running(chosen, place, ledger, force=fine) as (book, tell, notify):
         runs = compare_ways(
             chosen,
             ways,
@@ -151,6 +151,6 @@ def _made(
             ledger=book,
             force=force,
             on_progress=tell,
-            on_left_out=_fitting.show_left_out,
+            on_notice=notify,
         )
     return [made.folder for made in runs]

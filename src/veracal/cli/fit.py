@@ -85,7 +85,7 @@ def fit(
     place = Path(f"{Path(chosen.data.source).stem}-model") if out is None else out
     from veracal.pipeline import run
 
-    with _fitting.running(chosen, place, ledger, force=force) as (book, tell):
+    with _fitting.running(chosen, place, ledger, force=force) as (book, tell, notify):
         made = run(
             chosen,
             place,
@@ -93,7 +93,7 @@ def fit(
             force=force,
             internal=internal,
             on_progress=tell,
-            on_left_out=_fitting.show_left_out,
+            on_notice=notify,
         )
     from veracal.cli import _run_show
 

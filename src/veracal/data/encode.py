@@ -21,6 +21,7 @@ from veracal.data.columns import (
 from veracal.data.dataset import Dataset, Group
 from veracal.data.row_digests import digests_of_frame
 from veracal.data.schema import Schema
+from veracal.data.units import limit_contributions
 from veracal.errors import DataError
 
 _SHOWN = 40  # characters of a wrong field that an error repeats
@@ -118,6 +119,23 @@ def encode(
         may_drop=any(getattr(c, "missing", None) == "drop" for c in schema.columns.values()),
         name=schema.name,
     )
+
+
+def encode_nothing(schema: Schema, *, where: str) -> Dataset:
+    """What a schema declares, as a data set without a row.
+
+    Its form, classes, groups and declared figures are those of every table that the schema
+    describes, so that whatever follows from them is known before a record is read.
+    """
+    numbers, text = pl.List(pl.Float64), pl.String()
+    frame = pl.DataFrame(
+        [
+            pl.Series(name, [], numbers if isinstance(column, Vector) else text)
+            for name, column in schema.columns.items()
+        ]
+    )
+    whole = encode(frame, schema, where=where, row_digests=True)
+    return limit_contributions(whole, at_most=schema.at_most)
 
 
 def encode_rows(

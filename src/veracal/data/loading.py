@@ -6,6 +6,7 @@ import numpy as np
 
 from veracal._types import Progress
 from veracal.data.dataset import Dataset, concatenate
+from veracal.data.encode import encode_nothing
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.readers.formats import stated_rows
 from veracal.data.readers.images import ImageForm, load_images
@@ -102,6 +103,35 @@ def load(
     return limit_contributions(whole, at_most=declared.at_most, rng=rng)
 
 
+def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
+    """What is declared about the records that :func:`load` would read, and none of them.
+
+    Parameters
+    ----------
+    what : str or Path
+        As of :func:`load`. The file itself is not opened, and nothing is fetched.
+    schema : Schema, optional
+        Of a file. Named sets bring what is published about them.
+
+    Returns
+    -------
+    Dataset
+        Without a row; its form, classes, groups, name and declared figures are those of the
+        loaded records.
+
+    Examples
+    --------
+    >>> declare("breast-cancer").X.shape
+    (0, 30)
+    """
+    if isinstance(what, str) and _is_name(what):
+        from veracal.data.sets.catalog import Request, entry
+
+        _check_no_schema(what, schema)
+        return entry(what).declare(Request())
+    return encode_nothing(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
+
+
 def _is_name(what: str) -> bool:
     """Tell a name from a path: names have neither a suffix nor a separator."""
     return not Path(what).suffix and len(Path(what).parts) == 1 and not Path(what).exists()
@@ -121,8 +151,7 @@ def _load_named(
     """Load an entry of the catalog."""
     from veracal.data.sets.catalog import Request, entry  # it knows all loaders, this one too
 
-    if schema is not None:
-        raise ValueError(f"Expected no schema for {name!r}, which brings its own.")
+    _check_no_schema(name, schema)
     where = None if folder is None else Path(folder)
     request = Request(
         folder=where,
@@ -134,6 +163,12 @@ def _load_named(
         progress=progress,
     )
     return entry(name).load(request)
+
+
+def _check_no_schema(name: str, schema: object) -> None:
+    """Refuse a schema for a named set."""
+    if schema is not None:
+        raise ValueError(f"Expected no schema for {name!r}, which brings its own.")
 
 
 def _gather(

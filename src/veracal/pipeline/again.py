@@ -7,7 +7,7 @@ from pathlib import Path
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place
 from veracal.errors import DataError
-from veracal.pipeline.charging import assigned, ledger_path
+from veracal.pipeline.charging import OnNotice, assigned, ledger_path, tell_notice
 from veracal.pipeline.config import Config
 from veracal.pipeline.job import LATER, Job
 from veracal.pipeline.running import OnProgress, Run, silent
@@ -23,6 +23,7 @@ def measure_again(
     source: str | None = None,
     ledger: str | Path | None = None,
     on_progress: OnProgress | None = None,
+    on_notice: OnNotice | None = None,
 ) -> Run:
     """Measure an artifact on its test records again, and add the figures to its report.
 
@@ -38,6 +39,9 @@ def measure_again(
     ledger : path, optional
         By default that of the data set.
     on_progress : callable, optional
+    on_notice : callable, optional
+        As for :func:`veracal.pipeline.run`. Individuals that are new are in no partition: they
+        are left out.
 
     Raises
     ------
@@ -65,6 +69,7 @@ def measure_again(
     whole = Ledger(found_ledger(paid, known, folder))
     check_head(whole, known, folder)
     records = assigned(config, records, whole)
+    tell_notice(records, on_notice)
     job = Job.of(config, records)
     book = run_of(whole, job, folder)
     tell("measuring again", 0, None)
@@ -74,7 +79,7 @@ def measure_again(
     results = replace(known, measured=(*known.measured, found), ledger=facts)
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
-    return Run(folder, classifier, results, book, left_out=records.left_out)
+    return Run(folder, classifier, results, book, notice=records.notice)
 
 
 def found_near(folder: Path, name: str) -> str:

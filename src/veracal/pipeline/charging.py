@@ -31,7 +31,9 @@ from veracal.privacy.ledger.default_location import (
     open_for_data,
     restore_data_note,
 )
-from veracal.privacy.partitions import PartitionStore, split_and_assign
+from veracal.privacy.partitions import AssignmentNotice, PartitionStore, split_and_assign
+
+OnNotice = Callable[[AssignmentNotice], None]
 
 
 class Account:
@@ -45,6 +47,9 @@ class Account:
     place : path
         Of the ledger. If there is none, :meth:`charge` opens it with the run's epsilon and
         delta as caps.
+    on_notice : callable, optional
+        Told, before anything is charged or recorded, of individuals that are new beside those
+        that earlier runs recorded, and of rows in no partition. What it raises ends the run.
 
     Attributes
     ----------
@@ -58,7 +63,9 @@ class Account:
     No individual is in two partitions over all runs of the ledger (see
     :class:`~veracal.privacy.partitions.PartitionStore`): a run that splits by another key or
     other fractions is refused. The assignment is fixed, on the disk, before the first charge
-    that rests on it.
+    that rests on it. New individuals are never a reason for a refusal: whether a run is
+    refused would then tell of single records, and no rule can tell a new id from a known one
+    that is spelt otherwise. Whoever holds the records can, and is told the figures.
 
     Raises
     ------
@@ -67,8 +74,14 @@ class Account:
         earlier runs split otherwise.
     """
 
-    def __init__(self, config: Config, records: Loaded, place: Path) -> None:
-        self._config, self._place = config, place
+    def __init__(
+        self,
+        config: Config,
+        records: Loaded,
+        place: Path,
+        on_notice: OnNotice | None = None,
+    ) -> None:
+        self._config, self._place, self._on_notice = config, place, on_notice
         self._budget = budget_of(config, records)
         self.records, self.opened = records, not os.path.lexists(place)
         if not self.opened:
@@ -103,6 +116,13 @@ class Account:
         self._store, self._assignment, self.records = _assigned(
             self._config, self.records, self._ledger
         )
+        tell_notice(self.records, self._on_notice)
+
+
+def tell_notice(records: Loaded, on_notice: OnNotice | None) -> None:
+    """Tell the data holder, if there is something to tell."""
+    if on_notice is not None and records.notice is not None:
+        on_notice(records.notice)
 
 
 def assigned(config: Config, records: Loaded, ledger: Ledger) -> Loaded:
@@ -113,12 +133,17 @@ def assigned(config: Config, records: Loaded, ledger: Ledger) -> Loaded:
 def _assigned(
     config: Config, records: Loaded, ledger: Ledger, *, grow: bool = True
 ) -> tuple[Any, Any, Loaded]:
-    charged = [entry for entry in ledger.entries() if entry.event is not None]
-    fresh = all(entry.part is None for entry in charged)  # nothing rests on partitions yet
+    fresh = is_fresh(ledger)
     rule = partition_rule(config, records.whole, records.schema)
     store = PartitionStore.obtain(partitions_path(ledger.path), rule, fresh=fresh)
     parts, assignment = split_and_assign(records.whole, store, fresh=fresh, grow=grow)
-    return store, assignment, replace(records, parts=parts, left_out=assignment.left_out)
+    return store, assignment, replace(records, parts=parts, notice=assignment.notice)
+
+
+def is_fresh(ledger: Ledger) -> bool:
+    """Whether nothing that was charged rests on partitions yet."""
+    charged = (entry for entry in ledger.entries() if entry.event is not None)
+    return all(entry.part is None for entry in charged)
 
 
 def partitions_path(ledger: Path) -> Path:
@@ -225,7 +250,11 @@ def check_remembered(folder: Path, place: Path, config: Config) -> None:
 def refuse_early(
     config: Config, place: Path, shares: Callable[[Budget], Sequence[Config]] | None = None
 ) -> None:
-    """Refuse a run that its ledger cannot pay, before a record is read, where that is possible.
+    """Refuse what a ledger cannot pay, or another split, before a record is read.
+
+    What a run costs follows from what is declared (:func:`~veracal.pipeline.steps.declared`).
+    Under replace-one it follows from the number of slots, too, which is public and was recorded
+    by the first run; until then, records are loaded before their run is refused.
 
     Parameters
     ----------
@@ -239,18 +268,28 @@ def refuse_early(
     Raises
     ------
     BudgetError
+        If the run does not fit into what is left.
+    LedgerError
+        If the ledger protects others, or individuals were assigned by another rule.
+    AnswerError
+        If the run was abandoned.
     """
     if not os.path.lexists(place):
         return
-    configs = [config] if shares is None else []
-    if (records := declared(config)) is None:
-        return
+    ledger, records = Ledger(place), declared(config)
     budget = budget_of(config, records)
-    if shares is not None:
-        configs = list(shares(budget))
-        if any(declared(each) is None for each in configs):
-            return
-    ledger = Ledger(place)
     check_promise(ledger, budget)
-    jobs = [Job.of(each, records) for each in configs]
-    ledger.require_run(**_run_request(jobs, config, budget))
+    fresh = is_fresh(ledger)
+    if not fresh:
+        rule = partition_rule(config, records.whole, records.schema)
+        store = PartitionStore.obtain(partitions_path(place), rule, fresh=False)
+    if config.privacy.relation == "replace-one":
+        if fresh:
+            return
+        records = declared(config, store.slot_counts())
+    configs = [config] if shares is None else shares(budget)
+    jobs = [Job.of(each, records, check=False) for each in configs]
+    asked = _run_request(jobs, config, budget)
+    # A run that was charged before is not planned anew: slots may be missing since then.
+    known = [run.items for run in ledger.runs() if run.request == asked["request"]]
+    ledger.require_run(**{**asked, "items": known[0] if known else asked["items"]})

@@ -1,13 +1,19 @@
 """Several ways to the same model, side by side, all of them for one budget."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from veracal.artifact.folder import check_place
 from veracal.data.limits import no_surprises
-from veracal.pipeline.charging import Account, check_remembered, ledger_path, refuse_early
+from veracal.pipeline.charging import (
+    Account,
+    OnNotice,
+    check_remembered,
+    ledger_path,
+    refuse_early,
+)
 from veracal.pipeline.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
 from veracal.pipeline.job import Job
 from veracal.pipeline.running import OnProgress, Run, silent, step_counter
@@ -67,7 +73,7 @@ def compare_ways(
     ledger: str | Path | None = None,
     force: bool = False,
     on_progress: OnProgress | None = None,
-    on_left_out: Callable[[int], None] | None = None,
+    on_notice: OnNotice | None = None,
 ) -> tuple[Run, ...]:
     """Train and measure a model in each of several ways; all of it together is one budget.
 
@@ -83,7 +89,7 @@ def compare_ways(
         Two or more, all different.
     out : path
         Folder in which each way gets an artifact of its own.
-    ledger, force, on_progress, on_left_out
+    ledger, force, on_progress, on_notice
         As for :func:`veracal.pipeline.run`.
 
     Guarantees
@@ -109,9 +115,7 @@ def compare_ways(
     )
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    account = Account(config, records, place)
-    if on_left_out is not None and account.records.left_out:
-        on_left_out(account.records.left_out)
+    account = Account(config, records, place, on_notice)
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]
@@ -186,4 +190,4 @@ def _one(
     made = results(job, classifier, book, tuple(measured), covers, budget=budget)
     classifier = stamped(classifier, made)
     classifier.save(folder, more=files_of(made), force=True)
-    return Run(folder, classifier, made, book, left_out=job.records.left_out)
+    return Run(folder, classifier, made, book, notice=job.records.notice)

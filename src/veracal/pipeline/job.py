@@ -52,11 +52,23 @@ class Job:
     items: tuple[Item, ...]
 
     @classmethod
-    def of(cls, config: Config, records: Loaded, on_step: Hook | None = None) -> "Job":
-        """Decide everything that can be decided from what is declared."""
+    def of(
+        cls,
+        config: Config,
+        records: Loaded,
+        on_step: Hook | None = None,
+        *,
+        check: bool = True,
+    ) -> "Job":
+        """Decide everything that can be decided from what is declared.
+
+        ``check`` says whether to see if the model takes these records, which is for those
+        that were loaded.
+        """
         budget, plan = budget_of(config, records), measurement(config, records)
         model = private_model(config, records.train, budget, on_step)
-        model.check_records(records.train)  # while nothing is opened or charged
+        if check:
+            model.check_records(records.train)  # while nothing is opened or charged
         items = planned(config, model, plan, budget)
         return cls(config, records, budget, plan, model, tuple(items))
 

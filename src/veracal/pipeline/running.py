@@ -7,7 +7,13 @@ from pathlib import Path
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.folder import check_place, write_folder
 from veracal.errors import DataError
-from veracal.pipeline.charging import Account, check_remembered, ledger_path, refuse_early
+from veracal.pipeline.charging import (
+    Account,
+    OnNotice,
+    check_remembered,
+    ledger_path,
+    refuse_early,
+)
 from veracal.pipeline.config import Config, check_used
 from veracal.pipeline.internal import internal_facts
 from veracal.pipeline.job import Job
@@ -15,6 +21,7 @@ from veracal.pipeline.steps import loaded
 from veracal.pipeline.telling import files_of, results, results_of, stamped
 from veracal.privacy import Ledger
 from veracal.privacy.descent.progress import StepProgress, TrainingCurve
+from veracal.privacy.partitions import AssignmentNotice
 from veracal.report import render
 from veracal.report.results import Results
 
@@ -36,8 +43,9 @@ class Run:
         The run, as a view of the data set's ledger.
     internal : Path or None
         The second report, which is not to be published.
-    left_out : int
-        Rows that were in no partition. For the data holder only: it is in no file.
+    notice : AssignmentNotice or None
+        How the records compare with those of earlier runs. For the data holder only: it is in
+        no file.
     """
 
     folder: Path
@@ -45,7 +53,7 @@ class Run:
     results: Results
     ledger: Ledger
     internal: Path | None = None
-    left_out: int = 0
+    notice: AssignmentNotice | None = None
 
 
 def run(
@@ -56,15 +64,15 @@ def run(
     force: bool = False,
     internal: bool = False,
     on_progress: OnProgress | None = None,
-    on_left_out: Callable[[int], None] | None = None,
+    on_notice: OnNotice | None = None,
 ) -> Run:
     """Train, recalibrate, measure and report, as one run of the data set's ledger.
 
     The first run on a data set opens its ledger, with the config's epsilon and delta as caps.
-    A further one that does not fit is refused, before a record is read where the schema says
-    enough to plan it. A run that was interrupted, or whose output was lost, is run again: what
-    was charged is in the ledger, and what was answered comes from there, the same to the last
-    bit.
+    A further one that does not fit is refused before a record is read
+    (:func:`~veracal.pipeline.charging.refuse_early`). A run that was interrupted, or whose
+    output was lost, is run again: what was charged is in the ledger, and what was answered
+    comes from there, the same to the last bit.
 
     Parameters
     ----------
@@ -82,9 +90,11 @@ def run(
         name, because artifacts are handed on whole.
     on_progress : callable
         ``on_progress(step, done, total)``.
-    on_left_out : callable
-        Told, before anything is charged, how many rows are in no partition, if any are: a
-        figure for the data holder only.
+    on_notice : callable
+        ``on_notice(notice)``, before anything is charged or recorded, if individuals are new
+        beside those of earlier runs, or rows are in no partition
+        (:class:`~veracal.privacy.partitions.AssignmentNotice`): figures for the data holder
+        only. What it raises ends the run, and nothing is left of it.
 
     Guarantees
     ----------
@@ -106,9 +116,7 @@ def run(
     refuse_early(config, place)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    account = Account(config, records, place)
-    if on_left_out is not None and account.records.left_out:
-        on_left_out(account.records.left_out)
+    account = Account(config, records, place, on_notice)
     counted = step_counter(tell)
     curve = TrainingCurve(account.records.train, counted) if internal else None
     tell("charging", 0, None)
@@ -129,7 +137,7 @@ def run(
         page = {INTERNAL: render(made, internal=facts).encode()}
         write_folder(second, page, force=force, shared=False)
     page_place = second / INTERNAL if internal else None
-    return Run(folder, classifier, made, book, page_place, job.records.left_out)
+    return Run(folder, classifier, made, book, page_place, job.records.notice)
 
 
 def internal_place(folder: str | Path) -> Path:

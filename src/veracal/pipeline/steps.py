@@ -5,40 +5,38 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import polars as pl
-
 from veracal._types import Progress
 from veracal.artifact.front import Front
 from veracal.calibration.private import MeasurementPlan, plan_measurement
 from veracal.data import Dataset, Schema, Split, limit_contributions, load, split
-from veracal.data.encode import encode
+from veracal.data.loading import declare
 from veracal.data.sets.builtin import SCHEMAS
 from veracal.errors import DataError
 from veracal.pipeline.config import Config
 from veracal.pipeline.networks import front_for
 from veracal.privacy import Budget, Item, Unit
 from veracal.privacy.costs.pure import micro
-from veracal.privacy.partitions import PartitionRule
+from veracal.privacy.partitions import AssignmentNotice, PartitionRule
 
 TRAIN, TEST = "train", "test"
 TRAINING = "training and map"
 LEAST = 100  # millionths of epsilon, so that each question of a measurement has some
 FIGURES = ("accuracy", "ece", "brier", "curve")
-_PLANNED_BY_SCHEMA = ("logistic", "objective", "output", "mlp")
+Slots = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
     """Records, split into partitions, and the schema and frozen network they came through.
 
-    ``left_out`` counts rows in no partition: a figure for the data holder only.
+    ``notice`` says how they compare with those of earlier runs: for the data holder only.
     """
 
     whole: Dataset
     parts: Split
     schema: Schema | None
     front: Front | None = None
-    left_out: int = 0
+    notice: AssignmentNotice | None = None
 
     @property
     def train(self) -> Dataset:
@@ -80,34 +78,52 @@ def loaded(
     front = front_for(config.model.kind, whole)
     if front is not None:
         whole = front.dataset(whole, progress)
+    return _prepared(config, whole, schema, front)
+
+
+def declared(config: Config, slots: Slots | None = None) -> Loaded:
+    """The records as far as they are declared, and none of them.
+
+    Whatever a run will cost follows from this: the form of a record, classes, groups and
+    declared numbers, which a schema states or the catalog of named sets publishes.
+
+    Parameters
+    ----------
+    config : Config
+    slots : three ints, optional
+        Slots that earlier runs recorded in each partition. Under replace-one, whose sizes are
+        real ones, nothing can be planned without them.
+
+    Raises
+    ------
+    DataError
+        As of :func:`loaded`, for what is wrong with the declaration.
+    """
+    chosen = config.data
+    schema = None if chosen.schema is None else Schema.load(chosen.schema)
+    whole = declare(chosen.source, schema=schema)
+    front = front_for(config.model.kind, whole)
+    if front is not None:
+        whole = front.declare(whole)
+    return _prepared(config, whole, schema, front, slots or (0, 0, 0))
+
+
+def _prepared(
+    config: Config,
+    whole: Dataset,
+    schema: Schema | None,
+    front: Front | None,
+    slots: Slots | None = None,
+) -> Loaded:
+    """Records in the partitions of a new ledger; of slots there are as many as stated."""
+    chosen = config.data
     if chosen.at_most is not None:
         whole = limited(whole, chosen.at_most, schema)
     known = SCHEMAS.get(chosen.source) if schema is None else schema
-    return Loaded(whole, _split(config, whole, known), known, front)
+    return Loaded(whole, _split(config, whole, known, slots), known, front)
 
 
-def declared(config: Config) -> Loaded | None:
-    """The records as far as they are declared: none, through the schema.
-
-    Enough to plan a run before a record is read. None where that takes the records: for sets
-    that bring their own form, pictures, texts, and under replace-one, whose sizes are real.
-    """
-    chosen = config.data
-    if chosen.schema is None or config.privacy.relation != "add-remove":
-        return None
-    schema = Schema.load(chosen.schema)
-    if schema.size is None or config.model.kind not in _PLANNED_BY_SCHEMA:
-        return None
-    empty = pl.DataFrame({name: pl.Series(name, [], pl.String) for name in schema.columns})
-    try:
-        whole = encode(empty, schema, where=chosen.source, row_digests=True)
-    except DataError:  # a column that stands for several
-        return None
-    whole = limit_contributions(whole, at_most=schema.at_most)
-    return Loaded(whole, _split(config, whole, schema), schema)
-
-
-def _split(config: Config, whole: Dataset, schema: Schema | None) -> Split:
+def _split(config: Config, whole: Dataset, schema: Schema | None, slots: Slots | None) -> Split:
     """The partitions that a new ledger would record."""
     rule = partition_rule(config, whole, schema)
     if whole.size is None:
@@ -124,8 +140,12 @@ def _split(config: Config, whole: Dataset, schema: Schema | None) -> Split:
     )
     if public:
         assert parts.test is not None
-        sized = [replace(part, size=len(part)) for part in (parts.train, parts.test)]
-        parts = replace(parts, train=sized[0], test=sized[1])
+        train, _, test = slots or (len(parts.train), 0, len(parts.test))
+        parts = replace(
+            parts,
+            train=parts.train._changed(size=train),
+            test=parts.test._changed(size=test),
+        )
     return parts
 
 

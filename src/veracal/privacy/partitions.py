@@ -175,6 +175,40 @@ class PartitionRule:
             ) from cause
 
 
+@dataclass(frozen=True, repr=False)
+class AssignmentNotice:
+    """How records compare with the individuals that were recorded before them.
+
+    An id that is spelt otherwise than before looks like a new individual, and one who was
+    trained on may draw the test partition. No program can tell the two cases apart; the data
+    holder can, by these figures. They are figures about the records, for the data holder only:
+    no release, report, ledger or result may hold them, and ``repr`` does not show them.
+
+    Attributes
+    ----------
+    keyed_by : 'unit', 'row' or 'slot'
+        What an individual is.
+    known : int
+        Individuals of these records that were recorded before.
+    new : int
+        Individuals of these records that were not. Units among them draw a partition where
+        new ones may; rows and slots are in none.
+    absent : int
+        Recorded individuals that are not in these records.
+    left_out : int
+        Rows of these records that are in no partition.
+    """
+
+    keyed_by: KeyedBy
+    known: int
+    new: int
+    absent: int
+    left_out: int
+
+    def __repr__(self) -> str:
+        return f"AssignmentNotice(keyed_by={self.keyed_by!r})"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Assignment:
     """Partition of each row of a data set.
@@ -187,11 +221,16 @@ class Assignment:
         Rows in none of them. A figure about the records: for the data holder only.
     recording : int
         Number of the recording that was used, for :meth:`PartitionStore.seal`.
+    notice : AssignmentNotice or None
+        What to tell the data holder before anything is charged: some individuals are new
+        where others were recorded before, or some rows are in no partition.
     """
 
     parts: Ints
     left_out: int
     recording: int
+    notice: AssignmentNotice | None = None
+    _drawn: "_Table | None" = None  # new units, which sealing records
 
     def __repr__(self) -> str:
         return f"Assignment(recording={self.recording})"
@@ -212,13 +251,15 @@ class PartitionStore:
     all calls of :meth:`assign`: on any machine, with any version of the libraries, in any
     order of rows, with any features, and whatever values were corrected meanwhile.
 
-    - By units: a unit keeps its partition; a new one draws by a hash of its id alone.
+    - By units: a unit keeps its partition; a new one draws by a hash of its id alone, and is
+      recorded when the assignment is sealed. A run that stops before leaves no trace, so that
+      the next one tells the data holder of the same new units again.
     - By rows: a row counts only if its content was recorded, at most as often as it was.
       A corrected or new row is in no partition.
     - By slots: a slot keeps its partition, whoever holds it; an unknown one is in none.
 
     Neighboring data sets are therefore assigned so that exactly one partition differs, by one
-    unit. An assignment is one transaction: two processes get the same one, and a crash leaves
+    unit. A recording is one transaction: two processes get the same one, and a crash leaves
     all of it or nothing. Without unit ids, one case remains open: a corrected row that
     equals, cell for cell, a recorded row of another individual who has left since then.
     """
@@ -308,7 +349,7 @@ class PartitionStore:
         return store
 
     def assign(self, dataset: Dataset, *, fresh: bool, grow: bool = True) -> Assignment:
-        """Partition of each row, recorded on the way where the rules allow it.
+        """Partition of each row. Rows and slots are recorded on the way if nothing was charged.
 
         Parameters
         ----------
@@ -318,15 +359,17 @@ class PartitionStore:
             Whether no charge was ever made against the ledger. Then rows and slots are
             recorded anew, in the place of an earlier recording that was never sealed.
         grow : bool
-            Whether new units draw a partition. If not they are in none: a measurement needs
-            no new ones, and an id that is spelt otherwise than before looks like a new one.
+            Whether new units draw a partition, which :meth:`seal` records. If not they are in
+            none: a measurement needs no new ones, and an id that is spelt otherwise than
+            before looks like a new one.
         """
         ids, draws = self._identified(dataset)
         hashes = self._hashed(ids)
         # Distinct individuals in the order of their hashes, which says nothing of the rows'.
         keys, first, numbers = np.unique(hashes, return_index=True, return_inverse=True)
         asked = _Table(keys, self._drawn(draws[first]), np.bincount(numbers))
-        with self._transaction(write=fresh or self.rule.keyed_by == "unit") as connection:
+        by_units, drawn = self.rule.keyed_by == "unit", None
+        with self._transaction(write=fresh and not by_units) as connection:
             rule, recording, sealed = connection.execute(
                 "SELECT rule, recording, sealed FROM state"
             ).fetchone()
@@ -335,23 +378,34 @@ class PartitionStore:
                     f"{self.path}: another run has changed the rule meanwhile. Start again."
                 )
             table = _stored(connection)
-            if self.rule.keyed_by == "unit":
-                new = asked.take(~np.isin(keys, table.keys) & grow)
-                _insert(connection, new)
-                table = table.merged(new)
-            elif fresh and not sealed and not table.equals(asked):
+            if fresh and not by_units and not sealed and not table.equals(asked):
                 recording += 1
                 connection.execute("DELETE FROM assignments")
                 connection.execute("UPDATE state SET recording = ?", (recording,))
                 _insert(connection, asked)
                 table = asked
+        is_known = np.isin(keys, table.keys)
+        known, recorded, found = int(is_known.sum()), len(table.keys), len(keys)
+        if by_units and grow:
+            drawn = asked.take(~is_known)
+            table = table.merged(drawn)
         parts = table.parts_of(keys)[numbers]
-        if self.rule.keyed_by != "unit":
+        if not by_units:
             parts[_ranks(numbers) >= table.rows_of(keys)[numbers]] = LEFT_OUT
-        return Assignment(parts, int(np.count_nonzero(parts < 0)), recording)
+        left_out = int(np.count_nonzero(parts < 0))
+        if self.rule.keyed_by == "row":  # equal rows are as many individuals
+            known, recorded, found = len(parts) - left_out, int(table.rows.sum()), len(parts)
+        notice = AssignmentNotice(
+            self.rule.keyed_by, known, found - known, recorded - known, left_out
+        )
+        is_news = left_out > 0 or (recorded > 0 and notice.new > 0)
+        return Assignment(parts, left_out, recording, notice if is_news else None, drawn)
 
     def seal(self, assignment: Assignment) -> None:
         """Fix a recording for good: to be called before the first charge that rests on it.
+
+        New units are recorded now. Whoever else has recorded one of them meanwhile has drawn
+        the same partition for it, by the same rule.
 
         Raises
         ------
@@ -367,6 +421,24 @@ class PartitionStore:
                     f"{self.path}: another run has recorded other rows meanwhile.",
                     "Nothing was charged. Start again.",
                 )
+            if assignment._drawn is not None:
+                _insert(connection, assignment._drawn)
+
+    def slot_counts(self) -> tuple[int, int, int]:
+        """Slots that were recorded in train, calibration and test.
+
+        Under replace-one the number of records is public, and every slot holds one. Of units
+        and rows it is not, and is not told.
+        """
+        if self.rule.keyed_by != "slot":
+            raise ValueError(
+                f"Expected partitions of slots, whose number is public, got {self.rule!r}."
+            )
+        with self._transaction(write=False) as connection:
+            counts = dict(
+                connection.execute("SELECT part, count(*) FROM assignments GROUP BY part")
+            )
+        return counts.get(0, 0), counts.get(1, 0), counts.get(2, 0)
 
     @property
     def sealed(self) -> bool:
@@ -435,24 +507,26 @@ class PartitionStore:
         return transaction(self.path, write=write)
 
 
-def split_with_store(dataset: Dataset, store: PartitionStore, *, fresh: bool) -> Split:
-    """Split records by the assignment that their ledger keeps.
-
-    Returns
-    -------
-    Split
-        As of :func:`veracal.data.split` with a key. Declared sizes of partitions are shares
-        of the whole's; under replace-one, where they are public, the real ones.
-        ``left_out`` says, to the data holder only, how many rows are in no partition.
-    """
-    split, _ = split_and_assign(dataset, store, fresh=fresh)
-    return split
-
-
 def split_and_assign(
     dataset: Dataset, store: PartitionStore, *, fresh: bool, grow: bool = True
 ) -> tuple[Split, Assignment]:
-    """As :func:`split_with_store`, with the assignment that is to be sealed."""
+    """Split records by the assignment that their ledger keeps.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    store : PartitionStore
+    fresh, grow
+        As of :meth:`PartitionStore.assign`.
+
+    Returns
+    -------
+    tuple of (Split, Assignment)
+        The split is as of :func:`veracal.data.split` with a key. Declared sizes of partitions
+        are shares of the whole's; under replace-one, where they are public, the real ones.
+        ``left_out`` says, to the data holder only, how many rows are in no partition. The
+        assignment is to be sealed before anything that rests on it is charged.
+    """
     rule = store.rule
     marks = mark(rule.split_key)
     if any(one in dataset.dealt_by for one in marks):
@@ -531,9 +605,9 @@ def _stored(connection: sqlite3.Connection) -> _Table:
 
 
 def _insert(connection: sqlite3.Connection, table: _Table) -> None:
-    """Record individuals, in the order of their hashes."""
+    """Record individuals, in the order of their hashes, unless they are recorded."""
     connection.executemany(
-        "INSERT INTO assignments VALUES (?, ?, ?)",
+        "INSERT INTO assignments VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING",
         zip(each(table.keys), table.parts.tolist(), table.rows.tolist(), strict=True),
     )
 
@@ -548,8 +622,7 @@ def _identifying(schema: Schema, keyed_by: KeyedBy) -> tuple[str, ...]:
         kept = schema.columns.items()
         return tuple(name for name, column in kept if not isinstance(column, Ignore))
     name = schema.unit if keyed_by == "unit" else schema.slot
-    assert name is not None
-    return (name,)
+    return () if name is None else (name,)  # a published table brings slots without a column
 
 
 def _settings(rule: PartitionRule) -> str:

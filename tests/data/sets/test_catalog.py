@@ -3,14 +3,16 @@
 import io
 import re
 import struct
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from veracal.data import Dataset
 from veracal.data.limits import Limits
-from veracal.data.loading import load
+from veracal.data.loading import declare, load
 from veracal.data.sets.catalog import CATALOG, Request, entry
 from veracal.data.sets.fetch import fetch
 from veracal.data.sets.sources import BuiltIn, FromExtra, FromFolder, FromPip, Package
@@ -29,6 +31,24 @@ KEPT = [
 def own_cache(tmp_path, monkeypatch):
     """No test reads the user's own cache."""
     monkeypatch.setenv("VERACAL_CACHE", str(tmp_path / "cache"))
+
+
+def check_declared(found: Dataset, **asked: str | None) -> None:
+    """Compare what is declared about a set with what was loaded of it."""
+    name = asked.pop("set_name")
+    told = entry(name).declare(Request(**asked))
+    assert len(told) == 0
+    assert (told.X.shape[1:], told.X.dtype) == (found.X.shape[1:], found.X.dtype)
+    for field in fields(Dataset):
+        mine, theirs = getattr(told, field.name), getattr(found, field.name)
+        if field.name == "groups":
+            assert {g: mine[g].names for g in mine} == {g: theirs[g].names for g in theirs}
+        elif field.name in ("units", "slots"):
+            assert (mine is None) == (theirs is None), field.name
+        elif field.name == "classes" and name in ("sun397", "food101"):
+            assert len(mine) == int(name[-3:])  # their names are in a file of the set
+        elif field.name not in ("X", "y", "row_digests"):
+            assert mine == theirs, field.name
 
 
 # ---------------------------------------------------------------- what it says
@@ -102,7 +122,9 @@ def test_what_is_no_set_of_records_does_not_load():
     ],
 )
 def test_built_in_sets_load(name, part, variant, shape):
-    assert load(name, part=part, variant=variant).X.shape == shape
+    found = load(name, part=part, variant=variant)
+    assert found.X.shape == shape
+    check_declared(found, set_name=name, part=part, variant=variant)
 
 
 def test_a_drawn_set_uses_the_generator_it_is_given():
@@ -163,6 +185,7 @@ def test_sets_in_the_folder_load(name, part, variant, shape, k, shared_data):
         pytest.skip(f"VERACAL_DATA has no {source}")
     found = load(name, part=part, variant=variant, folder=shared_data)
     assert (found.X.shape, found.n_classes) == (shape, k)
+    check_declared(found, set_name=name, part=part, variant=variant)
 
 
 def test_every_set_that_can_be_here_is_among_these():
@@ -320,6 +343,7 @@ def test_small_sets_of_a_published_form_load_by_name(name, tmp_path):
     found = load(name, variant=variant, folder=folder)
     assert found.X.shape == shape
     assert found.labels.tolist() == labels
+    check_declared(found, set_name=name, variant=variant)
 
 
 def test_every_form_is_among_these():
@@ -330,6 +354,30 @@ def test_every_form_is_among_these():
         if all(isinstance(source, FromFolder) and source.needs for source in known.sources)
     }
     assert only_elsewhere <= set(FORMS)
+
+
+def test_whatever_loads_is_declared_without_a_file_or_the_network(monkeypatch):
+    """So that a run on it can be refused before a record is read, or fetched."""
+
+    def refuse(*_, **__):
+        raise AssertionError("something was opened")
+
+    monkeypatch.setattr("veracal.data.sets.fetch.obtain", refuse)
+    monkeypatch.setattr("veracal.data.limits.opened", refuse)
+    for name, known in CATALOG.items():
+        if known.loader is None:
+            with pytest.raises(DataError, match="a set of records"):
+                declare(name)
+            continue
+        for part in known.parts or (None,):
+            for variant in known.variants or (None,):
+                found = known.declare(Request(part=part, variant=variant))
+                assert len(found) == 0 and found.size is not None and len(found.classes) > 1
+        assert declare(name).name == known.declare(Request()).name
+    with pytest.raises(DataError, match="Did you mean"):
+        declare("brest-cancer")
+    with pytest.raises(ValueError, match="brings its own"):
+        declare("wine", schema=CATALOG["wine"].schema())
 
 
 def test_a_request_names_the_default_part(tmp_path):

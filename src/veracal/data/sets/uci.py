@@ -9,6 +9,7 @@ from veracal import _checks
 from veracal._types import Frozen
 from veracal.data.columns import Category, Column, Number, Target
 from veracal.data.dataset import Dataset
+from veracal.data.encode import encode_nothing
 from veracal.data.limits import DEFAULT_LIMITS, Limits
 from veracal.data.loading import load
 from veracal.data.schema import Grouping, Schema
@@ -160,6 +161,16 @@ def load_uci(
     _checks.one_of(SCHEMAS, name=name)
     _checks.one_of(VARIANTS, variant=variant)
     dataset = load(Path(path), schema=SCHEMAS[name], limits=limits, row_digests=row_digests)
+    return _in_variant(dataset, name, variant)
+
+
+def declare_uci(name: str, *, variant: str = "plain") -> Dataset:
+    """What is published about one of the four tables, as a data set without a row."""
+    return _in_variant(encode_nothing(SCHEMAS[name], where=name), name, variant)
+
+
+def _in_variant(dataset: Dataset, name: str, variant: str) -> Dataset:
+    """The table with its classes, as it is or as the paper has it."""
     # The number of rows after dropping is published, so these may also serve replace-one.
     dataset = dataset._changed(classes=_CLASSES[name], may_drop=False)
     return dataset if variant == "plain" else _as_published(dataset, name, variant)
@@ -170,7 +181,7 @@ def _as_published(dataset: Dataset, name: str, variant: str) -> Dataset:
     positive = _POSITIVE[name][variant]
     X = np.array(dataset.X)
     columns = zip(SCHEMAS[name].feature_names, X.T, strict=True)
-    for number in (values for feature, values in columns if "=" not in feature):
+    for number in (values for feature, values in columns if "=" not in feature and len(X)):
         number[:] = (number - number.mean()) / number.std()
     return Dataset(
         X,

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -47,6 +47,7 @@ from veracal.federation.source.folder import (
 from veracal.federation.source.rehearsal import check_deadline, rehearse
 from veracal.federation.source.signed_heads import start_file
 from veracal.privacy import Budget, Event, Pure
+from veracal.privacy.costs.pure import MICRO
 from veracal.privacy.ledger.book import Ledger, open_ledger
 from veracal.privacy.ledger.units import as_written
 
@@ -98,6 +99,10 @@ class Declaration:
                 f"Expected a delta above 0 for {', '.join(noisy)}, whose answers carry "
                 "Gaussian noise, got delta=0. Declare a delta, or leave them out."
             )
+
+    def budget(self, source: SourceFolder) -> Budget:
+        """All that this calibrator may ever spend, for whom the source protects."""
+        return replace(source.budget, epsilon=micro_of(self.epsilon) / MICRO, delta=self.delta)
 
     def terms(self, source: SourceFolder, scores: Scores) -> Terms:
         """The terms of a new enrolment."""
