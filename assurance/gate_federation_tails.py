@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from assurance.audits import gaussian_lower_bound, pure_lower_bound
+from assurance.calibrations import small_blocks
 from assurance.federations import (
     DELTA,
     MICRO,
@@ -166,7 +167,7 @@ def run(subject: Patches, *, long: bool) -> str:
     small, large = (20_000, 1_100_000) if long else (2_000, 60_000)
     quick: Patches = {ADD: drawn(1.0), ADD_GAUSSIAN: quick_gaussian(1.0), **subject}
     shares = {}
-    with patched(quick) as folder:
+    with patched(quick) as folder, small_blocks():
         for name in QUICK:
             audited(name, methods()[name], "add-remove", small, folder)
         for name in SHARP:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from assurance import ledgers
+from assurance.calibrations import small_blocks
 from assurance.federations import shifted
 from assurance.sources import Made, Patches, made, unchecked
 from tests.federation.source.made import CALIBRATOR, STRANGER
@@ -202,7 +203,7 @@ MUTANTS: dict[str, Patches] = {
 def run(subject: Patches, *, long: bool) -> str:
     """Lies, then silence."""
     m = 3 if subject is not CORRECT else 8 if long else 5
-    with ledgers.patched(subject) as folder:
+    with ledgers.patched(subject) as folder, small_blocks():
         PARTIES[:] = [party(folder, number) for number in range(m)]
         silenced(PARTIES[:2], every=1)
         for number, (name, lie) in enumerate(LIES.items()):
