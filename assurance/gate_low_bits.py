@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from assurance.ledgers import Patches, patched
 from veracal._types import Bools, Floats
@@ -194,32 +194,43 @@ def lowest_bits(values: Floats) -> Floats:
     return low + exponents - 53
 
 
-def events(seen: Floats) -> Iterator[tuple[float, float]]:
+@dataclass(frozen=True)
+class Seen:
+    """What an attacker looks at: lowest bits and sizes of released numbers."""
+
+    bits: Floats
+    sizes: Floats
+
+    @classmethod
+    def of(cls, values: Floats) -> "Seen":
+        """Of some releases."""
+        return cls(lowest_bits(values), np.abs(values))
+
+    def happened(self, event: tuple[float, float]) -> Bools:
+        """Of which releases an event is true."""
+        cut, most = event
+        found: Bools = (self.bits <= cut) & (self.sizes <= most)
+        return found
+
+
+def events(*seen: Seen) -> Iterator[tuple[float, float]]:
     """Events about low-order bits, of small values and of all: the largest bit and value."""
-    bits, sizes = lowest_bits(seen), np.abs(seen)
+    bits, sizes = (np.concatenate([getattr(s, name) for s in seen]) for name in ("bits", "sizes"))
     cuts = np.unique(bits[np.isfinite(bits)])
     for most in (np.inf, *np.quantile(sizes, [0.02, 0.05, 0.1, 0.2, 0.4])):
         for cut in cuts[:: max(1, len(cuts) // 40)]:
             yield float(cut), float(most)
 
 
-def happened(values: Floats, event: tuple[float, float]) -> Bools:
-    """Of which values an event is true."""
-    cut, most = event
-    found: Bools = (lowest_bits(values) <= cut) & (np.abs(values) <= most)
-    return found
-
-
 def proved(one: Floats, other: Floats, measure: Callable[[float, float], float]) -> float:
     """What the best event proves: chosen on one half of the draws, counted on the other."""
+    halves = [(Seen.of(one[half::2]), Seen.of(other[half::2])) for half in (0, 1)]
 
     def score(event: tuple[float, float], half: int) -> float:
-        here, there = happened(one[half::2], event), happened(other[half::2], event)
+        here, there = (seen.happened(event) for seen in halves[half])
         return max(told(here, there, measure), told(there, here, measure))
 
-    best = max(
-        events(np.concatenate([one[::2], other[::2]])), key=lambda event: score(event, 0)
-    )
+    best = max(events(*halves[0]), key=lambda event: score(event, 0))
     return score(best, 1)
 
 
@@ -228,9 +239,9 @@ def told(here: Bools, there: Bools, measure: Callable[[float, float], float]) ->
     n, k, other = len(here), int(here.sum()), int(there.sum())
     if k == 0:
         return 0.0
-    likely = float(stats.beta.ppf(ALPHA, k, n - k + 1))
+    likely = float(special.betaincinv(k, n - k + 1, ALPHA))
     rare = (
-        float(stats.beta.isf(ALPHA, other + 1, len(there) - other))
+        float(special.betainccinv(other + 1, len(there) - other, ALPHA))
         if other < len(there)
         else 1.0
     )
@@ -244,7 +255,7 @@ def epsilon(likely: float, rare: float) -> float:
 
 def mu(likely: float, rare: float) -> float:
     """The Gaussian measure of an event."""
-    return float(stats.norm.ppf(likely) - stats.norm.ppf(rare))
+    return float(special.ndtri(likely) - special.ndtri(rare))
 
 
 def share(name: str, found: float, claimed: float) -> float:
