@@ -215,7 +215,9 @@ class Seen:
 
 def events(*seen: Seen) -> Iterator[tuple[float, float]]:
     """Events about low-order bits, of small values and of all: the largest bit and value."""
-    bits, sizes = (np.concatenate([getattr(s, name) for s in seen]) for name in ("bits", "sizes"))
+    bits, sizes = (
+        np.concatenate([getattr(s, name) for s in seen]) for name in ("bits", "sizes")
+    )
     cuts = np.unique(bits[np.isfinite(bits)])
     for most in (np.inf, *np.quantile(sizes, [0.02, 0.05, 0.1, 0.2, 0.4])):
         for cut in cuts[:: max(1, len(cuts) // 40)]:

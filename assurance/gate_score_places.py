@@ -148,7 +148,9 @@ def run(subject: Subject, *, long: bool) -> str:
     ):
         for name, others in OTHERS.items():
             for changed in all_changes(others, subject):
-                assert not changed, f"{changed} records changed bits ({name} rounds differently)"
+                assert not changed, (
+                    f"{changed} records changed bits ({name} rounds differently)"
+                )
                 scored += 1
     return f"0 of {RECORDS} records change bits beside one more, in {scored} models"
 

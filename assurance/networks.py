@@ -15,6 +15,8 @@ from veracal.privacy import Clip, Clipped, Step
 from veracal.training.deep.network import PrivateNetwork
 from veracal.training.deep.sums import NetworkSums
 
+# The first use of vmap imports hundreds of modules: once, before gates are forked.
+torch.func.vmap(torch.sin)(torch.zeros(1))
 Patches = Mapping[str, object]
 DEEP = "veracal.training.deep."
 TRIAL = DEEP + "gradients.choosing."

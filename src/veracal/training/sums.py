@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from veracal._threads import threadpool_limits
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.rows import MappedRows
 from veracal.privacy import Clip, Clipped, clipped_sum, pre_noised

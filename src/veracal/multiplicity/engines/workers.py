@@ -1,7 +1,6 @@
 """What a worker does: it opens what all tasks have in common, once, and works on them."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +10,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 from joblib import parallel_config
-from threadpoolctl import ThreadpoolController
 
 from veracal._checks import extra
+from veracal._threads import threadpool_limits
 from veracal.errors import WorkerError
 
 KEPT = "With keep, runs that finished are kept: audit again, and it goes on where it stopped."
 _HELD: dict[str, Any] = {}  # what the tasks at hand have in common
 _WATCHED: set[int] = set()
-_CONTROLLERS: dict[int, ThreadpoolController] = {}
 
 
 def packed(common: Any) -> Any:
@@ -61,11 +59,7 @@ def one_core(threads: int) -> Iterator[None]:
     The number of threads can change the last bits of a product: with it fixed, a task has
     the same result wherever it runs.
     """
-    loaded = len(sys.modules)  # a library that was imported since is not yet known
-    if loaded not in _CONTROLLERS:
-        _CONTROLLERS.clear()
-        _CONTROLLERS[loaded] = ThreadpoolController()
-    with parallel_config(backend="sequential"), _CONTROLLERS[loaded].limit(limits=threads):
+    with parallel_config(backend="sequential"), threadpool_limits(threads):
         yield
 
 

@@ -12,11 +12,11 @@ from sklearn.base import clone
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
-from threadpoolctl import threadpool_limits
 from torch import nn
 
 from veracal import _checks, _random
 from veracal._precision import full_precision
+from veracal._threads import threadpool_limits
 from veracal._types import Array, Floats
 from veracal.data import Dataset
 from veracal.data.labels import Label

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from threadpoolctl import threadpool_limits
 from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput, rotate_checkpoints, speed_metrics
 
 from veracal import _random
+from veracal._threads import threadpool_limits
 from veracal._types import Floats
 from veracal.errors import DataError
 from veracal.privacy import (
