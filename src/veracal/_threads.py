@@ -20,4 +20,7 @@ def threadpool_limits(
     if loaded not in _CONTROLLERS:
         _CONTROLLERS.clear()
         _CONTROLLERS[loaded] = ThreadpoolController()
-    return _CONTROLLERS[loaded].limit(limits=limits, user_api=user_api)
+    limited: AbstractContextManager[object] = _CONTROLLERS[loaded].limit(
+        limits=limits, user_api=user_api
+    )
+    return limited
