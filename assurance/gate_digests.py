@@ -1,9 +1,13 @@
 """No hash of records that is shown, sent or used as a file name confirms a guess of them.
 
 Whoever guesses the records computes every plain hash of them. Names in the cache of features
-must therefore hang on a secret of the cache, and what an audit tells must hold none.
+must therefore hang on a secret of the cache, and what an audit tells must hold none. Nor may a
+plain hash of a table or of one of its rows be in an artifact, a report, a ledger, its export or
+the partitions beside it; and since requests are hashed themselves, what a ledger holds before
+its first answer must be the same for a table in which one cell is another.
 """
 
+import hashlib
 import json
 import re
 import tempfile
@@ -15,22 +19,52 @@ from typing import Any
 
 import numpy as np
 
+from assurance import gate_data_ledger as tables
 from veracal.data import Dataset, load, split
 from veracal.data.features import extract, extraction
 from veracal.data.places import cache_secret
 from veracal.multiplicity import audit, auditing
+from veracal.pipeline import run as fit
+from veracal.pipeline import running
+from veracal.pipeline.job import Job
+from veracal.privacy import Ledger
 from veracal.training import OutputPerturbation
 
 NAME = "digests"
+SECONDS = 8
 Settings = Mapping[str, Any]
+KINDS: tuple[tuple[str, Settings], ...] = (
+    *((name, {}) for name in ("md5", "sha1", "sha256", "sha512", "blake2s", "sha3_256")),
+    *(("blake2b", {"digest_size": size}) for size in (16, 20, 32, 64)),
+)
+BODY, TOLD = Job.body, running.results
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The secret of a cache, and what an audit tells of its settings."""
+    """The secret of a cache, what an audit tells of its settings, and patches of a run."""
 
     secret: Callable[[Path], bytes] = cache_secret
     shareable: Callable[[Settings], dict[str, Any]] = auditing._shareable
+    patches: tuple[tuple[str, object], ...] = ()
+
+
+def table_hash(job: Job) -> str:
+    """A plain hash of the table of a run."""
+    return hashlib.sha256(Path(job.config.data.source).read_bytes()).hexdigest()
+
+
+def body_with_hash(job: Job) -> bytes:
+    """Tell a run from another by the bytes of its table, too."""
+    assert BODY.fget is not None
+    return bytes(BODY.fget(job)) + table_hash(job).encode()
+
+
+def results_with_hash(job: Job, *given: Any) -> Any:
+    """Tell of which table a model was made."""
+    found = TOLD(job, *given)
+    found.data["sha256"] = table_hash(job)  # type: ignore[index]
+    return found
 
 
 CORRECT = Subject()
@@ -38,6 +72,12 @@ MUTANTS: dict[str, Subject] = {
     "plain hashes as file names": Subject(secret=lambda folder: b""),
     "one secret for everybody": Subject(secret=lambda folder: bytes(32)),
     "audits show hashes of records": Subject(shareable=dict),
+    "results show a hash of the table": Subject(
+        patches=(("veracal.pipeline.running.results", results_with_hash),)
+    ),
+    "requests hang on a hash of the table": Subject(
+        patches=(("veracal.pipeline.job.Job.body", property(body_with_hash)),)
+    ),
 }
 
 
@@ -54,7 +94,48 @@ def run(subject: Subject, *, long: bool) -> str:
         found = audit(model, parts.train, parts.test, runs=3, random_state=0)
         hashes = re.findall(r"[0-9a-f]{32,}", json.dumps(found.to_json()))
         assert not hashes, f"an audit shows {len(hashes)} hashes of records"
-    return "4 caches, 1 audit, no hash to compare a guess with"
+    sought, searched = of_runs(subject)
+    return (
+        "4 caches, 1 audit, no hash to compare a guess with; "
+        f"{sought:,} hashes of a table looked for in {searched:,} bytes of a run: none found"
+    )
+
+
+def of_runs(subject: Subject) -> tuple[int, int]:
+    """Run on two tables that differ in a cell; look for plain hashes in all that is kept."""
+    before: list[list[Settings]] = []
+    for cell in ("7", "8"):
+        with tables.table(tables.Subject(patches=subject.patches)) as folder:
+            path = folder / "visits.csv"
+            lines = path.read_text().splitlines()
+            lines[9] = f"{cell},{lines[9].split(',', 1)[1]}"
+            path.write_text("\n".join(lines))
+            made = fit(tables.config(folder), folder / "out")
+            told = Ledger(made.ledger.path).to_json(answers=True)
+            first = [one for one in told["entries"] if one["index"] <= 3]
+            before.append([{**one, "hash": "", "previous": ""} for one in first])
+            files = [*(folder / "out").rglob("*"), *(folder / "ledgers").rglob("*")]
+            texts = [one.read_bytes() for one in files if one.is_file()]
+            names = [one.name.encode() for one in files]
+            content = b"\n".join([*texts, *names, json.dumps(told).encode()])
+            data = load(path, schema=folder / "visits.toml", row_digests=True)
+            sought = plain(path.read_bytes(), *map(str.encode, lines[1:]))
+            sought |= {bytes(one) for one in data.row_digests}
+        found = [one for one in sought if one in content or one.hex().encode() in content]
+        assert not found, f"a run keeps {len(found)} plain hashes of its table"
+    assert before[0] == before[1], "requests of a run hang on the records"
+    return len(sought), len(content)
+
+
+def plain(*texts: bytes) -> set[bytes]:
+    """Every plain hash of texts."""
+    return {
+        hashlib.new(name, text, **how).digest()
+        if name != "blake2b"
+        else hashlib.blake2b(text, **how).digest()
+        for text in texts
+        for name, how in KINDS
+    }
 
 
 def kept(data: Dataset, folder: Path) -> str:

@@ -6,8 +6,8 @@ from unittest import mock
 import numpy as np
 
 from assurance.recalibrations import Subject
-from veracal.calibration import scoring
-from veracal.calibration.scoring import logits_of
+from veracal.data import scoring
+from veracal.data.scoring import logits_of
 
 NAME = "recalibration_rows"
 

@@ -21,8 +21,8 @@ import torch
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
-from veracal.calibration import scoring as classifiers
 from veracal.data import Dataset, Scores, fixed_shape
+from veracal.data import scoring as classifiers
 from veracal.data.fixed_shape import each_by_itself, places_alike
 from veracal.training import PrivateLogisticRegression, score
 from veracal.training.deep import scoring

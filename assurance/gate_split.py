@@ -4,7 +4,8 @@ That is what lets two mechanisms on two parts cost the larger of their budgets a
 sum. The deal with a published key is replayed on neighbors; the deal by secret coins must not
 repeat itself. One record may also change the type that a typed file gives to a column: the
 digests of the first version held that type, and one missing value put 152 of 188 test records
-elsewhere.
+elsewhere. Those of the second told text, and the decimals of exact numbers, from other numbers:
+one word, or one number with three decimals, put everybody elsewhere.
 """
 
 import hashlib
@@ -81,7 +82,22 @@ def _typed(frame: pl.DataFrame, schema: Schema) -> Any:
     return as_digests(hashlib.blake2b(types + one, digest_size=16).digest() for one in found)
 
 
+def digests_by_kind(data: Dataset, **settings: Any) -> Split:
+    """Deal by digests that tell text and exact numbers from other numbers."""
+    return split(data, **settings)
+
+
+def _kinds(frame: pl.DataFrame, schema: Schema) -> Any:
+    """Digests of rows behind the types of columns of text and of exact numbers."""
+    plain = [kind.is_integer() or kind.is_float() for kind in frame.dtypes]
+    types = [None if one else kind for one, kind in zip(plain, frame.dtypes, strict=True)]
+    found = each(digests_of_frame(frame, schema))
+    head = repr(types).encode()
+    return as_digests(hashlib.blake2b(head + one, digest_size=16).digest() for one in found)
+
+
 digests_by_type.digests = _typed  # type: ignore[attr-defined]
+digests_by_kind.digests = _kinds  # type: ignore[attr-defined]
 CORRECT: Dealer = split
 MUTANTS: dict[str, Dealer] = {
     "published seed, coins in row order": published_seed,
@@ -92,8 +108,9 @@ MUTANTS: dict[str, Dealer] = {
     "stratified by class": stratified,
     "secret coins repeat": always_the_same,
     "the type of a column is in the digests": digests_by_type,
+    "text and decimals are in the digests": digests_by_kind,
 }
-SCHEMA = Schema({"a": Number(0, 999, missing="indicator"), "y": Target((0, 1))})
+SCHEMA = Schema({"a": Number(0, 999, missing="indicator"), "y": Target((0, 1))}, missing=("?",))
 
 
 def run(subject: Dealer, *, long: bool) -> str:
@@ -119,21 +136,33 @@ def run(subject: Dealer, *, long: bool) -> str:
 
 
 def compare_types(subject: Dealer) -> None:
-    """One record without a value makes all whole numbers of a column floats."""
-    values: list[int | None] = list(range(200))
-    plain = pl.DataFrame({"a": pl.Series(values, dtype=pl.Int64), "y": [0, 1] * 100})
-    more = pl.DataFrame(
-        {"a": pl.Series([*values, None], dtype=pl.Float64), "y": [0, 1] * 100 + [1]}
-    )
-    before, after = (where(subject(typed(subject, one), key=KEY)) for one in (plain, more))
-    moved = [x for x, part in before.items() if after[x] != part]
-    assert not moved, f"{len(moved)} rows moved when a record without a value came"
+    """One record decides on the type of a column: without a value, with a word or decimals."""
+    whole = list(range(200))
+    few, many = pl.Decimal(9, 1), pl.Decimal(9, 3)
+    scenes = {
+        "without a value": (pl.Series(whole), pl.Series([*whole, None], dtype=pl.Float64)),
+        "with a word": (pl.Series(whole), pl.Series([*map(str, whole), "?"])),
+        "with three decimals": (
+            pl.Series(whole).cast(few),
+            pl.Series([*map(str, whole), "0.001"]).cast(many),
+        ),
+    }
+    for scene, (plain, more) in scenes.items():
+        frames = (pl.DataFrame({"a": a, "y": labels(len(a))}) for a in (plain, more))
+        before, after = (where(subject(typed(subject, one), key=KEY)) for one in frames)
+        moved = [x for x, part in before.items() if after[x] != part]
+        assert not moved, f"{len(moved)} rows moved when a record {scene} came"
+
+
+def labels(n: int) -> list[int]:
+    """The two classes in turn."""
+    return [i % 2 for i in range(n)]
 
 
 def typed(subject: Dealer, frame: pl.DataFrame) -> Dataset:
     """Rows of a typed table that carry their own number, and their digests."""
     digests = getattr(subject, "digests", digests_of_frame)(frame, SCHEMA)
-    X = frame["a"].fill_null(-1).to_numpy().astype(float)[:, None]
+    X = frame["a"].cast(pl.Float64, strict=False).fill_null(-1).to_numpy()[:, None]
     return Dataset(X, frame["y"].to_numpy(), ("a", "b"), row_digests=digests)
 
 

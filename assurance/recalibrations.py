@@ -14,8 +14,8 @@ from veracal.calibration.classifier import PrivateCalibratedClassifier
 from veracal.calibration.paid import Paid
 from veracal.calibration.parts import dealt
 from veracal.calibration.private import PrivateTemperature
-from veracal.calibration.scoring import logits_of
 from veracal.data import Dataset, Scores
+from veracal.data.scoring import logits_of
 from veracal.privacy import Event, Gaussian
 from veracal.training.facts import Facts
 from veracal.training.linear import LinearClassifier

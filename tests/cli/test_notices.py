@@ -254,10 +254,11 @@ def at_terminal(monkeypatch):
     def command(answer: str) -> tuple[int, str]:
         screen, handler = Terminal(), signal.getsignal(signal.SIGINT)
         monkeypatch.setattr(sys, "argv", ["veracal", *FIT, "--version", "2", "--out", "other"])
-        with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
+        with monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", Terminal(answer))
             patch.setattr(sys, "stderr", screen)
-            main()
+            with pytest.raises(SystemExit) as left:
+                main()
         signal.signal(signal.SIGINT, handler)
         return int(left.value.code or 0), " ".join(screen.getvalue().split())
 

@@ -30,7 +30,13 @@ from veracal.data import (
 )
 from veracal.data.dataset import concatenate
 from veracal.data.features import extract
-from veracal.data.row_digests import digest_of_texts, digests_of_arrays, digests_of_frame, each
+from veracal.data.row_digests import (
+    digest_of_texts,
+    digests_of_arrays,
+    digests_of_frame,
+    digests_of_records,
+    each,
+)
 from veracal.data.saving import save_matrix
 from veracal.errors import DataError, SchemaError
 
@@ -74,7 +80,7 @@ def test_as_written_out_slowly() -> None:
     frame = pl.DataFrame({"age": ["50"], "sex": ["f"], "ill": ["no"]})
     content = b"table:s,s,s;" + b"2:50" + b"1:f" + b"2:no"
     expected = hashlib.blake2b(content, digest_size=16).digest()
-    assert list(each(digests_of_frame(frame, SCHEMA))) == [expected]
+    assert list(each(digests_of_frame(frame, SCHEMA, written=True))) == [expected]
 
 
 def test_typed_columns_written_out_slowly() -> None:
@@ -99,13 +105,13 @@ def test_typed_columns_written_out_slowly() -> None:
         },
     )
     whole = b"\1" + struct.pack("<q", 0) + b"\2" + struct.pack("<d", 1.5)
-    whole += b"\0" + struct.pack("<q", 1) + "2:é".encode()
+    whole += "2:é".encode() + b"1:1"
     whole += b"2:\0" + struct.pack("<q", 1) + b"\0" + struct.pack("<q", 2)
-    expected = hashlib.blake2b(b"table:#,#,s,l,#;" + whole, digest_size=16).digest()
+    expected = hashlib.blake2b(b"table:#,#,s,l,s;" + whole, digest_size=16).digest()
     assert list(each(digests_of_frame(frame, schema))) == [expected]
     arrays = (np.array([[1, 2]], ">f4"), np.array(["é"]), np.array([7]))
-    content = b"arrays:<f4(2,);s;<i8();" + struct.pack("<ff", 1, 2) + b"4:"
-    content += "2:é".encode() + struct.pack("<q", 7)
+    content = b"arrays:<f4(2,);s;s;" + struct.pack("<ff", 1, 2) + b"4:" + "2:é".encode()
+    content += b"3:1:7"
     assert list(each(digests_of_arrays(*arrays))) == [
         hashlib.blake2b(content, digest_size=16).digest()
     ]
@@ -232,6 +238,89 @@ def test_a_column_without_a_value_is_one_of_missing_values() -> None:
         for kind in (pl.Null, pl.String)
     )
     assert one == other
+
+
+WORDS = Schema(
+    {
+        "a": Number(-1e20, 1e20, missing="indicator"),
+        "b": Category(("1", "true", "2.5"), missing="indicator"),
+        "v": Vector(2, 0, 9, missing="drop"),
+        "y": Target(("0", "1", "x")),
+    },
+    missing=("?",),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "few", "one_more"),
+    [
+        ("a", pl.Series([7, 12]), pl.Series(["7", "12", "?"])),
+        ("a", pl.Series([0.5, None]), pl.Series(["0.50", None, "?"])),
+        ("a", pl.Series([2**60 + 1, 5]), pl.Series([2.0**60, 5.0, None])),
+        ("a", pl.Series([2**60 + 1, 5]), pl.Series([2**60 + 1, 5, 2**63], dtype=pl.UInt64)),
+        (
+            "a",
+            pl.Series(["1.5", "20"]).cast(pl.Decimal(9, 1)),
+            pl.Series(["1.5", "20", "0.001"]).cast(pl.Decimal(9, 3)),
+        ),
+        ("b", pl.Series([None, None], dtype=pl.Null), pl.Series([None, None, 1])),
+        ("b", pl.Series([1, None]), pl.Series(["1", None, "?"])),
+        ("b", pl.Series([1, None]), pl.Series([1.0, None, 2.5])),
+        ("b", pl.Series([True, None]), pl.Series(["true", None, "?"])),
+        (
+            "b",
+            pl.Series(["2.5", "1"]).cast(pl.Decimal(9, 1)),
+            pl.Series(["2.5", "1", "0.001"]).cast(pl.Decimal(9, 3)),
+        ),
+        ("v", pl.Series([[1, 2], [3, 4]]), pl.Series([["1", "2"], ["3", "4"], ["?", "4"]])),
+        ("v", pl.Series([None, None], dtype=pl.Null), pl.Series([None, None, [1.0, 2.0]])),
+        ("y", pl.Series([0, 1]), pl.Series(["0", "1", "x"])),
+    ],
+)
+def test_one_record_changes_the_type_of_all_and_the_digest_of_none(
+    name: str, few: pl.Series, one_more: pl.Series
+) -> None:
+    def found(values: pl.Series) -> list[bytes]:
+        n = len(values)
+        columns = {"a": [1] * n, "b": ["1"] * n, "v": [[1, 2]] * n, "y": ["0"] * n}
+        return list(each(digests_of_frame(pl.DataFrame({**columns, name: values}), WORDS)))
+
+    assert found(few) == found(one_more)[:2]
+    assert len(set(found(one_more))) == len(one_more.unique())
+
+
+def test_a_word_among_numbers_is_told_from_others() -> None:
+    values = pl.Series("a", ["1", "?", "n", None, "", "1:?"])
+    rows = {"b": ["x"] * 6, "v": [[1, 2]] * 6, "y": ["0"] * 6}
+    found = each(digests_of_frame(pl.DataFrame({"a": values, **rows}), WORDS))
+    assert len(set(found)) == 6
+
+
+def test_one_label_or_number_changes_the_type_of_an_array_and_no_other_digest() -> None:
+    X = np.arange(4, dtype="f4").reshape(2, 2)
+    for few, one_more in [([0, 1], ["0", "1", "x"]), ([0, 1], [0.0, 1.0, np.nan])]:
+        one = list(each(digests_of_arrays(X, np.array(few))))
+        assert list(each(digests_of_arrays(X[[0, 1, 0]], np.array(one_more))))[:2] == one
+    whole = Dataset(np.array([[1, 2], [3, 4]]), np.array([0, 1]), (0, 1))
+    more = Dataset(np.array([[1, 2], [3, 4], [0.5, 1]]), np.array([0, 1, 1]), (0, 1))
+    before, after = (list(each(digests_of_records(d.X, d.y))) for d in (whole, more))
+    assert after[:2] == before
+
+
+def test_ids_that_were_rounded_are_refused(tmp_path: Path) -> None:
+    """Where one of them is missing a writer makes all whole numbers floats."""
+    schema = Schema({"who": Unit(1, missing="drop"), "x": Number(0, 9), "y": Target((0, 1))})
+    for ids, fine in (([3, 2**60, None], False), ([3, 2**53, None], True)):
+        frame = {"who": pl.Series(ids, dtype=pl.Float64), "x": [1, 2, 3], "y": [0, 1, 1]}
+        pl.DataFrame(frame).write_parquet(tmp_path / "t.parquet")
+        if fine:
+            assert load(tmp_path / "t.parquet", schema=schema).units.tolist() == [
+                "3",
+                str(2**53),
+            ]
+        else:
+            with pytest.raises(DataError, match="as text"):
+                load(tmp_path / "t.parquet", schema=schema)
 
 
 def test_floats_are_told_apart_to_the_last_bit() -> None:

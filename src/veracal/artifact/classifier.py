@@ -34,10 +34,10 @@ from veracal.artifact.thresholds import decision_threshold
 from veracal.calibration.maps import Identity, Map
 from veracal.calibration.maps.files import from_json
 from veracal.calibration.predicting import MappedPredictions
-from veracal.calibration.scoring import logits_of
 from veracal.data import Dataset, Schema, Scores
 from veracal.data.rows import MappedRows
 from veracal.data.score_values import Kind
+from veracal.data.scoring import logits_of
 from veracal.errors import DataError
 from veracal.training.perturbation.arbitrariness import Arbitrariness
 

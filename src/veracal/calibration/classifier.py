@@ -27,10 +27,10 @@ from veracal.calibration.planning import plan_recalibration
 from veracal.calibration.predicting import MappedPredictions, rows_for
 from veracal.calibration.private import Guarded, never_worse
 from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.scoring import logits_of, way_of
 from veracal.data import Dataset, Scores
 from veracal.data.labels import Label
 from veracal.data.rows import MappedRows
+from veracal.data.scoring import logits_of, way_of
 from veracal.errors import DataError
 from veracal.privacy import (
     Budget,

@@ -9,10 +9,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from veracal._types import Array, Floats
 from veracal.calibration.maps import Map
-from veracal.calibration.scoring import logits_of
 from veracal.data import Scores
 from veracal.data.rows import MappedRows
 from veracal.data.score_values import Kind
+from veracal.data.scoring import logits_of
 
 
 def _gives_logits(model: "MappedPredictions") -> bool:

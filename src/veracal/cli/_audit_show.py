@@ -10,7 +10,7 @@ from veracal.data import Estimate
 from veracal.report.audited import Audited, mean_flip
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group as Renderables
 
 INTERNAL = "internal: every run looked at the records again; keep it like the records"
 _FIGURES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
@@ -27,7 +27,7 @@ def show(found: Audited) -> None:
         _show.say(note)
 
 
-def tables(found: Audited) -> "Iterator[Group]":
+def tables(found: Audited) -> "Iterator[Renderables]":
     """All tables for which there is something to tell."""
     yield people(found)
     yield from figures(found)
@@ -38,7 +38,7 @@ def tables(found: Audited) -> "Iterator[Group]":
     yield from recalibrated(found)
 
 
-def people(found: Audited) -> "Group":
+def people(found: Audited) -> "Renderables":
     """Disagreement over people, a line for each budget."""
     first = found.audits[0]
     title = f"{found.name}: how far runs disagree about {len(found.rows):,} people"
@@ -69,7 +69,7 @@ def people(found: Audited) -> "Group":
     return _table(title, heads, rows, said)
 
 
-def figures(found: Audited) -> "Iterator[Group]":
+def figures(found: Audited) -> "Iterator[Renderables]":
     """Accuracy, AUC and F1 of the runs, with their deviation."""
     names = [name for name in _FIGURES if name in found.audits[0].figures]
     if not names:
@@ -82,7 +82,7 @@ def figures(found: Audited) -> "Iterator[Group]":
     yield _table("how good the runs are", heads, rows, "Mean ± standard deviation over runs.")
 
 
-def by_group(found: Audited, name: str) -> "Group":
+def by_group(found: Audited, name: str) -> "Renderables":
     """Mean disagreement of each group, with gap and ratio."""
     some = found.told[:_ACROSS]
     narrow = len(found.told) > _ACROSS
@@ -101,7 +101,7 @@ def by_group(found: Audited, name: str) -> "Group":
     return _table(f"mean disagreement by {name}", ("group", "people", *heads), rows, said)
 
 
-def can_tell(found: Audited) -> "Group":
+def can_tell(found: Audited) -> "Renderables":
     """What so many runs can and cannot tell of a person."""
     rows = [
         (
@@ -129,7 +129,7 @@ def can_tell(found: Audited) -> "Group":
     return _table("what so many runs can tell", heads, rows, said)
 
 
-def at_levels(found: Audited) -> "Iterator[Group]":
+def at_levels(found: Audited) -> "Iterator[Renderables]":
     """Disagreement among the runs that are accurate enough."""
     rows = [
         (
@@ -147,7 +147,7 @@ def at_levels(found: Audited) -> "Iterator[Group]":
         yield _table("among the more accurate runs", heads, rows, said)
 
 
-def recalibrated(found: Audited) -> "Iterator[Group]":
+def recalibrated(found: Audited) -> "Iterator[Renderables]":
     """Disagreement before and after every run was repaired."""
     rows = [
         (
@@ -219,7 +219,7 @@ def _label(found: Audited, label: str) -> tuple[str, ...]:
 
 def _table(
     title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], said: str
-) -> "Group":
+) -> "Renderables":
     """A table whose last line says that it is internal."""
     note = f"{said}\n{INTERNAL}" if said else INTERNAL
     right = [head for head in heads if head not in ("group", "epsilon")]

@@ -254,6 +254,9 @@ def _ids(cells: Cells) -> Array:
     """Ids of units, as whole numbers or text; rows without one will have been dropped."""
     if cells.values.dtype.is_integer():
         return np.array(cells.values.fill_null(0).to_numpy())
+    if cells.values.dtype.is_float():  # larger ones were rounded, because one is missing
+        large = (cells.values.abs() > 2.0**53).fill_null(False).to_numpy()
+        cells.refuse(large & ~cells.missing, "ids up to 2^53 as floats", "Store them as text.")
     texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
     cells.refuse((texts == "") & ~cells.missing, "an id", "List '' under missing, and drop it.")
     texts[cells.missing] = "(dropped)"

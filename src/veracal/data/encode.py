@@ -78,6 +78,7 @@ def encode(
     where: str,
     start: int = 0,
     row_digests: bool = False,
+    written: bool = False,
 ) -> Dataset:
     """Encode rows of a table.
 
@@ -93,6 +94,8 @@ def encode(
         Number of records before the first row, for errors.
     row_digests : bool
         Whether to compute the identity of each record, from the frame as it is.
+    written : bool
+        Whether the file holds nothing but text, as CSV does.
 
     Guarantees
     ----------
@@ -101,7 +104,13 @@ def encode(
     raises, and then nothing of the frame is returned.
     """
     found = encode_rows(
-        frame, schema, where=where, start=start, labeled=True, row_digests=row_digests
+        frame,
+        schema,
+        where=where,
+        start=start,
+        labeled=True,
+        row_digests=row_digests,
+        written=written,
     )
     assert found.y is not None
     return Dataset(
@@ -146,6 +155,7 @@ def encode_rows(
     start: int = 0,
     labeled: bool,
     row_digests: bool = False,
+    written: bool = False,
 ) -> Rows:
     """Encode rows of a table, with their labels or without: then nobody looks at the target.
 
@@ -171,7 +181,7 @@ def encode_rows(
         encoded.get(schema.target),
         start + np.arange(frame.height),
         None if schema.slot is None else encoded[schema.slot],
-        digests_of_frame(given, schema) if row_digests else None,
+        digests_of_frame(given, schema, written=written) if row_digests else None,
     )
     return rows.take(np.flatnonzero(~dropped)) if dropped.any() else rows
 

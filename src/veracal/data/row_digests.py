@@ -8,31 +8,37 @@ memory beside the records, and :mod:`veracal.privacy.partitions` stores them onl
 secret key.
 
 The input of the hash is unambiguous. It starts with one tag for each column (numbers, texts or
-lists), then come the numbers, each behind a byte that says whether it is whole, missing or
-neither, and then the texts and lists, each with its length before it. A number counts as the
-same in every type: the type that a file gives to a column may follow from a single record (a
-writer turns whole numbers into floats where one is missing), which must not change the digests
-of others.
+lists), then come the numbers, each behind a byte that says whether it is whole, missing, no
+number or neither, and then the texts and lists, each with its length before it.
+
+The type that a typed file gives to a column may follow from a single record: a writer turns
+whole numbers into floats where one is missing, into text where one is a word, and chooses the
+decimals of all by the one that has most. This must not change the digests of others. So what is
+hashed follows from what a column is declared to be, and from no type: a declared number counts
+as the float next to it, and as its text only where it is none; anything else counts by the text
+that a schema compares it by.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from veracal._types import Array, Ints
 from veracal.data.columns import Ignore, Number, Vector
+from veracal.data.labels import TEXT
 from veracal.data.rows import MappedRows
 from veracal.data.schema import Schema
 
+Kind = Literal["#", "s", "l"]  # numbers, texts, lists of numbers
 DIGEST = np.dtype("V16")
 _BYTES = 2**20  # bytes of records prepared at a time
 _WHOLE = 2.0**53  # up to which all whole numbers are floats
 
 
-def digests_of_frame(frame: pl.DataFrame, schema: Schema) -> Array:
+def digests_of_frame(frame: pl.DataFrame, schema: Schema, *, written: bool = False) -> Array:
     """Digest of each row of a table, from its declared columns that are not ignored.
 
     Parameters
@@ -41,37 +47,35 @@ def digests_of_frame(frame: pl.DataFrame, schema: Schema) -> Array:
         The table as its file holds it, before any value is parsed.
     schema : Schema
         Gives the columns and their order; ``name_0``, ``name_1``, … may stand for a vector.
+    written : bool
+        Whether the file holds nothing but text (CSV): then every cell counts as it is written.
 
     Returns
     -------
     array of shape (n,), of 16 bytes each
     """
-    names: list[str] = []
+    kinds: dict[str, Kind] = {}
     for name, column in schema.columns.items():
         if isinstance(column, Ignore):
             continue
-        parts = column.feature_names(name) if isinstance(column, Vector) else (name,)
-        names += [name] if name in frame.columns else list(parts)
-    empty = [name for name in names if frame.schema[name] == pl.Null]
-    casts = [pl.col(name).cast(_type_of_missing(schema, name)) for name in empty]
-    frame = frame.select(names).with_columns(casts)
-    rows = max(1, _BYTES // (16 * max(1, len(names)) + _list_bytes(frame)))
-    return _joined([_frame_block(part) for part in frame.iter_slices(rows)])
-
-
-def _type_of_missing(schema: Schema, name: str) -> Any:
-    """Type of a column in which all values are missing, by its declaration."""
-    column = schema.columns.get(name)
-    if isinstance(column, Vector):
-        return pl.List(pl.Float64)
-    return pl.Int64 if column is None or isinstance(column, Number) else pl.String
+        number: Kind = "s" if written else "#"
+        if not isinstance(column, Vector):
+            kinds[name] = number if isinstance(column, Number) else "s"
+        elif name in frame.columns:
+            kinds[name] = "l"
+        else:
+            kinds |= dict.fromkeys(column.feature_names(name), number)
+    frame = frame.select(list(kinds))
+    rows = max(1, _BYTES // (16 * max(1, len(kinds)) + _list_bytes(frame)))
+    blocks = (_frame_block(part, list(kinds.values())) for part in frame.iter_slices(rows))
+    return _joined(list(blocks))
 
 
 def digests_of_arrays(*columns: "Array | MappedRows") -> Array:
-    """Digest of each row of arrays with equal first axes, from the bytes of their numbers.
+    """Digest of each row of arrays with equal first axes.
 
-    Arrays of text count by their text. Numbers count as stored, type and shape included,
-    in little-endian order.
+    Columns (arrays with one axis) count by their text, whatever type they have. Rows of numbers
+    count as stored, type and shape included, in little-endian order.
     """
     n = len(columns[0])
     width = sum(int(column.nbytes) for column in columns) // max(1, n)
@@ -130,30 +134,34 @@ def _contents(X: Array) -> Iterator[bytes]:
     """The bytes of each row; an array per row would cost more than its hash."""
     if X.dtype.kind == "T":
         return ("\0".join(row).encode() for row in X.tolist())
+    if X.dtype.kind in "bi" or (X.dtype.kind == "u" and X.itemsize > 1):
+        X = X.astype(np.float64)  # as they would be if a single one were not whole
     little = X.astype(X.dtype.newbyteorder("<"), copy=False)
     whole, width = little.tobytes(), X[:1].nbytes
     return (whole[i * width : (i + 1) * width] for i in range(len(X)))
 
 
-def _frame_block(frame: pl.DataFrame) -> Array:
+def _frame_block(frame: pl.DataFrame, kinds: Sequence[Kind]) -> Array:
     """Digests of a few rows of a table."""
-    tags, fixed, texts, lists = [], [], [], []
-    for column in frame.iter_columns():
-        kind, values = _canonical(column)
-        tags.append(kind)
+    fixed, texts, lists = [], [], []
+    for column, kind in zip(frame.iter_columns(), kinds, strict=True):
         if kind == "#":
-            fixed.append(_fixed(values))
+            numbers, words = _numbers(column)
+            fixed.append(numbers)
+            texts += words
         elif kind == "s":
-            texts.append(values)
+            texts.append(_sized_cells(_as_text(column)))
         else:
-            lists.append(values)
+            lists.append(_as_lists(column))
     parts: list[Iterable[bytes]] = []
     if fixed:
         parts.append(_slices(np.concatenate(fixed, axis=1)))
     if texts:
-        parts.append(_texts(texts))
+        named = [one.alias(str(i)) for i, one in enumerate(texts)]
+        joined = pl.DataFrame(named).select(pl.concat_str(pl.all()).cast(pl.Binary))
+        parts.append(joined.to_series().to_list())
     parts += [_list_contents(values) for values in lists]
-    return _hashed(f"table:{','.join(tags)};".encode(), frame.height, parts)
+    return _hashed(f"table:{','.join(kinds)};".encode(), frame.height, parts)
 
 
 def _array_block(columns: Sequence[Array]) -> Array:
@@ -161,9 +169,9 @@ def _array_block(columns: Sequence[Array]) -> Array:
     tags: list[str] = []
     parts: list[Iterable[bytes]] = []
     for column in columns:
-        if column.dtype.kind in "TUO":
+        if column.dtype.kind in "TUO" or column.ndim == 1:
             tags.append("s")
-            shaped = column.reshape(len(column), -1).astype(np.dtypes.StringDType()).tolist()
+            shaped = _texts_of(column.reshape(len(column), -1)).tolist()
             parts.append(_sized("".join(map(_netstring, row)).encode()) for row in shaped)
         else:
             little = column.dtype.newbyteorder("<")
@@ -184,48 +192,61 @@ def _hashed(head: bytes, n: int, parts: Sequence[Iterable[bytes]]) -> Array:
     return np.frombuffer(bytes(digests), DIGEST)
 
 
-def _canonical(column: pl.Series) -> tuple[str, pl.Series]:
-    """A tag for the type of a column, and its values in the one type that stands for it.
-
-    Widths are left out of it: a file written anew by another library may store 7 in four
-    bytes or in eight.
-    """
-    kind = column.dtype
-    if isinstance(kind, pl.Array):
-        column, kind = column.arr.to_list(), pl.List(kind.inner)
-    if isinstance(kind, pl.List):
-        wide = pl.Float64 if kind.inner.is_float() else pl.Int64
-        return "l", column.cast(pl.List(wide))
-    if kind == pl.Boolean:
-        return "#", column.cast(pl.Int64)
-    if kind.is_float() or kind in (pl.UInt64, pl.Int128):
-        return "#", column.cast(pl.Float64)
-    if kind.is_integer():
-        return "#", column.cast(pl.Int64)
-    return "s", column.cast(pl.String)
+def _numbers(column: pl.Series) -> tuple[Array, list[pl.Series]]:
+    """Each number as nine bytes; and the text of what is no number in a column of text."""
+    values = column.cast(pl.Float64, strict=False)
+    words, texts = _words(values), []
+    if column.dtype == pl.String:
+        is_word = values.is_null() & column.is_not_null()
+        words["kind"][is_word.to_numpy()] = 3
+        cells = pl.DataFrame({"word": is_word, "cell": _sized_cells(column)})
+        none = pl.lit("")
+        chosen = pl.when(pl.col("word")).then(pl.col("cell")).otherwise(none)
+        texts = [cells.select(chosen).to_series()] if is_word.any() else []
+    return words.view(np.uint8).reshape(len(column), 9), texts
 
 
-def _fixed(values: pl.Series) -> Array:
-    """Each number as nine bytes."""
-    return _words(values).view(np.uint8).reshape(len(values), 9)
+def _as_text(column: pl.Series) -> pl.Series:
+    """Cells as the text that a schema compares, whatever type a writer has chosen for all."""
+    if column.dtype.is_float():
+        whole = (column.abs() <= _WHOLE) & (column == column.floor())
+        ints, rest = column.cast(pl.Int64, strict=False), column.cast(pl.String)
+        return ints.cast(pl.String).zip_with(whole.fill_null(False), rest)
+    if column.dtype.is_decimal():
+        texts = column.cast(pl.String)
+        has_point = texts.str.contains(".", literal=True).fill_null(False)
+        return texts.str.replace(r"\.?0+$", "").zip_with(has_point, texts)
+    return column.cast(pl.String)
+
+
+def _as_lists(column: pl.Series) -> pl.Series:
+    """Lists of floats, whatever they hold."""
+    if isinstance(column.dtype, pl.Array):
+        column = column.arr.to_list()
+    return column.cast(pl.List(pl.Float64), strict=False)
+
+
+def _texts_of(values: Array) -> Array:
+    """Numbers of an array as text, as labels and groups are compared."""
+    if values.dtype.kind == "f":
+        whole = (np.abs(values) <= _WHOLE) & (np.trunc(values) == values)
+        ints = np.where(whole, values, 0).astype(np.int64).astype(TEXT)
+        return np.where(whole, ints, values.astype(TEXT))
+    return values.astype(TEXT)
 
 
 def _words(values: pl.Series) -> Array:
-    """Numbers as eight little-endian bytes, after one that says how to read them.
+    """Floats as eight little-endian bytes, after one that says how to read them.
 
-    That is 0 for a whole number, whatever type it came in (as a float: up to 2^53), 1 where it
-    is missing and 2 for any other float.
+    That is 0 for a whole number up to 2^53, 1 where it is missing and 2 for any other.
     """
     words = np.zeros(len(values), [("kind", "u1"), ("value", "<i8")])
     filled = values.fill_null(0).to_numpy()
-    if values.dtype.is_float():
-        filled = np.where(np.isnan(filled), np.nan, filled)  # one NaN, whatever its payload
-        whole = (np.abs(filled) <= _WHOLE) & (np.trunc(filled) == filled)
-        words["kind"] = np.where(whole, 0, 2)
-        words["value"] = np.ascontiguousarray(filled, "<f8").view("<i8")
-        words["value"][whole] = filled[whole].astype(np.int64)
-    else:
-        words["value"] = filled
+    filled = np.where(np.isnan(filled), np.nan, filled)  # one NaN, whatever its payload
+    whole = (np.abs(filled) <= _WHOLE) & (np.trunc(filled) == filled)
+    words["kind"] = np.where(whole, 0, 2)
+    words["value"] = np.ascontiguousarray(filled, "<f8").view("<i8")
+    words["value"][whole] = filled[whole].astype(np.int64)
     words["kind"][values.is_null().to_numpy()] = 1
     return words
 
@@ -236,18 +257,11 @@ def _slices(rows: Array) -> Iterator[bytes]:
     return (whole[i * width : (i + 1) * width] for i in range(len(rows)))
 
 
-def _texts(columns: Sequence[pl.Series]) -> Iterable[bytes]:
-    """All texts of each row, each after its length in bytes; "n" for a missing one."""
-    named = [column.alias(str(i)) for i, column in enumerate(columns)]
-    sized = [
-        pl.when(pl.col(c.name).is_null())
-        .then(pl.lit("n"))
-        .otherwise(pl.format("{}:{}", pl.col(c.name).str.len_bytes(), pl.col(c.name)))
-        for c in named
-    ]
-    joined = pl.DataFrame(named).select(pl.concat_str(sized).cast(pl.Binary)).to_series()
-    found: list[bytes] = joined.to_list()
-    return found
+def _sized_cells(texts: pl.Series) -> pl.Series:
+    """Each text after its length in bytes; "n" for a missing one."""
+    cell = pl.col("cell")
+    sized = pl.format("{}:{}", cell.str.len_bytes(), cell).fill_null("n")
+    return texts.alias("cell").to_frame().select(sized).to_series()
 
 
 def _list_contents(values: pl.Series) -> Iterator[bytes]:

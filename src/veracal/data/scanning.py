@@ -108,10 +108,15 @@ def _read(
     names = _written_names(declared)
     with closing(pieces(path, declared, names, rows, limits, progress)) as stream:
         for start, piece in stream:
-            yield (
-                piece.height,
-                encode(piece, declared, where=path.name, start=start, row_digests=row_digests),
+            batch = encode(
+                piece,
+                declared,
+                where=path.name,
+                start=start,
+                row_digests=row_digests,
+                written=is_text(path),
             )
+            yield piece.height, batch
 
 
 def scan_rows(

@@ -28,7 +28,7 @@ def score(model: Logits, dataset: Dataset) -> Scores:
     Guarantees
     ----------
     The scores of a record are its own, bit for bit, whoever stands beside it, on the terms of
-    :func:`veracal.calibration.scoring.logits_of`; for images and texts, if the model keeps
+    :func:`veracal.data.scoring.logits_of`; for images and texts, if the model keeps
     rows apart itself, as networks here do.
 
     Examples
@@ -40,7 +40,7 @@ def score(model: Logits, dataset: Dataset) -> Scores:
     >>> score(model, data).values.shape
     (569, 2)
     """
-    from veracal.calibration.scoring import logits_of  # its package imports this one
+    from veracal.data.scoring import logits_of  # its package imports this one
 
     place = {label: position for position, label in enumerate(model.classes_.tolist())}
     if set(place) != set(dataset.classes):

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from veracal.calibration.scoring import _places, logits_of, way_of
+from veracal.data.scoring import _places, logits_of, way_of
 from veracal.training import PrivateLogisticRegression
 
 RNG = np.random.default_rng(0)
