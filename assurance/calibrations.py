@@ -74,9 +74,9 @@ def small_blocks(rows: int = 64) -> Iterator[None]:
     """Evaluate queries in blocks of so many rows.
 
     The library's blocks have up to 2,048, filled up with copies: for a dozen records nearly
-    all of the time would go into copies. Blocks still have one shape for any number of
-    records. That their shape changes no bit is the promise of the gates `sums`, `score_places`
-    and `calibration_places`, where they have the library's own.
+    all of the time would go into copies. Here, too, all blocks of a query have one shape,
+    whatever the number of records. Gates about places and order (`sums`, `score_places`,
+    `calibration_places`) keep the library's own blocks.
     """
     sums = "veracal.privacy.answers.sums."
     with mock.patch(sums + "_ROWS", rows), mock.patch(sums + "_MOST_ROWS", rows):

@@ -13,7 +13,8 @@ def threadpool_limits(
 ) -> AbstractContextManager[object]:
     """Limit threads as ``threadpoolctl.threadpool_limits`` does.
 
-    That function searches all loaded libraries on every call (about 30 ms with torch loaded).
+    That function searches all loaded libraries on every call, for tens of milliseconds once
+    torch is loaded.
     Here they are searched again only after another module has been imported.
     """
     loaded = len(sys.modules)
