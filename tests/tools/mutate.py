@@ -31,6 +31,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -46,7 +47,7 @@ NOTES = ROOT / "build" / "mutants.jsonl"
 COPIED = ["src", "tests", "assurance", "examples", "docs", "benchmarks"]
 # Imported once, before each mutant is tried in a fork of this process. Not polars or pyarrow:
 # their threads do not survive a fork.
-PRELOADED = ["dp_accounting", "hypothesis", "numpy", "opendp.prelude", "scipy.optimize"]
+PRELOADED = ["dp_accounting", "numpy", "opendp.prelude", "scipy.optimize"]
 PRELOADED += ["scipy.stats", "sklearn.linear_model", "torch", "torch.func", "typer", "rich"]
 
 COMPARISONS = {
@@ -72,6 +73,7 @@ ARITHMETIC = {
 }
 SWAPPED = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor", "any": "all"}
 SWAPPED |= {"all": "any", "minimum": "maximum", "maximum": "minimum"}
+BROKEN, NO_TESTS = 70, 5  # exit codes, the second of pytest
 
 
 # ---------------------------------------------------------------- mutants
@@ -202,20 +204,22 @@ def nearest_tests(mutant: Mutant, result: Result, most: int) -> list[str]:
     around = [
         (block.last - block.first, number)
         for number, block in enumerate(source.blocks, source.start)
-        if block.first <= mutant.line <= block.last or block.line == mutant.line
+        if block.first <= mutant.line <= block.last
     ]
-    if around:
-        wanted = {min(around)[1]}
-    else:  # of the module itself: everything that enters one of its functions
-        wanted = set(range(source.start, source.start + len(source.blocks)))
+    inside = set(range(source.start, source.start + len(source.blocks)))
+    wanted = {min(around)[1]} if around else inside
+    entered = {name: set(found.tolist()) for name, found in result.tests.items()}
+    # What is entered while modules are imported and parameters made concerns every test of it.
+    imported = entered.pop("", set())
+    early = not around or bool(wanted & imported)
     place = set(Path(mutant.file).with_suffix("").parts)
 
-    def distance(name: str) -> tuple[int, int, str]:
+    def distance(name: str) -> tuple[bool, int, int, str]:
         parts = Path(name.split("::")[0]).with_suffix("").parts
         shared = place & {part.removeprefix("test_") for part in parts}
-        return -len(shared), len(result.tests[name]), name
+        return not wanted & entered[name], -len(shared), len(entered[name]), name
 
-    names = [n for n, entered in result.tests.items() if n and wanted & set(entered.tolist())]
+    names = [name for name, found in entered.items() if (inside if early else wanted) & found]
     return sorted(names, key=distance)[:most]
 
 
@@ -239,11 +243,14 @@ def run_tests(folder: Path, tests: Sequence[str], seconds: float) -> tuple[str, 
     note.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        code = 70
-        with suppress(BaseException):
+        code = BROKEN
+        try:
             os.setpgid(0, 0)
             code = _in_child(folder, tests, note)
-        os._exit(code)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
     with suppress(OSError):
         os.setpgid(child, child)
     deadline = time.monotonic() + seconds
@@ -258,8 +265,9 @@ def run_tests(folder: Path, tests: Sequence[str], seconds: float) -> tuple[str, 
         return "timed out", ""
     code = os.waitstatus_to_exitcode(status)
     first = note.read_text(encoding="utf-8") if note.exists() else ""
-    if code == 5:
-        return "no tests", ""
+    if code in (BROKEN, NO_TESTS):
+        text = (folder / "log").read_text(encoding="utf-8", errors="replace")
+        raise RuntimeError(f"No test was run: {text[-2000:]}")
     return ("survived", "") if code == 0 else ("killed", first or f"exit code {code}")
 
 
