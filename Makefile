@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 WORKERS ?= 2
+MINUTES ?= 60
 
 # The first of these that runs and is new enough; `make PYTHON=...` overrules the search.
 ifndef PYTHON
@@ -23,7 +24,7 @@ say = @echo '==>'
 # Tests and gates start hundreds of interpreters: what they import is compiled once, not by each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check test-long lint format assure assure-long bench docs clean
+.PHONY: help demo test check test-long mutate lint format assure assure-long bench docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -39,9 +40,10 @@ help:
 	@echo 'make docs         build the documentation into site/, offline'
 	@echo 'make test-long    the tests too slow for make check'
 	@echo 'make assure-long  the gates with their long settings'
+	@echo 'make mutate       change lines of the release path and see whether a test notices'
 	@echo 'make clean        remove the environment and everything built'
 	@echo ''
-	@echo 'Variables: VENV=$(VENV)  PYTHON=$(PYTHON)  WORKERS=$(WORKERS)'
+	@echo 'Variables: VENV=$(VENV)  PYTHON=$(PYTHON)  WORKERS=$(WORKERS)  MINUTES=$(MINUTES) (of make mutate)'
 
 # ---------------------------------------------------------------- environment
 
@@ -97,11 +99,18 @@ test: $(TEST)
 
 check: $(ALL)
 	$(say) 'Running the full suite ($(WORKERS) at a time)'
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -p tests.tools.branches
+	$(say) 'Branches of the release path that the tests took'
+	@$(BIN)/python -m tests.tools.branches
 
 test-long: $(ALL)
 	$(say) 'Running the long tests ($(WORKERS) at a time)'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -m long --timeout 3600
+
+mutate: $(ALL)
+	@test -f build/branches.npz || { echo 'Run make check first: it notes which tests enter which lines.'; exit 1; }
+	$(say) 'Changing lines of the release path for $(MINUTES) minutes'
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m tests.tools.mutate --minutes $(MINUTES)
 
 lint: $(ALL)
 	$(say) 'Checking the formatting'
