@@ -24,7 +24,7 @@ say = @echo '==>'
 # Tests and gates start hundreds of interpreters: what they import is compiled once, not by each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check test-long mutate lint format assure assure-long bench docs clean
+.PHONY: help demo test check branches test-long mutate lint format assure assure-long bench docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -38,6 +38,7 @@ help:
 	@echo 'make assure       run the assurance gates, each on its mutants first'
 	@echo 'make bench        time Veracal beside its peers'
 	@echo 'make docs         build the documentation into site/, offline'
+	@echo 'make branches     make check, and which branches of the release path it takes'
 	@echo 'make test-long    the tests too slow for make check'
 	@echo 'make assure-long  the gates with their long settings'
 	@echo 'make mutate       change lines of the release path and see whether a test notices'
@@ -99,8 +100,11 @@ test: $(TEST)
 
 check: $(ALL)
 	$(say) 'Running the full suite ($(WORKERS) at a time)'
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST)
+
+branches: $(ALL)
+	$(say) 'Running the full suite, counting the branches of the release path ($(WORKERS) at a time)'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -p tests.tools.branches
-	$(say) 'Branches of the release path that the tests took'
 	@$(BIN)/python -m tests.tools.branches
 
 test-long: $(ALL)
@@ -108,7 +112,7 @@ test-long: $(ALL)
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -m long --timeout 3600
 
 mutate: $(ALL)
-	@test -f build/branches.npz || { echo 'Run make check first: it notes which tests enter which lines.'; exit 1; }
+	@test -f build/branches.npz || { echo 'Run make branches first: it notes which tests enter which lines.'; exit 1; }
 	$(say) 'Changing lines of the release path for $(MINUTES) minutes'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m tests.tools.mutate --minutes $(MINUTES)
 
