@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure() -> None:
     """Replace the entropy, and let children receive Ctrl-C even where a shell ignores it."""
     ENTROPY.install()
-    NOISE.install(importlib.import_module("veracal.privacy.answers.noise"))
+    NOISE.install(importlib.import_module("veracal.mechanisms.discrete_noise"))
     # A shell starts what runs in its background with SIGINT ignored, which children inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
     options.fresh_entropy |= options.long
     if not options.fresh_entropy:
         ENTROPY.install()
-        NOISE.install(importlib.import_module("veracal.privacy.answers.noise"))
+        NOISE.install(importlib.import_module("veracal.mechanisms.discrete_noise"))
     chosen = options.gate or [
         name for name, gate in gates.items() if wanted(gate, options.long)
     ]

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 
+from veracal.accounting import Budget
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries import (
@@ -27,10 +28,11 @@ from veracal.calibration.queries import (
     SureSlopes,
     TemperatureGradient,
 )
-from veracal.calibration.queries.equations import platt_counts
-from veracal.calibration.queries.mapped import of_mapped
+from veracal.calibration.queries.platt import platt_counts
+from veracal.calibration.queries.scalars import of_mapped
 from veracal.data import Group, Scores
-from veracal.privacy import Budget, Holder, open_ledger
+from veracal.ledger import open_ledger
+from veracal.queries import Holder
 from veracal.testing import adversarial_scores
 
 SEX = Groups("sex", ("f", "m"))
@@ -78,7 +80,7 @@ def small_blocks(rows: int = 64) -> Iterator[None]:
     whatever the number of records. Gates about places and order (`sums`, `score_places`,
     `calibration_places`) keep the library's own blocks.
     """
-    sums = "veracal.privacy.answers.sums."
+    sums = "veracal.queries.query."
     with mock.patch(sums + "_ROWS", rows), mock.patch(sums + "_MOST_ROWS", rows):
         yield
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Floats
-from veracal.multiplicity.engines.perturbed import ObjectiveEngine, OutputEngine
-from veracal.multiplicity.engines.streams import Streams
-from veracal.training.perturbation.many import Many, Minimizers
-from veracal.training.perturbation.rows import clip_rows
+from veracal.multiplicity.engines.base import Streams
+from veracal.multiplicity.engines.linear import ObjectiveEngine, OutputEngine
+from veracal.training.batched_newton import Many, Minimizers
+from veracal.training.perturbation import clip_rows
 
 
 class Altered(ObjectiveEngine):

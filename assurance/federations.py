@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from assurance.audits import two_sided_geometric
+from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Statement
 from veracal.calibration import recalibrate
 from veracal.calibration.maps import Map, Temperature
 from veracal.calibration.maps.base import digest
@@ -25,17 +26,9 @@ from veracal.calibration.private import (
 )
 from veracal.data import Scores
 from veracal.errors import SilentError
-from veracal.privacy import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Event,
-    Release,
-    Statement,
-    gaussian_event,
-    laplace_event,
-)
-from veracal.privacy.answers.holder import question
-from veracal.privacy.answers.judging import noise_std
+from veracal.queries import Release, gaussian_event, laplace_event
+from veracal.queries.curator import question
+from veracal.queries.response_checks import noise_std
 
 CLASSES, MICRO, DELTA = 3, 2_000_000, 1e-5
 FIGURES = ("accuracy", "ece", "brier", "curve")

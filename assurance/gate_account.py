@@ -11,12 +11,8 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, special, stats
 
-from veracal.privacy.budget import Unit
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
-from veracal.privacy.costs.composition import compose
-from veracal.privacy.costs.losses import privacy_loss
-from veracal.privacy.events import (
+from veracal.accounting.epsilon import clt_epsilon_not_a_bound, epsilon_for
+from veracal.accounting.events import (
     Composed,
     DiscreteLaplace,
     Event,
@@ -25,7 +21,9 @@ from veracal.privacy.events import (
     Parallel,
     PoissonGaussian,
     Repeated,
+    Unit,
 )
+from veracal.accounting.pld import compose, privacy_loss
 
 NAME = "account"
 SECONDS = 5

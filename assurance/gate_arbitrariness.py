@@ -21,25 +21,25 @@ from scipy.stats import chi, gamma, kstest
 
 from assurance.ledgers import Patches, patched
 from veracal._types import Floats
-from veracal.artifact.linear import LinearWeights
-from veracal.artifact.noise import KeptNoise
+from veracal.artifact.noise_model import KeptNoise
+from veracal.artifact.weights import LinearWeights
 from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
-from veracal.training.perturbation import objective_arbitrariness as objective
-from veracal.training.perturbation import output_arbitrariness as output
-from veracal.training.perturbation.arbitrariness import places
-from veracal.training.perturbation.laws import GammaNoise, GaussianNoise, Noise
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.rows import clip_rows
+from veracal.training import arbitrariness as objective
+from veracal.training import weight_noise as output
+from veracal.training.arbitrariness import places
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import clip_rows
 from veracal.training.search import WINNER
+from veracal.training.weight_noise import GammaNoise, GaussianNoise, Noise
 
 NAME = "arbitrariness"
 LEVEL = 0.8
 MORE = 8  # weights of each of three models
 CLASSES = 60  # models of one fit, each with noise of its own
-OUTPUT = "veracal.training.perturbation.output_arbitrariness"
-OBJECTIVE = "veracal.training.perturbation.objective_arbitrariness"
-KEPT = "veracal.artifact.noise.KeptNoise"
+OUTPUT = "veracal.training.weight_noise"
+OBJECTIVE = "veracal.training.arbitrariness"
+KEPT = "veracal.artifact.noise_model.KeptNoise"
 TWO, WITHIN, TOLD = output._two, objective._within, KeptNoise.told
 OF = KeptNoise.__dict__["of"].__func__
 
@@ -109,18 +109,26 @@ def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "one-sided quantile": {f"{OUTPUT}._two": one_sided},
-    "one person's interval for everybody": {f"{OUTPUT}._two": unshared},
-    "flat prior": {f"{OUTPUT}._flips": flat_prior},
+    "one-sided quantile": {"veracal.training.weight_noise._two": one_sided},
+    "one person's interval for everybody": {"veracal.training.weight_noise._two": unshared},
+    "flat prior": {"veracal.training.weight_noise._flips": flat_prior},
     "difference of two with the noise of one": {
-        "veracal.training.perturbation.laws.GaussianNoise.difference": lambda self: self
+        "veracal.training.weight_noise.GaussianNoise.difference": lambda self: self
     },
-    "noise of the release forgotten": {f"{OBJECTIVE}._within": only_new_noise},
-    "distance between two models not shared": {f"{OBJECTIVE}._many": whole_gaps},
-    "penalty of 1 / C": {f"{KEPT}.of": asked_penalty},
-    "scale of the other relation": {f"{KEPT}.of": other_relation},
-    "law of a fit that is not private": {f"{KEPT}.of": of_anything},
-    "intercept without noise": {f"{KEPT}.told": no_intercept},
+    "noise of the release forgotten": {
+        "veracal.training.arbitrariness._within": only_new_noise
+    },
+    "distance between two models not shared": {
+        "veracal.training.arbitrariness._many": whole_gaps
+    },
+    "penalty of 1 / C": {"veracal.artifact.noise_model.KeptNoise.of": asked_penalty},
+    "scale of the other relation": {
+        "veracal.artifact.noise_model.KeptNoise.of": other_relation
+    },
+    "law of a fit that is not private": {
+        "veracal.artifact.noise_model.KeptNoise.of": of_anything
+    },
+    "intercept without noise": {"veracal.artifact.noise_model.KeptNoise.told": no_intercept},
 }
 
 

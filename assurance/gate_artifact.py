@@ -25,8 +25,9 @@ from safetensors.numpy import load, save
 
 from assurance.ledgers import Patches, patched
 from tests.artifact.made import changed, classifier, replaced
-from veracal.artifact import PrivateClassifier, manifest
-from veracal.artifact.folder import read_file, write_folder
+from veracal.artifact import PrivateClassifier
+from veracal.artifact import storage as manifest
+from veracal.artifact.storage import read_file, write_folder
 from veracal.errors import VeracalError
 
 NAME = "artifact"
@@ -109,21 +110,27 @@ def emptied_first(path: Path, files: Any, *, force: bool = False) -> Path:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "links followed": {f"{ARTIFACT}.manifest.read_file": followed},
-    "size unchecked": {f"{ARTIFACT}.manifest.read_file": unlimited},
-    "pickle as a fallback": {f"{ARTIFACT}.linear.from_bytes": or_pickle},
-    "arrays not compared with what is expected": {f"{ARTIFACT}.linear.from_bytes": trusting},
+    "links followed": {"veracal.artifact.storage.read_file": followed},
+    "size unchecked": {"veracal.artifact.storage.read_file": unlimited},
+    "pickle as a fallback": {"veracal.artifact.weights.from_bytes": or_pickle},
+    "arrays not compared with what is expected": {
+        "veracal.artifact.weights.from_bytes": trusting
+    },
     "hash of a file unchecked": {
-        f"{ARTIFACT}.manifest.check_listed": lambda content, name, listed, where: content
+        "veracal.artifact.storage.check_listed": lambda content, name, listed, where: content
     },
     "hash of the description unchecked": {
-        f"{ARTIFACT}.manifest._canonical": lambda body: b"",
-        f"{ARTIFACT}.manifest._sha": lambda content: "" if content == b"" else SHA(content),
+        "veracal.artifact.storage._canonical": lambda body: b"",
+        "veracal.artifact.storage._sha": lambda content: "" if content == b"" else SHA(content),
     },
-    "names that climb out": {f"{ARTIFACT}.manifest._checked_files": lambda files, where: files},
-    "partial write": {f"{ARTIFACT}.classifier.write_folder": in_place},
-    "old folder removed first": {f"{ARTIFACT}.classifier.write_folder": emptied_first},
-    "any folder replaced": {f"{ARTIFACT}.folder.check_place": lambda path, **settings: None},
+    "names that climb out": {
+        "veracal.artifact.storage._checked_files": lambda files, where: files
+    },
+    "partial write": {"veracal.artifact.classifier.write_folder": in_place},
+    "old folder removed first": {"veracal.artifact.classifier.write_folder": emptied_first},
+    "any folder replaced": {
+        "veracal.artifact.storage.check_place": lambda path, **settings: None
+    },
 }
 SHA = manifest._sha
 

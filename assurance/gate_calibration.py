@@ -18,6 +18,8 @@ import numpy as np
 from assurance.calibrations import QUERIES, grouped, holder, plain, small_blocks
 from assurance.gate_grid import assert_on_grid, float_laplace
 from assurance.ledgers import Patches, patched
+from veracal.accounting import micro_epsilon
+from veracal.accounting.events import RELATIONS
 from veracal.calibration.maps import Identity, Map, Temperature, TwoTemperatures
 from veracal.calibration.private import (
     PrivateBinning,
@@ -29,24 +31,23 @@ from veracal.calibration.private import (
     measure_private,
     never_worse,
     plan_measurement,
-    planning,
 )
-from veracal.calibration.private.asking import Ask
-from veracal.calibration.private.bending import as_slopes
-from veracal.calibration.private.search import Setting
+from veracal.calibration.private import measurement as planning
+from veracal.calibration.private.root_search import Setting
+from veracal.calibration.private.session import Ask
+from veracal.calibration.private.two_temperatures import as_slopes
 from veracal.calibration.queries import BinnedGap, BrierGain, SureGaps, SureSlopes
 from veracal.calibration.queries.scalars import top_label_brier
-from veracal.privacy import NotASum, micro_epsilon
-from veracal.privacy.budget import RELATIONS
+from veracal.queries import NotASum
 from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import answered, check_neighbors
 
 NAME = "calibration"
 SECONDS = 20
-ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
+ADD = "veracal.queries.curator.add_discrete_laplace"
 BY_BIN = "veracal.calibration.queries.binned.ByBin"
 SCALARS = "veracal.calibration.queries.scalars"
-SURE = "veracal.calibration.queries.sure"
+SURE = "veracal.calibration.queries.scalars"
 PRIVATE = "veracal.calibration.private"
 MICRO = 600_000
 ALONE = 12  # records, each on its own
@@ -105,7 +106,7 @@ def true_number(source: Any, **about: Any) -> Any:
             total, estimates.Noisy(n), estimates.Noisy(0.0), 0.95, most=settings["most"]
         )
 
-    with mock.patch("veracal.calibration.private.figures.mean_estimate", known):
+    with mock.patch("veracal.calibration.private.measurement.mean_estimate", known):
         return MEASURE(source, **about)
 
 
@@ -129,7 +130,7 @@ def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
         slopes = SureSlopes(TwoTemperatures(1.0, 1.0)).evaluate(records) / 2**20
         return SLOPES(slopes)
 
-    with mock.patch(f"{PRIVATE}.two_temperatures.as_slopes", exact):
+    with mock.patch("veracal.calibration.private.two_temperatures.as_slopes", exact):
         return FIT_TWO(self, source, **about)
 
 
@@ -173,55 +174,63 @@ GATE = __name__
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "replace-one moves no more than add-remove": {
-        f"{BY_BIN}.sensitivity": lambda self, relation: SENSITIVITY(self, "add-remove"),
-        f"{BY_BIN}.sensitivity_l2": lambda self, relation: float(
+        "veracal.calibration.queries.binned.ByBin.sensitivity": lambda self, relation: (
+            SENSITIVITY(self, "add-remove")
+        ),
+        "veracal.calibration.queries.binned.ByBin.sensitivity_l2": lambda self, relation: float(
             SENSITIVITY(self, "add-remove")
         ),
     },
     "a replaced record moves to another bin, always": {
-        "veracal.privacy.answers.sums.BinnedSum.sensitivity_l2": lambda self, relation: (
+        "veracal.queries.query.BinnedSum.sensitivity_l2": lambda self, relation: (
             math.sqrt(1 if relation == "add-remove" else 2) * self.bounds.reach
         )
     },
-    "sum rounded instead of records": {
-        "veracal.privacy.answers.sums.ScalarSum.evaluate": sum_rounded
-    },
-    "mean over the true number": {
-        "veracal.privacy.answers.sums.ScalarSum.evaluate": mean_instead
-    },
+    "sum rounded instead of records": {"veracal.queries.query.ScalarSum.evaluate": sum_rounded},
+    "mean over the true number": {"veracal.queries.query.ScalarSum.evaluate": mean_instead},
     "slopes not clipped": {
-        f"{SCALARS}.TemperatureGradient.evaluate": lambda self, records: np.array(
-            [int(np.clip(np.nan_to_num(self_slopes(self, records)), -1e6, 1e6).sum() * 64)]
+        "veracal.calibration.queries.scalars.TemperatureGradient.evaluate": lambda self, records: (
+            np.array(
+                [int(np.clip(np.nan_to_num(self_slopes(self, records)), -1e6, 1e6).sum() * 64)]
+            )
         )
     },
     "two scores instead of a difference": {
-        f"{SCALARS}.BrierGain.entries": 2,
-        f"{SCALARS}.BrierGain.evaluate": two_scores,
+        "veracal.calibration.queries.scalars.BrierGain.entries": 2,
+        "veracal.calibration.queries.scalars.BrierGain.evaluate": two_scores,
     },
     "gap's range of k classes for replace-one, halved": {
-        f"{SCALARS}.Gap.sensitivity": lambda self, relation: self.bounds.reach
+        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: (
+            self.bounds.reach
+        )
     },
     "bins of the records there are": {
-        f"{BY_BIN}.cells": lambda self, records: np.unique(
+        "veracal.calibration.queries.binned.ByBin.cells": lambda self, records: np.unique(
             CELLS(self, records), return_inverse=True
         )[1].reshape(-1)
     },
     "guard without noise": {f"{GATE}.never_worse": without_noise},
     "figures divided by the true number": {f"{GATE}.measure_private": true_number},
     "search that starts from the exact accuracy": {
-        f"{PRIVATE}.temperature.PrivateTemperature._search": true_start
+        "veracal.calibration.private.temperature.PrivateTemperature._search": true_start
     },
     "two temperatures by the exact slopes": {
-        f"{PRIVATE}.two_temperatures.PrivateTwoTemperatures.fit": true_slopes
+        "veracal.calibration.private.two_temperatures.PrivateTwoTemperatures.fit": true_slopes
     },
-    "gaps of unsure and sure, not shared out": {f"{SURE}.SureGaps.evaluate": not_shared},
+    "gaps of unsure and sure, not shared out": {
+        "veracal.calibration.queries.scalars.SureGaps.evaluate": not_shared
+    },
     "slopes of two classes taken for all": {
-        f"{SURE}.SureSlopes.sensitivity": lambda self, relation: int(0.23 * 2**self.bits)
+        "veracal.calibration.queries.scalars.SureSlopes.sensitivity": lambda self, relation: (
+            int(0.23 * 2**self.bits)
+        )
     },
-    "noise on every bin": {f"{PRIVATE}.measuring.plan_measurement": by_bins},
-    "epsilon/K for K+1 questions": {f"{PRIVATE}.temperature.split": a_question_too_many},
+    "noise on every bin": {"veracal.calibration.private.measurement.plan_measurement": by_bins},
+    "epsilon/K for K+1 questions": {
+        "veracal.calibration.private.temperature.split": a_question_too_many
+    },
     "M20 float Laplace": {ADD: float_laplace},
-    "a retry is asked anew": {f"{PRIVATE}.asking.Ask.of": asked_anew},
+    "a retry is asked anew": {"veracal.calibration.private.session.Ask.of": asked_anew},
     "guard charged only if the map is kept": {f"{GATE}.never_worse": only_if_kept},
 }
 

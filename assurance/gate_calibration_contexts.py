@@ -16,6 +16,7 @@ from unittest import mock
 import numpy as np
 
 from assurance import ledgers
+from veracal.accounting.events import Budget
 from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries import (
     AbsoluteGaps,
@@ -32,12 +33,11 @@ from veracal.calibration.queries import (
     SureSlopes,
     TemperatureGradient,
 )
-from veracal.calibration.queries.mapped import of_mapped
+from veracal.calibration.queries.scalars import of_mapped
 from veracal.data import Scores
-from veracal.privacy import Ledger, open_ledger
-from veracal.privacy.answers import holder
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.budget import Budget
+from veracal.ledger import Ledger, open_ledger
+from veracal.queries import curator as holder
+from veracal.queries.curator import Holder
 
 NAME = "calibration_contexts"
 CLASSES = 3

@@ -17,13 +17,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
-from veracal.calibration.maps import platt as platt_maps
+from veracal.calibration.maps import parametric as platt_maps
 from veracal.calibration.queries import BinnedGap, CorrectWrong, PlattEquations, PlattGradient
-from veracal.calibration.queries import gradients as platt_gradients
-from veracal.calibration.queries.mapped import mapped_rows, of_mapped
-from veracal.calibration.queries.parameters import ParameterGrid
+from veracal.calibration.queries import platt as platt_gradients
+from veracal.calibration.queries.platt import ParameterGrid
+from veracal.calibration.queries.scalars import mapped_rows, of_mapped
 from veracal.data import Scores
-from veracal.privacy.answers.holder import evaluated
+from veracal.queries.curator import evaluated
 
 NAME = "calibration_places"
 Product = Callable[[Any, Any], Any]

@@ -93,7 +93,7 @@ MUTANTS: dict[str, Patches] = {
         )
     },
     "gaps of the sure twice as large as stated": {
-        "veracal.calibration.queries.sure.SureGaps.evaluate": lambda self, records: (
+        "veracal.calibration.queries.scalars.SureGaps.evaluate": lambda self, records: (
             2 * GAPS(self, records)
         )
     },

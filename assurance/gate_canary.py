@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from veracal.privacy.descent.clipping import Clip, Clipped, Flat, clipped_sum
-from veracal.privacy.descent.loop import Descent, Step
-from veracal.privacy.descent.sampling import FullBatch
-from veracal.privacy.descent.updates import SGD
-from veracal.privacy.events import Gaussian, Repeated
+from veracal.accounting.events import Gaussian, Repeated
+from veracal.mechanisms.clipping import Clip, Clipped, Flat, clipped_sum
+from veracal.mechanisms.dp_sgd import Descent, Step
+from veracal.mechanisms.optimizers import SGD
+from veracal.mechanisms.sampling import FullBatch
 
 NAME = "canary"
 ALPHA = 1e-6

@@ -16,10 +16,9 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from assurance import ledgers
-from veracal.errors import BudgetError
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.events import (
+from veracal.accounting.events import (
     AsReplaceOne,
+    Budget,
     Composed,
     DiscreteLaplace,
     Event,
@@ -28,20 +27,21 @@ from veracal.privacy.events import (
     Parallel,
     Pure,
     Repeated,
+    Unit,
 )
-from veracal.privacy.ledger import charge as ledger_charge
-from veracal.privacy.ledger import kinds as ledger_kinds
-from veracal.privacy.ledger import opening as ledger_opening
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.charge import Asked
-from veracal.privacy.ledger.kinds import Pairs, Renyi, Sums
-from veracal.privacy.ledger.opening import Opening
+from veracal.errors import BudgetError
+from veracal.ledger import charging as ledger_charge
+from veracal.ledger import policies as ledger_kinds
+from veracal.ledger import policies as ledger_opening
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.charging import Asked
+from veracal.ledger.policies import Opening, Pairs, Renyi, Sums
 
 NAME = "charge"
-MICRO = "veracal.privacy.ledger.kinds.micro_epsilon"
-OPENING = "veracal.privacy.ledger.opening.Opening."
+MICRO = "veracal.ledger.policies.micro_epsilon"
+OPENING = "veracal.ledger.policies.Opening."
 exact = ledger_kinds.pure_epsilon  # before any patch
 
 
@@ -84,14 +84,16 @@ MUTANTS = {
     "cost rounded down": {MICRO: rounded(math.floor)},
     "cost rounded as a float": {MICRO: rounded(lambda cost: round(float(cost)))},
     "divergence rounded down": {
-        "veracal.privacy.ledger.kinds.whole_cost": lambda value, scale: int(value * scale)
+        "veracal.ledger.policies.whole_cost": lambda value, scale: int(value * scale)
     },
     "free of charge": {
-        OPENING + "cost": free_of_charge,
+        "veracal.ledger.policies.Opening.cost": free_of_charge,
         ledgers.SCHEMA: ledgers.without(r"    CHECK \(cost \+ cost_delta > 0 OR [^)]*\),\n"),
     },
     "rows of a unit forgotten": {MICRO: one_row},
-    "relation ignored": {OPENING + "check": lambda opening, event, part: None},
+    "relation ignored": {
+        "veracal.ledger.policies.Opening.check": lambda opening, event, part: None
+    },
     "records read before the check": {ledgers.ENTER: compute_first},
     "M17 forget to charge": ledgers.FORGOTTEN,
 }

@@ -16,9 +16,11 @@ from unittest import mock
 import numpy as np
 from torch import nn
 
+from veracal.accounting import Budget
 from veracal.data import Dataset
-from veracal.privacy import Budget, Holder, open_ledger
-from veracal.training.deep import PrivateNetwork, checkpoints
+from veracal.ledger import open_ledger
+from veracal.neural import PrivateNetwork, checkpoints
+from veracal.queries import Holder
 
 NAME = "checkpoints"
 STEPS = 3

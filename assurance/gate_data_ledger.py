@@ -23,24 +23,24 @@ from unittest import mock
 
 import numpy as np
 
-from veracal.artifact.front import Front
+from veracal.artifact.classifier import Front
 from veracal.data import Dataset, Split, split
 from veracal.errors import VeracalError
-from veracal.pipeline import Config, Run, measure_again
-from veracal.pipeline import run as fit
-from veracal.pipeline.config import (
+from veracal.ledger import Ledger
+from veracal.ledger import partitions as library
+from veracal.ledger.locations import ledger_name
+from veracal.ledger.partitions import PartitionStore
+from veracal.workflow import Config, Run, measure_again
+from veracal.workflow import run as fit
+from veracal.workflow.config import (
     DataConfig,
     MeasurementConfig,
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.pipeline.job import Job
-from veracal.pipeline.steps import loaded
-from veracal.privacy import Ledger
-from veracal.privacy import partitions as library
-from veracal.privacy.ledger.default_location import ledger_name
-from veracal.privacy.partitions import PartitionStore
+from veracal.workflow.job import Job
+from veracal.workflow.steps import loaded
 
 NAME = "data_ledger"
 SECONDS = 8
@@ -67,7 +67,7 @@ kind = "slot"
 """
 )
 ROWS = 300
-CHARGING = "veracal.pipeline.charging"
+CHARGING = "veracal.workflow.charging"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def any_rule(cls: type, path: Path, rule: object, *, fresh: bool) -> object:
 
 def splitting(new: Callable[..., Any]) -> Subject:
     """A library whose runs, and later measurements, split in another way."""
-    return Subject(patches=((f"{CHARGING}.split_and_assign", new),))
+    return Subject(patches=(("veracal.workflow.charging.split_and_assign", new),))
 
 
 def by_features(data: Dataset, store: PartitionStore, **how: bool) -> tuple[Split, Any]:
@@ -141,18 +141,18 @@ CORRECT = Subject()
 MUTANTS = {
     "a ledger for each output folder": Subject(ledger=beside_the_output),
     "a run with another split is taken": Subject(
-        patches=((f"{CHARGING}.PartitionStore.obtain", any_rule),)
+        patches=(("veracal.workflow.charging.PartitionStore.obtain", any_rule),)
     ),
     "another schema of the same file is taken": Subject(
-        patches=(("veracal.privacy.partitions._identifying", lambda *_: ()),)
+        patches=(("veracal.ledger.partitions._identifying", lambda *_: ()),)
     ),
     "a ledger that vanished is opened anew": Subject(
-        patches=(("veracal.pipeline.running.check_remembered", lambda *_: None),)
+        patches=(("veracal.workflow.running.check_remembered", lambda *_: None),)
     ),
     "a hard link has a ledger of its own": Subject(
         patches=(
             (
-                "veracal.privacy.ledger.default_location._ledger_in",
+                "veracal.ledger.locations._ledger_in",
                 lambda folder, data: folder / ledger_name(data),
             ),
         )
@@ -161,7 +161,7 @@ MUTANTS = {
     "split by row number under replace-one": splitting(by_row_number),
     "a corrected row is drawn again": splitting(corrected_drawn_again),
     "a later measurement does not consult the assignment": Subject(
-        patches=(("veracal.pipeline.again.assigned", not_consulted),)
+        patches=(("veracal.workflow.remeasuring.assigned", not_consulted),)
     ),
 }
 
@@ -395,8 +395,8 @@ def features(subject: Subject, folder: Path) -> int:
     encoder = Front.of(Encoder())  # type: ignore[arg-type]
     known = {Encoder.name: Encoder}
     with (
-        mock.patch("veracal.pipeline.steps.front_for", return_value=encoder),
-        mock.patch("veracal.artifact.front._EXTRACTORS", known),
+        mock.patch("veracal.workflow.steps.front_for", return_value=encoder),
+        mock.patch("veracal.artifact.classifier._EXTRACTORS", known),
     ):
         return measured_again(subject, folder, "features", (written(), written()))
 

@@ -21,14 +21,15 @@ import numpy as np
 
 from assurance import gate_data_ledger as tables
 from veracal.data import Dataset, load, split
-from veracal.data.features import extract, extraction
-from veracal.data.places import cache_secret
+from veracal.data.files import cache_secret
+from veracal.ledger import Ledger
 from veracal.multiplicity import audit, auditing
-from veracal.pipeline import run as fit
-from veracal.pipeline import running
-from veracal.pipeline.job import Job
-from veracal.privacy import Ledger
+from veracal.neural import extract
+from veracal.neural import features as extraction
 from veracal.training import OutputPerturbation
+from veracal.workflow import run as fit
+from veracal.workflow import running
+from veracal.workflow.job import Job
 
 NAME = "digests"
 SECONDS = 8
@@ -73,10 +74,10 @@ MUTANTS: dict[str, Subject] = {
     "one secret for everybody": Subject(secret=lambda folder: bytes(32)),
     "audits show hashes of records": Subject(shareable=dict),
     "results show a hash of the table": Subject(
-        patches=(("veracal.pipeline.running.results", results_with_hash),)
+        patches=(("veracal.workflow.running.results", results_with_hash),)
     ),
     "requests hang on a hash of the table": Subject(
-        patches=(("veracal.pipeline.job.Job.body", property(body_with_hash)),)
+        patches=(("veracal.workflow.job.Job.body", property(body_with_hash)),)
     ),
 }
 

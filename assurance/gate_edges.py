@@ -15,11 +15,11 @@ import numpy as np
 from assurance.ledgers import Patches, patched
 from veracal.data import Scores
 from veracal.errors import DataError
-from veracal.privacy.answers import sums
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
-from veracal.privacy.descent import clipping
-from veracal.privacy.descent.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.mechanisms import clipping
+from veracal.mechanisms.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.queries import query as sums
+from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 
 NAME = "edges"
 LARGE = (0.0, -0.0, 5e-324, -5e-324, 1e-300, 1.0, -1.0, 745.2, 3.4e38, -3.4e38, 1.7e308)
@@ -211,24 +211,22 @@ def multiplies(gradients: np.ndarray, clip: Any) -> clipping.Clipped:
 
 
 BLOCKS = sums.blocks
-OWN = "veracal.privacy.answers.score_queries"
+OWN = "veracal.queries.score_queries"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a loss of infinity counts nothing": {
-        f"{OWN}.NegativeLogLikelihood.per_record": not_clamped
+        "veracal.queries.score_queries.NegativeLogLikelihood.per_record": not_clamped
     },
-    "ties count as right": {f"{OWN}.Correct.per_record": ties_are_right},
-    "single precision": {f"{OWN}._brier": own_precision},
-    "warnings get out": {"veracal.privacy.answers.sums.numbers_of": with_warnings},
-    "no records are an error": {"veracal.privacy.answers.sums.blocks": nothing_is_an_error},
-    "M8 infinity becomes the bound": {"veracal.privacy.answers.sums.contributions": nan_passes},
+    "ties count as right": {"veracal.queries.score_queries.Correct.per_record": ties_are_right},
+    "single precision": {"veracal.queries.score_queries._brier": own_precision},
+    "warnings get out": {"veracal.queries.query.numbers_of": with_warnings},
+    "no records are an error": {"veracal.queries.query.blocks": nothing_is_an_error},
+    "M8 infinity becomes the bound": {"veracal.queries.query.contributions": nan_passes},
     "a bin below the first is the last": {
-        "veracal.privacy.answers.sums.BinnedSum.evaluate": around_the_corner
+        "veracal.queries.query.BinnedSum.evaluate": around_the_corner
     },
-    "clip divides by a norm of zero": {
-        "veracal.privacy.descent.clipping.Flat.factors": divides
-    },
-    "clip multiplies NaN by zero": {"veracal.privacy.descent.clipping.clipped_sum": multiplies},
+    "clip divides by a norm of zero": {"veracal.mechanisms.clipping.Flat.factors": divides},
+    "clip multiplies NaN by zero": {"veracal.mechanisms.clipping.clipped_sum": multiplies},
 }
 
 

@@ -32,27 +32,20 @@ from assurance.federations import (
     watched,
 )
 from assurance.ledgers import FORGOTTEN, Patches, patched
+from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
+from veracal.accounting.events import RELATIONS
 from veracal.calibration.maps import Identity
-from veracal.calibration.paid import announced
+from veracal.calibration.prepaid import announced
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private import pooled as pooled_module
-from veracal.calibration.private.asking import Ask, split, stated
 from veracal.calibration.private.golden_section import Narrowed, narrowed
-from veracal.calibration.private.inquiry import Inquiry
+from veracal.calibration.private.session import Ask, Inquiry, split, stated
 from veracal.calibration.queries import Gap, LossAt
 from veracal.calibration.queries.records import loss_at
-from veracal.calibration.recalibration.figures import asked_about
-from veracal.privacy import (
-    Budget,
-    DiscreteLaplace,
-    Holder,
-    Pool,
-    epsilon_for,
-    micro_epsilon,
-    open_ledger,
-)
-from veracal.privacy.answers.pooling import PooledRelease
-from veracal.privacy.budget import RELATIONS
+from veracal.calibration.recalibration.steps import asked_about
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Pool
+from veracal.queries.pools import PooledRelease
 
 NAME = "federation"
 SECONDS = 20
@@ -166,29 +159,41 @@ REACH: Callable[..., int] = Gap.sensitivity
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "golden section with an extra sample": {
-        f"{PRIVATE}.golden.narrowed": an_extra_sample,
-        f"{PRIVATE}.golden.split": and_its_price,
+        "veracal.calibration.private.golden_section.narrowed": an_extra_sample,
+        "veracal.calibration.private.golden_section.split": and_its_price,
     },
-    "golden section with epsilon/K": {f"{PRIVATE}.golden.split": epsilon_by_k},
-    "losses without a clamp": {f"{QUERIES}.scalars.LossAt.evaluate": unclamped},
+    "golden section with epsilon/K": {
+        "veracal.calibration.private.golden_section.split": epsilon_by_k
+    },
+    "losses without a clamp": {
+        "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped
+    },
     "a gap's sensitivity of the wrong relation": {
-        f"{QUERIES}.scalars.Gap.sensitivity": lambda self, relation: REACH(self, "add-remove")
+        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: REACH(
+            self, "add-remove"
+        )
     },
     "counts as printed, with sensitivity 1": {
-        f"{QUERIES}.correct_total.CorrectTotal.sensitivity": lambda self, relation: (
+        "veracal.calibration.queries.binned.CorrectTotal.sensitivity": lambda self, relation: (
             1 if relation == "add-remove" else 2
         )
     },
     "a forgotten charge": FORGOTTEN,
-    "gaps asked for twice": {f"{PRIVATE}.inquiry.Inquiry.ask": asked_twice},
-    "a pool that knows its number of records": {f"{PRIVATE}.pooled._counted": true_count},
-    "equations divided by the true number": {f"{PRIVATE}.platt_solving._count": true_size},
-    "a search that starts from the records": {
-        f"{PRIVATE}.pooled.PooledTemperature.fit": begins_at_the_truth
+    "gaps asked for twice": {"veracal.calibration.private.session.Inquiry.ask": asked_twice},
+    "a pool that knows its number of records": {
+        "veracal.calibration.private.pooled._counted": true_count
     },
-    "a price that depends on the records": {f"{PRIVATE}.inquiry.Inquiry.ask": only_if_better},
+    "equations divided by the true number": {
+        "veracal.calibration.private.platt_solver._count": true_size
+    },
+    "a search that starts from the records": {
+        "veracal.calibration.private.pooled.PooledTemperature.fit": begins_at_the_truth
+    },
+    "a price that depends on the records": {
+        "veracal.calibration.private.session.Inquiry.ask": only_if_better
+    },
     "answers left out of the statement": {
-        f"{PRIVATE}.inquiry.Inquiry.releases": property(last_only)
+        "veracal.calibration.private.session.Inquiry.releases": property(last_only)
     },
     "a statement without those who fell silent": {
         "veracal.calibration.recalibration.steps.stated": answering_forgotten

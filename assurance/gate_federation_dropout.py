@@ -22,19 +22,20 @@ from assurance.federations import Method, Outcome, Watched, methods, replayed, s
 from assurance.ledgers import Patches, patched
 from veracal.calibration.maps.base import digest
 from veracal.calibration.private import GoldenTemperature, PooledTemperature
-from veracal.calibration.private import cohort as cohort_module
-from veracal.calibration.private.golden_intervals import Rule, Told
-from veracal.calibration.private.inquiry import Inquiry
-from veracal.calibration.private.noises import noise_reach
+from veracal.calibration.private import estimates as cohort_module
+from veracal.calibration.private.estimates import noise_reach
+from veracal.calibration.private.golden_section import Rule, Told
+from veracal.calibration.private.session import Inquiry
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import SilentError
-from veracal.privacy import Grid, Pool
+from veracal.mechanisms import Grid
+from veracal.queries import Pool
 
 NAME = "federation_dropout"
 SECONDS = 45
 PRIVATE = "veracal.calibration.private"
-POOLS = "veracal.privacy.answers.pooling"
+POOLS = "veracal.queries.pools"
 LEAST, FALSE_ALARM, COVERS = 2, 1e-6, 0.94
 NEW = shifted(20, np.random.default_rng(9))
 
@@ -95,21 +96,25 @@ def none_between(*given: Any, **about: Any) -> Any:
 BETWEEN, ESTIMATE, REACHES = cohort_module.between, PooledTemperature._estimate, Rule.reaches
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "liars are believed": {f"{POOLS}.judge": lambda *_: {}},
-    "too few go on": {f"{POOLS}.check_enough": enough},
+    "liars are believed": {"veracal.queries.pools.judge": lambda *_: {}},
+    "too few go on": {"veracal.queries.pools.check_enough": enough},
     "answers of different cohorts": {
-        f"{PRIVATE}.inquiry.Inquiry.answers": property(with_those_who_left)
+        "veracal.calibration.private.session.Inquiry.answers": property(with_those_who_left)
     },
     "an interval without noise": {
-        f"{PRIVATE}.pooled.PooledTemperature._estimate": without_noise
+        "veracal.calibration.private.pooled.PooledTemperature._estimate": without_noise
     },
-    "an interval without sampling": {f"{PRIVATE}.pooled._chance": lambda *_: 0.0},
-    "an interval without drop-outs": {f"{PRIVATE}.pooled.between": none_between},
+    "an interval without sampling": {
+        "veracal.calibration.private.pooled._chance": lambda *_: 0.0
+    },
+    "an interval without drop-outs": {
+        "veracal.calibration.private.pooled.between": none_between
+    },
     "golden section: an interval of noise alone": {
-        f"{PRIVATE}.golden_intervals.Rule.reaches": noise_alone
+        "veracal.calibration.private.golden_section.Rule.reaches": noise_alone
     },
     "golden section: the reach of a mean": {
-        f"{PRIVATE}.golden_intervals.Rule.reaches": of_a_mean
+        "veracal.calibration.private.golden_section.Rule.reaches": of_a_mean
     },
 }
 
@@ -124,7 +129,7 @@ def run(subject: Patches, *, long: bool) -> str:
     first, *others = methods().items()
     seen = next((name for name in SEEN if SEEN[name] & set(subject)), None)
     # Numbers that no checked answer has overflow; the correct code never lets them that far.
-    believed = f"{POOLS}.judge" in subject
+    believed = "veracal.queries.pools.judge" in subject
     overflow = np.errstate(over="ignore", invalid="ignore") if believed else nullcontext()
     with patched(subject), overflow:
         if seen is not None:  # the intervals that show this mutant
@@ -222,10 +227,12 @@ SCENES = {
     "with noise": Scene(30, (200, 201), 1.3, 0.0, 0.1, 0.0),
 }
 SEEN: dict[tuple[Any, str], set[str]] = {  # intervals that are judged, and what they show
-    (GoldenTemperature, UNEQUAL): {f"{PRIVATE}.golden_intervals.Rule.reaches"},
-    (PooledTemperature, UNEQUAL): {f"{PRIVATE}.pooled.between"},
-    (PooledTemperature, "of few records"): {f"{PRIVATE}.pooled._chance"},
-    (PooledTemperature, "with noise"): {f"{PRIVATE}.pooled.PooledTemperature._estimate"},
+    (GoldenTemperature, UNEQUAL): {"veracal.calibration.private.golden_section.Rule.reaches"},
+    (PooledTemperature, UNEQUAL): {"veracal.calibration.private.pooled.between"},
+    (PooledTemperature, "of few records"): {"veracal.calibration.private.pooled._chance"},
+    (PooledTemperature, "with noise"): {
+        "veracal.calibration.private.pooled.PooledTemperature._estimate"
+    },
 }
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(100)
 P = 0.75 + 0.25 * NODES  # of being right, from a half to 1

@@ -26,15 +26,15 @@ from assurance.gate_grid import (
     single_precision,
 )
 from assurance.ledgers import Patches, patched
+from veracal.accounting.events import RELATIONS
 from veracal.calibration.private import GoldenTemperature
-from veracal.calibration.private.golden_grid import TemperatureGrid
 from veracal.calibration.private.golden_section import RATIO, Bracket, Narrowed
+from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import CorrectWrong, Gap, ParameterGrid, PlattEquations
 from veracal.errors import SilentError
-from veracal.privacy import Pool, Public
-from veracal.privacy.answers import pooling
-from veracal.privacy.answers.pooling import PooledRelease
-from veracal.privacy.budget import RELATIONS
+from veracal.queries import Pool, Public
+from veracal.queries import pools as pooling
+from veracal.queries.pools import PooledRelease
 
 NAME = "federation_grid"
 PRIVATE = "veracal.calibration.private"
@@ -101,15 +101,19 @@ MUTANTS: dict[str, Patches] = {
     "noise on a coarser grid": {ADD: coarser_noise},
     "noise cut off": {ADD: cut_noise},
     "values in single precision": {VALUES: single_precision},
-    "the mean of the sources": {"veracal.privacy.answers.pooling._sum": mean_of_sources},
+    "the mean of the sources": {"veracal.queries.pools._sum": mean_of_sources},
     "temperatures as they come": {
-        f"{PRIVATE}.golden_grid.TemperatureGrid.inverses": not_rounded
+        "veracal.calibration.private.temperature_grid.TemperatureGrid.inverses": not_rounded
     },
     "temperatures beyond the range": {
-        f"{PRIVATE}.golden_grid.TemperatureGrid.inverses": not_clipped
+        "veracal.calibration.private.temperature_grid.TemperatureGrid.inverses": not_clipped
     },
-    "equations about a center off the grid": {f"{PRIVATE}.platt_solving._on_scale": float},
-    "golden section in the old bracket": {f"{PRIVATE}.golden.narrowed": of_the_old_bracket},
+    "equations about a center off the grid": {
+        "veracal.calibration.private.platt_solver._on_scale": float
+    },
+    "golden section in the old bracket": {
+        "veracal.calibration.private.golden_section.narrowed": of_the_old_bracket
+    },
 }
 
 

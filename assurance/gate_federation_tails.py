@@ -29,8 +29,6 @@ from assurance.federations import (
     shifted,
 )
 from assurance.gate_federation import (
-    PRIVATE,
-    QUERIES,
     REACH,
     an_extra_sample,
     and_its_price,
@@ -39,18 +37,13 @@ from assurance.gate_federation import (
 )
 from assurance.gate_tails import ADD, ANSWER, answers_twice, drawn, gaussian
 from assurance.ledgers import Patches, patched
-from veracal.privacy import (
-    Budget,
-    DiscreteLaplace,
-    Holder,
-    Pool,
-    Release,
-    open_ledger,
-)
+from veracal.accounting import Budget, DiscreteLaplace
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Pool, Release
 
 NAME = "federation_tails"
 SECONDS = 25
-ADD_GAUSSIAN = "veracal.privacy.answers.holder.add_discrete_gaussian"
+ADD_GAUSSIAN = "veracal.queries.curator.add_discrete_gaussian"
 NOBODY = shifted(0, np.random.default_rng(0))
 # Six equal questions are all in their tails too seldom for a bound to come near the claim.
 SHARP = ("binning", "vector", "pooled", "binning as printed", "temperature")
@@ -136,22 +129,30 @@ MUTANTS: dict[str, Patches] = {
     "Gaussian for Laplace": {ADD: gaussian},
     "charged once, answered twice": {ANSWER: answers_twice},
     "golden section with an extra sample": {
-        f"{PRIVATE}.golden.narrowed": an_extra_sample,
-        f"{PRIVATE}.golden.split": and_its_price,
+        "veracal.calibration.private.golden_section.narrowed": an_extra_sample,
+        "veracal.calibration.private.golden_section.split": and_its_price,
     },
-    "golden section with epsilon/K": {f"{PRIVATE}.golden.split": epsilon_by_k},
-    "losses without a clamp": {f"{QUERIES}.scalars.LossAt.evaluate": unclamped},
+    "golden section with epsilon/K": {
+        "veracal.calibration.private.golden_section.split": epsilon_by_k
+    },
+    "losses without a clamp": {
+        "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped
+    },
     "a gap's sensitivity of the wrong relation": {
-        f"{QUERIES}.scalars.Gap.sensitivity": lambda self, relation: REACH(self, "add-remove")
+        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: REACH(
+            self, "add-remove"
+        )
     },
     "counts as printed, with sensitivity 1": {
-        f"{QUERIES}.correct_total.CorrectTotal.sensitivity": lambda self, relation: (
+        "veracal.calibration.queries.binned.CorrectTotal.sensitivity": lambda self, relation: (
             1 if relation == "add-remove" else 2
         )
     },
     "equations of a vector with the bound of a residual": {
-        f"{QUERIES}.equations.equation_bound": lambda form, classes: math.sqrt(2.0),
-        f"{QUERIES}.vectors.VectorSum.evaluate": lambda self, records: (
+        "veracal.calibration.queries.platt.equation_bound": lambda form, classes: math.sqrt(
+            2.0
+        ),
+        "veracal.calibration.queries.records.VectorSum.evaluate": lambda self, records: (
             np.rint(np.asarray(self.per_record(records)).sum(axis=0) * 2**self.bits).astype(
                 np.int64
             )

@@ -26,18 +26,22 @@ from assurance.calibrations import small_blocks
 from assurance.federations import shifted
 from assurance.sources import Made, Patches, made, unchecked
 from tests.federation.source.made import CALIBRATOR, STRANGER
+from veracal.accounting import Budget
 from veracal.calibration import Recalibration, recalibrate
 from veracal.calibration.maps.base import digest
 from veracal.errors import SilentError
-from veracal.federation.calibrator.federated import Federated
-from veracal.federation.calibrator.remote import Remote
-from veracal.federation.protocol.envelopes import ANSWER, REQUEST, EnvelopeError, peek
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.keys import PrivateKey
-from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
+from veracal.federation.coordinator.federated import Federated
+from veracal.federation.coordinator.remote import Remote
+from veracal.federation.protocol.envelopes import (
+    ANSWER,
+    REQUEST,
+    EnvelopeError,
+    PrivateKey,
+    peek,
+)
+from veracal.federation.protocol.messages import Answer, Head, Refusal, unsealed_reply
 from veracal.federation.source.folder import read_source
-from veracal.privacy import Budget
-from veracal.privacy.answers.judging import Wanted
+from veracal.queries.response_checks import Wanted
 
 NAME = "federation_wire"
 SECONDS = 30
@@ -174,25 +178,31 @@ def by_anybody(self: Remote, wanted: Wanted, raw: bytes) -> Any:
 
 HEARD = Remote.heard
 PARTIES: list[Party] = []
-CALIBRATORS = "veracal.federation.calibrator."
+CALIBRATORS = "veracal.federation.coordinator."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "replies not verified": {CALIBRATORS + "remote.unsealed_reply": unverified},
-    "the answer of another source accepted": {CALIBRATORS + "remote.Remote.heard": by_anybody},
-    "the answer to another question accepted": {
-        CALIBRATORS + "remote.Remote._check": unchecked
+    "replies not verified": {
+        "veracal.federation.coordinator.remote.unsealed_reply": unverified
     },
-    "two ledgers accepted": {CALIBRATORS + "book.Book._contradicts": lambda *_: False},
+    "the answer of another source accepted": {
+        "veracal.federation.coordinator.remote.Remote.heard": by_anybody
+    },
+    "the answer to another question accepted": {
+        "veracal.federation.coordinator.remote.Remote._check": unchecked
+    },
+    "two ledgers accepted": {
+        "veracal.federation.coordinator.history.Book._contradicts": lambda *_: False
+    },
     "what was claimed does not bound": {
-        CALIBRATORS + "remote.too_large": lambda *_: False,
+        "veracal.federation.coordinator.remote.too_large": lambda *_: False,
     },
     "numbers of any size believed": {
-        CALIBRATORS + "remote.too_large": lambda *_: False,
-        CALIBRATORS + "remote.judge": lambda *_: {},
+        "veracal.federation.coordinator.remote.too_large": lambda *_: False,
+        "veracal.federation.coordinator.remote.judge": lambda *_: {},
     },
     "too few go on": {
-        CALIBRATORS + "federated.Federated._check_enough": unchecked,
-        "veracal.privacy.answers.pooling.check_enough": unchecked,
+        "veracal.federation.coordinator.federated.Federated._check_enough": unchecked,
+        "veracal.queries.pools.check_enough": unchecked,
     },
 }
 

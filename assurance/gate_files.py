@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 from assurance import servers
 from assurance.servers import peak_memory
 from veracal.data import Number, Schema, Target, Vector, load
-from veracal.data.readers.idx import read_idx
-from veracal.data.readers.images import ImageForm, load_images
-from veracal.data.readers.text import TextForm, load_text
+from veracal.data.images import ImageForm, load_images
+from veracal.data.sets.idx import read_idx
+from veracal.data.texts import TextForm, load_text
 from veracal.errors import DataError
 
 NAME = "files"

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from veracal.privacy.descent import clipping
-from veracal.privacy.descent.clipping import (
+from veracal.accounting.events import Gaussian, PoissonGaussian, Repeated
+from veracal.mechanisms import clipping
+from veracal.mechanisms.clipping import (
     Automatic,
     Clip,
     Clipped,
@@ -24,10 +25,9 @@ from veracal.privacy.descent.clipping import (
     GlobalV2,
     clipped_sum,
 )
-from veracal.privacy.descent.loop import Descent, Step
-from veracal.privacy.descent.sampling import FullBatch, Poisson
-from veracal.privacy.descent.updates import SGD, Adam, Momentum, Update
-from veracal.privacy.events import Gaussian, PoissonGaussian, Repeated
+from veracal.mechanisms.dp_sgd import Descent, Step
+from veracal.mechanisms.optimizers import SGD, Adam, Momentum, Update
+from veracal.mechanisms.sampling import FullBatch, Poisson
 
 NAME = "gradients"
 ENTRIES = 4

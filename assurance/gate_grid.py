@@ -13,20 +13,20 @@ import numpy as np
 
 from assurance.audits import Copies, two_sided_geometric
 from assurance.ledgers import Patches, patched
+from veracal.accounting.events import Budget
 from veracal.data import Scores
-from veracal.privacy.answers.grid import Grid
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sources import Release
-from veracal.privacy.budget import Budget
-from veracal.privacy.ledger.book import open_ledger
+from veracal.ledger.book import open_ledger
+from veracal.mechanisms.grid import Grid
+from veracal.queries.curator import Holder
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
+from veracal.queries.sources import Release
 
 NAME = "grid"
 ONE = Scores.from_logits([[0.3, 0.1]], [1])
 NONE = ONE.take(np.arange(0))
 QUERIES = [Count(), Correct(), Brier(), NegativeLogLikelihood(), Brier(bits=39)]
-ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
-VALUES = "veracal.privacy.answers.grid.Grid.values"
+ADD = "veracal.queries.curator.add_discrete_laplace"
+VALUES = "veracal.mechanisms.grid.Grid.values"
 
 
 def float_laplace(units: np.ndarray, scale: float) -> np.ndarray:

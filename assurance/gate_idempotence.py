@@ -5,19 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assurance import ledgers
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, ConflictError, LedgerError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger import charge as ledger_charge
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.charge import Asked
+from veracal.ledger import charging as ledger_charge
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.charging import Asked
 
 NAME = "idempotence"
 PROCESSES = 8
 COST = Pure(0.001)
-FIND = "veracal.privacy.ledger.tables.find"
+FIND = "veracal.ledger.storage.find"
 
 
 def any_body(connection, asked: Asked) -> object:

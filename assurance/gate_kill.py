@@ -18,12 +18,11 @@ from pathlib import Path
 from types import FrameType
 
 from assurance import ledgers, slim
+from veracal import ledger
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.privacy import ledger
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import Entry, digest
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.chain import Entry, digest
 
 NAME = "kill"
 SECONDS = 5

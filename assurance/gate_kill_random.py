@@ -11,11 +11,10 @@ import signal
 import time
 
 from assurance import ledgers, slim
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import VeracalError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import digest
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.chain import digest
 
 NAME = "kill_random"
 LONG = True

@@ -25,42 +25,36 @@ import numpy as np
 from assurance.linear import (
     CLIPPED,
     FACTS,
-    LOOP,
-    MODEL,
     NORMS,
-    SUMS,
     Patches,
     fitted,
     patched,
     summed_otherwise,
     unclipped,
 )
+from veracal.accounting import Event, Gaussian, PoissonGaussian, Repeated
 from veracal.data import Dataset
-from veracal.privacy import (
+from veracal.mechanisms import (
     SGD,
     Adam,
     Automatic,
     Clip,
     Clipped,
     Descent,
-    Event,
     Flat,
     FullBatch,
-    Gaussian,
     GlobalAdapt,
     GlobalV1,
     GlobalV2,
     Langevin,
     Momentum,
-    PoissonGaussian,
-    Repeated,
     Step,
     Update,
 )
-from veracal.training import softmax
-from veracal.training.facts import Facts, row_norms, with_labels
+from veracal.training import gradient_sums as softmax
+from veracal.training.base import Facts, row_norms, with_labels
+from veracal.training.gradient_sums import GradientSums
 from veracal.training.logistic import PrivateLogisticRegression
-from veracal.training.sums import GradientSums
 
 NAME = "linear"
 BOUND, WIDTH, SIZE = 0.3, 4, 5
@@ -99,7 +93,7 @@ def costing(change: Callable[[PrivateLogisticRegression, Any], Any]) -> Patches:
         assert isinstance(event, Repeated)
         return replace(event, event=change(model, event.event))
 
-    return {MODEL + "_cost": stated}
+    return {"veracal.training.logistic.PrivateLogisticRegression._cost": stated}
 
 
 def credited(model: PrivateLogisticRegression, event: Any) -> Any:
@@ -183,29 +177,37 @@ MUTANTS: dict[str, Patches] = {
         lambda _, event: replace(event, sensitivity=event.sensitivity / 2)
     ),
     "M4 replaced as if removed": {
-        "veracal.privacy.descent.sampling.FullBatch.event": removed_for_replaced
+        "veracal.mechanisms.sampling.FullBatch.event": removed_for_replaced
     },
     "M5 no clip": {CLIPPED: unclipped},
     "M5 no clip after pre-noise": {
-        SUMS + "clipped_sum": lambda gradients, clip: Clipped(gradients.sum(axis=0))
+        "veracal.training.gradient_sums.clipped_sum": lambda gradients, clip: Clipped(
+            gradients.sum(axis=0)
+        )
     },
     "M6 clip computed, raw used": {CLIPPED: raw_used},
     "M7 clip per batch": {CLIPPED: unclipped, **summed_otherwise(clipped_whole)},
     "M8 a broken norm taken for 1": {NORMS: broken_as_short},
     "M8 too long for float32, times zero": {
-        SUMS + "_NORMS": dict.fromkeys(LENGTHS, (0.0, np.inf))
+        "veracal.training.gradient_sums._NORMS": dict.fromkeys(LENGTHS, (0.0, np.inf))
     },
     "M9 clip to the median norm": {CLIPPED: to_median},
     "M10 classes from the records": {FACTS: classes_seen},
     "M12 mean over the real batch": summed_otherwise(mean_of_batch),
     "M17 pre-noise credited": costing(credited),
-    "M17 count of an adaptive rule not charged": {LOOP + "_step_event": count_forgotten},
-    "intercept not in the norm": {SUMS + "GradientSums.__init__": without_one},
+    "M17 count of an adaptive rule not charged": {
+        "veracal.mechanisms.dp_sgd.Descent._step_event": count_forgotten
+    },
+    "intercept not in the norm": {
+        "veracal.training.gradient_sums.GradientSums.__init__": without_one
+    },
     "norm of the residual alone": {
         NORMS: lambda residual, lengths: softmax.gradient_norms(residual, np.ones(len(lengths)))
     },
     "norm of the row alone": {NORMS: lambda residual, lengths: lengths},
-    "a block on both threads": {SUMS + "GradientSums.__call__": on_both_threads},
+    "a block on both threads": {
+        "veracal.training.gradient_sums.GradientSums.__call__": on_both_threads
+    },
 }
 
 
@@ -330,9 +332,9 @@ def records(case: Case, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
 def small_blocks() -> Iterator[None]:
     """Cut the few rows of a test as many are cut, for two threads."""
     with (
-        mock.patch(SUMS + "_BLOCK", 2),
-        mock.patch(SUMS + "_PIECE", 2),
-        mock.patch(SUMS + "_SHARED", 0),
+        mock.patch("veracal.training.gradient_sums._BLOCK", 2),
+        mock.patch("veracal.training.gradient_sums._PIECE", 2),
+        mock.patch("veracal.training.gradient_sums._SHARED", 0),
     ):
         yield
 

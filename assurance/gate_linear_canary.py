@@ -18,20 +18,20 @@ from scipy import stats
 from assurance.gate_canary import ALPHA, lower_bound
 from assurance.linear import (
     CLIPPED,
-    LOOP,
     Patches,
     fitted,
     patched,
     summed_otherwise,
     unclipped,
 )
+from veracal.accounting import Gaussian, Repeated
 from veracal.data import Dataset
-from veracal.privacy import Clipped, Descent, Gaussian, Repeated
-from veracal.privacy.descent.ahead import NoiseAhead
+from veracal.mechanisms import Clipped, Descent
+from veracal.mechanisms.dp_sgd import NoiseAhead
 
 NAME = "linear_canary"
 BOUND = 0.3
-NEXT = "veracal.privacy.descent.ahead.NoiseAhead._next"
+NEXT = "veracal.mechanisms.dp_sgd.NoiseAhead._next"
 perturbed, next_drawn = Descent._perturbed, NoiseAhead._next
 
 
@@ -54,7 +54,7 @@ MANY = Plant("many weights", 8, 600, 1e6)
 
 def noisy(change: Callable[[Descent, Any, float, Any], Any]) -> Callable[[], Patches]:
     """Add the noise in another way."""
-    return lambda: {LOOP + "_perturbed": change}
+    return lambda: {"veracal.mechanisms.dp_sgd.Descent._perturbed": change}
 
 
 def scaled(factor: float) -> Callable[[], Patches]:

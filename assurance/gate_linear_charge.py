@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from assurance.linear import MODEL, Patches, patched
+from assurance.linear import Patches, patched
+from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError
-from veracal.privacy import Budget, Holder, Ledger, open_ledger
-from veracal.training.facts import row_norms
+from veracal.ledger import Ledger, open_ledger
+from veracal.queries import Holder
+from veracal.training.base import row_norms
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_charge"
-FIT = "veracal.privacy.answers.holder.Holder.fit"
+FIT = "veracal.queries.curator.Holder.fit"
 SETTINGS: dict[str, Any] = {
     "epsilon": None,
     "noise_multiplier": 4.0,
@@ -102,9 +104,19 @@ MUTANTS: dict[str, Patches] = {
     "M17 forget to charge": {FIT: free},
     "M18 charge after the fit": {FIT: charged_late},
     "form checked after the charge": {FIT: checked_late},
-    "form of the start not checked": {MODEL + "_check_form": lambda model, facts: None},
-    "settings not checked": {MODEL + "_check_settings": lambda model: None},
-    "rows read to check their form": {MODEL + "check_records": reading_check},
+    "form of the start not checked": {
+        "veracal.training.logistic.PrivateLogisticRegression._check_form": lambda model, facts: (
+            None
+        )
+    },
+    "settings not checked": {
+        "veracal.training.logistic.PrivateLogisticRegression._check_settings": lambda model: (
+            None
+        )
+    },
+    "rows read to check their form": {
+        "veracal.training.logistic.PrivateLogisticRegression.check_records": reading_check
+    },
 }
 
 

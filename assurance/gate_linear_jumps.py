@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import FunctionTransformer
 
-from assurance.linear import SUMS, Patches, patched
+from assurance.linear import Patches, patched
 from veracal.data import Dataset
-from veracal.privacy import Clip, GlobalAdapt, GlobalV1, GlobalV2, Step
-from veracal.privacy.descent.clipping import _aim
+from veracal.mechanisms import Clip, GlobalAdapt, GlobalV1, GlobalV2, Step
+from veracal.mechanisms.clipping import _aim
 from veracal.training import PrivateLogisticRegression, make_private_pipeline
-from veracal.training.facts import row_norms
-from veracal.training.softmax import gradient_norms, residuals
-from veracal.training.sums import GradientSums, blocks_for
+from veracal.training.base import row_norms
+from veracal.training.gradient_sums import GradientSums, blocks_for, gradient_norms, residuals
 
 NAME = "linear_jumps"
 WIDE, COPIES, RAISES = 20_000, 40, 777.0
@@ -50,10 +49,10 @@ def as_a_column(X: Any) -> Any:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "the first code: all rows by one call": {
-        SUMS + "logits_one_by_one": together,
-        "veracal.training.facts._norms": norms_together,
+        "veracal.training.gradient_sums.logits_one_by_one": together,
+        "veracal.training.base._norms": norms_together,
     },
-    "norms of all rows by one call": {"veracal.training.facts._norms": norms_together},
+    "norms of all rows by one call": {"veracal.training.base._norms": norms_together},
     "rows turned together before a rule that jumps": {
         "veracal.training.pipeline._jumps": lambda step: False
     },

@@ -16,14 +16,14 @@ import numpy as np
 from assurance import servers
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
-from veracal.training.facts import Facts, facts_of_arrays, row_norms, with_labels
+from veracal.training.base import Facts, facts_of_arrays, row_norms, with_labels
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
 SECONDS = 40
 WIDTH, BOUND, STEPS = 128, 1_500, 20  # MB, of everything
 NORMS = "veracal.training.logistic.row_norms"
-ARRAYS = "veracal.training.estimator.facts_of_arrays"
+ARRAYS = "veracal.training.base.facts_of_arrays"
 
 
 def read_at_once(public: Facts, dataset: Dataset) -> Facts:

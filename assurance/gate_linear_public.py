@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from assurance.linear import FACTS, LOOP, Patches, fitted, patched
+from assurance.linear import FACTS, Patches, fitted, patched
 from veracal.data import Dataset
-from veracal.privacy import (
+from veracal.mechanisms import (
     SGD,
     Adam,
     Automatic,
@@ -26,7 +26,7 @@ from veracal.privacy import (
     Linear,
     Momentum,
 )
-from veracal.training.facts import Facts, with_labels
+from veracal.training.base import Facts, with_labels
 
 NAME = "linear_public"
 SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
@@ -59,7 +59,7 @@ def descending(change: Callable[[Descent, int], Descent]) -> Patches:
     def run(descent: Descent, weights: Any, sums: Any, records: int, **more: Any) -> Any:
         return run_descent(change(descent, records), weights, sums, records, **more)
 
-    return {LOOP + "run": run}
+    return {"veracal.mechanisms.dp_sgd.Descent.run": run}
 
 
 def rate_by_count(descent: Descent, records: int) -> Descent:
@@ -105,14 +105,14 @@ MUTANTS: dict[str, Patches] = {
             descent, noise_multiplier=None if descent.noise_multiplier is None else 1 + records
         )
     ),
-    "M12 mean over the real batch": {LOOP + "_clipped": real_batch},
+    "M12 mean over the real batch": {"veracal.mechanisms.dp_sgd.Descent._clipped": real_batch},
     "M14 empty batch without noise": {
-        LOOP + "_clipped": remember_empty,
-        LOOP + "_perturbed": only_if_any,
+        "veracal.mechanisms.dp_sgd.Descent._clipped": remember_empty,
+        "veracal.mechanisms.dp_sgd.Descent._perturbed": only_if_any,
     },
     "noise that depends on who takes part": {
-        LOOP + "_clipped": remember_empty,
-        LOOP + "_perturbed": drawn_by_rows,
+        "veracal.mechanisms.dp_sgd.Descent._clipped": remember_empty,
+        "veracal.mechanisms.dp_sgd.Descent._perturbed": drawn_by_rows,
     },
 }
 

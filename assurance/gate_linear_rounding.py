@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from assurance.linear import NORMS, SUMS, Patches, fitted, patched
+from assurance.linear import NORMS, Patches, fitted, patched
 from veracal.data import Dataset
-from veracal.privacy import Flat
-from veracal.training.softmax import rounding_slack
-from veracal.training.sums import GradientSums, blocks_for
+from veracal.mechanisms import Flat
+from veracal.training.gradient_sums import GradientSums, blocks_for, rounding_slack
 
 NAME = "linear_rounding"
 WIDTH = 4
@@ -45,21 +44,29 @@ def by_number(sums: Any, rows: Any) -> Any:
 
 
 # The proof compares neighbors given the lots of all records, so the replay gives them.
-CORRECT: Patches = {SUMS + "GradientSums._lots": same_lots}
+CORRECT: Patches = {"veracal.training.gradient_sums.GradientSums._lots": same_lots}
 MUTANTS: dict[str, Patches] = {
-    "blocks by the numbers of rows": {SUMS + "GradientSums._lots": by_number},
-    "factors without digits": {SUMS + "_NORMS": {"float32": (0.0, 1e38)}},
-    "M11 n leaks into the cut of blocks": {SUMS + "GradientSums.__init__": cut_by_count},
+    "blocks by the numbers of rows": {
+        "veracal.training.gradient_sums.GradientSums._lots": by_number
+    },
+    "factors without digits": {
+        "veracal.training.gradient_sums._NORMS": {"float32": (0.0, 1e38)}
+    },
+    "M11 n leaks into the cut of blocks": {
+        "veracal.training.gradient_sums.GradientSums.__init__": cut_by_count
+    },
     "no slack for the sum of a block": {
-        SUMS + "rounding_slack": lambda dtype, block, chain: 0.0
+        "veracal.training.gradient_sums.rounding_slack": lambda dtype, block, chain: 0.0
     },
     "slack for each row, not for the sum": {
-        SUMS + "rounding_slack": lambda dtype, block, _: rounding_slack(dtype, 1, 1)
+        "veracal.training.gradient_sums.rounding_slack": lambda dtype, block, _: rounding_slack(
+            dtype, 1, 1
+        )
     },
     "norms in float32 without slack": {
         NORMS: narrow_norms,
-        SUMS + "rounding_slack": lambda dtype, block, chain: 0.0,
-        "veracal.privacy.descent.clipping._SLACK": 0.0,
+        "veracal.training.gradient_sums.rounding_slack": lambda dtype, block, chain: 0.0,
+        "veracal.mechanisms.clipping._SLACK": 0.0,
     },
 }
 

@@ -13,14 +13,15 @@ import numpy as np
 from scipy import stats
 
 from assurance.gate_sampler import ALPHA, statistics
-from assurance.linear import SUMS, Patches, fitted, patched
+from assurance.linear import Patches, fitted, patched
+from veracal.accounting import PoissonGaussian, Repeated
 from veracal.data import Dataset
-from veracal.privacy import Clip, Clipped, Poisson, PoissonGaussian, Repeated
-from veracal.training.sums import GradientSums
+from veracal.mechanisms import Clip, Clipped, Poisson
+from veracal.training.gradient_sums import GradientSums
 
 NAME = "linear_sampler"
-BATCH = "veracal.privacy.descent.sampling.Poisson.batch"
-EVENT = "veracal.privacy.descent.sampling.Poisson.event"
+BATCH = "veracal.mechanisms.sampling.Poisson.batch"
+EVENT = "veracal.mechanisms.sampling.Poisson.event"
 Batch = Callable[[Poisson, int, np.random.Generator], Any]
 plain, call = Poisson.batch, GradientSums.__call__
 
@@ -134,7 +135,7 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
 
     rng = np.random.default_rng(seed)
     records = Dataset(rng.standard_normal((real, 2)), rng.integers(2, size=real), (0, 1))
-    with mock.patch(SUMS + "GradientSums.__call__", spied):
+    with mock.patch("veracal.training.gradient_sums.GradientSums.__call__", spied):
         model, _ = fitted(
             records,
             noise_multiplier=1.0,

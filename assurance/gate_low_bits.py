@@ -22,28 +22,28 @@ from scipy import special
 from assurance.ledgers import Patches, patched
 from veracal._types import Bools, Floats
 from veracal.data import Dataset
-from veracal.privacy import SGD, Descent, Flat, FullBatch, GlobalAdapt
-from veracal.privacy.answers import rounded_noise
-from veracal.privacy.descent.ahead import NoiseAhead
-from veracal.privacy.descent.clipping import Clipped
-from veracal.training.deep import channel_moments
-from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation, objective
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.output import OutputNoise
-from veracal.training.perturbation.rounded_minimizer import minimizer_grid_step
-from veracal.training.perturbation.solver import minimize
-from veracal.training.preprocessing import moments
+from veracal.mechanisms import SGD, Descent, Flat, FullBatch, GlobalAdapt
+from veracal.mechanisms import discrete_noise as rounded_noise
+from veracal.mechanisms.clipping import Clipped
+from veracal.mechanisms.dp_sgd import NoiseAhead
+from veracal.neural import channel_standardizer as channel_moments
+from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training import objective_perturbation as objective
+from veracal.training import standardizer as moments
+from veracal.training.newton import minimize
+from veracal.training.objective_perturbation import minimizer_grid_step
+from veracal.training.output_perturbation import OutputNoise, spherical_gamma
 
 NAME = "low_bits"
 ALPHA = 1e-7
 ERRORS = 5  # standard errors that a mean may be off
 CLOSE = 12  # floats on either side of the noise that an attacker tries
-OUTPUT = "veracal.training.perturbation.output."
-OBJECTIVE = "veracal.training.perturbation.objective."
-MOMENTS = "veracal.training.preprocessing.moments."
-CHANNELS = "veracal.training.deep.channel_moments."
-AHEAD = "veracal.privacy.descent.ahead.NoiseAhead."
-LOOP = "veracal.privacy.descent.loop.Descent."
+OUTPUT = "veracal.training.output_perturbation."
+OBJECTIVE = "veracal.training.objective_perturbation."
+MOMENTS = "veracal.training.standardizer."
+CHANNELS = "veracal.neural.channel_standardizer."
+AHEAD = "veracal.mechanisms.dp_sgd.NoiseAhead."
+LOOP = "veracal.mechanisms.dp_sgd.Descent."
 gaussian, spherical = rounded_noise.rounded_gaussian, rounded_noise.rounded_spherical
 draw = NoiseAhead._draw
 
@@ -125,46 +125,64 @@ class Subject:
 CORRECT = Subject()
 MUTANTS = {
     "output: floating-point noise": Subject(
-        {OUTPUT + "OutputNoise.release": float_release}, "output"
+        {"veracal.training.output_perturbation.OutputNoise.release": float_release}, "output"
     ),
     "output: floating-point Gaussian noise": Subject(
-        {OUTPUT + "OutputNoise.release": float_release}, "output, Gaussian"
+        {"veracal.training.output_perturbation.OutputNoise.release": float_release},
+        "output, Gaussian",
     ),
     "output: rounded after the noise": Subject(
-        {OUTPUT + "OutputNoise.release": rounded_after}, "output"
+        {"veracal.training.output_perturbation.OutputNoise.release": rounded_after}, "output"
     ),
     "output: spherical noise times 0.94": Subject(
-        {OUTPUT + "rounded_spherical": smaller(spherical)}, "output"
+        {"veracal.training.output_perturbation.rounded_spherical": smaller(spherical)}, "output"
     ),
     "output: Gaussian noise times 0.94": Subject(
-        {OUTPUT + "rounded_gaussian": smaller(gaussian)}, "output, Gaussian"
+        {"veracal.training.output_perturbation.rounded_gaussian": smaller(gaussian)},
+        "output, Gaussian",
     ),
     "objective: floating-point noise": Subject(
-        {OBJECTIVE + "rounded_minimizers": float_minimizers}, "objective"
+        {"veracal.training.objective_perturbation.rounded_minimizers": float_minimizers},
+        "objective",
     ),
     "objective: noise times 0.94": Subject(
-        {OBJECTIVE + "SphericalNoise": smaller(rounded_noise.SphericalNoise)}, "objective"
+        {
+            "veracal.training.objective_perturbation.SphericalNoise": smaller(
+                rounded_noise.SphericalNoise
+            )
+        },
+        "objective",
     ),
     "standardizer: floating-point noise": Subject(
-        {MOMENTS + "noisy_moments": float_moments}, "moments"
+        {"veracal.training.standardizer.noisy_moments": float_moments}, "moments"
     ),
     "standardizer: noise times 0.94": Subject(
-        {MOMENTS + "rounded_gaussian": smaller(gaussian)}, "moments"
+        {"veracal.training.standardizer.rounded_gaussian": smaller(gaussian)}, "moments"
     ),
     "channels: floating-point noise": Subject(
-        {CHANNELS + "noisy_channel_moments": float_channels}, "channels"
+        {"veracal.neural.channel_standardizer.noisy_channel_moments": float_channels},
+        "channels",
     ),
     "channels: noise times 0.94": Subject(
-        {CHANNELS + "rounded_gaussian": smaller(gaussian)}, "channels"
+        {"veracal.neural.channel_standardizer.rounded_gaussian": smaller(gaussian)}, "channels"
     ),
     "descent: floating-point noise": Subject(
-        {AHEAD + "onto": float_sum, AHEAD + "_draw": float_draw}, "descent"
+        {
+            "veracal.mechanisms.dp_sgd.NoiseAhead.onto": float_sum,
+            "veracal.mechanisms.dp_sgd.NoiseAhead._draw": float_draw,
+        },
+        "descent",
     ),
     "descent: noise times 0.94": Subject(
-        {AHEAD + "_draw": lambda ahead, shape: np.rint(0.94 * draw(ahead, shape))}, "descent"
+        {
+            "veracal.mechanisms.dp_sgd.NoiseAhead._draw": lambda ahead, shape: np.rint(
+                0.94 * draw(ahead, shape)
+            )
+        },
+        "descent",
     ),
     "descent: floating-point noise on the count": Subject(
-        {LOOP + "_next_clip": float_count}, "count"
+        {"veracal.mechanisms.dp_sgd.Descent._next_clip": float_count}, "count"
     ),
 }
 

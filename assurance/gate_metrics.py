@@ -15,10 +15,12 @@ from scipy.special import expit
 
 from assurance import figures
 from assurance.ledgers import Patches, patched
-from veracal.calibration import curves, metrics, streaming
+from veracal.calibration import measurement as curves
+from veracal.calibration import measurement as streaming
+from veracal.calibration import metrics
 from veracal.calibration.bins import Bins
-from veracal.calibration.measuring import measure
-from veracal.calibration.metrics.outcomes import Outcomes
+from veracal.calibration.measurement import measure
+from veracal.calibration.metrics.base import Outcomes
 from veracal.data import Scores
 from veracal.errors import DataError
 
@@ -203,19 +205,29 @@ def no_mirror(parts: Iterable[Outcomes], bandwidth: float | None) -> float:
 AT = "veracal.calibration.metrics"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "a bin of its own for 1.0": {f"{AT}.binned.gap_totals": own_bin_for_one},
-    "0.0 dropped": {f"{AT}.binned.gap_totals": zero_dropped},
-    "left-closed bins": {f"{AT}.totals.places": left_closed},
-    "edges in single precision": {f"{AT}.totals.places": single_edges},
-    "left-closed bins of classes": {f"{AT}.classwise.places": left_closed},
-    "logits taken for probabilities": {f"{AT}.top_label._confidence": logits_as_they_are},
-    "ties count as right": {f"{AT}.binned.top_label_blocks": any_of_the_equal},
-    "empty bins divide by zero": {f"{AT}.binned.largest_gap": empty_bins_too},
-    "likelihood cut off": {f"{AT}.proper.nll_blocks": nll_cut_off},
-    "equal scores ranked by order": {f"{AT}.ranking.mean_ranks": ranks_by_order},
-    "equal confidences parted": {f"{AT}.adaptive.equal_mass": ties_parted},
-    "slope runs off": {f"{AT}.clinical._slope": runs_off},
-    "kernel without mirrors": {f"{AT}.smooth._smooth": no_mirror},
+    "a bin of its own for 1.0": {
+        "veracal.calibration.metrics.binned.gap_totals": own_bin_for_one
+    },
+    "0.0 dropped": {"veracal.calibration.metrics.binned.gap_totals": zero_dropped},
+    "left-closed bins": {"veracal.calibration.metrics.base.places": left_closed},
+    "edges in single precision": {"veracal.calibration.metrics.base.places": single_edges},
+    "left-closed bins of classes": {"veracal.calibration.metrics.binned.places": left_closed},
+    "logits taken for probabilities": {
+        "veracal.calibration.metrics.base._confidence": logits_as_they_are
+    },
+    "ties count as right": {
+        "veracal.calibration.metrics.binned.top_label_blocks": any_of_the_equal
+    },
+    "empty bins divide by zero": {
+        "veracal.calibration.metrics.binned.largest_gap": empty_bins_too
+    },
+    "likelihood cut off": {"veracal.calibration.metrics.proper.nll_blocks": nll_cut_off},
+    "equal scores ranked by order": {
+        "veracal.calibration.metrics.proper.mean_ranks": ranks_by_order
+    },
+    "equal confidences parted": {"veracal.calibration.metrics.binned.equal_mass": ties_parted},
+    "slope runs off": {"veracal.calibration.metrics.clinical._slope": runs_off},
+    "kernel without mirrors": {"veracal.calibration.metrics.smooth._smooth": no_mirror},
 }
 
 

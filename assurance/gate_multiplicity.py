@@ -16,10 +16,12 @@ from veracal._types import Floats, Ints
 from veracal.data import Group
 from veracal.data.groups import Estimate
 from veracal.errors import DataError
-from veracal.multiplicity import collecting, intervals, means, measures, runs, telling
+from veracal.multiplicity import collecting, measures, runs
+from veracal.multiplicity import measures as intervals
+from veracal.multiplicity import summary as means
+from veracal.multiplicity import summary as telling
 from veracal.multiplicity.auditing import Question, audit_engine
-from veracal.multiplicity.engines.base import Engine, fingerprint
-from veracal.multiplicity.engines.streams import Streams
+from veracal.multiplicity.engines.base import Engine, Streams, fingerprint
 
 NAME = "multiplicity"
 AT = "veracal.multiplicity"
@@ -257,17 +259,21 @@ READ, FIGURE = collecting._Book.read, runs.Runs._figure
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "variance with a bias": {f"{AT}.measures.decision_variance": biased},
-    "at the threshold is above it": {f"{AT}.runs.Runs._decided": at_threshold_too},
-    "one tail for two": {f"{AT}.intervals.binomial_interval": one_tail},
-    "each person alone": {f"{AT}.intervals.binomial_interval": by_oneself},
-    "the normal interval": {f"{AT}.intervals.binomial_interval": normal},
-    "intervals of a fixed number": {f"{AT}.telling.lasting_interval": EXACT},
-    "people drawn, not runs": {f"{AT}.means.left_out": as_if_people_were_drawn},
-    "begun anew on what is there": {
-        f"{AT}.collecting.missing": from_the_start,
-        f"{AT}.collecting.joined": silently,
+    "variance with a bias": {"veracal.multiplicity.measures.decision_variance": biased},
+    "at the threshold is above it": {
+        "veracal.multiplicity.runs.Runs._decided": at_threshold_too
     },
-    "other records gone on with": {f"{AT}.collecting._Book.read": no_difference},
-    "strictly above a level": {f"{AT}.runs.Runs._figure": above},
+    "one tail for two": {"veracal.multiplicity.measures.binomial_interval": one_tail},
+    "each person alone": {"veracal.multiplicity.measures.binomial_interval": by_oneself},
+    "the normal interval": {"veracal.multiplicity.measures.binomial_interval": normal},
+    "intervals of a fixed number": {"veracal.multiplicity.summary.lasting_interval": EXACT},
+    "people drawn, not runs": {
+        "veracal.multiplicity.summary.left_out": as_if_people_were_drawn
+    },
+    "begun anew on what is there": {
+        "veracal.multiplicity.collecting.missing": from_the_start,
+        "veracal.multiplicity.collecting.joined": silently,
+    },
+    "other records gone on with": {"veracal.multiplicity.collecting._Book.read": no_difference},
+    "strictly above a level": {"veracal.multiplicity.runs.Runs._figure": above},
 }

@@ -18,17 +18,19 @@ from scipy import stats
 
 from assurance.linear import Patches, patched
 from veracal.data import Dataset
-from veracal.multiplicity.engines import descents
-from veracal.multiplicity.engines.descents import DescentEngine
-from veracal.multiplicity.engines.streams import VARIED, Seed
-from veracal.privacy import Adam, Automatic, GlobalV1, Langevin
-from veracal.training import PrivateLogisticRegression, many_batches, many_descents
+from veracal.mechanisms import Adam, Automatic, GlobalV1, Langevin
+from veracal.multiplicity.engines import linear as descents
+from veracal.multiplicity.engines.base import VARIED, Seed
+from veracal.multiplicity.engines.linear import DescentEngine
+from veracal.training import PrivateLogisticRegression
+from veracal.training import batched as many_batches
+from veracal.training import batched as many_descents
 
 NAME = "multiplicity_descents"
 ENGINE, STEPS, BATCHES = (
-    "veracal.multiplicity.engines.descents.",
-    "veracal.training.many_descents.",
-    "veracal.training.many_batches.",
+    "veracal.multiplicity.engines.linear.",
+    "veracal.training.batched.",
+    "veracal.training.batched.",
 )
 N, D, RUNS = 60, 5, 6
 ALPHA = 1e-6
@@ -237,7 +239,7 @@ def given(batches: list[Any], noise: Any) -> Iterator[None]:
         return total + std * next(normal).astype(np.float64)
 
     with (
-        mock.patch("veracal.privacy.descent.sampling.Poisson.batch", batch),
-        mock.patch("veracal.privacy.descent.ahead.NoiseAhead.onto", noisy),
+        mock.patch("veracal.mechanisms.sampling.Poisson.batch", batch),
+        mock.patch("veracal.mechanisms.dp_sgd.NoiseAhead.onto", noisy),
     ):
         yield

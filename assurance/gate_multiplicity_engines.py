@@ -17,13 +17,12 @@ from scipy.special import expit
 from assurance import engines as mutants
 from assurance.gate_perturbation import expected_scale
 from veracal._types import Floats
+from veracal.accounting import Budget
 from veracal.data import Dataset
-from veracal.multiplicity.engines.perturbed import ObjectiveEngine, OutputEngine
-from veracal.multiplicity.engines.streams import Seed
-from veracal.privacy import Budget
-from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.output import noise_multiplier
+from veracal.multiplicity.engines.base import Seed
+from veracal.multiplicity.engines.linear import ObjectiveEngine, OutputEngine
+from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training.output_perturbation import noise_multiplier, spherical_gamma
 
 NAME = "multiplicity_engines"
 NORM, SEED = 3.0, Seed.of(7, "noise")

@@ -22,7 +22,6 @@ from assurance.networks import (
     ADDING,
     DEEP,
     LAYERS,
-    LOOP,
     Patches,
     Views,
     fitted,
@@ -31,24 +30,26 @@ from assurance.networks import (
     patched,
     summed_otherwise,
 )
-from veracal.privacy import (
+from veracal.accounting import Event, Gaussian, Repeated
+from veracal.mechanisms import (
     Automatic,
     Clip,
     Clipped,
     Descent,
-    Event,
     Flat,
-    Gaussian,
     GlobalAdapt,
     GlobalV1,
     GlobalV2,
     Langevin,
-    Repeated,
 )
-from veracal.training.deep.gradients import adding, functional, ghost, hooks, layers
-from veracal.training.deep.gradients.blocks import Block
-from veracal.training.deep.gradients.choosing import WRITING
-from veracal.training.deep.records import Records
+from veracal.neural.gradients import engines as adding
+from veracal.neural.gradients import engines as functional
+from veracal.neural.gradients import engines as ghost
+from veracal.neural.gradients import engines as hooks
+from veracal.neural.gradients import layers
+from veracal.neural.gradients.blocks import Block
+from veracal.neural.gradients.choice import WRITING
+from veracal.neural.synthetic_inputs import Records
 
 NAME = "network"
 SECONDS = 25
@@ -182,7 +183,7 @@ def costing(change: Callable[[Any], Any]) -> Patches:
     def stated(descent: Descent, multiplier: float) -> Event:
         return change(step_event(descent, multiplier))
 
-    return {LOOP + "_step_event": stated}
+    return {"veracal.mechanisms.dp_sgd.Descent._step_event": stated}
 
 
 def views_apart(records: Records, rows: Any, real: Any = None) -> Block:
@@ -209,7 +210,7 @@ MUTANTS: dict[str, Patches] = {
         lambda event: replace(event, sensitivity=event.sensitivity / 2)
     ),
     "M4 replaced as if removed": {
-        "veracal.privacy.descent.sampling.FullBatch.event": removed_for_replaced
+        "veracal.mechanisms.sampling.FullBatch.event": removed_for_replaced
     },
     "M5 no clip": {ADDING + "_chosen": unclipped},
     "M7 clip per batch": {ADDING + "_chosen": unclipped, **summed_otherwise(clipped_whole)},
@@ -219,16 +220,18 @@ MUTANTS: dict[str, Patches] = {
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)
     ),
-    "M17 count of an adaptive rule not charged": {LOOP + "_step_event": count_forgotten},
+    "M17 count of an adaptive rule not charged": {
+        "veracal.mechanisms.dp_sgd.Descent._step_event": count_forgotten
+    },
     "slack by the realized batch": {ADDING + "_chosen": slack_by_count},
     "norms of places apart": {LAYERS + "Product.squares": places_apart},
     "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
-    "norms of uses apart": {DEEP + "gradients.ghost._also": uses_apart},
+    "norms of uses apart": {"veracal.neural.gradients.engines._also": uses_apart},
     "noise before the clip not in the norm": {
         DEEP + f"gradients.{way}.written_down": noise_not_in_norm for way in WRITING
     },
     "biases not in the norm": {LAYERS + "Each.squares": biases_free},
-    "views clipped apart": {DEEP + "records.Records.block": views_apart},
+    "views clipped apart": {"veracal.neural.synthetic_inputs.Records.block": views_apart},
     "rules that jump add nothing": {ADDING + "_chosen": nothing_jumps},
 }
 assert functional.add_clipped is ghost.add_clipped is hooks.add_clipped is add

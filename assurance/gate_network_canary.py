@@ -18,10 +18,11 @@ from torch import nn
 
 from assurance import gate_linear_canary as linear
 from assurance.gate_canary import lower_bound
-from assurance.networks import ADDING, LOOP, Patches, fitted, patched, summed_otherwise
-from veracal.privacy import Clipped, Descent, Gaussian, Repeated
-from veracal.training.deep.gradients import adding
-from veracal.training.deep.sums import NetworkSums
+from assurance.networks import ADDING, Patches, fitted, patched, summed_otherwise
+from veracal.accounting import Gaussian, Repeated
+from veracal.mechanisms import Clipped, Descent
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.neural.gradients import engines as adding
 
 NAME = "network_canary"
 SECONDS = 15
@@ -55,10 +56,14 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
     "every record counted twice": lambda: summed_otherwise(
         lambda clipped, rows, clip: Clipped(2 * clipped.total)
     ),
-    "M15 noise from torch's generator": lambda: {LOOP + "_perturbed": torch_noise},
+    "M15 noise from torch's generator": lambda: {
+        "veracal.mechanisms.dp_sgd.Descent._perturbed": torch_noise
+    },
     "M16 noise reused at every step": linear.noisy(linear.reused),
     "M16 noise that follows the last": linear.noisy(linear.following),
-    "no noise on the biases": lambda: {LOOP + "_perturbed": biases_bare},
+    "no noise on the biases": lambda: {
+        "veracal.mechanisms.dp_sgd.Descent._perturbed": biases_bare
+    },
 }
 
 

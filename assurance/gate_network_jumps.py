@@ -23,16 +23,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from assurance.networks import ADDING, DEEP, SUMS, Patches, fitted, patched
-from veracal.privacy import Automatic, Clip, Clipped, Flat, GlobalAdapt, GlobalV1, GlobalV2
-from veracal.privacy.descent.clipping import _aim
-from veracal.training.deep.gradients.adding import slack_for
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import WRITING
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.layout import Layout
-from veracal.training.deep.records import Records, as_tensor
-from veracal.training.deep.sums import Lane, NetworkSums, _threads
+from assurance.networks import ADDING, SUMS, Patches, fitted, patched
+from veracal.mechanisms import Automatic, Clip, Clipped, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.mechanisms.clipping import _aim
+from veracal.neural.gradient_sums import Lane, Layout, NetworkSums, _threads
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import WRITING
+from veracal.neural.gradients.engines import Ghost, slack_for
+from veracal.neural.synthetic_inputs import Records, as_tensor
 
 NAME = "network_jumps"
 WIDTH, HIDDEN = 50, 7  # for which positions matter in linear algebra, too
@@ -293,7 +291,7 @@ def ramp(clip: GlobalV2, values: Any) -> Any:
 
 def all_counted(values: Any, real: Any, clip: Clip, slack: float) -> Any:
     """Count what fills a block up."""
-    from veracal.training.deep.gradients.adding import _chosen
+    from veracal.neural.gradients.engines import _chosen
 
     return _chosen(values, clip, slack)
 
@@ -308,7 +306,7 @@ def known(clip: Clip) -> bool:
     return True
 
 
-CONTINUOUS = DEEP + "sums.is_continuous"
+CONTINUOUS = "veracal.neural.gradient_sums.is_continuous"
 CORRECT: Patches = {SUMS + "_slots": same_slots, SUMS + "_shuffled": lambda sums, rows: rows}
 MUTANTS: dict[str, Patches] = {
     "the first code": {
@@ -326,12 +324,12 @@ MUTANTS: dict[str, Patches] = {
     "a ramp for the rounding of one record": {
         SUMS + "_blocks": old_blocks,
         CONTINUOUS: lambda clip: isinstance(clip, Flat | Automatic | GlobalV2),
-        "veracal.privacy.descent.clipping.GlobalV2.factors": ramp,
+        "veracal.mechanisms.clipping.GlobalV2.factors": ramp,
         "assurance.gate_network_jumps.RULES": ("GlobalV2",),
     },
     "padding is counted": {ADDING + "_padded": all_counted},
-    "weights where they are": {DEEP + "sums.aligned": unchanged},
-    "inputs where they are": {DEEP + "records._own": unchanged},
+    "weights where they are": {"veracal.neural.gradient_sums.aligned": unchanged},
+    "inputs where they are": {"veracal.neural.synthetic_inputs._own": unchanged},
 }
 
 

@@ -25,17 +25,17 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from assurance.networks import DEEP, SUMS, Patches
-from veracal import _precision
 from veracal.data import Dataset
 from veracal.errors import PrecisionError
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.records import as_tensor
-from veracal.training.deep.sums import NetworkSums
+from veracal.neural import PrivateNetwork
+from veracal.neural import precision as _precision
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.neural.synthetic_inputs import as_tensor
 
 NAME = "network_precision"
 SECONDS = 15
 ROWS, WIDTH, WAYS = 200, 16, ("ghost", "hooks", "functional")
-PRECISION = "veracal._precision."
+PRECISION = "veracal.neural.precision."
 GRADIENTS = DEEP + "gradients."
 autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
 
@@ -78,9 +78,14 @@ def unguarded() -> Patches:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "autocast is ignored": {PRECISION + "_autocast_devices": lambda torch: [], **unchecked()},
+    "autocast is ignored": {
+        "veracal.neural.precision._autocast_devices": lambda torch: [],
+        **unchecked(),
+    },
     "precision is checked when a fit begins, not in its steps": {**unguarded(), **unchecked()},
-    "the precision of float32 products is ignored": {PRECISION + "_process": process_kept},
+    "the precision of float32 products is ignored": {
+        "veracal.neural.precision._process": process_kept
+    },
     "threads keep their own precision": {SUMS + "_summed": bare("_summed")},
     "half precision inside a module is accepted": unchecked(),
 }

@@ -22,14 +22,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-from assurance.networks import DEEP, LOOP, SUMS, Patches, patched
+from assurance.networks import DEEP, SUMS, Patches, patched
 from veracal.data import Dataset, split
 from veracal.errors import WorkerError
-from veracal.privacy import Clip, Clipped, Descent, Flat, GlobalAdapt
-from veracal.training.deep import PrivateNetwork, Ranks
-from veracal.training.deep.ranks import Link
-from veracal.training.deep.sums import NetworkSums
-from veracal.training.deep.together import Following
+from veracal.mechanisms import Clip, Clipped, Descent, Flat, GlobalAdapt
+from veracal.neural import PrivateNetwork, Ranks
+from veracal.neural.distributed import Following, Link
+from veracal.neural.gradient_sums import NetworkSums
 
 NAME = "network_ranks"
 BOUND, NOISE, RATE, MANY = 0.3, 50.0, 0.3, 40
@@ -80,7 +79,9 @@ def empty_skipped(descent: Descent, *arguments: Any, **more: Any) -> Any:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "noise added by every rank": {TOGETHER + "Following._send": noisy_everywhere},
-    "M1 noise added by no rank": {LOOP + "_perturbed": noise_elsewhere},
+    "M1 noise added by no rank": {
+        "veracal.mechanisms.dp_sgd.Descent._perturbed": noise_elsewhere
+    },
     "sums of other ranks twice": sums_times(2.0),
     "mean over ranks": sums_times(0.5),
     "sums of other ranks lost": sums_times(0.0),
@@ -91,7 +92,7 @@ MUTANTS: dict[str, Patches] = {
     "one seed on all ranks": {
         "veracal._random.generator": lambda state: np.random.default_rng(7)
     },
-    "M14 empty batches skipped": {LOOP + "run": empty_skipped},
+    "M14 empty batches skipped": {"veracal.mechanisms.dp_sgd.Descent.run": empty_skipped},
     "records that each rank has split by itself": {RANKS + "check_split": lambda every: None},
     "splits by secret draws leave no mark": {
         "veracal.data.splitting._drawn": lambda dataset, mark, part: dataset

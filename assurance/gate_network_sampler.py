@@ -13,10 +13,10 @@ import numpy as np
 from torch import nn
 
 from assurance import gate_linear_sampler as linear
-from assurance.networks import DEEP, LOOP, SUMS, Patches, fitted, patched
-from veracal.privacy import Descent
-from veracal.training.deep.records import Records
-from veracal.training.deep.sums import NetworkSums
+from assurance.networks import SUMS, Patches, fitted, patched
+from veracal.mechanisms import Descent
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.neural.synthetic_inputs import Records
 
 NAME = "network_sampler"
 SECONDS = 10
@@ -52,7 +52,9 @@ def empty_skipped(descent: Descent, weights: Any, sums: Any, records: int, **mor
 CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     **linear.MUTANTS,
-    "M14 empty batches skipped": lambda: {LOOP + "run": empty_skipped},
+    "M14 empty batches skipped": lambda: {
+        "veracal.mechanisms.dp_sgd.Descent.run": empty_skipped
+    },
     "the last block lost": lambda: {SUMS + "_blocks": last_block_lost},
     "the first block twice": lambda: {SUMS + "_blocks": first_block_twice},
 }
@@ -83,7 +85,7 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
 
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((real, 2)), rng.integers(2, size=real)
-    with mock.patch(DEEP + "records.Records.block", spied):
+    with mock.patch("veracal.neural.synthetic_inputs.Records.block", spied):
         model, _ = fitted(
             nn.Linear(2, 2),
             X,

@@ -26,10 +26,13 @@ from transformers import (
 )
 
 from assurance.gate_network import costing, tokens_apart, unclipped
-from assurance.networks import ADDING, DEEP, LAYERS, LOOP, Patches, patched, summed_otherwise
-from veracal.privacy import Budget, Descent, Gaussian, Repeated, open_ledger
-from veracal.training.deep.hugging_face import PrivacyArguments, PrivateTrainer, translating
-from veracal.training.deep.self_check import Watched
+from assurance.networks import ADDING, DEEP, LAYERS, Patches, patched, summed_otherwise
+from veracal.accounting import Budget, Gaussian, Repeated
+from veracal.ledger import open_ledger
+from veracal.mechanisms import Descent
+from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
+from veracal.neural.huggingface import arguments as translating
+from veracal.neural.run import Watched
 
 NAME = "network_trainer"
 SECONDS = 30
@@ -82,7 +85,7 @@ MUTANTS: dict[str, Patches] = {
         TRAINER + "descent_for": size_counted,
         TRAINER + "PrivateTrainer._planned": counting,
     },
-    "half of the steps charged": {LOOP + "event": half_the_steps},
+    "half of the steps charged": {"veracal.mechanisms.dp_sgd.Descent.event": half_the_steps},
     "M4 half the sensitivity": costing(
         lambda event: replace(event, sensitivity=event.sensitivity / 2)
     ),

@@ -23,19 +23,19 @@ import numpy as np
 
 from veracal.data import Dataset
 from veracal.errors import LedgerError, VeracalError
-from veracal.pipeline import Config, Run, Way, charging, compare_ways, measure_again
-from veracal.pipeline import run as fit
-from veracal.pipeline.config import (
+from veracal.ledger import Ledger
+from veracal.ledger.partitions import AssignmentNotice, PartitionStore
+from veracal.workflow import Config, Run, Way, charging, compare_ways, measure_again
+from veracal.workflow import run as fit
+from veracal.workflow.config import (
     DataConfig,
     MeasurementConfig,
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.pipeline.job import Job
-from veracal.pipeline.telling import results
-from veracal.privacy import Ledger
-from veracal.privacy.partitions import AssignmentNotice, PartitionStore
+from veracal.workflow.job import Job
+from veracal.workflow.results import results
 
 NAME = "new_units"
 SECONDS = 8
@@ -119,29 +119,29 @@ def shown(notice: AssignmentNotice) -> str:
 CORRECT = Subject()
 MUTANTS = {
     "new units are recorded before anybody is told": patched(
-        "veracal.privacy.partitions.PartitionStore.assign", recorded_at_once
+        "veracal.ledger.partitions.PartitionStore.assign", recorded_at_once
     ),
-    "nobody is told": patched("veracal.pipeline.charging.tell_notice", lambda *_: None),
+    "nobody is told": patched("veracal.workflow.charging.tell_notice", lambda *_: None),
     "a later measurement tells nobody": patched(
-        "veracal.pipeline.again.tell_notice", lambda *_: None
+        "veracal.workflow.remeasuring.tell_notice", lambda *_: None
     ),
     "told after the charge": Subject(
         (
-            ("veracal.pipeline.charging.tell_notice", lambda *_: None),
-            ("veracal.pipeline.charging.Account.charge", told_afterwards),
+            ("veracal.workflow.charging.tell_notice", lambda *_: None),
+            ("veracal.workflow.charging.Account.charge", told_afterwards),
         )
     ),
     "the number of new units is in the results": patched(
-        "veracal.pipeline.running.results", in_the_results
+        "veracal.workflow.running.results", in_the_results
     ),
     "figures are shown by repr": patched(
-        "veracal.privacy.partitions.AssignmentNotice.__repr__", shown
+        "veracal.ledger.partitions.AssignmentNotice.__repr__", shown
     ),
     "a table of new units alone is refused": patched(
-        "veracal.pipeline.charging.tell_notice", refused
+        "veracal.workflow.charging.tell_notice", refused
     ),
     "a later measurement lets new units draw": patched(
-        "veracal.pipeline.again.assigned", drawn_later
+        "veracal.workflow.remeasuring.assigned", drawn_later
     ),
 }
 

@@ -16,10 +16,10 @@ from randomgen import AESCounter
 from scipy import stats
 
 from veracal import _random
-from veracal.privacy.descent.clipping import Clipped, Flat
-from veracal.privacy.descent.loop import Descent
-from veracal.privacy.descent.sampling import FullBatch
-from veracal.privacy.descent.updates import SGD
+from veracal.mechanisms.clipping import Clipped, Flat
+from veracal.mechanisms.dp_sgd import Descent
+from veracal.mechanisms.optimizers import SGD
+from veracal.mechanisms.sampling import FullBatch
 
 NAME = "noise"
 ALPHA = 1e-6

@@ -22,10 +22,15 @@ from torch import Tensor, nn
 
 from assurance.gate_network_trainer import LENGTH, WORDS, texts, trainer
 from assurance.networks import DEEP, SUMS, Patches
+from veracal.accounting import Budget, Unit
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.privacy import Budget, Holder, Ledger, Unit, open_ledger
+from veracal.ledger import Ledger, open_ledger
+from veracal.neural import PrivateNetwork
+from veracal.neural.channel_standardizer import PrivateChannelStandardizer
+from veracal.neural.huggingface import data as reading
+from veracal.queries import Holder
 from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
@@ -35,10 +40,7 @@ from veracal.training import (
     PrivateStandardizer,
     make_private_pipeline,
 )
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.channel_standardizing import PrivateChannelStandardizer
-from veracal.training.deep.hugging_face import reading
-from veracal.training.facts import with_labels
+from veracal.training.base import with_labels
 
 NAME = "outcomes"
 SECONDS = 15
@@ -96,7 +98,7 @@ MUTANTS: dict[str, Patches] = {
     "a row that cannot be read stops a training": {READING + "_gathered": unread_refused},
     "a module that fails for a record stops a fit": {SUMS + "_add": failing},
     "a class that nobody has stops a fit": {
-        "veracal.training.estimator.with_labels": every_class_needed
+        "veracal.training.base.with_labels": every_class_needed
     },
 }
 

@@ -22,23 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from veracal.data import (
-    Dataset,
-    Group,
-    Number,
-    Schema,
-    Slot,
-    Split,
-    Target,
-    Unit,
-    load,
-    split,
-)
-from veracal.data.features import extract
+from veracal.data import Dataset, Group, Number, Schema, Slot, Split, Target, Unit, load, split
 from veracal.data.row_digests import each
 from veracal.errors import LedgerError, VeracalError
-from veracal.privacy import partitions
-from veracal.privacy.partitions import PartitionRule, PartitionStore, split_and_assign
+from veracal.ledger import partitions
+from veracal.ledger.partitions import PartitionRule, PartitionStore, split_and_assign
+from veracal.neural import extract
 
 NAME = "partitions"
 FRACTIONS = (0.6, 0.1, 0.3)

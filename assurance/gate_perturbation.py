@@ -19,12 +19,11 @@ from scipy.special import expit
 
 from assurance import perturbations as mutants
 from veracal._types import Floats
+from veracal.accounting import Gaussian, Pure
 from veracal.data import Dataset
-from veracal.privacy import Gaussian, Pure
-from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
-from veracal.training.perturbation.rows import reach
-from veracal.training.perturbation.rules import Perturbation
-from veracal.training.perturbation.solver import RESIDUAL
+from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training.newton import RESIDUAL
+from veracal.training.perturbation import Perturbation, reach
 
 NAME = "perturbation"
 RELATIONS: tuple[Any, ...] = ("add-remove", "replace-one")

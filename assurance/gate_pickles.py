@@ -32,7 +32,8 @@ from torch import nn
 
 import veracal
 from assurance.gate_network_trainer import texts, trainer
-from assurance.networks import DEEP, Patches
+from assurance.networks import Patches
+from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import (
     PooledTemperature,
@@ -41,10 +42,14 @@ from veracal.calibration import (
     PrivateTwoTemperatures,
 )
 from veracal.calibration.private.binning import PrivateBinning
-from veracal.calibration.private.golden import GoldenTemperature
+from veracal.calibration.private.golden_section import GoldenTemperature
 from veracal.calibration.private.platt import PrivatePlatt
 from veracal.data import Dataset, Scores
-from veracal.privacy import Budget, Holder, open_ledger
+from veracal.ledger import open_ledger
+from veracal.neural import PrivateNetwork
+from veracal.neural.channel_standardizer import PrivateChannelStandardizer
+from veracal.neural.run import Internal
+from veracal.queries import Holder
 from veracal.training import (
     BoundedScaler,
     DeclaredOneHot,
@@ -56,10 +61,7 @@ from veracal.training import (
     PrivateStandardizer,
     make_private_pipeline,
 )
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.channel_standardizing import PrivateChannelStandardizer
-from veracal.training.deep.running import Internal
-from veracal.training.estimator import PrivateEstimator
+from veracal.training.base import PrivateEstimator
 
 NAME = "pickles"
 SECONDS = 10
@@ -93,13 +95,18 @@ def counted(model: Any, facts: Any) -> Any:
 
 
 fitted = PrivateEstimator._fitted
-ESTIMATOR = "veracal.training.estimator.PrivateEstimator."
-ALLOWED = {DEEP + "running.Internal.__reduce_ex__": object.__reduce_ex__}
+ESTIMATOR = "veracal.training.base.PrivateEstimator."
+ALLOWED = {"veracal.neural.run.Internal.__reduce_ex__": object.__reduce_ex__}
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "internal figures are pickled": {ESTIMATOR + "__getstate__": whole_state, **ALLOWED},
-    "a model keeps its records": {ESTIMATOR + "_fitted": records_kept},
-    "a model keeps their number": {ESTIMATOR + "_fitted": counted},
+    "internal figures are pickled": {
+        "veracal.training.base.PrivateEstimator.__getstate__": whole_state,
+        **ALLOWED,
+    },
+    "a model keeps its records": {
+        "veracal.training.base.PrivateEstimator._fitted": records_kept
+    },
+    "a model keeps their number": {"veracal.training.base.PrivateEstimator._fitted": counted},
 }
 
 

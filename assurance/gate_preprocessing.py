@@ -15,13 +15,10 @@ import numpy as np
 from scipy import stats
 from sklearn.preprocessing import OneHotEncoder
 
-from veracal.privacy.events import Gaussian
-from veracal.training.preprocessing import BoundedScaler, DeclaredOneHot, PrivateStandardizer
-from veracal.training.preprocessing.moments import (
-    UNITS,
-    moment_sensitivity,
-)
-from veracal.training.preprocessing.norms import shortened
+from veracal.accounting.events import Gaussian
+from veracal.training import BoundedScaler, DeclaredOneHot, PrivateStandardizer
+from veracal.training.preprocessing import shortened
+from veracal.training.standardizer import UNITS, moment_sensitivity
 
 NAME = "preprocessing"
 ALPHA = 1e-6

@@ -16,18 +16,17 @@ from unittest import mock
 
 from assurance import ledgers
 from assurance.gate_kill import fresh
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import BudgetError, VeracalError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger import charge as ledger_charge
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.charge import Asked
+from veracal.ledger import charging as ledger_charge
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.charging import Asked
 
 NAME = "race"
 PROCESSES = 8
-WAIT = "veracal.privacy.ledger.store.PATIENCE"
+WAIT = "veracal.ledger.storage.PATIENCE"
 COST = Pure(0.003)
 
 
@@ -113,7 +112,7 @@ def check_one_granted(place: Path, number: int) -> bool:
 
     def work() -> Tally:
         os.close(let_go)
-        with mock.patch("veracal.privacy.ledger.store._connect", connect):
+        with mock.patch("veracal.ledger.storage._connect", connect):
             return attempt(Ledger(place), 0, 1)
 
     child, reader = ledgers.fork(work)

@@ -16,24 +16,17 @@ import numpy as np
 from scipy import stats
 
 from assurance.recalibrations import GUARD, MAP, NOISE, Subject, fitted, made, records, using
-from veracal.calibration.arranging import Arrangement
+from veracal.accounting import Composed, Event, Gaussian, Parallel, Repeated, epsilon_for
 from veracal.calibration.bins import Bins
-from veracal.calibration.classifier import PrivateCalibratedClassifier
+from veracal.calibration.budgeting import Arrangement
 from veracal.calibration.maps import Identity
-from veracal.calibration.paid import Paid
+from veracal.calibration.prepaid import Paid
 from veracal.calibration.private import PrivateBinning, PrivateTemperature
+from veracal.calibration.private_classifier import PrivateCalibratedClassifier
 from veracal.calibration.queries import BrierGain, CorrectWrong, Gap
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import (
-    Composed,
-    Event,
-    Gaussian,
-    Parallel,
-    Repeated,
-    epsilon_for,
-    laplace_event,
-)
+from veracal.queries import laplace_event
 
 NAME = "recalibration"
 ALPHA = 1e-6

@@ -11,8 +11,8 @@ import numpy as np
 from scipy import stats
 
 from assurance.recalibrations import ASKED, FITS, MAP, Subject, fitted, records, using
-from veracal.calibration.parts import dealt
 from veracal.calibration.private import PrivateBinning
+from veracal.calibration.private_classifier import dealt
 from veracal.data import Dataset, split
 
 NAME = "recalibration_parts"

@@ -14,15 +14,15 @@ from unittest import mock
 import numpy as np
 
 from assurance.ledgers import Patches, patched
+from veracal.accounting.events import RELATIONS, Budget
 from veracal.data import Dataset
 from veracal.errors import VeracalError
-from veracal.privacy.answers import noise
-from veracal.privacy.answers.grid import Bounds
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
-from veracal.privacy.budget import RELATIONS, Budget
-from veracal.privacy.ledger.book import open_ledger
+from veracal.ledger.book import open_ledger
+from veracal.mechanisms import discrete_noise as noise
+from veracal.mechanisms.grid import Bounds
+from veracal.queries.curator import Holder
+from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing.queries import adversarial_scores, check_neighbors
 
 NAME = "replay"
@@ -149,40 +149,36 @@ def scale_from_records(units: np.ndarray, scale: float) -> np.ndarray:
 
 
 SENSITIVITY, COUNT = Bounds.sensitivity, Count.evaluate
-CLIP = "veracal.privacy.answers.sums.contributions"
-ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
-BOUNDS = "veracal.privacy.answers.grid.Bounds"
+CLIP = "veracal.queries.query.contributions"
+ADD = "veracal.queries.curator.add_discrete_laplace"
+BOUNDS = "veracal.mechanisms.grid.Bounds"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "M4 sensitivity halved": {f"{BOUNDS}.sensitivity": half},
+    "M4 sensitivity halved": {"veracal.mechanisms.grid.Bounds.sensitivity": half},
     "M5 no clip": {CLIP: not_clipped},
     "M6 clip, then use raw": {CLIP: clipped_then_raw},
     "M8 NaN passes": {CLIP: nan_passes},
     "M9 bound from the records": {CLIP: bound_from_records},
     "M10 bins from the records": {
-        "veracal.privacy.answers.sums.BinnedSum.evaluate": bins_from_records
+        "veracal.queries.query.BinnedSum.evaluate": bins_from_records
     },
-    "sum rounded instead of records": {
-        "veracal.privacy.answers.sums.ScalarSum.evaluate": sum_rounded
-    },
+    "sum rounded instead of records": {"veracal.queries.query.ScalarSum.evaluate": sum_rounded},
     "replace-one forgets who is left out": {
-        f"{BOUNDS}.span": property(lambda self: max(self.high - self.low, 1))
+        "veracal.mechanisms.grid.Bounds.span": property(
+            lambda self: max(self.high - self.low, 1)
+        )
     },
     "replace-one moves one bin": {
-        f"{BOUNDS}.one_bin_sensitivity": lambda self, relation: self.reach
+        "veracal.mechanisms.grid.Bounds.one_bin_sensitivity": lambda self, relation: self.reach
     },
-    "sensitivity from real bounds": {
-        "veracal.privacy.answers.sums.BoundedSum.sensitivity": of_reals
-    },
-    "too few records are refused": {
-        "veracal.privacy.answers.score_queries.Count.evaluate": too_few
-    },
+    "sensitivity from real bounds": {"veracal.queries.query.BoundedSum.sensitivity": of_reals},
+    "too few records are refused": {"veracal.queries.score_queries.Count.evaluate": too_few},
     "no draw for nothing": {ADD: quiet_if_zero},
     "noise from the records": {ADD: scale_from_records},
     "vectors not shortened": {
-        "veracal.privacy.answers.sums.dense_contributions": lambda rows, most, grid, power: (
-            np.rint(np.clip(np.nan_to_num(rows), -1, 1) * 2**grid.bits).astype(np.int64)
-        )
+        "veracal.queries.query.dense_contributions": lambda rows, most, grid, power: np.rint(
+            np.clip(np.nan_to_num(rows), -1, 1) * 2**grid.bits
+        ).astype(np.int64)
     },
 }
 

@@ -110,31 +110,33 @@ def any_float(found: object) -> float | None:
 
 
 META = '<meta http-equiv="Content-Security-Policy" content="{{ policy }}">'
-ENVIRONMENT = f"{PAGE}._environment"
+ENVIRONMENT = "veracal.report.page._environment"
 MARKED = '<span class="mark internal">internal, do not publish</span>'
-TO_THE_NEAREST = "veracal.report.writing.rounded_up"
+TO_THE_NEAREST = "veracal.report.text.rounded_up"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "autoescape off": {ENVIRONMENT: partial(setting, autoescape=False)},
-    "a name passed as Markup": {f"{PAGE}.listed": lambda found: Markup(LISTED(found))},
+    "a name passed as Markup": {
+        "veracal.report.page.listed": lambda found: Markup(LISTED(found))
+    },
     "charts as plain JSON": {ENVIRONMENT: raw_json},
     "an attribute without quotes": {
         ENVIRONMENT: changed(
             ('data-title="{{ title_of }}: {{ title }}"', "data-title={{ title_of }}")
         )
     },
-    "characters that mislead": {f"{PAGE}.visible": lambda text, keep="": text},
+    "characters that mislead": {"veracal.report.page.visible": lambda text, keep="": text},
     "the policy allows inline scripts": {
-        f"{PAGE}.policy": loosened("script-src ", "script-src 'unsafe-inline' ")
+        "veracal.report.page.policy": loosened("script-src ", "script-src 'unsafe-inline' ")
     },
     "the policy allows eval": {
-        f"{PAGE}.policy": loosened("script-src ", "script-src 'unsafe-eval' ")
+        "veracal.report.page.policy": loosened("script-src ", "script-src 'unsafe-eval' ")
     },
     "the policy allows the network": {
-        f"{PAGE}.policy": loosened("default-src 'none'", "default-src https:")
+        "veracal.report.page.policy": loosened("default-src 'none'", "default-src https:")
     },
     "the policy allows pictures from anywhere": {
-        f"{PAGE}.policy": loosened("img-src data:", "img-src *")
+        "veracal.report.page.policy": loosened("img-src data:", "img-src *")
     },
     "the policy comes after the scripts": {
         ENVIRONMENT: changed((META, ""), ("</body>", f"{META}</body>"))
@@ -150,25 +152,27 @@ MUTANTS: dict[str, Patches] = {
     "a handler in an attribute": {
         ENVIRONMENT: changed(('<div id="tip"', '<div onclick="hide()" id="tip"'))
     },
-    "expressions made into code": {f"{PAGE}._asset": asset("report.js", "ast: true, ", "")},
-    "tooltips as HTML": {
-        f"{PAGE}._asset": asset("report.js", "title.textContent", "title.innerHTML")
+    "expressions made into code": {
+        "veracal.report.page._asset": asset("report.js", "ast: true, ", "")
     },
-    "what is internal is remembered": {f"{PAGE}.render": remembers()},
+    "tooltips as HTML": {
+        "veracal.report.page._asset": asset("report.js", "title.textContent", "title.innerHTML")
+    },
+    "what is internal is remembered": {"veracal.report.page.render": remembers()},
     "an internal page without its mark": {ENVIRONMENT: changed((' class="secret"', ""))},
     "an internal mark that is not printed": {
-        f"{PAGE}._asset": asset(
+        "veracal.report.page._asset": asset(
             "report.css", ".secret::after { color", ".secret::after { display: none; color"
         )
     },
     "internal charts saved without a mark": {
-        f"{PAGE}._asset": asset("report.js", '"INTERNAL: "', '""')
+        "veracal.report.page._asset": asset("report.js", '"INTERNAL: "', '""')
     },
     "an internal figure marked as released": {
         ENVIRONMENT: changed(('each.table, kind="internal"', "each.table"))
     },
     "None on the page": {ENVIRONMENT: partial(setting, finalize=None)},
-    "NaN taken for a number": {"veracal.report.told.number": any_float},
+    "NaN taken for a number": {"veracal.report.results.number": any_float},
     "costs rounded to the nearest": {TO_THE_NEAREST: lambda v, digits=4: f"{v:.{digits}g}"},
 }
 

@@ -25,23 +25,22 @@ from assurance.gate_kill import (
     state,
     walked,
 )
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, LedgerError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger import reservations as ledger_reservations
-from veracal.privacy.ledger import runs as ledger_runs
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import Entry
-from veracal.privacy.ledger.charge import Asked, enter
-from veracal.privacy.ledger.plan import Item
+from veracal.ledger import charging as ledger_reservations
+from veracal.ledger import runs as ledger_runs
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.chain import Entry
+from veracal.ledger.charging import Asked, enter
+from veracal.ledger.plan import Item
 
 NAME = "reservation_kill"
 SECONDS = 8
-COMPUTE = "veracal.privacy.ledger.reservations.compute_once"
-RESERVE = "veracal.privacy.ledger.reservations.reserve"
-SETTLE = "veracal.privacy.ledger.reservations.settle"
+COMPUTE = "veracal.ledger.charging.compute_once"
+RESERVE = "veracal.ledger.charging.reserve"
+SETTLE = "veracal.ledger.charging.settle"
 READ = ".read"  # ending of a file that says that records were read
 ITEMS = [Item("x", Pure(0.1), 2, "train"), Item("y", Pure(0.2), 1, "test")]
 Compute = Callable[[], bytes]
@@ -172,7 +171,7 @@ MUTANTS = {
     "attempts with a hook for nothing": {RESERVE: attempts_for_nothing},
     "every attempt charged": {RESERVE: always_charged},
     "parts of a run in transactions of their own": {
-        "veracal.privacy.ledger.runs._append": append_one_by_one
+        "veracal.ledger.runs._append": append_one_by_one
     },
 }
 

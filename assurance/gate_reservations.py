@@ -16,25 +16,24 @@ from typing import Any, ClassVar
 import numpy as np
 
 from assurance import ledgers
+from veracal.accounting.events import Budget, Event, Pure
 from veracal.data import Dataset
 from veracal.errors import AnswerError, BudgetError, LedgerError
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.budget import Budget
-from veracal.privacy.descent import progress as descent_progress
-from veracal.privacy.descent.progress import StepProgress, TrainingCurve
-from veracal.privacy.events import Event, Pure
-from veracal.privacy.ledger import reservations as ledger_reservations
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.charge import Asked
+from veracal.ledger import charging as ledger_reservations
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.charging import Asked
+from veracal.mechanisms import progress as descent_progress
+from veracal.mechanisms.progress import StepProgress, TrainingCurve
+from veracal.queries.curator import Holder
 
 NAME = "reservations"
 COST = Pure(0.125)
 ONCE = {"request": "study", "body": b"settings"}
-SETTLE = "veracal.privacy.ledger.reservations.settle"
-HOLDER = "veracal.privacy.answers.holder."
-SEES_WEIGHTS = "veracal.privacy.answers.models.sees_weights"
+SETTLE = "veracal.ledger.charging.settle"
+HOLDER = "veracal.queries.curator."
+SEES_WEIGHTS = "veracal.queries.curator.sees_weights"
 STEPS = 3
 DATA = Dataset(np.ones((4, 2)), np.array([0, 1, 0, 1]), ("no", "yes"))
 
@@ -227,7 +226,7 @@ HOLD = descent_progress.hold_curves
 CORRECT = ledgers.CORRECT
 MUTANTS = {
     "fit inside the write transaction, as before": {
-        HOLDER + "Holder.fit_once": fit_in_transaction
+        "veracal.queries.curator.Holder.fit_once": fit_in_transaction
     },
     "record overwrites": {
         SETTLE: overwritten,
@@ -236,10 +235,10 @@ MUTANTS = {
     "record overwrites, saved by the constraint": {SETTLE: overwritten},
     "a failure is tried again": {SETTLE: failure_is_forgotten},
     "reservation not durable before compute": {
-        "veracal.privacy.ledger.reservations.compute_once": not_durable
+        "veracal.ledger.charging.compute_once": not_durable
     },
     "a hook that sees weights is not charged again": {
-        HOLDER + "shows_weights": lambda model: False
+        "veracal.queries.curator.shows_weights": lambda model: False
     },
     "an observer that promises to hold is exempt, as before": {SEES_WEIGHTS: exempt_by_promise},
     "an observer with the attributes of a curve is exempt": {
@@ -247,14 +246,18 @@ MUTANTS = {
     },
     "an observer that claims to be a curve is exempt": {SEES_WEIGHTS: exempt_by_isinstance},
     "a curve shows losses during the fit": {
-        "veracal.privacy.descent.progress.TrainingCurve.losses": property(
+        "veracal.mechanisms.progress.TrainingCurve.losses": property(
             lambda curve: tuple(curve._held) or curve._losses
         )
     },
-    "losses of a broken attempt are released": {HOLDER + "hold_curves": released_at_the_end},
-    "losses of a broken attempt stay for the next": {HOLDER + "hold_curves": never_discarded},
+    "losses of a broken attempt are released": {
+        "veracal.queries.curator.hold_curves": released_at_the_end
+    },
+    "losses of a broken attempt stay for the next": {
+        "veracal.queries.curator.hold_curves": never_discarded
+    },
     "the model of the caller is fitted": {
-        HOLDER + "copy": SimpleNamespace(deepcopy=lambda model: model)
+        "veracal.queries.curator.copy": SimpleNamespace(deepcopy=lambda model: model)
     },
 }
 
@@ -264,7 +267,7 @@ MUTANTS = {
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
     """Play every scenario on a ledger of its own; ``long`` changes nothing."""
-    impatient = {**subject, "veracal.privacy.ledger.store.PATIENCE": 0.0}
+    impatient = {**subject, "veracal.ledger.storage.PATIENCE": 0.0}
     with ledgers.patched(impatient) as folder:
         for scenario in SCENARIOS:
             ledger = open_ledger(folder / scenario.__name__, Budget(1.0))

@@ -22,7 +22,7 @@ from veracal.data import (
     Unit,
     Vector,
 )
-from veracal.data.encode import encode
+from veracal.data.encoding import encode
 
 NAME = "rows"
 Encoder = Callable[[pl.DataFrame, Schema], Dataset]

@@ -15,25 +15,22 @@ from scipy import optimize
 from scipy.special import log_ndtr, ndtr
 
 from assurance import ledgers
+from veracal.accounting.epsilon import epsilon_for
+from veracal.accounting.events import Budget, Composed, Gaussian, Pure
 from veracal.errors import BudgetError, LedgerError
-from veracal.privacy.budget import Budget
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.events import Composed, Gaussian, Pure
-from veracal.privacy.ledger import charge as ledger_charge
-from veracal.privacy.ledger import runs as ledger_runs
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.caps import Caps
-from veracal.privacy.ledger.kinds import Pairs, Renyi, best_order, conversion
-from veracal.privacy.ledger.plan import Item
-from veracal.privacy.ledger.runs import RunRequest
-from veracal.privacy.ledger.units import Cost
+from veracal.ledger import charging as ledger_charge
+from veracal.ledger import runs as ledger_runs
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.plan import Cost, Item
+from veracal.ledger.policies import Caps, Pairs, Renyi, best_order, conversion
+from veracal.ledger.runs import RunRequest
 
 NAME = "runs"
 PARTS = ("train", "test")
 CAPS, MORE = Budget(2.0, 1e-5), (0.8, 4e-6)
-BEGIN = "veracal.privacy.ledger.book.begin"
+BEGIN = "veracal.ledger.book.begin"
 correct_begin, correct_costs = ledger_runs.begin, ledger_runs.part_costs  # before any patch
 
 
@@ -112,7 +109,7 @@ CORRECT = ledgers.CORRECT
 MUTANTS = {
     "one privacy-loss distribution across runs": {BEGIN: begin_with(one_distribution)},
     "delta cap ignored": {
-        "veracal.privacy.ledger.units.Cost.within": amount_within,
+        "veracal.ledger.plan.Cost.within": amount_within,
         ledgers.SCHEMA: ledgers.without(r" AND spent_delta <= total_delta"),
     },
     "an extension chooses the order again": {BEGIN: begin_with(another_order)},

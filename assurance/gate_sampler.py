@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from veracal import _random
-from veracal.privacy.descent.sampling import Poisson
+from veracal.mechanisms.sampling import Poisson
 
 NAME = "sampler"
 ALPHA = 1e-6

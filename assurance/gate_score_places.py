@@ -21,17 +21,16 @@ import torch
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
-from veracal.data import Dataset, Scores, fixed_shape
+from veracal.data import Dataset, Scores, score
+from veracal.data import rows as fixed_shape
 from veracal.data import scoring as classifiers
-from veracal.data.fixed_shape import each_by_itself, places_alike
-from veracal.training import PrivateLogisticRegression, score
-from veracal.training.deep import scoring
-from veracal.training.deep.scoring import NetworkScores
-from veracal.training.made_up import made_up
+from veracal.data.rows import each_by_itself, places_alike
+from veracal.neural import predictions as scoring
+from veracal.neural.predictions import NetworkScores
+from veracal.training import PrivateLogisticRegression
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.steps import both_transformed
-from veracal.training.trials import innermost
-from veracal.training.winner import Winner
+from veracal.training.pipeline_steps import both_transformed, made_up
+from veracal.training.search import Winner, innermost
 
 NAME = "score_places"
 Places = Callable[[int], Sequence[int]]

@@ -21,15 +21,20 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from veracal import _random
+from veracal.accounting import Composed, Event, Gaussian, Search, epsilon_for
 from veracal.data import Dataset
-from veracal.privacy import Composed, Event, Gaussian, Search, epsilon_for
 from veracal.training import search as module
-from veracal.training import trials
-from veracal.training.facts import Facts
-from veracal.training.linear import LinearClassifier
-from veracal.training.preprocessing.norms import shortened
-from veracal.training.search import PrivateSearch
-from veracal.training.trials import Trial, best_trial, draw_number, noisy_correct, search_event
+from veracal.training import search as trials
+from veracal.training.base import Facts, LinearClassifier
+from veracal.training.preprocessing import shortened
+from veracal.training.search import (
+    PrivateSearch,
+    Trial,
+    best_trial,
+    draw_number,
+    noisy_correct,
+    search_event,
+)
 
 NAME = "search"
 ALPHA = 1e-6

@@ -20,19 +20,19 @@ import numpy as np
 from assurance import ledgers, sources
 from assurance.sources import Made, Patches, Tape
 from tests.federation.source.made import LAPLACE
+from veracal.accounting import Budget
+from veracal.accounting.events import RELATIONS, DiscreteLaplace, Pure, Unit
 from veracal.data import Scores
 from veracal.errors import LedgerError
 from veracal.federation.protocol.questions import KINDS, built
 from veracal.federation.source import serving
-from veracal.federation.source.rehearsal import examples
+from veracal.federation.source.enrolling import examples
 from veracal.federation.source.serving import Desk
-from veracal.privacy import Budget, Query
-from veracal.privacy.answers.queries import laplace_event
-from veracal.privacy.budget import RELATIONS, Unit
-from veracal.privacy.events import DiscreteLaplace, Pure
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import Entry, canonical
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.chain import Entry, canonical
+from veracal.queries import Query
+from veracal.queries.query import laplace_event
 from veracal.testing.queries import adversarial_scores
 
 NAME = "source_charge"

@@ -25,21 +25,22 @@ import numpy as np
 from assurance import ledgers
 from assurance.ledgers import Patches
 from tests.federation.source.made import MODEL, declaration, scores
+from veracal.accounting import Approximate, Budget, Event, Pure
+from veracal.accounting.events import Unit
 from veracal.cli import _source_enroll as command
 from veracal.cli._source_records import Places
 from veracal.data import save_scores
 from veracal.errors import BudgetError, VeracalError
-from veracal.federation.protocol.keys import PrivateKey
-from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Request
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source import enrolling, serving
-from veracal.federation.source.enrolment import TERMS
+from veracal.federation.source.enrollment import TERMS
 from veracal.federation.source.folder import ENROLLED, create_source, is_mark
 from veracal.federation.source.serving import Desk, open_source
-from veracal.pipeline.charging import open_data_ledger
-from veracal.privacy import Approximate, Budget, Event, Pure, default_ledger_path
-from veracal.privacy.budget import Unit
-from veracal.privacy.ledger.book import Ledger
+from veracal.ledger import default_ledger_path
+from veracal.ledger.book import Ledger
+from veracal.workflow.charging import open_data_ledger
 
 NAME = "source_enrollment"
 CAPS = Budget(3.0, 2e-5)
@@ -56,7 +57,10 @@ LIBRARY = "veracal.federation.source.enrolling."
 
 def accepting(accept: Callable[..., Terms]) -> Patches:
     """A library, and a command, that write an enrollment in another way."""
-    return {LIBRARY + "accept": accept, COMMAND + "accept": accept}
+    return {
+        "veracal.federation.source.enrolling.accept": accept,
+        "veracal.cli._source_enroll.accept": accept,
+    }
 
 
 def charging(charge: Callable[..., Any]) -> Patches:
@@ -162,10 +166,10 @@ UNPAID: dict[str, tuple[Terms, Any, Any]] = {}
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "charges nothing, as before": accepting(charges_nothing),
-    "the command names no ledger": {COMMAND + "_ledger": lambda *_: None},
+    "the command names no ledger": {"veracal.cli._source_enroll._ledger": lambda *_: None},
     "a ledger for each source": {
-        COMMAND + "_ledger": lambda source, place, records: command.open_data_ledger(
-            source.path.with_suffix(".ledger"), source.budget, records
+        "veracal.cli._source_enroll._ledger": lambda source, place, records: (
+            command.open_data_ledger(source.path.with_suffix(".ledger"), source.budget, records)
         )
     },
     "charges after the enrollment is in its place": accepting(charges_afterwards),

@@ -19,12 +19,13 @@ from unittest import mock
 from assurance import sources
 from assurance.sources import Made, Patches
 from tests.federation.source.made import CALIBRATOR, LAPLACE, STRANGER
-from veracal.federation.protocol import envelopes, requests
+from veracal.federation.protocol import envelopes
+from veracal.federation.protocol import messages as requests
 from veracal.federation.protocol.envelopes import MOST_REQUEST, REQUEST, EnvelopeError
-from veracal.federation.protocol.requests import Request
-from veracal.federation.source import refusals
-from veracal.federation.source.rehearsal import examples
-from veracal.privacy.ledger.chain import canonical, digest
+from veracal.federation.protocol.messages import Request
+from veracal.federation.source import folder as refusals
+from veracal.federation.source.enrolling import examples
+from veracal.ledger.chain import canonical, digest
 
 NAME = "source_fuzz"
 MOST_MEMORY = 10_000_000  # bytes
@@ -84,7 +85,7 @@ def kept_error(self: EnvelopeError, *words: str) -> None:
 def price(check: Callable[[Any], bool]) -> Patches:
     """Another check of the price."""
     checks = {**requests._CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
-    return {PROTOCOL + "requests._CHECKS": checks}
+    return {"veracal.federation.protocol.messages._CHECKS_requests": checks}
 
 
 ERRORS: list[tuple[EnvelopeError, bytearray]] = []
@@ -92,14 +93,16 @@ NUMBERED = {1, 100_000}
 UNSEAL, PARSED = envelopes.unseal, envelopes.parsed
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "unsigned accepted": {PROTOCOL + "requests.unseal": unsigned},
-    "parsed before verified": {PROTOCOL + "requests.unseal": parsed_first},
-    "canonical form not required": {PROTOCOL + "requests.unseal": any_spelling},
-    "open schema": {PROTOCOL + "fields.closed": open_schema},
+    "unsigned accepted": {"veracal.federation.protocol.messages.unseal": unsigned},
+    "parsed before verified": {"veracal.federation.protocol.messages.unseal": parsed_first},
+    "canonical form not required": {
+        "veracal.federation.protocol.messages.unseal": any_spelling
+    },
+    "open schema": {"veracal.federation.protocol.envelopes.closed": open_schema},
     "1.0 passes for 1": price(lambda v: type(v) in (int, float) and v in NUMBERED),
     "numbers compared as floats": price(lambda v: type(v) is int and 1 <= float(v) <= 1e9),
     "log not cut": {sources.SOURCE + "refusals.Refusals._cut": sources.unchecked},
-    "errors kept": {PROTOCOL + "envelopes.EnvelopeError.__init__": kept_error},
+    "errors kept": {"veracal.federation.protocol.envelopes.EnvelopeError.__init__": kept_error},
 }
 
 
@@ -134,7 +137,7 @@ def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> i
         return PARSED(content)
 
     start = grown = 0
-    with mock.patch(PROTOCOL + "envelopes.parsed", noted):
+    with mock.patch("veracal.federation.protocol.envelopes.parsed", noted):
         for number in range(1, many + 1):
             raw = next(sent)
             reply = north.desk.reply(raw)

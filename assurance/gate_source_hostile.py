@@ -26,12 +26,12 @@ from assurance.sources import Made, Patches
 from tests.federation.source.made import CALIBRATOR, LAPLACE, STRANGER
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import ANSWER, seal
+from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.federation.protocol.questions import built
-from veracal.federation.protocol.replies import Answer, unsealed_reply
 from veracal.federation.source import serving
-from veracal.federation.source.rehearsal import examples
+from veracal.federation.source.enrolling import examples
 from veracal.federation.source.serving import Desk, open_source
-from veracal.privacy.answers.noise import add_discrete_laplace, laplace_noise
+from veracal.mechanisms.discrete_noise import add_discrete_laplace, laplace_noise
 
 NAME = "source_hostile"
 SECONDS = 20

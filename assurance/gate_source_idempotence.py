@@ -14,17 +14,15 @@ from assurance import ledgers, sources
 from assurance.gate_idempotence import FIND
 from assurance.sources import Made, Patches
 from tests.federation.source.made import CALIBRATOR
-from veracal.federation.protocol import requests
+from veracal.federation.protocol import messages as requests
 from veracal.federation.protocol.envelopes import MOST_REQUEST, REQUEST, seal
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.messages import Answer, Head, Request, unsealed_reply
 from veracal.federation.source.serving import Desk
 
 NAME = "source_idempotence"
 PROCESSES = 4
 COST = 1_000  # of every answer, in millionths
-PROTOCOL = "veracal.federation.protocol.requests.Request."
+PROTOCOL = "veracal.federation.protocol.messages.Request."
 
 
 # ---------------------------------------------------------------- mutants
@@ -62,8 +60,12 @@ MUTANTS: dict[str, Patches] = {
     "retry is not recognized, saved by the constraint": {
         FIND: lambda connection, request, scope=0: None
     },
-    "another round is another question": {PROTOCOL + "id": property(id_of_all)},
-    "id not compared with the question": {PROTOCOL + "unsealed": any_id},
+    "another round is another question": {
+        "veracal.federation.protocol.messages.Request.id": property(id_of_all)
+    },
+    "id not compared with the question": {
+        "veracal.federation.protocol.messages.Request.unsealed": any_id
+    },
     "the head of now in an old answer": {
         sources.SOURCE + "serving.Desk._answered": with_current_head
     },

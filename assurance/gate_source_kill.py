@@ -22,17 +22,16 @@ from typing import Any
 from assurance import ledgers, sources
 from assurance.sources import Made, Patches
 from tests.federation.source.made import STRANGER
+from veracal import ledger as ledger_room
 from veracal.calibration.queries import Gap, LossAt
 from veracal.errors import LedgerError
 from veracal.federation import source as source_room
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.replies import Answer, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
 from veracal.federation.source import serving
+from veracal.federation.source.folder import SignedHeads
 from veracal.federation.source.serving import Desk
-from veracal.federation.source.signed_heads import SignedHeads
-from veracal.privacy import ledger as ledger_room
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.chain import Entry, canonical
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.chain import Entry, canonical
 
 NAME = "source_kill"
 COST = 200_000  # of every answer, in millionths
@@ -131,7 +130,7 @@ MUTANTS: dict[str, Patches] = {
         sources.KEEP: kept_if_new,
         sources.SOURCE + "serving._kept": computed,
     },
-    "head signed before the commit": {"veracal.privacy.ledger.tables.append": head_first},
+    "head signed before the commit": {"veracal.ledger.storage.append": head_first},
     "heads written anew": {sources.SOURCE + "signed_heads.SignedHeads.add": written_anew},
 }
 

@@ -14,9 +14,9 @@ import time
 from assurance import ledgers, sources
 from assurance.gate_source_kill import DESKS, LATER, head_first, kept_later
 from assurance.sources import Made, Patches, made
+from veracal.accounting import Budget
 from veracal.errors import VeracalError
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.privacy import Budget
+from veracal.federation.protocol.messages import Answer, unsealed_reply
 
 NAME = "source_kill_random"
 LONG = True
@@ -28,7 +28,7 @@ MUTANTS: dict[str, Patches] = {
     "M18 charge after answer": ledgers.AFTERWARDS,
     "M19 retry redraws": sources.REDRAWN,
     "head kept after the answer has left": {sources.KEEP: kept_later},
-    "head signed before the commit": {"veracal.privacy.ledger.tables.append": head_first},
+    "head signed before the commit": {"veracal.ledger.storage.append": head_first},
 }
 
 

@@ -18,10 +18,8 @@ import numpy as np
 from assurance import sources
 from assurance.sources import Patches
 from veracal.data import Scores, save_scores
-from veracal.federation.source.enrolment import RECORDS, UNIT, every_enrolment
-from veracal.federation.source.folder import KEY, read_source
-from veracal.federation.source.history import history
-from veracal.federation.source.marks import MARK_KEY, MarkKey
+from veracal.federation.source.enrollment import RECORDS, UNIT, every_enrolment, history
+from veracal.federation.source.folder import KEY, MARK_KEY, MarkKey, read_source
 
 NAME = "source_marks"
 SECRET = {KEY, MARK_KEY, RECORDS}

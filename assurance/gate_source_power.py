@@ -30,15 +30,15 @@ from assurance import ledgers, sources
 from assurance.gate_torn_wal import cut, flipped, overwritten
 from assurance.sources import Made, Patches, unchecked
 from veracal.errors import VeracalError
-from veracal.federation.protocol.replies import Answer, unsealed_reply
+from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.federation.source.serving import open_source
-from veracal.privacy.ledger import store as ledger_store
+from veracal.ledger import storage as ledger_store
 
 NAME = "source_power"
 LONG = True
 COST = 1_000  # of the first answer, in millionths
 ANSWERS = 12
-STORE = "veracal.privacy.ledger.store."
+STORE = "veracal.ledger.storage."
 CALLS = "pwrite64,pwritev,write,writev,fsync,fdatasync,ftruncate,unlink,rename"
 LINE = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)(?:<.*>)?$")
 FILE = re.compile(r'\d+<([^>]*)>(?:, (?:"((?:\\x[0-9a-f]{2})*)", )?(\d+)(?:, (\d+))?)?$')
@@ -55,7 +55,10 @@ def synchronous(level: str) -> Patches:
         connection.execute(f"PRAGMA synchronous = {level}")
         return connection
 
-    return {STORE + "_connect": connect, STORE + "_FULL": {"OFF": 0, "NORMAL": 1}[level]}
+    return {
+        "veracal.ledger.storage._connect": connect,
+        "veracal.ledger.storage._FULL": {"OFF": 0, "NORMAL": 1}[level],
+    }
 
 
 CONNECT = ledger_store._connect

@@ -16,12 +16,10 @@ from unittest import mock
 
 from assurance import sources
 from assurance.sources import Contents, Made, Patches, unchecked
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.requests import Request
-from veracal.federation.source.folder import SourceFolder
+from veracal.federation.protocol.messages import Head, Request
+from veracal.federation.source.folder import SetBackError, SignedHeads, SourceFolder
 from veracal.federation.source.serving import Desk
-from veracal.federation.source.signed_heads import SetBackError, SignedHeads
-from veracal.privacy.ledger.book import Ledger
+from veracal.ledger.book import Ledger
 
 NAME = "source_rollback"
 ANSWERS, FEW = 50, 10  # copies to put back: of the real source, of a mutant

@@ -28,9 +28,9 @@ PLACES = {
 # the end of the script and of the interpreter: that is where the exit code is decided.
 CHILD = """\
 import json, os, signal, sys, threading
-import veracal.cli, veracal.cli._source_serve as serving, veracal.cli.source
+import veracal.cli, veracal.cli._source_enroll as serving, veracal.cli.source
 from pathlib import Path
-from veracal.cli import _show
+from veracal.cli import _output as _show
 tries, (folder, *boxes) = json.loads(sys.argv[1]), sys.argv[2:]
 found = []
 for subject, condition in tries:

@@ -16,11 +16,11 @@ from scipy import stats
 
 from assurance import sources
 from assurance.sources import Made, Patches
+from veracal.accounting import Budget
+from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.federation.protocol.questions import built
-from veracal.federation.protocol.replies import Answer, unsealed_reply
 from veracal.federation.source.serving import Desk
-from veracal.privacy import Budget
-from veracal.privacy.answers.noise import add_discrete_laplace
+from veracal.mechanisms.discrete_noise import add_discrete_laplace
 
 NAME = "source_timing"
 MOST = 0.05  # of a rank correlation

@@ -20,13 +20,16 @@ from torch import nn
 
 from assurance.gate_outcomes import MODELS, SIZE, linear, network
 from assurance.ledgers import Patches
+from veracal.accounting import Budget, Pure, Unit
 from veracal.calibration import recalibrate
 from veracal.calibration.maps import Temperature
 from veracal.calibration.private import PrivateTemperature, measure_private, never_worse
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
-from veracal.privacy import Budget, Count, Holder, Ledger, Pure, Unit, ledger_total, open_ledger
-from veracal.privacy.answers import holder, models
+from veracal.ledger import Ledger, ledger_total, open_ledger
+from veracal.queries import Count, Holder
+from veracal.queries import curator as holder
+from veracal.queries import curator as models
 
 NAME = "statements"
 SECONDS = 15
@@ -68,8 +71,8 @@ def without_ids(records: Any, unit: Unit) -> None:
 
 
 check_units, charge_terms = holder.check_units, models.charge_terms
-MODELS_AT = "veracal.privacy.answers.models."
-ASKING = "veracal.calibration.private.asking."
+MODELS_AT = "veracal.queries.curator."
+ASKING = "veracal.calibration.private.session."
 TERMS = tuple(
     f"veracal.{room}.charge_terms"
     for room in (
@@ -82,20 +85,26 @@ TERMS = tuple(
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "what was not charged is not said": {one: terms_without_reasons for one in TERMS},
-    "every fit is said to be charged": {MODELS_AT + "is_charged": lambda: True},
+    "every fit is said to be charged": {"veracal.queries.curator.is_charged": lambda: True},
     "statements of models leave out the total": {one: uncharged_terms for one in TERMS},
-    "statements of answers leave out the total": {ASKING + "ledger_total": lambda ledger: None},
-    "models do not say that a cap was raised": {MODELS_AT + "ledger_total": without_note},
-    "answers do not say that a cap was raised": {ASKING + "ledger_total": without_note},
-    "a charge is not noticed": {"veracal.privacy.answers.holder.charged": unnoticed},
+    "statements of answers leave out the total": {
+        "veracal.calibration.private.session.ledger_total": lambda ledger: None
+    },
+    "models do not say that a cap was raised": {
+        "veracal.queries.curator.ledger_total": without_note
+    },
+    "answers do not say that a cap was raised": {
+        "veracal.calibration.private.session.ledger_total": without_note
+    },
+    "a charge is not noticed": {"veracal.queries.curator.charged": unnoticed},
     "first weights of logistic models are not named": {
         "veracal.training.logistic.remember": lambda weights, name: None
     },
     "first weights of networks are not named": {
-        "veracal.training.deep.network.not_covered": lambda weights: ()
+        "veracal.neural.network.not_covered": lambda weights: ()
     },
     "rows without ids are units of their own": {
-        "veracal.privacy.answers.holder.check_units": without_ids
+        "veracal.queries.curator.check_units": without_ids
     },
 }
 

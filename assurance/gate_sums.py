@@ -10,8 +10,8 @@ import numpy as np
 
 from assurance.ledgers import Patches, patched
 from veracal.data import Scores
-from veracal.privacy.answers.score_queries import Brier, Correct, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
+from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
+from veracal.queries.score_queries import Brier, Correct, NegativeLogLikelihood
 
 NAME = "sums"
 SECONDS = 4
@@ -82,17 +82,17 @@ def narrow(values: Any, bounds: Any, grid: Any) -> np.ndarray:
 
 
 EVALUATE, BLOCKS = (
-    "veracal.privacy.answers.sums.ScalarSum.evaluate",
-    "veracal.privacy.answers.sums.blocks",
+    "veracal.queries.query.ScalarSum.evaluate",
+    "veracal.queries.query.blocks",
 )
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "float sum": {EVALUATE: as_float},
     "single-precision sum of rounded records": {EVALUATE: records_then_floats},
     "T5 rows scored as they lie": {BLOCKS: as_they_lie},
-    "running total cut off": {"veracal.privacy.answers.sums.exact_total": saturating},
+    "running total cut off": {"veracal.queries.query.exact_total": saturating},
     "last chunk dropped": {BLOCKS: first_rows},
-    "running float units": {"veracal.privacy.answers.sums.contributions": narrow},
+    "running float units": {"veracal.queries.query.contributions": narrow},
 }
 
 

@@ -28,24 +28,25 @@ from assurance.audits import (
     two_sided_geometric,
 )
 from assurance.ledgers import Patches, patched
+from veracal.accounting.events import Budget
 from veracal.data import Dataset, Scores
-from veracal.privacy.answers import noise, queries
-from veracal.privacy.answers.grid import Bounds
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BoundedSum
-from veracal.privacy.budget import Budget
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import Entry
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.chain import Entry
+from veracal.mechanisms import discrete_noise as noise
+from veracal.mechanisms.grid import Bounds
+from veracal.queries import query as queries
+from veracal.queries.curator import Holder
+from veracal.queries.query import BoundedSum
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 
 NAME = "tails"
 SECONDS = 12
 REAL_NOISE = True
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
-ADD = "veracal.privacy.answers.holder.add_discrete_laplace"
-EVENT = "veracal.privacy.answers.holder.laplace_event"
-ANSWER = "veracal.privacy.ledger.book.Ledger.answered"
-REACH = "veracal.privacy.answers.sums.contributions"
+ADD = "veracal.queries.curator.add_discrete_laplace"
+EVENT = "veracal.queries.curator.laplace_event"
+ANSWER = "veracal.ledger.book.Ledger.answered"
+REACH = "veracal.queries.query.contributions"
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from contextlib import closing
 from pathlib import Path
 
 from assurance import ledgers
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import VeracalError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import digest
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.chain import digest
 
 NAME = "torn_wal"
 LONG = True

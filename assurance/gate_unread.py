@@ -18,18 +18,19 @@ from unittest import mock
 
 import numpy as np
 
+from veracal.accounting import Budget
 from veracal.data import loading
 from veracal.errors import BudgetError, VeracalError
-from veracal.pipeline import Config, Way, charging, compare_ways, steps
-from veracal.pipeline import run as fit
-from veracal.pipeline.config import (
+from veracal.ledger import Ledger
+from veracal.workflow import Config, Way, charging, compare_ways, steps
+from veracal.workflow import run as fit
+from veracal.workflow.config import (
     DataConfig,
     MeasurementConfig,
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.privacy import Budget, Ledger
 
 NAME = "unread"
 SECONDS = 6
@@ -101,7 +102,7 @@ def uncapped(ledger: Any, *_: Any, **__: Any) -> None:
 def early(new: object) -> Subject:
     """A library that refuses early in another way."""
     places = ("running", "comparing")
-    return Subject(tuple((f"veracal.pipeline.{one}.refuse_early", new) for one in places))
+    return Subject(tuple((f"veracal.workflow.{one}.refuse_early", new) for one in places))
 
 
 CORRECT = Subject()
@@ -109,10 +110,10 @@ MUTANTS = {
     "records are loaded first": early(never),
     "only tables are planned before they are read": early(only_schemas),
     "what is declared is read from the records": Subject(
-        (("veracal.pipeline.steps.declare", by_loading),)
+        (("veracal.workflow.steps.declare", by_loading),)
     ),
     "the plan is not compared with the caps": Subject(
-        (("veracal.privacy.ledger.book.Ledger.require_run", uncapped),)
+        (("veracal.ledger.book.Ledger.require_run", uncapped),)
     ),
 }
 
@@ -182,7 +183,7 @@ def unread() -> Iterator[list[Any]]:
         asked.append(given)
         raise ReadError
 
-    with mock.patch("veracal.pipeline.steps.load", read):
+    with mock.patch("veracal.workflow.steps.load", read):
         yield asked
 
 

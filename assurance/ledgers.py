@@ -15,19 +15,19 @@ from pathlib import Path
 from unittest import mock
 
 from veracal.errors import LedgerError
-from veracal.privacy.ledger import charge as ledger_charge
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger
-from veracal.privacy.ledger.chain import Entry
-from veracal.privacy.ledger.charge import Asked
+from veracal.ledger import charging as ledger_charge
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger
+from veracal.ledger.chain import Entry
+from veracal.ledger.charging import Asked
 
 Patches = Mapping[str, object]
 CORRECT: Patches = {}
-ENTER = "veracal.privacy.ledger.book.enter"
-SCHEMA = "veracal.privacy.ledger.tables.SCHEMA"
-WRITING = "veracal.privacy.ledger.charge.writing"
-KEPT = "veracal.privacy.ledger.charge._kept"
+ENTER = "veracal.ledger.book.enter"
+SCHEMA = "veracal.ledger.storage.SCHEMA"
+WRITING = "veracal.ledger.charging.writing"
+KEPT = "veracal.ledger.charging._kept"
 
 
 @contextmanager
@@ -151,5 +151,5 @@ REDRAWN: Patches = {KEPT: kept_but_drawn_again}
 APART: Patches = {
     SCHEMA: without(DEBIT),
     WRITING: unlocked,
-    "veracal.privacy.ledger.tables.append": append_in_two,
+    "veracal.ledger.storage.append": append_in_two,
 }

@@ -13,18 +13,18 @@ from unittest import mock
 import numpy as np
 
 from veracal.data import Dataset
-from veracal.privacy import Clip, Clipped, Step
+from veracal.mechanisms import Clip, Clipped, Step
+from veracal.training.gradient_sums import GradientSums
 from veracal.training.logistic import PrivateLogisticRegression
-from veracal.training.sums import GradientSums
 
 Patches = Mapping[str, object]
 MODEL = "veracal.training.logistic.PrivateLogisticRegression."
-FACTS = "veracal.training.estimator.with_labels"
-SUMS = "veracal.training.sums."
-CLIPPED = SUMS + "clipped_residuals"
-NORMS = SUMS + "gradient_norms"
-LOOP = "veracal.privacy.descent.loop.Descent."
-_LIMITS = SUMS + "threadpool_limits"  # looks for libraries on disk, for longer than a fit takes
+FACTS = "veracal.training.base.with_labels"
+SUMS = "veracal.training.gradient_sums."
+CLIPPED = "veracal.training.gradient_sums.clipped_residuals"
+NORMS = "veracal.training.gradient_sums.gradient_norms"
+LOOP = "veracal.mechanisms.dp_sgd.Descent."
+_LIMITS = "veracal.training.gradient_sums.threadpool_limits"  # looks for libraries on disk, for longer than a fit takes
 
 
 @contextmanager
@@ -73,4 +73,4 @@ def summed_otherwise(change: Callable[[Clipped, int, Clip], Clipped]) -> Patches
     def call(sums: GradientSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
         return change(original(sums, weights, rows, clip), len(rows), clip)
 
-    return {SUMS + "GradientSums.__call__": call}
+    return {"veracal.training.gradient_sums.GradientSums.__call__": call}

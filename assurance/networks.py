@@ -11,19 +11,19 @@ import torch
 from torch import nn
 
 from veracal.data import Dataset
-from veracal.privacy import Clip, Clipped, Step
-from veracal.training.deep.network import PrivateNetwork
-from veracal.training.deep.sums import NetworkSums
+from veracal.mechanisms import Clip, Clipped, Step
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.neural.network import PrivateNetwork
 
 # The first use of vmap imports hundreds of modules: once, before gates are forked.
 torch.func.vmap(torch.sin)(torch.zeros(1))
 Patches = Mapping[str, object]
-DEEP = "veracal.training.deep."
+DEEP = "veracal.neural."
 TRIAL = DEEP + "gradients.choosing."
 ADDING = DEEP + "gradients.adding."
 LAYERS = DEEP + "gradients.layers."
 SUMS = DEEP + "sums.NetworkSums."
-LOOP = "veracal.privacy.descent.loop.Descent."
+LOOP = "veracal.mechanisms.dp_sgd.Descent."
 
 
 class Attention(nn.Module):
@@ -113,11 +113,15 @@ def patched(patches: Patches) -> Iterator[None]:
             stack.enter_context(mock.patch(name, instead))
         # A trial would notice many mutants: the gate must do so without it.
         stack.enter_context(
-            mock.patch(DEEP + "gradients.choosing._compared", return_value=None)
+            mock.patch("veracal.neural.gradients.choice._compared", return_value=None)
         )
-        stack.enter_context(mock.patch(DEEP + "gradients.choosing._timed", return_value=0.0))
-        stack.enter_context(mock.patch(DEEP + "gradients.choosing._failure", return_value=None))
-        stack.enter_context(mock.patch(DEEP + "network.check_trial", return_value=None))
+        stack.enter_context(
+            mock.patch("veracal.neural.gradients.choice._timed", return_value=0.0)
+        )
+        stack.enter_context(
+            mock.patch("veracal.neural.gradients.choice._failure", return_value=None)
+        )
+        stack.enter_context(mock.patch("veracal.neural.network.check_trial", return_value=None))
         yield
 
 

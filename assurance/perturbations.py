@@ -9,11 +9,10 @@ from scipy import optimize
 from scipy.special import expit
 
 from veracal._types import Floats
-from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.rows import reach
-from veracal.training.perturbation.rules import Perturbation, one_log
-from veracal.training.perturbation.solver import minimize
+from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training.newton import minimize
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import Perturbation, one_log, reach
 
 
 class HalfScale(ObjectivePerturbation):

@@ -8,17 +8,15 @@ from unittest import mock
 
 import numpy as np
 
-from veracal.calibration import classifier as module
-from veracal.calibration.arranging import Guard
-from veracal.calibration.classifier import PrivateCalibratedClassifier
-from veracal.calibration.paid import Paid
-from veracal.calibration.parts import dealt
+from veracal.accounting import Event, Gaussian
+from veracal.calibration import private_classifier as module
+from veracal.calibration.budgeting import Guard
+from veracal.calibration.prepaid import Paid
 from veracal.calibration.private import PrivateTemperature
+from veracal.calibration.private_classifier import PrivateCalibratedClassifier, dealt
 from veracal.data import Dataset, Scores
 from veracal.data.scoring import logits_of
-from veracal.privacy import Event, Gaussian
-from veracal.training.facts import Facts
-from veracal.training.linear import LinearClassifier
+from veracal.training.base import Facts, LinearClassifier
 
 NOISE, MAP, GUARD = 3.0, 400_000, 300_000  # of training; millionths of epsilon
 FITS: list[Facts] = []

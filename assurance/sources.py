@@ -20,20 +20,18 @@ from assurance.ledgers import Patches
 from tests.federation.source.made import Made, made, scores
 from veracal.data import Scores, save_scores
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.federation.source.enrolment import UNIT
-from veracal.federation.source.folder import read_source
-from veracal.federation.source.signed_heads import SignedHeads
-from veracal.privacy.ledger import charge as ledger_charge
-from veracal.privacy.ledger.chain import Entry
-from veracal.privacy.ledger.charge import Asked
+from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
+from veracal.federation.source.enrollment import UNIT
+from veracal.federation.source.folder import SignedHeads, read_source
+from veracal.ledger import charging as ledger_charge
+from veracal.ledger.chain import Entry
+from veracal.ledger.charging import Asked
 
 SOURCE = "veracal.federation.source."
-KEEP = SOURCE + "signed_heads.SignedHeads.keep"
-CHARGED = SOURCE + "serving.Desk._charged"
-EVALUATED = SOURCE + "serving.evaluated"
-LAPLACE = SOURCE + "pricing.add_discrete_laplace"
+KEEP = "veracal.federation.source.folder.SignedHeads.keep"
+CHARGED = "veracal.federation.source.serving.Desk._charged"
+EVALUATED = "veracal.federation.source.serving.evaluated"
+LAPLACE = "veracal.federation.source.serving.add_discrete_laplace"
 Contents = Mapping[Path, bytes]
 __all__ = ["Made", "Patches", "made", "scores"]
 
@@ -163,7 +161,7 @@ def taped() -> Iterator[Tape]:
     tape = Tape([])
     with (
         mock.patch(LAPLACE, tape.add_noise),
-        mock.patch(SOURCE + "pricing.add_discrete_gaussian", tape.add_noise),
+        mock.patch("veracal.federation.source.serving.add_discrete_gaussian", tape.add_noise),
     ):
         yield tape
 

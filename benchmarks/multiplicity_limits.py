@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.training_limits import fastest
-from veracal.training.perturbation.few_features import Pairs
-from veracal.training.perturbation.light import Light
-from veracal.training.perturbation.many import Many
+from veracal.training.batched_newton import Light, Many, Pairs
 
 COLUMNS = 256  # models that are timed together
 

@@ -111,10 +111,10 @@ def our_runs(data: Any, question: dict[str, Any]) -> Answer:
     """The same from an engine; with statistics, or with the whole audit that they are for."""
     from veracal.data import Dataset
     from veracal.multiplicity.auditing import Question, audit_engine
-    from veracal.multiplicity.engines.perturbed import ObjectiveEngine
-    from veracal.multiplicity.engines.streams import Seed
+    from veracal.multiplicity.engines.base import Seed
+    from veracal.multiplicity.engines.linear import ObjectiveEngine
     from veracal.multiplicity.runs import Runs
-    from veracal.training.perturbation import ObjectivePerturbation
+    from veracal.training import ObjectivePerturbation
 
     train, test = (
         Dataset(data[rows], data[labels], ("no", "yes"), size=len(data["y"]))

@@ -18,7 +18,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veracal.training.deep.models import cifar_cnn, mnist_cnn
+from veracal.neural.architectures import cifar_cnn, mnist_cnn
 
 CLIP, NOISE, RATE = 1.0, 1.0, 0.1
 BATCHES = 64

@@ -33,19 +33,12 @@ from torch import nn
 
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.metrics import accuracy, auc, ece
-from veracal.data import Dataset, load
-from veracal.data.features import EfficientNetLite0, extract
-from veracal.privacy import SGD, Update
-from veracal.training import Moving, score
-from veracal.training.deep import Pictures, PrivateNetwork
-from veracal.training.deep.models import (
-    dense_head,
-    five_layer_cnn,
-    mlp,
-    mnist_cnn,
-    scatter_cnn,
-)
-from veracal.training.deep.scattering import Scattering
+from veracal.data import Dataset, load, score
+from veracal.mechanisms import SGD, Update
+from veracal.neural import EfficientNetLite0, Pictures, PrivateNetwork, extract
+from veracal.neural.architectures import dense_head, five_layer_cnn, mlp, mnist_cnn, scatter_cnn
+from veracal.neural.scattering import Scattering
+from veracal.training import Moving
 
 Parts = tuple[Dataset, Dataset]
 KEPT: str | None = None  # a folder for scattering features

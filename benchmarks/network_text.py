@@ -30,7 +30,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
-from veracal.training.deep.hugging_face import (
+from veracal.neural.huggingface import (
     PrivacyArguments,
     PrivateTrainer,
     minilm_classifier,

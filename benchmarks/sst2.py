@@ -24,12 +24,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from veracal.accounting import Composed, Event, epsilon_for
 from veracal.data import load
-from veracal.privacy import Adam, Composed, Event, epsilon_for
-from veracal.training import PrivateLogisticRegression
-from veracal.training.averaging import Moving
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.hugging_face import (
+from veracal.mechanisms import Adam
+from veracal.neural import PrivateNetwork
+from veracal.neural.huggingface import (
     LastLayers,
     MeanPooled,
     before_last,
@@ -37,6 +36,8 @@ from veracal.training.deep.hugging_face import (
     minilm_tokenizer,
     tokenized,
 )
+from veracal.training import PrivateLogisticRegression
+from veracal.training.dp_sgd import Moving
 
 EPSILON, DELTA, BATCH, SCALE = 8.0, 1e-5, 1000, 50.0
 HEAD_STEPS, HEAD_NOISE, HEAD_RATE = 50, 1.5, 5e-3

@@ -16,11 +16,8 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.costs.planning import noise_for
-from veracal.privacy.costs.totals import _total
-from veracal.privacy.events import Composed, Event, PoissonGaussian, Repeated
+from veracal.accounting.epsilon import _total, epsilon_for, noise_for
+from veracal.accounting.events import Budget, Composed, Event, PoissonGaussian, Repeated, Unit
 
 DELTA, RATE = 1e-5, 256 / 60_000
 CONSTANT = (1.0,)

@@ -98,8 +98,8 @@ def test_memory(ten: Problem, tables: list[str]):
 
 PROGRAM = """
 import json, sys, time
-from veracal.calibration.streaming import stream_totals
-from veracal.data.readers.score_files import scan_scores
+from veracal.calibration.measurement import stream_totals
+from veracal.data.score_files import scan_scores
 
 def peak():
     line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))

@@ -17,12 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import BinnedGap, Gap
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
-from veracal.privacy import Budget, Holder, Pool, Query, laplace_event, open_ledger
-from veracal.privacy.answers.noise import add_discrete_laplace
+from veracal.ledger import open_ledger
+from veracal.mechanisms.discrete_noise import add_discrete_laplace
+from veracal.queries import Holder, Pool, Query, laplace_event
 
 SOURCES, HOLDERS, EACH, CLASSES = 10_000, 200, 10, 10
 PRICE = 100_000  # millionths of epsilon

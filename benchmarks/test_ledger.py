@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger.book import open_ledger
+from veracal.accounting.events import Budget, Pure
+from veracal.ledger.book import open_ledger
 
 
 @pytest.mark.benchmark(group="one durable charge")

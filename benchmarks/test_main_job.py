@@ -24,8 +24,8 @@ import pyarrow.csv
 import pytest
 
 from veracal.data import Dataset, load, split
-from veracal.pipeline import Config, run
-from veracal.pipeline.config import DataConfig, PrivacyConfig
+from veracal.workflow import Config, run
+from veracal.workflow.config import DataConfig, PrivacyConfig
 
 ROWS, COLUMNS, EPSILON = 100_000, 50, 3.0
 NAMES = [f"x{i}" for i in range(COLUMNS)]
@@ -107,7 +107,7 @@ def test_the_command(tmp_path: Path, tables: list[str]):
             )
             for turn in range(2)
         ],
-        "of which: import veracal.pipeline": processes("import veracal.pipeline"),
+        "of which: import veracal.workflow": processes("import veracal.workflow"),
         "  beside: import sklearn.linear_model, polars": processes(
             "import sklearn.linear_model, polars"
         ),

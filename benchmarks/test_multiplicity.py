@@ -23,9 +23,9 @@ from benchmarks.multiplicity_limits import Limit, Passes, counted, limit_of
 from benchmarks.multiplicity_peers import MissingError, Worker, all_answers, peer_python
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.multiplicity.engines.perturbed import ObjectiveEngine
-from veracal.multiplicity.engines.streams import Seed
-from veracal.training.perturbation import ObjectivePerturbation
+from veracal.multiplicity.engines.base import Seed
+from veracal.multiplicity.engines.linear import ObjectiveEngine
+from veracal.training import ObjectivePerturbation
 
 NAMES = ("credit", "contraception", "mammography", "dermatology")
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5)

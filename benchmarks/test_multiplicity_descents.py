@@ -21,11 +21,10 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.training_peers import cores
 from veracal.data import Dataset
-from veracal.multiplicity.engines.descents import DescentEngine
-from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.base import Seed
+from veracal.multiplicity.engines.linear import DescentEngine
 from veracal.training import PrivateLogisticRegression
-from veracal.training.many_batches import normals, poisson_rows
-from veracal.training.many_descents import fits_of
+from veracal.training.batched import fits_of, normals, poisson_rows
 
 RUNS, ROUNDS, FITS = 200, 6, 4  # fits of a round, from which 200 are reckoned
 WAYS = "noise", "noise and batches"

@@ -20,11 +20,11 @@ import torch
 from benchmarks.network_peers import CLIP, MARKS, NOISE, OPACUS, RATE, TASKS, problem_of
 from benchmarks.training_peers import cores
 from veracal.data import Dataset
-from veracal.multiplicity.engines.choosing import engine_for
-from veracal.multiplicity.engines.streams import Seed
-from veracal.privacy import SGD
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.models import mnist_cnn
+from veracal.mechanisms import SGD
+from veracal.multiplicity.auditing import engine_for
+from veracal.multiplicity.engines.base import Seed
+from veracal.neural import PrivateNetwork
+from veracal.neural.architectures import mnist_cnn
 
 RUNS, STEPS, TRIED = 20, 40, 2
 TASK = TASKS[0]

@@ -29,8 +29,8 @@ from benchmarks.network_peers import (
 )
 from benchmarks.test_training import Clocked
 from benchmarks.training_peers import cores
-from veracal.privacy import SGD
-from veracal.training.deep import PrivateNetwork
+from veracal.mechanisms import SGD
+from veracal.neural import PrivateNetwork
 
 ROUNDS = 5
 BLOCKS = (64, 128, 256)  # examples that ours has in memory at a time

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from veracal._random import secret_generator
-from veracal.privacy.descent.sampling import Poisson
+from veracal.mechanisms.sampling import Poisson
 
 NORMALS, RECORDS, RATE = 10_000_000, 1_000_000, 1e-3
 

@@ -34,7 +34,7 @@ from benchmarks.training_peers import (
     cores,
     problem_of,
 )
-from veracal.privacy import SGD
+from veracal.mechanisms import SGD
 from veracal.training import PrivateLogisticRegression
 
 ROUNDS, THEIR_STEPS = 5, 40

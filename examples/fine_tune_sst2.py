@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
+from veracal.accounting import epsilon_for
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.privacy import epsilon_for
 
 # The first of the two lines that differ from a script without privacy.
-from veracal.training.deep.hugging_face import (
+from veracal.neural.huggingface import (
     MeanPooled,
     PrivacyArguments,
     PrivateTrainer,

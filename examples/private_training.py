@@ -4,9 +4,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from veracal.data import load, split
-from veracal.privacy import Budget, Holder, Item, epsilon_for, open_ledger
-from veracal.training import PrivateLogisticRegression, score
+from veracal.accounting import Budget, epsilon_for
+from veracal.data import load, score, split
+from veracal.ledger import Item, open_ledger
+from veracal.queries import Holder
+from veracal.training import PrivateLogisticRegression
 
 
 def main(folder: Path) -> None:

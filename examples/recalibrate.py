@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from veracal.accounting import Budget, epsilon_for
 from veracal.calibration import PrivateCalibratedClassifier, measure, measure_private
-from veracal.data import load, split
-from veracal.privacy import Budget, Holder, Item, epsilon_for, open_ledger
-from veracal.training import PrivateLogisticRegression, score
+from veracal.data import load, score, split
+from veracal.ledger import Item, open_ledger
+from veracal.queries import Holder
+from veracal.training import PrivateLogisticRegression
 
 
 def main(folder: Path) -> None:

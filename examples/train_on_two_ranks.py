@@ -13,9 +13,11 @@ import numpy as np
 import torch.distributed as dist
 from torch import nn
 
+from veracal.accounting import Budget
 from veracal.data import load, split
-from veracal.privacy import Budget, Holder, Item, open_ledger
-from veracal.training.deep import PrivateNetwork, Ranks
+from veracal.ledger import Item, open_ledger
+from veracal.neural import PrivateNetwork, Ranks
+from veracal.queries import Holder
 
 
 def main(folder: Path) -> None:

@@ -28,7 +28,7 @@ def quick_rehearsals() -> Iterator[None]:
     """However busy the machine, no question seems to take longer than a deadline allows."""
     stopped = SimpleNamespace(perf_counter=lambda: 0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("veracal.federation.source.rehearsal.time", stopped)
+        patch.setattr("veracal.federation.source.enrolling.time", stopped)
         patch.setattr("veracal.federation.source.enrolling.time", stopped)
         yield
 

@@ -34,7 +34,7 @@ from benchmarks.quality.table2 import EPSILONS, PUBLISHED, RUNS, SETS, Row
 from veracal.data import Dataset, load
 from veracal.multiplicity import Audit, Engine, Question, audit_engine
 from veracal.multiplicity.engines import Streams
-from veracal.multiplicity.engines.perturbed import ObjectiveEngine
+from veracal.multiplicity.engines.linear import ObjectiveEngine
 from veracal.training import ObjectivePerturbation
 
 SEED = 0

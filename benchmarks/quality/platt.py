@@ -24,12 +24,12 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from veracal.calibration.fitters import PlattScaling, TemperatureScaling
+from veracal.calibration import PlattScaling, TemperatureScaling
 from veracal.calibration.maps import Identity, Map
 from veracal.calibration.metrics import ece, nll, sce
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature, plan_platt
 from veracal.data import Scores, load_scores
-from veracal.privacy import Query, Release, gaussian_event, laplace_event
+from veracal.queries import Query, Release, gaussian_event, laplace_event
 
 DELTA = 1e-6
 FEDERATIONS = (  # records in all, sources, epsilon

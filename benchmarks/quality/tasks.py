@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from veracal.data import Dataset, load
-from veracal.data.features import EfficientNetLite0, MiniLM, extract
+from veracal.neural import EfficientNetLite0, MiniLM, extract
 from veracal.training import PrivateLogisticRegression
 
 HELD_OUT = 0.2  # of sets that come without a test part

@@ -20,13 +20,12 @@ import pytest
 
 from benchmarks.quality.tasks import TASKS, Task, delta_of
 from veracal.calibration import Map, TwoTemperatureScaling
-from veracal.calibration.classifier import PrivateCalibratedClassifier
-from veracal.calibration.measuring import measure
+from veracal.calibration.measurement import measure
 from veracal.calibration.metrics import accuracy, debiased_l2, ece, smooth_ece
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
-from veracal.data import Dataset, Scores, split
+from veracal.calibration.private_classifier import PrivateCalibratedClassifier
+from veracal.data import Dataset, Scores, score, split
 from veracal.errors import FetchError, MissingExtraError
-from veracal.training import score
 
 SEEDS, EPSILONS = 5, (3.0, 8.0)
 LARGE, DEFECT = 5_000, 0.03  # test records and ECE from which on the goal counts

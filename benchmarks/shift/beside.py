@@ -24,9 +24,8 @@ from benchmarks.shift.tables import TEMPERATURES, Tables, tables
 from benchmarks.shift.trials import Sources, doubted_error, error
 from veracal._types import Floats
 from veracal.calibration import plan_pooled
-from veracal.calibration.private.inferred import BETA
-from veracal.calibration.private.meeting import Counted, Gapped, meeting
-from veracal.calibration.private.pooled import WIDE
+from veracal.calibration.private.guard import BETA
+from veracal.calibration.private.pooled import WIDE, Counted, Gapped, meeting
 
 ENDS = -float(np.log(RANGE[1])), -float(np.log(RANGE[0]))
 

@@ -21,11 +21,10 @@ from benchmarks.shift.trials import (
 )
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.doubt import MOST_DOUBT
+from veracal.calibration.maps.parametric import MOST_DOUBT
 from veracal.calibration.private.binning import accuracies_of
 from veracal.calibration.private.golden_section import evaluations, golden_section
-from veracal.calibration.private.meeting import CENTER, Counted, Gapped, meeting
-from veracal.calibration.private.pooled import SHARES
+from veracal.calibration.private.pooled import CENTER, SHARES, Counted, Gapped, meeting
 
 Method = Callable[[Sources], Floats]
 Range = tuple[float, float]

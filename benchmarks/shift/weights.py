@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from benchmarks.shift.resnet import DEPTHS
-from veracal.data.places import cache_folder, private_folder
+from veracal.data.files import cache_folder, private_folder
 from veracal.data.sets.catalog import entry
 from veracal.data.sets.fetch import fetch
 from veracal.data.sets.sources import File, FromFolder, check_file

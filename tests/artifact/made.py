@@ -11,7 +11,7 @@ from typing import Any
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset, load
-from veracal.data.sets.builtin import SCHEMAS
+from veracal.data.builtin import SCHEMAS
 from veracal.training import PrivateLogisticRegression
 
 

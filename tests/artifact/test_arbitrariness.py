@@ -11,8 +11,8 @@ from sklearn.base import clone
 
 from tests.artifact.made import changed
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.linear import LinearWeights
-from veracal.artifact.noise import KeptNoise
+from veracal.artifact.noise_model import KeptNoise
+from veracal.artifact.weights import LinearWeights
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Beta, Binned, Platt
@@ -23,13 +23,14 @@ from veracal.training import (
     OutputPerturbation,
     PrivateLogisticRegression,
 )
-from veracal.training.perturbation.laws import GammaNoise, GaussianNoise
-from veracal.training.perturbation.objective_arbitrariness import objective_certificate
-from veracal.training.perturbation.output_arbitrariness import (
+from veracal.training.arbitrariness import objective_certificate
+from veracal.training.search import PrivateSearch
+from veracal.training.weight_noise import (
+    GammaNoise,
+    GaussianNoise,
     gaussian_disagreement,
     output_arbitrariness,
 )
-from veracal.training.search import PrivateSearch
 
 RNG = np.random.default_rng(0)
 MODELS = {

@@ -16,9 +16,9 @@ from sklearn.metrics import accuracy_score
 from tests.artifact.made import classifier, data, fitted
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import CalibratedClassifier, TemperatureScaling
-from veracal.data import Schema
+from veracal.data import Schema, score
 from veracal.errors import DataError
-from veracal.training import ObjectivePerturbation, PrivateLogisticRegression, score
+from veracal.training import ObjectivePerturbation, PrivateLogisticRegression
 
 
 @pytest.mark.parametrize("name", ["breast-cancer", "digits", "wine"])

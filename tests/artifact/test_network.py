@@ -9,14 +9,18 @@ from torch import nn
 
 from tests.artifact.made import changed, replaced
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.front import Front
+from veracal.artifact.classifier import Front
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
-from veracal.data.features import MiniLM
 from veracal.errors import DataError, MissingExtraError
-from veracal.training.deep import Pictures, PrivateNetwork
-from veracal.training.deep.known import KnownNetwork
-from veracal.training.deep.models import dense_head, five_layer_cnn, mlp, mnist_cnn
+from veracal.neural import MiniLM, Pictures, PrivateNetwork
+from veracal.neural.architectures import (
+    KnownNetwork,
+    dense_head,
+    five_layer_cnn,
+    mlp,
+    mnist_cnn,
+)
 
 CLASSES = ("ill", "unknown", "well")
 WEIGHTS = "model.safetensors"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from veracal.artifact.thresholds import decision_threshold
+from veracal.artifact.classifier import decision_threshold
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import (
     Beta,

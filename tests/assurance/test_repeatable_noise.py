@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from assurance.repeatable_noise import RepeatableNoise, sample_gaussian, sample_laplace
-from veracal.privacy.answers import noise
+from veracal.mechanisms import discrete_noise as noise
 
 DRAWS = 200_000
 LAWS = {

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget
 from veracal.calibration import (
     Guard,
     PrivateCalibratedClassifier,
@@ -10,7 +11,8 @@ from veracal.calibration import (
     PrivateTwoTemperatures,
 )
 from veracal.data import Dataset
-from veracal.privacy import Budget, Holder, Item, open_ledger
+from veracal.ledger import Item, open_ledger
+from veracal.queries import Holder
 from veracal.training import PrivateLogisticRegression
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
-from veracal.calibration.queries.correct_total import CorrectTotal
+from veracal.calibration.queries.binned import CorrectTotal
 from veracal.data import Scores
 from veracal.testing import adversarial_scores, check_query
 

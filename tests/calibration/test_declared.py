@@ -5,28 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from veracal.calibration.paid import Paid
-from veracal.calibration.private.asking import unaffordable, unit_of
+from veracal.accounting import Budget, Unit
+from veracal.calibration.prepaid import Paid
+from veracal.calibration.private.session import unaffordable, unit_of
 from veracal.calibration.recalibration.sources import asked
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import (
-    Budget,
-    Correct,
-    Count,
-    Declared,
-    Holder,
-    Item,
-    Payer,
-    Pool,
-    Public,
-    Unit,
-    laplace_event,
-    open_ledger,
-)
-from veracal.privacy.answers.judging import Wanted
-from veracal.privacy.answers.sources import declares
+from veracal.ledger import Item, open_ledger
+from veracal.queries import Correct, Count, Declared, Holder, Payer, Pool, Public, laplace_event
+from veracal.queries.response_checks import Wanted
+from veracal.queries.sources import declares
 
 SCORES = Scores.from_logits(np.eye(3), [0, 1, 1])
 PATIENT = Unit("patient", at_most=3)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.calibration.metrics.made import scores
 from veracal.calibration import metrics
-from veracal.calibration.measuring import figures_for, measure
+from veracal.calibration.measurement import figures_for, measure
 from veracal.data import Scores
 
 

@@ -9,23 +9,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from veracal.accounting import Composed, DiscreteGaussian, DiscreteLaplace, Pure, Repeated, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.paid import Paid, announced, noised
+from veracal.calibration.prepaid import Paid, announced, noised
 from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
-from veracal.privacy import (
-    Composed,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    GaussianSource,
-    Pure,
-    Repeated,
-    Unit,
-    gaussian_event,
-    laplace_event,
-)
-from veracal.testing.sources import Watched
+from veracal.queries import GaussianSource, gaussian_event, laplace_event
+from veracal.testing.queries import Watched
 
 RNG = np.random.default_rng(0)
 SCORES = Scores.from_logits(RNG.normal(size=(50, 3)), RNG.integers(3, size=50))

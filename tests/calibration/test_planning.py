@@ -9,16 +9,17 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick
+from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
-from veracal.calibration.paid import Paid
 from veracal.calibration.planning import confidence_slope, fitter_for, plan_recalibration
+from veracal.calibration.prepaid import Paid
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import ENOUGH
 from veracal.calibration.queries.records import confidence_at
 from veracal.data import Scores
-from veracal.privacy import Budget, Composed, PoissonGaussian, Public, Repeated, Unit, noise_for
+from veracal.queries import Public
 
 BUDGET = Budget(3.0, 1e-5)
 

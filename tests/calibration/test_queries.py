@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries import (
@@ -22,20 +23,12 @@ from veracal.calibration.queries import (
     SureSlopes,
     TemperatureGradient,
 )
-from veracal.calibration.queries.mapped import OfMapped, of_mapped
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
+from veracal.calibration.queries.scalars import OfMapped, of_mapped
 from veracal.data import Group, Scores
 from veracal.errors import DataError
-from veracal.privacy import (
-    BoundedSum,
-    Brier,
-    Budget,
-    Holder,
-    NegativeLogLikelihood,
-    Pool,
-    Public,
-    open_ledger,
-)
+from veracal.ledger import open_ledger
+from veracal.queries import BoundedSum, Brier, Holder, NegativeLogLikelihood, Pool, Public
 from veracal.testing import adversarial_scores, check_query, check_statistic
 from veracal.testing.queries import check_neighbors
 

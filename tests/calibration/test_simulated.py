@@ -7,20 +7,14 @@ import pickle
 import numpy as np
 import pytest
 
+from veracal.accounting import Composed, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.private.asking import unit_of
+from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError, SilentError
-from veracal.privacy import (
-    Brier,
-    Composed,
-    Count,
-    Unit,
-    gaussian_event,
-    laplace_event,
-)
+from veracal.queries import Brier, Count, gaussian_event, laplace_event
 from veracal.testing import check_source
 
 RNG = np.random.default_rng(0)

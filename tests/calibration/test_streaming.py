@@ -9,10 +9,9 @@ import pytest
 
 from tests.calibration.metrics.made import scores, tied
 from veracal.calibration import metrics
-from veracal.calibration.curves import curve
-from veracal.calibration.streaming import StreamTotals, stream_totals
+from veracal.calibration.measurement import StreamTotals, curve, stream_totals
 from veracal.data import Scores
-from veracal.data.readers.score_files import scan_scores
+from veracal.data.score_files import scan_scores
 
 FIGURES = [
     "accuracy", "brier", "confidence_gap", "ece", "mce", "nll", "over_confidence",
@@ -94,8 +93,8 @@ def test_blocks_of_another_sort_are_refused():
 
 PEAK = """
 import sys
-from veracal.calibration.streaming import stream_totals
-from veracal.data.readers.score_files import scan_scores
+from veracal.calibration.measurement import stream_totals
+from veracal.data.score_files import scan_scores
 
 def peak():
     line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import numpy as np
 
+from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
 from veracal.data import Scores
 from veracal.federation.models import model_hash
-from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.questions import KINDS
 from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.folder import create_source
 from veracal.federation.source.serving import open_source
-from veracal.pipeline import Config, run
-from veracal.pipeline.config import DataConfig, PrivacyConfig
-from veracal.privacy import Budget
+from veracal.workflow import Config, run
+from veracal.workflow.config import DataConfig, PrivacyConfig
 
 NAMES = ("North", "South", "West [red]")
 LIST = """\

@@ -64,8 +64,8 @@ def write(folder: Path) -> None:
 
 def write_model(folder: Path, out: str = "model", **choices: object) -> None:
     """Put a model of them into it as well."""
-    from veracal.pipeline import Config, run
-    from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
+    from veracal.workflow import Config, run
+    from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
 
     write(folder)
     data = DataConfig(str(folder / "visits.csv"), str(folder / "visits.toml"), **choices)  # type: ignore[arg-type]

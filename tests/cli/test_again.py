@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.made import write, write_model
-from veracal.privacy import Ledger
+from veracal.ledger import Ledger
 from veracal.report.results import Results
 
 AGAIN = ("evaluate", "model", "--again", "--ledger", "model.ledger")

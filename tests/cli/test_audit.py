@@ -19,13 +19,13 @@ import pytest
 from tests.cli.made import table, write, write_model
 from veracal.artifact import PrivateClassifier
 from veracal.cli import _auditing
-from veracal.cli._variadic import repeated
+from veracal.cli.audit import repeated
 from veracal.data import load, scan_rows
 from veracal.errors import DataError, MissingExtraError
 from veracal.multiplicity import audit_predictions, disagreement, normalized, plan_audit
-from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig, PrivacyConfig
-from veracal.pipeline.steps import loaded
+from veracal.workflow import Config
+from veracal.workflow.config import DataConfig, PrivacyConfig
+from veracal.workflow.steps import loaded
 
 AUDIT = ["audit", "breast-cancer", "--model", "output", "--norm", "2", "--runs", "50"]
 VISITS = ["audit", "visits.csv", "--schema", "visits.toml", "--model", "output", "--norm", "2"]

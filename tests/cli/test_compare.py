@@ -12,7 +12,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import metrics
 from veracal.cli._artifacts import labeled_scores, model_mark
 from veracal.data import load
-from veracal.privacy import Ledger, default_ledger_path
+from veracal.ledger import Ledger, default_ledger_path
 from veracal.report.results import Results
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from veracal.cli import _fitting
-from veracal.pipeline import config
+from veracal.cli import _run_options as _fitting
+from veracal.workflow import config
 
 
 def completed(line: str) -> list[str]:

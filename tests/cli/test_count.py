@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from veracal.accounting import Budget, Unit
 from veracal.data import load
-from veracal.privacy import Budget, Ledger, Unit, default_ledger_path, open_ledger
+from veracal.ledger import Ledger, default_ledger_path, open_ledger
 
 COUNT = ["data", "count", "breast-cancer", "--ledger", "study.ledger"]
 

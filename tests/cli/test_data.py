@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 from veracal import __version__
-from veracal.cli import GROUPS, _show
+from veracal.cli import GROUPS
+from veracal.cli import _output as _show
 from veracal.data import load
-from veracal.data.features.networks import minilm_folder
 from veracal.data.sets.catalog import CATALOG
 from veracal.errors import DataError
+from veracal.neural.pretrained import minilm_folder
 
 VISITS = "id,age,sex,label\n1,30,f,yes\n2,?,m,no\n3,50,m,no\n3,51,m,yes\n4,20,f,no\n"
 SCHEMA = """
@@ -204,7 +205,7 @@ def test_lists_are_clear():
 
 def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):
     code = (
-        "import veracal.data.scanning as t\n"
+        "import veracal.data.loading as t\n"
         "def broken(*args, **more):\n    record = 'very private'; raise RuntimeError('a bug')\n"
         "t.tally = broken\n"
         "open('s.toml', 'w').write('''" + SCHEMA + "''')\n"
@@ -462,7 +463,7 @@ def test_a_group_that_cannot_be_saved_is_refused_before_the_work(run, tmp_path, 
     def extract(*_, **__):
         raise AssertionError("the work began")
 
-    monkeypatch.setattr("veracal.data.features.extract", extract)
+    monkeypatch.setattr("veracal.neural.extract", extract)
     (tmp_path / "t.csv").write_text("t,s,y\na b,f,0\nc d,m,1\n")
     (tmp_path / "t.toml").write_text(
         "format = 1\n[columns.t]\nkind = 'text'\n"

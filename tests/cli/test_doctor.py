@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from veracal.cli import _checkup
-from veracal.privacy.answers.noise import add_discrete_gaussian, add_discrete_laplace
-from veracal.testing import noise
+from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
+from veracal.testing import mechanisms as noise
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_normal_noise_a_tenth_too_small_is_told():
 @pytest.mark.parametrize(
     ("patched", "value", "said"),
     [
-        ("veracal.testing.noise.add_discrete_laplace", lambda x, s: x, "discrete Laplace"),
+        ("veracal.testing.mechanisms.add_discrete_laplace", lambda x, s: x, "discrete Laplace"),
         ("veracal._random.secret_generator", lambda: np.random.default_rng(0), "secret gen"),
-        ("veracal.privacy.open_ledger", mock.Mock(side_effect=OSError("full")), "full"),
+        ("veracal.ledger.open_ledger", mock.Mock(side_effect=OSError("full")), "full"),
         ("veracal.cli._checkup._LIBRARIES", ("no-such-library",), "pip install no-such"),
     ],
 )

@@ -11,21 +11,16 @@ import numpy as np
 import polars as pl
 import pytest
 
+from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics
-from veracal.calibration.curves import curve
-from veracal.calibration.measuring import figures_for
+from veracal.calibration.measurement import curve, figures_for
 from veracal.calibration.private import plan_measurement
-from veracal.cli import COMMANDS, _curve, _figures
+from veracal.cli import COMMANDS, _figures
+from veracal.cli import _figures as _curve
 from veracal.data import Scores, load_scores, scan_scores
-from veracal.privacy import (
-    Budget,
-    Holder,
-    Ledger,
-    Unit,
-    default_ledger_path,
-    open_ledger,
-)
-from veracal.report.drawable import drawable
+from veracal.ledger import Ledger, default_ledger_path, open_ledger
+from veracal.queries import Holder
+from veracal.report.charts import drawable
 
 N = 900
 QUICK = ["--replicates", "2"]

@@ -9,7 +9,7 @@ import typer
 
 from tests.cli.made import table, write
 from veracal.cli import app
-from veracal.privacy import Ledger
+from veracal.ledger import Ledger
 
 DAY = """
 data list

@@ -11,14 +11,14 @@ import pytest
 from tests.federation.protocol.made import terms as made_terms
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
-from veracal.federation.calibrator.book import Book
-from veracal.federation.calibrator.federated import Federated
-from veracal.federation.flower.node_keys import make_node_key
-from veracal.federation.protocol.keys import PrivateKey, PublicKey
+from veracal.federation.coordinator.federated import Federated
+from veracal.federation.coordinator.history import Book
+from veracal.federation.flower.wire import make_node_key
+from veracal.federation.protocol.envelopes import PrivateKey, PublicKey
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.local import LocalTransport
-from veracal.pipeline.local_federation import LocalFederation, make_local
+from veracal.federation.transports.base import LocalTransport
+from veracal.workflow.local_federation import LocalFederation, make_local
 
 
 @pytest.fixture

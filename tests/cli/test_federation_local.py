@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from veracal.cli import _local
+from veracal.cli import _federation_local as _local
 from veracal.errors import DataError
-from veracal.federation.calibrator.founding import carrier_of
-from veracal.pipeline.local_federation import LocalFederation, make_local
+from veracal.federation.coordinator.members import carrier_of
+from veracal.workflow.local_federation import LocalFederation, make_local
 
 pytestmark = pytest.mark.full
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.cli.made import SCHEMA, write
 from veracal.artifact import PrivateClassifier
-from veracal.pipeline import Config
-from veracal.privacy import Ledger
+from veracal.ledger import Ledger
 from veracal.report.results import Results
+from veracal.workflow import Config
 
 QUICK = """\
 format = 1
@@ -134,7 +134,7 @@ def test_a_draft_says_how_to_go_on(run, tmp_path):
 
 
 def test_options_come_before_the_config(run, visits):
-    with mock.patch("veracal.pipeline.run", side_effect=KeyboardInterrupt) as asked:
+    with mock.patch("veracal.workflow.run", side_effect=KeyboardInterrupt) as asked:
         run(*FIT, "--epsilon", "2", "--delta", "1e-7", "--test", "0.5", "--seed", "s",
             "--version", "v", "--model", "logistic", "--method", "none", "--group", "sex",
             "--bins", "4", "--later", "0")  # fmt: skip
@@ -265,10 +265,10 @@ def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new
 
 
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
-    with mock.patch("veracal.pipeline.job.measurement", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.workflow.job.measurement", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not out and "same command" in err and not Path("model").exists()
-    with mock.patch("veracal.pipeline.job.Job.asked", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.workflow.job.Job.asked", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not Path("model").exists()
     paid = Ledger("model.ledger").entries()
@@ -312,7 +312,7 @@ def test_a_unit_without_a_bound_is_told_where_to_write_one(run, visits):
 @pytest.mark.parametrize("what", ["run", "reservation"])
 def test_what_was_abandoned_says_what_to_type(run, visits, what):
     """Request ids are no option of a fit, so no message may send the user to one."""
-    with mock.patch("veracal.privacy.Holder._fitted", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.queries.Holder._fitted", side_effect=KeyboardInterrupt):
         assert run(*FIT, *PAID)[0] == 1
     (pending,) = Ledger("model.ledger").pending()
     words = ["--run", "1", *(["--request", pending.request] if what == "reservation" else [])]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from veracal.privacy.events import Gaussian, Pure
-from veracal.privacy.ledger.book import Ledger
-from veracal.privacy.ledger.default_location import default_folder
-from veracal.privacy.ledger.plan import Item
+from veracal.accounting.events import Gaussian, Pure
+from veracal.ledger.book import Ledger
+from veracal.ledger.locations import default_folder
+from veracal.ledger.plan import Item
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = """

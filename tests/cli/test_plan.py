@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.events import PoissonGaussian, Repeated
+from veracal.accounting.epsilon import epsilon_for
+from veracal.accounting.events import PoissonGaussian, Repeated
 
 TRAIN = ["plan", "train", "--records", "10000", "--batch", "100"]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.made import table, write_model
 from veracal.artifact import PrivateClassifier
 from veracal.data import Schema, load, scan_rows
-from veracal.data.sets.builtin import SCHEMAS
+from veracal.data.builtin import SCHEMAS
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_dropped_rows_are_told_by_number_and_labels_do_not_matter(run, model, ex
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 def test_blocks_change_nothing(run, model, suffix):
-    from veracal.data import scanning
+    from veracal.data import loading as scanning
 
     rows = table().with_columns(pl.col("stay").cast(pl.String))
     rows[70, "stay"] = ""

@@ -112,7 +112,7 @@ def test_stdout_is_a_table_and_the_level_is_obeyed(run, home, expected):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 def test_blocks_change_nothing(run, home, suffix, monkeypatch):
-    from veracal.data import scanning
+    from veracal.data import loading as scanning
 
     table().write_csv("new.csv")
     words = ("predict", str(home / "objective"), "new.csv", *FLAGS)

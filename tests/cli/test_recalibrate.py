@@ -6,19 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veracal.calibration import metrics
-from veracal.calibration.fitters import TemperatureScaling
+from veracal.accounting import Budget, Unit
+from veracal.calibration import TemperatureScaling, metrics
 from veracal.calibration.maps import Identity, Temperature, load_map
 from veracal.calibration.private import PrivateTemperature
 from veracal.data import load_scores
-from veracal.privacy import (
-    Budget,
-    Holder,
-    Ledger,
-    Unit,
-    default_ledger_path,
-    open_ledger,
-)
+from veracal.ledger import Ledger, default_ledger_path, open_ledger
+from veracal.queries import Holder
 
 N = 1_200
 LEDGER = ["--ledger", "study.ledger"]

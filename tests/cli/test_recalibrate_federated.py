@@ -16,15 +16,15 @@ from rich.console import Console
 
 from tests.cli.federation_made import NAMES, desk, federation, model
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.manifest import read_manifest
+from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
-from veracal.cli._sources_show import Board
-from veracal.federation.calibrator.federated import Heard
+from veracal.cli._recalibrate_remote import Board
+from veracal.federation.coordinator.federated import Heard
 from veracal.federation.models import model_hash
 from veracal.federation.source.serving import Desk
 from veracal.federation.transports.files import serve_folder
-from veracal.pipeline.telling import results_of
-from veracal.privacy import Ledger
+from veracal.ledger import Ledger
+from veracal.workflow.results import results_of
 
 WORDS = ["recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", "2"]
 

@@ -6,19 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from veracal.accounting import Budget, Gaussian, Unit
 from veracal.calibration import metrics
 from veracal.calibration.maps import load_map
 from veracal.calibration.methods import METHODS
 from veracal.data import load_scores
-from veracal.privacy import (
-    Budget,
-    Gaussian,
-    Item,
-    Ledger,
-    Unit,
-    default_ledger_path,
-    open_ledger,
-)
+from veracal.ledger import Item, Ledger, default_ledger_path, open_ledger
 
 N = 900
 NAMES = ("north", "south", "west/1")

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from tests.cli.made import write, write_model
+from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
 from veracal.data import Scores, load, save_scores
 from veracal.federation.models import model_hash
-from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Answer, Request, unsealed_reply
 from veracal.federation.protocol.questions import KINDS, USUAL
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.federation.protocol.requests import Request
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.enrollment import read_enrolment
 from veracal.federation.source.folder import read_source
 from veracal.federation.source.serving import open_source
-from veracal.privacy import Budget, Ledger, default_ledger_path, open_ledger
+from veracal.ledger import Ledger, default_ledger_path, open_ledger
 
 Run = Callable[..., tuple[int, str, str]]
 CALIBRATOR = PrivateKey.new()

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.made import write
 from veracal.artifact import PrivateClassifier
 from veracal.data import scan
-from veracal.privacy import Ledger
+from veracal.ledger import Ledger
 
 CONFIG = """\
 format = 1

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from veracal.cli._stopping import until_stopped
+from veracal.cli._signals import until_stopped
 from veracal.errors import DataError
 
 CLOSING = "Stopped. What was answered is kept."

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from veracal.data import Category, Ignore, Number, Schema, Target, Unit, Vector, load
-from veracal.data.draft import Draft, draft
+from veracal.data.schema_draft import Draft, draft
 from veracal.errors import DataError, SchemaError
 
 CSV = """patient,age,sex,ward,score,note,readmitted

@@ -21,7 +21,7 @@ from veracal.data import (
     Unit,
     Vector,
 )
-from veracal.data.encode import clip_rows, encode
+from veracal.data.encoding import clip_rows, encode
 from veracal.data.labels import TEXT
 from veracal.errors import DataError
 

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.data.fixed_shape import (
-    all_places_alike,
-    at_places,
-    each_by_itself,
-    places_alike,
-)
+from veracal.data.rows import all_places_alike, at_places, each_by_itself, places_alike
 
 MADE_UP = np.random.default_rng(1).normal(size=(4, 3))
 

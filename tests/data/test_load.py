@@ -197,7 +197,7 @@ def test_broken_csv(tmp_path: Path, content: str | bytes, complaint: str) -> Non
 
 def test_the_line_of_a_ragged_record_counts_from_the_top(tmp_path, monkeypatch):
     """Whichever piece of the file it is in."""
-    monkeypatch.setattr("veracal.data.readers.csv_tables._BLOCK", 64)
+    monkeypatch.setattr("veracal.data.tables._BLOCK", 64)
     path = tmp_path / "bad.csv"
     for at in (3, 10, 57):
         lines = [HEAD.strip(), *["1,f,n,no"] * 80]
@@ -506,7 +506,7 @@ def test_a_billion_rows_in_a_few_bytes_are_refused_unread(tmp_path: Path) -> Non
 SLOW = """
 import sys, time
 from veracal.data import Schema, scan
-from veracal.data.readers.quotes import QuoteChecked
+from veracal.data.tables import QuoteChecked
 from veracal.errors import DataError
 
 read, calls = QuoteChecked.read, []

@@ -29,7 +29,6 @@ from veracal.data import (
     split,
 )
 from veracal.data.dataset import concatenate
-from veracal.data.features import extract
 from veracal.data.row_digests import (
     digest_of_texts,
     digests_of_arrays,
@@ -39,6 +38,7 @@ from veracal.data.row_digests import (
 )
 from veracal.data.saving import save_matrix
 from veracal.errors import DataError, SchemaError
+from veracal.neural import extract
 
 SCHEMA = Schema(
     {

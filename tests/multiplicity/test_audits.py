@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tests.multiplicity.coins import Coins
-from veracal.calibration.fitters import PlattScaling, TemperatureScaling
+from veracal.calibration import PlattScaling, TemperatureScaling
 from veracal.data import Dataset, Group, load, split
 from veracal.errors import DataError
 from veracal.multiplicity import Question, audit, audit_engine, audit_predictions, plan_audit
-from veracal.multiplicity.intervals import (
+from veracal.multiplicity.measures import (
     disagreement_interval,
     lasting_interval,
     normalized_interval,
 )
-from veracal.multiplicity.plane import Grid
+from veracal.multiplicity.results import Grid
 from veracal.training import OutputPerturbation
 
 RNG = np.random.default_rng(5)

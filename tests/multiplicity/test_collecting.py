@@ -14,7 +14,7 @@ import pytest
 from tests.multiplicity.coins import Coins
 from veracal.errors import DataError
 from veracal.multiplicity.collecting import Sink, collect, joined, missing
-from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.runs import Runs
 
 SHARES = np.linspace(0, 1, 6)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from veracal.multiplicity import intervals, measures
-from veracal.multiplicity.planning import plan_audit, reached
+from veracal.multiplicity import measures
+from veracal.multiplicity import measures as intervals
+from veracal.multiplicity.measures import plan_audit, reached
 
 
 def test_the_papers_bound():

@@ -5,7 +5,8 @@ import pytest
 from scipy.special import ndtr
 
 from veracal.errors import DataError
-from veracal.multiplicity import means, people
+from veracal.multiplicity import results as people
+from veracal.multiplicity import summary as means
 from veracal.multiplicity.measures import disagreement, normalized
 from veracal.multiplicity.runs import Runs
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.multiplicity.run_figures import areas
+from veracal.multiplicity.runs import areas
 
 
 def slowly(scores, labels):

@@ -6,9 +6,7 @@ from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from veracal.errors import DataError
-from veracal.multiplicity.run_figures import areas, figures_of
-from veracal.multiplicity.runs import Runs
-from veracal.multiplicity.spreads import Spread
+from veracal.multiplicity.runs import Runs, Spread, areas, figures_of
 
 RNG = np.random.default_rng(0)
 

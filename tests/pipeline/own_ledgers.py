@@ -3,21 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-from veracal import pipeline
+from veracal import workflow as pipeline
 
 
 def run(config: pipeline.Config, out: Path, **choices: Any) -> pipeline.Run:
-    """As :func:`veracal.pipeline.run`."""
+    """As :func:`veracal.workflow.run`."""
     return pipeline.run(config, out, **{"ledger": f"{out}.ledger", **choices})
 
 
 def measure_again(folder: Path, **choices: Any) -> pipeline.Run:
-    """As :func:`veracal.pipeline.measure_again`."""
+    """As :func:`veracal.workflow.measure_again`."""
     return pipeline.measure_again(folder, **{"ledger": f"{folder}.ledger", **choices})
 
 
 def compare_ways(
     config: pipeline.Config, ways: Any, out: Path, **choices: Any
 ) -> tuple[pipeline.Run, ...]:
-    """As :func:`veracal.pipeline.compare_ways`."""
+    """As :func:`veracal.workflow.compare_ways`."""
     return pipeline.compare_ways(config, ways, out, **{"ledger": f"{out}.ledger", **choices})

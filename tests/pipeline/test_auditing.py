@@ -8,22 +8,24 @@ import pytest
 
 from tests.cli.made import SCHEMA, table, write
 from veracal.artifact import PrivateClassifier
-from veracal.calibration.fitters import PlattScaling
+from veracal.calibration import PlattScaling
 from veracal.data import scan_rows
 from veracal.errors import DataError
 from veracal.multiplicity import Question, audit
-from veracal.pipeline import Config
-from veracal.pipeline.auditing import AuditRun, Deployed, audit_config, keep_place, trainer
-from veracal.pipeline.config import (
-    DataConfig,
-    ModelConfig,
-    PrivacyConfig,
-    RecalibrationConfig,
-)
-from veracal.pipeline.numbering import found_in_order, row_numbers
-from veracal.pipeline.steps import budget_of, loaded
-from veracal.pipeline.training import private_model
 from veracal.training import OutputPerturbation
+from veracal.workflow import Config
+from veracal.workflow.auditing import (
+    AuditRun,
+    Deployed,
+    audit_config,
+    found_in_order,
+    keep_place,
+    row_numbers,
+    trainer,
+)
+from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig, RecalibrationConfig
+from veracal.workflow.steps import budget_of, loaded
+from veracal.workflow.training import private_model
 
 ASKED = Question(40)
 FIXED = AuditRun(random_state=3)

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 
 from tests.pipeline.own_ledgers import compare_ways
+from veracal.accounting import Composed, Repeated, epsilon_for
 from veracal.errors import BudgetError, DataError
-from veracal.pipeline import Config, Way
-from veracal.pipeline.comparing import share
-from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.pipeline.job import Job
-from veracal.pipeline.steps import loaded, together
-from veracal.privacy import Composed, Ledger, Repeated, epsilon_for
+from veracal.ledger import Ledger
 from veracal.report.results import Results
+from veracal.workflow import Config, Way
+from veracal.workflow.comparing import share
+from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
+from veracal.workflow.job import Job
+from veracal.workflow.steps import loaded, together
 
 CONFIG = Config(
     DataConfig("breast-cancer"), PrivacyConfig(8.0), "bc", ModelConfig(epochs=3, norm=3.0)

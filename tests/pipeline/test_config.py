@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from veracal.errors import SchemaError
-from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig, PrivacyConfig
+from veracal.workflow import Config
+from veracal.workflow.config import DataConfig, PrivacyConfig
 
 WHOLE = """
 format = 1

@@ -8,12 +8,12 @@ import pytest
 
 from tests.pipeline.own_ledgers import run
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.manifest import parse_manifest
+from veracal.artifact.storage import parse_manifest
 from veracal.calibration.maps import Identity, Platt, Temperature
 from veracal.federation.models import model_hash
-from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig, PrivacyConfig
-from veracal.pipeline.federating import arranged, write_recalibrated
+from veracal.workflow import Config
+from veracal.workflow.config import DataConfig, PrivacyConfig
+from veracal.workflow.results import arranged, write_recalibrated
 
 RECORD = {"study": "s", "sources": [{"name": "North", "epsilon": 1.0}], "map": {}}
 

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from tests.pipeline.own_ledgers import run
+from veracal.accounting import Budget
 from veracal.calibration import metrics
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.pipeline.internal import internal_facts
-from veracal.pipeline.steps import loaded
-from veracal.privacy import Budget, Holder, Step, open_ledger
-from veracal.privacy.descent import progress
-from veracal.privacy.descent.progress import TrainingCurve, hold_curves
+from veracal.ledger import open_ledger
+from veracal.mechanisms import Step, progress
+from veracal.mechanisms.progress import TrainingCurve, hold_curves
+from veracal.queries import Holder
 from veracal.training import PrivateLogisticRegression
+from veracal.workflow import Config
+from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
+from veracal.workflow.job import internal_facts
+from veracal.workflow.steps import loaded
 
 CONFIG = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
 

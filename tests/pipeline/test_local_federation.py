@@ -8,16 +8,20 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import metrics, recalibrate
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.federation.calibrator.founding import KEY, members
+from veracal.federation.coordinator.members import KEY, members
 from veracal.federation.models import model_hash
-from veracal.federation.protocol.keys import PrivateKey
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Answer, Request, unsealed_reply
 from veracal.federation.source.serving import open_source
 from veracal.federation.transports.files import FilesTransport, serve_folder
-from veracal.pipeline.courier import Courier
-from veracal.pipeline.local_federation import LocalFederation, is_made, make_local, open_local
-from veracal.pipeline.made_up_visits import hospital_names
+from veracal.workflow.local_federation import (
+    Courier,
+    LocalFederation,
+    hospital_names,
+    is_made,
+    make_local,
+    open_local,
+)
 
 
 @pytest.fixture(scope="module")

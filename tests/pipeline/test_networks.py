@@ -11,20 +11,19 @@ from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, load
 from veracal.errors import DataError
 from veracal.multiplicity import Question
-from veracal.multiplicity.engines.choosing import engine_for
-from veracal.pipeline import Config
-from veracal.pipeline.auditing import AuditRun, audit_config
-from veracal.pipeline.config import (
+from veracal.multiplicity.auditing import engine_for
+from veracal.neural import PrivateNetwork
+from veracal.neural.architectures import KnownNetwork
+from veracal.workflow import Config
+from veracal.workflow.auditing import AuditRun, audit_config
+from veracal.workflow.config import (
     DataConfig,
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
     check_used,
 )
-from veracal.pipeline.networks import _network, front_for
-from veracal.pipeline.steps import budget_of, loaded
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.known import KnownNetwork
+from veracal.workflow.steps import _network, budget_of, front_for, loaded
 
 DIGITS = Config(DataConfig("digits"), PrivacyConfig(8.0), model=ModelConfig("mlp", epochs=0.5))
 TEXTS = """format = 1

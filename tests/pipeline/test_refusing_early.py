@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from tests.pipeline.own_ledgers import compare_ways, run
-from veracal.data.sets.builtin import SCHEMAS
+from veracal.accounting import Budget
+from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
-from veracal.pipeline import Config, Way, steps
-from veracal.pipeline.charging import open_data_ledger
-from veracal.pipeline.config import (
+from veracal.ledger import Ledger
+from veracal.workflow import Config, Way, steps
+from veracal.workflow.charging import open_data_ledger
+from veracal.workflow.config import (
     DataConfig,
     MeasurementConfig,
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.pipeline.job import Job
-from veracal.pipeline.steps import budget_of, declared, loaded
-from veracal.privacy import Budget, Ledger
+from veracal.workflow.job import Job
+from veracal.workflow.steps import budget_of, declared, loaded
 
 PRIVACY = PrivacyConfig(3.0, 1e-5)
 HEAD = """format = 1

@@ -8,29 +8,30 @@ import numpy as np
 import pytest
 
 from tests.pipeline.own_ledgers import measure_again, run
-from veracal import pipeline
+from veracal import workflow as pipeline
+from veracal.accounting import Budget, Repeated, epsilon_for
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.folder import OURS
+from veracal.artifact.storage import OURS
 from veracal.data import Schema, load
-from veracal.data.sets.builtin import SCHEMAS
+from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
-from veracal.pipeline import Config
-from veracal.pipeline.charging import open_data_ledger
-from veracal.pipeline.config import (
+from veracal.ledger import Ledger, default_ledger_path
+from veracal.ledger.locations import noted_data
+from veracal.ledger.partitions import AssignmentNotice
+from veracal.mechanisms.sampling import Poisson
+from veracal.report.results import Results
+from veracal.workflow import Config
+from veracal.workflow.charging import open_data_ledger
+from veracal.workflow.config import (
     DataConfig,
     MeasurementConfig,
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.pipeline.job import Job
-from veracal.pipeline.steps import loaded
-from veracal.pipeline.telling import files_of
-from veracal.privacy import Budget, Ledger, Repeated, default_ledger_path, epsilon_for
-from veracal.privacy.descent.sampling import Poisson
-from veracal.privacy.ledger.default_location import noted_data
-from veracal.privacy.partitions import AssignmentNotice
-from veracal.report.results import Results
+from veracal.workflow.job import Job
+from veracal.workflow.results import files_of
+from veracal.workflow.steps import loaded
 
 # Of a run: one for each partition; a reservation and its model; five questions twice.
 ENTRIES = 2 + 2 + 2 * 5
@@ -99,7 +100,7 @@ def test_two_runs_have_the_same_split_and_other_batches_and_noise(tmp_path):
 
     with (
         mock.patch.object(Poisson, "batch", noted),
-        mock.patch("veracal.pipeline.running.Job", mock.Mock(of=begun)),
+        mock.patch("veracal.workflow.running.Job", mock.Mock(of=begun)),
     ):
         one, other = (run(QUICK, tmp_path / name) for name in ("one", "other"))
     for part in ("train", "test"):
@@ -141,7 +142,7 @@ def test_an_interrupted_run_goes_on_where_it_was(step, tmp_path):
 def test_an_interrupted_training_is_repeated_under_its_reservation(tmp_path):
     with (
         mock.patch(
-            "veracal.calibration.classifier.PrivateCalibratedClassifier.fit_records",
+            "veracal.calibration.private_classifier.PrivateCalibratedClassifier.fit_records",
             side_effect=KeyboardInterrupt,
         ),
         pytest.raises(KeyboardInterrupt),
@@ -159,7 +160,7 @@ def test_an_interrupted_training_is_repeated_under_its_reservation(tmp_path):
 def test_a_failed_training_is_the_answer_ever_after(tmp_path, internal):
     with (
         mock.patch(
-            "veracal.calibration.classifier.PrivateCalibratedClassifier.fit_records",
+            "veracal.calibration.private_classifier.PrivateCalibratedClassifier.fit_records",
             side_effect=ValueError("about a record"),
         ),
         pytest.raises(AnswerError) as told,
@@ -505,7 +506,7 @@ def test_everything_in_an_artifact_is_declared_or_was_charged(visits, tmp_path):
 
 def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):
     run(QUICK, tmp_path / "model")
-    with mock.patch("veracal.pipeline.job.today", return_value="2031-01-02"):
+    with mock.patch("veracal.workflow.job.today", return_value="2031-01-02"):
         again = measure_again(tmp_path / "model")
     repeated = run(QUICK, tmp_path / "model", force=True)
     assert read(repeated.results).measured == read(again.results).measured
@@ -586,7 +587,7 @@ def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
 
 
 def test_another_model_in_the_folder_lends_no_dates(visits, tmp_path):
-    with mock.patch("veracal.pipeline.job.today", return_value="2019-01-02"):
+    with mock.patch("veracal.workflow.job.today", return_value="2019-01-02"):
         run(QUICK, tmp_path / "model")
     made = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
     assert all(one.made > "2019-01-02" for one in made.results.measured)

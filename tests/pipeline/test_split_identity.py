@@ -8,9 +8,9 @@ import pytest
 
 from veracal.data import Dataset, Number, Schema, Slot, Target
 from veracal.errors import DataError
-from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig, PrivacyConfig
-from veracal.pipeline.steps import loaded
+from veracal.workflow import Config
+from veracal.workflow.config import DataConfig, PrivacyConfig
+from veracal.workflow.steps import loaded
 
 ROWS = [f"s{i},{(i * 37) % 101}.50,{'ab'[i % 2]}" for i in range(300)]
 

@@ -6,11 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from veracal.errors import DataError
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.events import (
+from veracal.accounting.events import (
     Approximate,
     AsReplaceOne,
+    Budget,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -21,9 +20,11 @@ from veracal.privacy.events import (
     Pure,
     Repeated,
     Search,
-    from_json,
-    to_json,
+    Unit,
+    event_from_json,
+    event_to_json,
 )
+from veracal.errors import DataError
 
 EVENTS = [
     Gaussian(2.0, 1.5, "replace-one"),
@@ -45,7 +46,9 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_an_event_survives_json(event):
-    assert from_json(json.loads(json.dumps(to_json(event), allow_nan=False))) == event
+    assert (
+        event_from_json(json.loads(json.dumps(event_to_json(event), allow_nan=False))) == event
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_an_event_survives_json(event):
 )
 def test_what_is_no_event_is_refused(written):
     with pytest.raises(DataError, match="event: expected one of Gaussian"):
-        from_json(written)
+        event_from_json(written)
 
 
 @pytest.mark.parametrize("number", [np.float32(2.0), np.int64(2), 2, np.float64(2.0)])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.own_ledgers import run
-from veracal.pipeline import Config
-from veracal.pipeline.config import DataConfig, PrivacyConfig
 from veracal.report.results import Results
+from veracal.workflow import Config
+from veracal.workflow.config import DataConfig, PrivacyConfig
 
 CHROMIUM = os.environ.get("VERACAL_CHROMIUM", "/usr/bin/chromium")
 LISTEN = """

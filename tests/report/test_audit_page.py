@@ -9,14 +9,13 @@ import pytest
 
 from tests.report.payloads import PAYLOADS
 from tests.report.test_page import DRAWN, LARGEST, saved, tags, texts
-from veracal.calibration.fitters import PlattScaling
+from veracal.calibration import PlattScaling
 from veracal.data import Group, load, split
 from veracal.multiplicity import audit, audit_predictions
 from veracal.multiplicity.results import Plane
-from veracal.report import audit_words as words
-from veracal.report.audit import render_audit
-from veracal.report.audit_charts import audit_charts, cells, histogram
-from veracal.report.audited import Audited
+from veracal.report import audit_results as words
+from veracal.report.audit_page import audit_charts, cells, histogram, render_audit
+from veracal.report.audit_results import Audited
 from veracal.training import OutputPerturbation
 
 

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from veracal.report import bundle
+from veracal.report import page as bundle
 
 
 @pytest.fixture(autouse=True)

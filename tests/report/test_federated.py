@@ -8,8 +8,8 @@ import pytest
 from tests.report.payloads import PAYLOADS
 from veracal.errors import DataError
 from veracal.report import model_card, render
-from veracal.report.federated import institutions
 from veracal.report.results import Results
+from veracal.report.tables import institutions
 
 SIDE = {
     "accuracy": {"value": 0.8, "low": 0.7, "high": 0.9, "level": 0.95, "n": 900},

@@ -16,10 +16,9 @@ from veracal.errors import MissingExtraError
 from veracal.report import page as pages
 from veracal.report import render
 from veracal.report.charts import charts, diagram
-from veracal.report.internal import figures
-from veracal.report.results import Results
+from veracal.report.page import figures
+from veracal.report.results import Bin, Results
 from veracal.report.tables import ledger
-from veracal.report.told import Bin
 
 LARGEST = 2_000_000
 # Elements of the page, without those of charts, whose labels may be cut or broken.

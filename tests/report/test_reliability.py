@@ -8,13 +8,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from veracal.calibration.curves import binary_curve, curve
+from veracal.calibration.measurement import binary_curve, curve
 from veracal.calibration.private import measure_private
 from veracal.data import Scores
 from veracal.errors import MissingExtraError
-from veracal.privacy import Public
+from veracal.queries import Public
 from veracal.report import ReliabilityDisplay
-from veracal.report.drawable import drawable
+from veracal.report.charts import drawable
 from veracal.report.reliability import INTERNAL
 
 matplotlib = pytest.importorskip("matplotlib", reason="the report extra is not installed")

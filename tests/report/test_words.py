@@ -7,11 +7,11 @@ import pytest
 
 from veracal.data import Estimate
 from veracal.errors import DataError
-from veracal.report import charts, tables, words
-from veracal.report.results import Measured, Results
+from veracal.report import charts, tables
+from veracal.report import text as words
+from veracal.report.results import WIDE, Measured, Results, estimate, gap, number, possible
 from veracal.report.tables import sureness
-from veracal.report.told import WIDE, estimate, gap, number, possible
-from veracal.report.writing import between, flat, visible
+from veracal.report.text import between, flat, visible
 
 
 def told(value, low, high):

@@ -26,8 +26,8 @@ from tests.calibration.private.conftest import miscalibrated
 from veracal.calibration import PooledTemperature, metrics
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Doubt, Temperature
-from veracal.calibration.private.golden import GoldenTemperature
-from veracal.privacy import Pool, Public
+from veracal.calibration.private.golden_section import GoldenTemperature
+from veracal.queries import Pool, Public
 
 TRIALS = 3
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from veracal.privacy.descent.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.mechanisms.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.testing import check_clip
 
 OURS = [

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from veracal.privacy.answers.noise import add_discrete_laplace
-from veracal.privacy.events import DiscreteLaplace, Gaussian, Laplace, Pure
+from veracal.accounting.events import DiscreteLaplace, Gaussian, Laplace, Pure
+from veracal.mechanisms.discrete_noise import add_discrete_laplace
 from veracal.testing import check_mechanism
 
 FEWER, MORE = range(9), range(10)

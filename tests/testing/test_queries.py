@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from veracal.data import Dataset
-from veracal.privacy.answers.grid import Bounds, contributions
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
+from veracal.mechanisms.grid import Bounds, contributions
+from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing import adversarial_scores, check_query
 
 

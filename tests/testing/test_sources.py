@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from veracal.accounting.events import Budget
 from veracal.data import Scores
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.noise import add_discrete_laplace
-from veracal.privacy.answers.pools import Pool
-from veracal.privacy.answers.queries import laplace_event
-from veracal.privacy.answers.score_queries import Brier, Correct, Count
-from veracal.privacy.answers.sources import Public, Release
-from veracal.privacy.answers.sums import BinnedSum
-from veracal.privacy.budget import Budget
-from veracal.privacy.ledger.book import open_ledger
+from veracal.ledger.book import open_ledger
+from veracal.mechanisms.discrete_noise import add_discrete_laplace
+from veracal.queries.curator import Holder
+from veracal.queries.pools import Pool
+from veracal.queries.query import BinnedSum, laplace_event
+from veracal.queries.score_queries import Brier, Correct, Count
+from veracal.queries.sources import Public, Release
 from veracal.testing import check_source
 
 rng = np.random.default_rng(0)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from veracal.privacy.descent.schedules import Exponential, Linear
-from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
+from veracal.mechanisms.optimizers import SGD, Adam, Exponential, Langevin, Linear, Momentum
 from veracal.testing import check_update
 
 OURS = [

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget
 from veracal.data import Dataset
-from veracal.privacy import Budget, Holder, open_ledger
+from veracal.ledger import open_ledger
+from veracal.queries import Holder
 from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,

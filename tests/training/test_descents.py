@@ -4,24 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from veracal.privacy import (
-    SGD,
-    Automatic,
+from veracal.accounting import (
     Budget,
     Composed,
-    Exponential,
-    Flat,
-    FullBatch,
     Gaussian,
-    GlobalAdapt,
-    Langevin,
-    Poisson,
     PoissonGaussian,
     Repeated,
     Unit,
     epsilon_for,
 )
-from veracal.training.descents import Goal, most_steps
+from veracal.mechanisms import (
+    SGD,
+    Automatic,
+    Exponential,
+    Flat,
+    FullBatch,
+    GlobalAdapt,
+    Langevin,
+    Poisson,
+)
+from veracal.training.dp_sgd import Goal, most_steps
 
 GOAL = Goal(1.0, 1e-5, None, None, 5, 0.1, Flat(1.0), SGD(1.0), 0.0, "add-remove", Unit())
 
@@ -91,7 +93,7 @@ def test_the_size_of_a_batch_matters_to_langevin_alone() -> None:
 def test_the_same_noise_is_not_searched_twice(monkeypatch) -> None:
     goal = replace(GOAL, clip=Automatic(0.123))
     first = goal.descent(100.0).noise_multiplier
-    monkeypatch.setattr("veracal.training.descents.noise_for", None)
+    monkeypatch.setattr("veracal.training.dp_sgd.noise_for", None)
     assert replace(goal, weight_decay=0.1).descent(50.0).noise_multiplier == first
 
 

@@ -10,36 +10,25 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from veracal.data import Dataset, load
+from veracal.accounting import Budget, NotPrivate, Statement, Unit, epsilon_for
+from veracal.data import Dataset, load, score
 from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError, DataError
-from veracal.privacy import (
-    SGD,
-    Budget,
-    Flat,
-    Holder,
-    Item,
-    Langevin,
-    Schedule,
-    Statement,
-    Unit,
-    epsilon_for,
-    open_ledger,
-)
+from veracal.ledger import Item, open_ledger
+from veracal.mechanisms import SGD, Flat, Langevin, Schedule
+from veracal.queries import Holder
 from veracal.training import (
     BoundedScaler,
     DeclaredOneHot,
     NormClipper,
-    NotPrivate,
     ObjectivePerturbation,
     OutputPerturbation,
     PrivateLogisticRegression,
     PrivateSearch,
     PrivateStandardizer,
     make_private_pipeline,
-    score,
 )
-from veracal.training.ablation import Unclipped
+from veracal.training.dp_sgd import Unclipped
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (200, 3))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.training import linear
+from veracal.training import base as linear
 
 
 def bits(rows, weights) -> np.ndarray:

@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
 from veracal import _random
-from veracal.privacy import (
+from veracal.accounting import clt_epsilon_not_a_bound, epsilon_for
+from veracal.mechanisms import (
     SGD,
     Adam,
     Automatic,
@@ -25,8 +26,6 @@ from veracal.privacy import (
     Momentum,
     Poisson,
     StepProgress,
-    clt_epsilon_not_a_bound,
-    epsilon_for,
 )
 from veracal.training import PrivateLogisticRegression, logistic
 

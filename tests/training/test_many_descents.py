@@ -11,7 +11,7 @@ from scipy import stats
 
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
-from veracal.privacy import (
+from veracal.mechanisms import (
     SGD,
     Adam,
     Automatic,
@@ -23,12 +23,22 @@ from veracal.privacy import (
     Langevin,
     Momentum,
 )
-from veracal.privacy.descent.ahead import NoiseAhead
-from veracal.privacy.descent.sampling import Poisson
-from veracal.training import PrivateLogisticRegression, many_batches, many_descents
-from veracal.training.many_batches import normals, own_batches, poisson_rows, shared_batches
-from veracal.training.many_descents import Batch, clipped_sums, descend, fits_of
-from veracal.training.softmax import clipped_gradient_sum
+from veracal.mechanisms.dp_sgd import NoiseAhead
+from veracal.mechanisms.sampling import Poisson
+from veracal.training import PrivateLogisticRegression
+from veracal.training import batched as many_batches
+from veracal.training import batched as many_descents
+from veracal.training.batched import (
+    Batch,
+    clipped_sums,
+    descend,
+    fits_of,
+    normals,
+    own_batches,
+    poisson_rows,
+    shared_batches,
+)
+from veracal.training.gradient_sums import clipped_gradient_sum
 
 N, D, STEPS, MODELS = 50, 4, 8, 3
 CLOSE = {"float32": 1e-5, "float64": 1e-10}
@@ -100,7 +110,9 @@ def check_replay(model, data, own=True):
 @pytest.fixture(autouse=True)
 def _no_search_for_libraries():
     """A fit looks for them on disk, for longer than it takes here."""
-    with mock.patch("veracal.training.sums.threadpool_limits", return_value=nullcontext()):
+    with mock.patch(
+        "veracal.training.gradient_sums.threadpool_limits", return_value=nullcontext()
+    ):
         yield
 
 

@@ -8,27 +8,28 @@ import pytest
 from scipy import stats
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from veracal.data import Dataset
-from veracal.errors import BudgetError, DataError
-from veracal.privacy import (
+from veracal.accounting import (
     Budget,
     Composed,
     DiscreteGaussian,
     Gaussian,
-    Holder,
+    NotPrivate,
     Parallel,
     Search,
     Unit,
     epsilon_for,
-    open_ledger,
     rdp_epsilon,
 )
-from veracal.training import NotPrivate, PrivateLogisticRegression, trials
+from veracal.data import Dataset
+from veracal.errors import BudgetError, DataError
+from veracal.ledger import open_ledger
+from veracal.queries import Holder
+from veracal.training import NormClipper, PrivateLogisticRegression, PrivateStandardizer
 from veracal.training import search as module
-from veracal.training.linear import LinearClassifier
+from veracal.training import search as trials
+from veracal.training.base import LinearClassifier
 from veracal.training.pipeline import make_private_pipeline
-from veracal.training.preprocessing import NormClipper, PrivateStandardizer
-from veracal.training.preprocessing.norms import shortened
+from veracal.training.preprocessing import shortened
 from veracal.training.search import PrivateSearch
 
 FITS = []  # what the models below were fitted to

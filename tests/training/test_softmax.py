@@ -9,8 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from veracal.privacy import Automatic, Clip, Flat, GlobalAdapt, GlobalV1, GlobalV2, clipped_sum
-from veracal.training.softmax import (
+from veracal.mechanisms import (
+    Automatic,
+    Clip,
+    Flat,
+    GlobalAdapt,
+    GlobalV1,
+    GlobalV2,
+    clipped_sum,
+)
+from veracal.training.gradient_sums import (
     clipped_gradient_sum,
     gradient_norms,
     logits_of,

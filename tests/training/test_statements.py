@@ -8,11 +8,14 @@ import pytest
 from torch import nn
 
 from tests.training.deep.hugging_face.tiny import bert, trainer
+from veracal.accounting import Budget, Pure, Unit
+from veracal.accounting.statement_text import UNCHARGED
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
-from veracal.privacy import Budget, Holder, Item, Pure, Unit, open_ledger
-from veracal.privacy.costs.statement import UNCHARGED
+from veracal.ledger import Item, open_ledger
+from veracal.neural import PrivateNetwork, train
+from veracal.queries import Holder
 from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
@@ -21,8 +24,7 @@ from veracal.training import (
     PrivateStandardizer,
     make_private_pipeline,
 )
-from veracal.training.deep import PrivateNetwork, train
-from veracal.training.initial_weights import PUBLIC
+from veracal.training.base import PUBLIC
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 3)).astype(np.float32)

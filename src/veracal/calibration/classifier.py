@@ -1,442 +1,255 @@
-"""A private classifier whose probabilities are repaired within the same guarantee."""
+"""Predictions of a fitted classifier with a map behind it.
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Self
+A fitted classifier with a map behind it, for scikit-learn.
+"""
+
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import ClassifierMixin, MetaEstimatorMixin
-from sklearn.utils import Tags
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.utils import Tags, column_or_1d, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from veracal import _checks, _random
-from veracal._shown import Shown
-from veracal.calibration.arranging import (
-    RECALIBRATE,
-    Arrangement,
-    Guard,
-    Recalibrate,
-    Wishes,
-    arranged,
-)
-from veracal.calibration.paid import Paid
-from veracal.calibration.parts import check_declared, dataset_of, dealt, in_form, sized
-from veracal.calibration.planning import plan_recalibration
-from veracal.calibration.predicting import MappedPredictions, rows_for
-from veracal.calibration.private import Guarded, never_worse
-from veracal.calibration.private.base import PrivateFitter
-from veracal.data import Dataset, Scores
-from veracal.data.labels import Label
-from veracal.data.rows import MappedRows
-from veracal.data.scoring import logits_of, way_of
+from veracal import _checks
+from veracal._display import Shown
+from veracal._types import Array, Floats, Ints
+from veracal.calibration.fitters import MapFitter, TemperatureScaling
+from veracal.calibration.maps.base import Map
+from veracal.data import Kind, MappedRows, Scores, logits_of
 from veracal.errors import DataError
-from veracal.privacy import (
-    Budget,
-    Event,
-    NotPrivate,
-    Relation,
-    Release,
-    Statement,
-    Unit,
-    statement,
-)
-from veracal.privacy.answers.models import charge_terms, note_charge
-from veracal.privacy.budget import RELATIONS
-from veracal.privacy.costs.not_private import REPEATABLE, UNFINISHED
-
-PART = "it is a part of a calibrated classifier, whose statement counts"
-SAME = "the records that the classifier and the map were fitted to, which is optimistic"
-COVERS = (
-    "the weights of the classifier",
-    "the map, and every answer that led to it",
-    "whether the map was kept, and the noisy gain that decided it",
-)
-APART = "records that neither the classifier nor the map was fitted to"
 
 
-class PrivateCalibratedClassifier(
+def _gives_logits(model: "MappedPredictions") -> bool:
+    """Tell whether the map gives logits; raises what scikit-learn expects if not.
+
+    Before a fit nobody knows, and whoever asks is told that there was none.
+    """
+    if not model._may_give_logits:
+        check_is_fitted(model)
+    if "gives_" in vars(model) and model.gives_ != "logits":
+        raise AttributeError(f"{model.map_.kind!r} maps give probabilities, and no logits.")
+    return True
+
+
+class MappedPredictions:
+    """Whatever predicts by ``map_`` of the logits of ``estimator_``, row by row.
+
+    Attributes
+    ----------
+    estimator_ : classifier
+    map_ : Map
+    classes_ : array of shape (k,)
+        In the order of the estimator's.
+    gives_ : 'logits' or 'probabilities'
+        What the map makes of logits.
+    """
+
+    classes_: Array
+    estimator_: Any
+    gives_: Kind
+    map_: Map
+    _may_give_logits = True  # whether the methods for logits are there before a fit
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The likeliest class of each row after the map, the first of equal ones."""
+        scores = self._mapped(X)
+        labels: Array = self.classes_[scores.predictions]
+        return labels
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Mapped probabilities of shape (n, k)."""
+        return self._mapped(X).probabilities
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the mapped probabilities, of shape (n, k)."""
+        return self._mapped(X).log_probabilities
+
+    @available_if(_gives_logits)  # type: ignore[untyped-decorator]
+    def logits(self, X: ArrayLike) -> Floats:
+        """Mapped logits of shape (n, k), where the map gives logits."""
+        return self._mapped(X).logits
+
+    @available_if(_gives_logits)  # type: ignore[untyped-decorator]
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Mapped logits of shape (n, k), or for two classes their difference, of shape (n,)."""
+        logits = self._mapped(X).logits
+        if logits.shape[1] > 2:
+            return logits
+        with np.errstate(over="ignore"):
+            most = np.finfo(np.float64).max
+            return np.clip(logits[:, 1] - logits[:, 0], -most, most)
+
+    def _mapped(self, X: Any) -> Scores:
+        """Mapped scores of rows."""
+        check_is_fitted(self)
+        if not isinstance(X, MappedRows):
+            X = validate_data(self, X, reset=False, **rows_for(self.estimator_))
+        logits = logits_of(self.estimator_, X, len(self.classes_))
+        return self.map_.transform(Scores.from_logits(logits))
+
+
+def rows_for(model: Any) -> dict[str, Any]:
+    """What scikit-learn is to check of rows for a model: numbers, or whatever it takes."""
+    if getattr(model, "any_rows", False) is True:
+        return {"dtype": None, "allow_nd": True}
+    return {"dtype": [np.float64, np.float32]}
+
+
+Response = Literal["logits", "decision_function", "predict_proba"]
+_RESPONSES: tuple[Response, ...] = ("logits", "decision_function", "predict_proba")
+
+
+class CalibratedClassifier(
     MappedPredictions,
     ClassifierMixin,  # type: ignore[misc]
     MetaEstimatorMixin,  # type: ignore[misc]
     Shown,
 ):
-    r"""A private classifier and a private map of its scores, charged as one.
+    """A fitted classifier whose probabilities are mapped, **not private**.
 
-    ``"reuse"`` trains on all records and fits the map to the scores of the *same* records. A
-    model trained with differential privacy is nearly as sure of records it has seen as of
-    others, so these scores will do, and no record is lost to training. ``"split"`` holds some
-    records back for the map, as Zhang et al. 2022 (https://arxiv.org/abs/2210.08248,
-    Proposition A.1) do; each part may then cost the whole budget.
+    ``fit`` leaves the classifier as it is and fits the map alone, so X and y must be records
+    the classifier was not fitted on: on its own records it is surer than elsewhere, and the
+    map would learn that. To fit the classifier there would be guessing which part of the
+    records is for which; one that is not fitted is refused.
 
     Parameters
     ----------
-    estimator : private classifier
-        Says what it costs (``event``), takes data sets (``check_records``, ``fit_records``)
-        and gives ``logits`` or a ``decision_function``.
-    method : PrivateFitter, optional
-        How the map is fitted. None: two temperatures where the ``size`` declared here is
-        enough for them, otherwise one (:mod:`veracal.calibration.planning`). A number of
-        classes, a size, a delta or an epsilon that it was not given is filled in from what is
-        declared here.
-    recalibrate : {"reuse", "split"}
-    epsilon : float > 0, optional
-        Total of all parts. The noise of training is then found, whatever the estimator was
-        told. None: the parts' own settings count, a map or a guard without an epsilon costs
-        0.1, and the total is what they compose to.
-    delta : float in [0, 1)
-        At which epsilon is meant, here and in ``statement_``.
-    share : float in (0, 1), optional
-        Share of the total for the map and its guard, with ``"reuse"``. None: what
-        :func:`~veracal.calibration.plan_recalibration` advises for the declared size; 0.02
-        without one.
-    level : str, optional
-        Name of the estimator's parameter that is set to meet the total: a noise multiplier,
-        or an epsilon. None: ``noise_multiplier`` if there is one, or ``epsilon``. Inside a
-        pipeline it must be named.
-    holdout : float in (0, 1)
-        Share of the records held back, with ``"split"``; with a guard, half of them for it.
-    guard : Guard, optional
-        Keep the map only if a noisy answer says that it helps; otherwise the identity. It
-        costs the same either way. With ``"reuse"`` it is asked of the records of the fit,
-        which is optimistic; with ``"split"``, of records of its own.
-    classes : sequence of str or int, optional
-        Declared classes. None: those of the data set or, in :meth:`fit`, read from the
-        labels, so not private.
-    size : int, optional
-        Declared number of all records. None: the data set's or, in :meth:`fit`, counted, so
-        not private under add-remove.
-    relation : {"add-remove", "replace-one"}
-        The estimator's.
-    unit : Unit, optional
-        Whom to protect; the estimator's.
-    random_state : int, Generator or None
-        None, fresh secret entropy, is the only private choice.
+    estimator : classifier
+        Fitted. Inside a search or another meta-estimator, which clone what they are given,
+        wrap it in :class:`sklearn.frozen.FrozenEstimator`.
+    method : MapFitter, optional
+        How the map is fitted; :class:`TemperatureScaling` by default.
+    response : 'logits', 'decision_function' or 'predict_proba', optional
+        The method of the estimator that is asked; by default the first of them that it has.
+        The first two are taken for logits and the last for probabilities: which of them
+        numbers are is never guessed from the numbers.
 
     Attributes
     ----------
-    estimator_ : private classifier
-        Fitted; by itself it claims nothing.
+    response_ : str
+        Method of the estimator that is asked.
+    kind_ : 'logits' or 'probabilities'
+        What the estimator gives.
     map_ : Map
-        The map that is used: the identity if the guard did not keep what was fitted.
-    guarded_ : Guarded or None
-        What the guard decided, on which records.
-    releases_ : tuple of Release
-        Every noisy answer that map and guard were made from.
+    method_ : MapFitter
+        The fitted one.
     classes_ : array of shape (k,)
-    event_ : Event or None
+        Those of the estimator; records of the fit need not have them all.
     private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
-        Where nothing is promised, ``NotPrivate`` says why.
+        False.
 
-    Guarantees
-    ----------
-    *Reuse.* Training is a mechanism M₁ on all records. The map is made from answers M₂ about
-    scores, which are a function of a record and of what M₁ released; its noises are fixed
-    beforehand. This is adaptive composition on the same records, and ``Composed`` is its
-    cost, the privacy losses of all parts convolved.
-
-    *Split.* Every unit (under replace-one, every place) draws a secret coin of its own, which
-    depends on no other record and on no row number. Given the coins, neighbors differ in one
-    part. If that is the training part, map and guard are functions of the released model and
-    of records that are the same, so all of it costs what training costs; if it is another
-    part, the model has the same law, and the cost is that part's. Whatever the coins, the
-    cost is at most the largest of the parts, ``Parallel``, and so it is on average. Parts
-    have *declared* sizes, their shares of the whole's; how many records a part has enters
-    nowhere (under replace-one it is public).
-
-    *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, answers come
-    from a source that was paid for (:class:`veracal.calibration.paid.Paid`): it has exactly
-    the noises of the event, each once. The logits of a record depend on that record and the
-    model alone, and after :meth:`check_records` no error or warning of :meth:`fit_records`
-    tells of a record.
+    Notes
+    -----
+    A decision function is taken for logits even where softmax of it is not the estimator's
+    own ``predict_proba`` (as with classifiers that learn each class against the rest): the
+    map is fitted to what softmax gives. scikit-learn's ``check_estimator`` passes for a
+    subclass that fits its estimator first; as it stands the checks cannot be run, because they
+    bring records that the estimator was not fitted for.
 
     Examples
     --------
-    >>> from veracal.data import load
-    >>> from veracal.training import PrivateLogisticRegression
-    >>> data = load("breast-cancer")
-    >>> model = PrivateCalibratedClassifier(
-    ...     PrivateLogisticRegression(), epsilon=3.0, delta=1e-5, share=0.1
-    ... )
-    >>> fitted = model.fit_records(data)
-    >>> fitted.private_, fitted.statement_.epsilon <= 3, fitted.map_.kind
-    (True, True, 'temperature')
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = CalibratedClassifier(GaussianNB().fit(X[::2], y[::2])).fit(X[1::4], y[1::4])
+    >>> model.response_, model.kind_, model.map_.inverse < 1
+    ('predict_proba', 'probabilities', True)
     """
 
-    event_: Event | None
-    guarded_: Guarded | None
-    not_private_because_: tuple[str, ...]
-    releases_: tuple[Release, ...]
+    private_: ClassVar[bool] = False
+    _may_give_logits = False
+    kind_: Kind
+    method_: MapFitter
+    response_: Response
 
     def __init__(
         self,
         estimator: Any,
+        method: MapFitter | None = None,
         *,
-        method: PrivateFitter | None = None,
-        recalibrate: Recalibrate = "reuse",
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        share: float | None = None,
-        level: str | None = None,
-        holdout: float = 0.1,
-        guard: Guard | None = None,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
+        response: Response | None = None,
     ) -> None:
         self.estimator = estimator
         self.method = method
-        self.recalibrate = recalibrate
-        self.epsilon = epsilon
-        self.delta = delta
-        self.share = share
-        self.level = level
-        self.holdout = holdout
-        self.guard = guard
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
-
-    # ------------------------------------------------------------ cost
-
-    def event(self) -> Event:
-        """Cost of one fit, known before any record is read.
-
-        Raises
-        ------
-        ValueError
-            If the settings are wrong, if the estimator has no cost, or if it protects
-            somebody else.
-        """
-        return self._arranged(self.size).event
-
-    def trainer(self) -> Any:
-        """The estimator as it is fitted: with what map and guard leave it of the budget."""
-        return self._arranged(self.size).estimator
-
-    def _arranged(self, size: int | None) -> Arrangement:
-        """The parts, with the settings that they are fitted with."""
-        self._check_settings()
-        return arranged(
-            Wishes(
-                self.estimator,
-                self.method,
-                self.guard,
-                self.recalibrate,
-                self.epsilon,
-                float(self.delta),
-                self._share(),
-                self.level,
-                None if self.classes is None else len(set(self.classes)),
-                self._size_of_map(size),
-                self._size_of_map(self.size),
-                self.relation,
-                self.unit,
-            )
-        )
-
-    def _check_settings(self) -> None:
-        """Raise unless the settings of the whole make sense."""
-        _checks.one_of(RECALIBRATE, recalibrate=self.recalibrate)
-        _checks.one_of(RELATIONS, relation=self.relation)
-        for name, kind in (("guard", Guard), ("unit", Unit)):
-            if not isinstance(getattr(self, name), kind | None):
-                raise ValueError(
-                    f"Expected {name} to be a {kind.__name__} or None, got "
-                    f"{getattr(self, name)!r}."
-                )
-        if self.epsilon is not None:
-            _checks.positive(epsilon=self.epsilon)
-        shares = {"holdout": self.holdout, "share": 0.5 if self.share is None else self.share}
-        for name, value in shares.items():
-            _checks.fraction(**{name: value})
-            if value in (0, 1):
-                raise ValueError(f"Expected {name} between 0 and 1, got {name}={value!r}.")
-        if self.size is not None:
-            _checks.whole(size=self.size)
-        _checks.fraction(delta=self.delta)
-        if self.delta * (self.size or 1) >= 1:
-            raise ValueError(
-                f"Expected delta below 1 / size, got delta={self.delta!r} with "
-                f"size={self.size}: it would allow publishing some record whole."
-            )
-        way_of(self.estimator)
-        _checks.as_part(estimator=self.estimator)
-
-    def _share(self) -> float:
-        """Share of the total for the map and its guard."""
-        if self.share is not None:
-            return self.share
-        if self.size is None or self.epsilon is None:
-            return 0.02
-        budget = Budget(self.epsilon, self.delta, self.relation, self.unit or Unit())
-        classes = 2 if self.classes is None else len(set(self.classes))
-        return plan_recalibration(self.size, classes, budget).share
-
-    def _shares(self) -> tuple[float, float, float]:
-        """Shares of the records for training, map and guard, if they are dealt."""
-        held = self.holdout if self.guard is None else self.holdout / 2
-        return 1 - self.holdout, held, self.holdout - held
-
-    def _size_of_map(self, size: int | None) -> int | None:
-        """Declared number of records for the map, of all of them."""
-        share = self._shares()[1] if self.recalibrate == "split" else 1.0
-        return None if size is None else max(1, round(size * share))
-
-    # ------------------------------------------------------------ fit
+        self.response = response
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to rows X of shape (n, d) and labels y of shape (n,), and say what was inferred.
-
-        It may stop with an error that depends on a record, as scikit-learn demands.
-        """
-        self._check_settings()
-        given = X[:] if isinstance(X, MappedRows) else X
-        rows, labels = validate_data(self, given, y, **rows_for(self.estimator))
-        check_classification_targets(labels)
-        dataset, classes, reasons = dataset_of(
-            rows, labels, self.classes, self._known_size(), self.relation
-        )
-        self._fitted(dataset, self._checked(dataset), reasons)
-        self.classes_ = classes
+        """Fit the map to records that the classifier has not seen."""
+        check_is_fitted(self.estimator)
+        labels = column_or_1d(y)
+        check_consistent_length(X, labels)
+        response = _response(self.estimator, self.response)
+        codes = _codes(labels, self.estimator.classes_)
+        scores = _scores(self.estimator, response, X, codes)
+        method = TemperatureScaling() if self.method is None else clone(self.method)
+        mapped = method.fit_transform(scores)
+        self.method_, self.map_, self.response_ = method, method.map_, response
+        self.kind_, self.gives_ = scores.kind, mapped.kind
+        self.estimator_, self.classes_ = self.estimator, self.estimator.classes_
         return self
 
-    def _known_size(self) -> int | None:
-        """The declared number of all records, here or by the estimator that gets them all."""
-        if self.size is not None or self.recalibrate == "split":
-            return self.size
-        size: int | None = self.estimator.get_params(deep=False).get("size")
-        return size
-
-    def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it.
-
-        :meth:`veracal.privacy.Holder.fit` calls this before anything is charged.
-        """
-        self._checked(dataset)
-
-    def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, whose declared classes, size and norm are taken."""
-        parts = self._checked(dataset)
-        self.n_features_in_ = dataset.X.shape[1]
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
-        return self._fitted(dataset, parts, ())
-
-    def _fitted(self, dataset: Dataset, parts: Arrangement, reasons: tuple[str, ...]) -> Self:
-        """Train, repair, and write down what may be claimed."""
-        rng = _random.generator(self.random_state)
-        # What an earlier fit claimed must not outlive one that is interrupted.
-        self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        note_charge(self)
-        whole = sized(dataset, self.size, self.relation)
-        train, fitting, guarding = whole, whole, whole
-        if self.recalibrate == "split":
-            train, fitting, guarding = dealt(whole, self._shares(), self.relation, rng=rng)
-        model = _seeded(parts.estimator, rng).fit_records(train)
-        if model.event_ != parts.training:
-            raise ValueError(
-                f"Training was charged as {parts.training!r}, but its fit says it was "
-                f"{model.event_!r}. Do not release anything of this."
-            )
-        self.estimator_, self.classes_ = model, model.classes_
-        self._repair(parts, fitting, guarding, rng)
-        own = tuple(model.not_private_because_)
-        repeats = () if _random.is_secret(rng) else (REPEATABLE,)
-        model.not_private_because_ = (*own, PART)
-        self.not_private_because_ = tuple(dict.fromkeys((*reasons, *own, *repeats)))
-        self.event_ = parts.event
-        return self
-
-    def _repair(
-        self, parts: Arrangement, fitting: Dataset, guarding: Dataset, rng: np.random.Generator
-    ) -> None:
-        """Fit the map, and ask the guard."""
-        scores = self._scored(fitting)
-        made = parts.method.fit(Paid(scores, parts.mapping, unit=self.unit, rng=rng))
-        self.map_, self.releases_, self.guarded_ = made.map_, made.releases_, None
-        if parts.guard is not None and parts.guarding is not None:
-            apart = parts.recalibrate == "split"
-            asked = self._scored(guarding) if apart else scores
-            found = never_worse(
-                self.map_,
-                Paid(asked, parts.guarding, unit=self.unit, rng=rng),
-                epsilon=parts.guard.epsilon,
-                beta=parts.guard.beta,
-                records=APART if apart else SAME,
-            )
-            self.guarded_ = replace(found, statement=None)  # it is a part, and claims nothing
-            self.map_, self.releases_ = found.map, (*self.releases_, found.release)
-        self.gives_ = self.map_.transform(scores.take(np.arange(0))).kind
-
-    def _scored(self, dataset: Dataset) -> Scores:
-        """Labeled scores of records by the fitted estimator, without any error."""
-        known = self.estimator_.classes_.tolist()
-        place = np.array([known.index(label) for label in dataset.classes])
-        logits = logits_of(self.estimator_, dataset.X, len(known), without_errors=True)
-        return Scores(logits, "logits", tuple(known), place[dataset.y], name=dataset.name)
-
-    def _checked(self, dataset: Dataset) -> Arrangement:
-        """Refuse what cannot be fitted; otherwise the parts and their settings."""
-        check_declared(dataset, self.classes, self.relation, self.unit)
-        _random.check_state(self.random_state)
-        whole = sized(dataset, self.size, self.relation)
-        parts = self._arranged(whole.size)
-        if whole.size is None and self.recalibrate == "split":
-            raise DataError(
-                dataset.name,
-                "a declared number of records",
-                "none",
-                "Give size=... to the model or to the data set: the real number is private.",
-            )
-        if self.recalibrate == "split":
-            whole = in_form(whole, self._shares(), self.relation)
-        parts.estimator.check_records(whole)
-        return parts
-
-    # ------------------------------------------------------------ claims
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features of the estimator."""
+        return cast(int, self.estimator.n_features_in_)
 
     @property
-    def private_(self) -> bool:
-        """Whether the guarantee of ``event_`` holds for this fit."""
-        check_is_fitted(self)
-        return self.event_ is not None and not self.not_private_because_
-
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises to whom, computed when asked for."""
-        check_is_fitted(self)
-        if self.event_ is None or self.not_private_because_:
-            return NotPrivate(self.not_private_because_)
-        guarded = self.guarded_ is not None
-        return statement(
-            self.event_,
-            self.delta,
-            self.unit,
-            covers=COVERS[: 2 + guarded],
-            **charge_terms(self, self.estimator_),
-        )
+    def feature_names_in_(self) -> Array:
+        """Names of the features of the estimator, if it has any."""
+        return cast(Array, self.estimator.feature_names_in_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "map_" in vars(self)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # At the budgets of small test tables the noise outweighs what there is to learn.
-        tags.classifier_tags.poor_score = True
+        tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
+    def _mapped(self, X: ArrayLike) -> Scores:
+        """Mapped scores of rows."""
+        check_is_fitted(self)
+        return self.map_.transform(_scores(self.estimator, self.response_, X, None))
 
-def _seeded(model: Any, rng: np.random.Generator) -> Any:
-    """A model whose draws repeat themselves if the generator's do."""
-    if not _random.is_secret(rng):
-        for name in model.get_params():
-            if name.split("__")[-1] == "random_state":
-                model.set_params(**{name: int(rng.integers(2**32))})
-    return model
+
+def _response(estimator: Any, asked: Response | None) -> Response:
+    """Name the method of the estimator that is asked."""
+    if asked is not None:
+        _checks.one_of(_RESPONSES, response=asked)
+    for name in _RESPONSES if asked is None else (asked,):
+        if getattr(estimator, name, None) is not None:
+            return name
+    raise ValueError(
+        f"Expected an estimator with {asked or ' or '.join(_RESPONSES)}, got {estimator!r}."
+    )
+
+
+def _codes(labels: Array, classes: Array) -> Ints:
+    """Positions of labels among the classes of the estimator."""
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    codes = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        raise DataError(
+            "y",
+            f"classes of the estimator, {classes.tolist()!r:.80}",
+            f"{labels.tolist()[row]!r:.60} in record {row + 1}",
+            "Pass labels as the estimator was fitted to them.",
+        )
+    return codes
+
+
+def _scores(estimator: Any, response: Response, X: Any, codes: Ints | None) -> Scores:
+    """Scores of rows by one method of the estimator, for classes named by position."""
+    k = len(estimator.classes_)
+    values = np.atleast_1d(getattr(estimator, response)(X))
+    if values.shape not in ((len(values), k), (len(values),) if k == 2 else ()):
+        raise ValueError(
+            f"Expected {response} to give a column for each of {k} classes, got shape "
+            f"{values.shape}. Choose another response, or other settings of the estimator."
+        )
+    if response == "predict_proba":
+        return Scores.from_probabilities(values, codes, name=response)
+    return Scores.from_logits(values, codes, name=response)

@@ -14,6 +14,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Frozen
+from veracal.accounting import MICRO, Relation, Unit
 from veracal.calibration.fitters import (
     BetaCalibration,
     HistogramBinning,
@@ -23,21 +24,16 @@ from veracal.calibration.fitters import (
     TemperatureScaling,
     TwoTemperatureScaling,
 )
-from veracal.calibration.planning import is_enough_for_two
-from veracal.calibration.private import (
-    PooledTemperature,
-    PrivateBinning,
-    PrivatePlatt,
-    PrivateTemperature,
-    PrivateTwoTemperatures,
-)
-from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.private.golden import GoldenTemperature, Objective
-from veracal.calibration.private.platt import FORMS, Form
-from veracal.calibration.private.pooled_plan import plan_pooled
-from veracal.calibration.queries import ParameterGrid
-from veracal.privacy import Relation, Unit
-from veracal.privacy.costs.pure import MICRO
+from veracal.calibration.maps.parametric import Form
+from veracal.calibration.planning import is_enough_for_two, plan_pooled
+from veracal.calibration.private.binning import PrivateBinning
+from veracal.calibration.private.golden_section import GoldenObjective, GoldenTemperature
+from veracal.calibration.private.platt import FORMS, PrivatePlatt
+from veracal.calibration.private.pooled import PooledTemperature
+from veracal.calibration.private.session import PrivateFitter
+from veracal.calibration.private.temperature import PrivateTemperature
+from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+from veracal.calibration.queries.platt import ParameterGrid
 
 AUTO, NONE = "auto", "none"
 NOISE = "the noise of the answers alone"
@@ -199,7 +195,7 @@ def _platt(settings: Settings) -> PrivateFitter:
     )
 
 
-def _golden(objective: Objective) -> Callable[[Settings], PrivateFitter]:
+def _golden(objective: GoldenObjective) -> Callable[[Settings], PrivateFitter]:
     """Golden section with one of the paper's objectives."""
 
     def asking(settings: Settings) -> PrivateFitter:
@@ -240,7 +236,7 @@ def _told(settings: Settings) -> dict[str, Any]:
     }
 
 
-_GOLDEN: tuple[tuple[str, str, Objective], ...] = (
+_GOLDEN: tuple[tuple[str, str, GoldenObjective], ...] = (
     ("acc-t", "a temperature by golden section on the gap to accuracy", "accuracy"),
     ("nll-t", "the same on the clamped negative log-likelihood", "likelihood"),
     ("ece-t", "the same on the calibration error", "calibration error"),

@@ -11,14 +11,25 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks, _random
 from veracal._types import Ints
-from veracal.calibration.paid import Noise, announced, noised
+from veracal.accounting import Event, Relation, Unit, micro_epsilon
+from veracal.calibration.prepaid import Noise, announced, noised
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, SilentError
-from veracal.privacy import Event, PooledRelease, Query, Relation, Release, Unit, micro_epsilon
-from veracal.privacy.answers.by_source import sums_by_source
-from veracal.privacy.answers.holder import question
-from veracal.privacy.answers.judging import Protected, Wanted, noise_std
-from veracal.privacy.answers.pooling import AnswersByRound, NotAsked, Path, check_sum, told
+from veracal.queries import (
+    AnswersByRound,
+    NotAsked,
+    Path,
+    PooledRelease,
+    Protected,
+    Query,
+    Release,
+    Wanted,
+    check_sum,
+    noise_std,
+    question,
+    sums_by_source,
+    told,
+)
 
 Lie = Callable[[Release], object]
 
@@ -35,7 +46,7 @@ class _Given:
 class Simulated(AnswersByRound):
     r"""Scores that are spread over many sources, each of which adds noise of its own.
 
-    They answer as a :class:`~veracal.privacy.Pool` of that many holders would, with the same
+    They answer as a :class:`~veracal.queries.Pool` of that many holders would, with the same
     noise, but are evaluated together and pay from an account in memory: 10,000 of them answer
     in a fraction of a second. Whoever holds all of these scores has no need of a federation;
     this is for studies of one.
@@ -50,7 +61,7 @@ class Simulated(AnswersByRound):
     micro_epsilon : int, optional
         What each source may spend, in millionths of epsilon.
     event : Event, optional
-        Instead: what was announced, as of :class:`~veracal.calibration.paid.Paid`.
+        Instead: what was announced, as of :class:`~veracal.calibration.prepaid.Paid`.
     relation, unit
         Whom the noise protects.
     least, most_records

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from veracal import __version__
-from veracal.cli._show import drop_stdout, prepare_streams, status
+from veracal.cli._output import drop_stdout, prepare_streams, status
 from veracal.errors import VeracalError
 
 # Groups of commands and the modules that hold them. A module is imported when it is asked

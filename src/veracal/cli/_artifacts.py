@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from veracal.artifact import PrivateClassifier
-from veracal.artifact.manifest import NAME, read_manifest
-from veracal.calibration.maps.files import from_json
-from veracal.cli import _methods, _show
+from veracal.accounting import rounded_up
+from veracal.artifact import NAME, PrivateClassifier, read_manifest
+from veracal.calibration import from_json
+from veracal.cli import _methods
+from veracal.cli import _output as _show
 from veracal.cli._figures import interval, number
-from veracal.data import Dataset, Estimate, Scores, load
-from veracal.data.sets.builtin import SCHEMAS
-from veracal.data.sets.catalog import entry
+from veracal.data import SCHEMAS, Dataset, Estimate, Scores, entry, load
 from veracal.errors import DataError, VeracalError
-from veracal.pipeline.steps import TEST
-from veracal.pipeline.telling import RESULTS, results_of
-from veracal.privacy import Ledger
-from veracal.privacy.costs.statement import rounded_up
-from veracal.report.results import Measured, Results
+from veracal.ledger import Ledger
+from veracal.report import Measured, Results
+from veracal.workflow import RESULTS, TEST, results_of
 
 REPORT = "report.html"
 FIGURES = ("accuracy", "ece", "brier")

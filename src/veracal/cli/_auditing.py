@@ -10,21 +10,26 @@ from typing import Any, NoReturn
 
 import typer
 
-from veracal.artifact import PrivateClassifier
-from veracal.artifact.folder import check_place, write_folder
-from veracal.cli import _fitting, _methods, _show
+from veracal.artifact import PrivateClassifier, check_place, write_folder
+from veracal.cli import _methods
+from veracal.cli import _output as _show
+from veracal.cli import _run_options as _fitting
 from veracal.cli._artifacts import is_artifact, is_name, read_results
-from veracal.cli._places import check_new
+from veracal.cli._output import check_new
 from veracal.data import Schema
 from veracal.errors import DataError, MissingExtraError, VeracalError
-from veracal.multiplicity import Question
-from veracal.multiplicity.engines.retraining import RetrainEngine
-from veracal.pipeline import Config
-from veracal.pipeline.again import found_near
-from veracal.pipeline.auditing import AuditRun, OnRuns, audit_config, keep_place
-from veracal.pipeline.config import PrivacyConfig, RecalibrationConfig
-from veracal.report.audit import render_audit
-from veracal.report.audited import Audited
+from veracal.multiplicity import Question, RetrainEngine
+from veracal.report import Audited, render_audit
+from veracal.workflow import (
+    AuditRun,
+    Config,
+    OnRuns,
+    PrivacyConfig,
+    RecalibrationConfig,
+    audit_config,
+    found_near,
+    keep_place,
+)
 
 FILES = ("audit.html", "audit.json", "people.csv")
 BACKENDS = ("loky", "ray", "dask")

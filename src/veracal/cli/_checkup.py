@@ -14,8 +14,8 @@ from typing import Any
 import typer
 
 from veracal import __version__
-from veracal.cli import _show
-from veracal.data.places import cache_folder
+from veracal.cli import _output as _show
+from veracal.data import cache_folder
 from veracal.errors import VeracalError
 
 LEAST_PVALUE = 1e-6 / 3  # of three laws: a good machine fails in one run of a million
@@ -124,7 +124,7 @@ def _disk() -> Check:
 
 def _noise() -> Iterator[Check]:
     """Whether noise has its law."""
-    from veracal.testing.noise import DRAWS, noise_pvalues
+    from veracal.testing import DRAWS, noise_pvalues
 
     for law, pvalue in noise_pvalues().items():
         words = f"{DRAWS:,} draws, p-value {pvalue:.3g}"
@@ -150,7 +150,8 @@ def _generator() -> Check:
 
 def _ledger() -> Check:
     """Whether a ledger can be written where the command was started."""
-    from veracal.privacy import Budget, Ledger, Pure, open_ledger
+    from veracal.accounting import Budget, Pure
+    from veracal.ledger import Ledger, open_ledger
 
     remedy = "Start in a folder on a local disk that you can write to, or name one by --ledger."
     try:

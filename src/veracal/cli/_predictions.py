@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from veracal.data import Scores
+
 
 INTERNAL = "internal: from records as they are; do not publish if those are private"
 

@@ -1,6 +1,10 @@
-"""Enrolling on the command line: what is typed, what is shown before and after."""
+"""Serving on the command line: one desk, and one of the ways in which bytes get to it.
+
+Enrolling on the command line: what is typed, what is shown before and after.
+"""
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,33 +12,120 @@ from typing import Any
 
 import typer
 
-from veracal.calibration.private.golden_grid import TemperatureGrid
-from veracal.calibration.queries import ParameterGrid
-from veracal.cli import _show
-from veracal.cli._places import check_new
+from veracal.calibration import ParameterGrid, TemperatureGrid
+from veracal.cli import _output as _show
+from veracal.cli._output import check_new
+from veracal.cli._signals import Tell, until_stopped
+from veracal.cli._source_output import allowed
 from veracal.cli._source_records import Places, Records, read_records
-from veracal.cli._source_serve import NODE_KEY
-from veracal.cli._source_words import allowed
-from veracal.data.files import new_file, placed
+from veracal.data import new_file, placed
 from veracal.errors import DataError
-from veracal.federation.calibrator.methods import ASKS
-from veracal.federation.protocol.questions import KINDS, USUAL
-from veracal.federation.source.enrolling import (
+from veracal.federation import (
+    ASKS,
+    ENROLLED,
+    KINDS,
+    TERMS,
+    USUAL,
     Declaration,
+    Desk,
     Proposal,
+    SourceFolder,
     accept,
     data_event,
+    open_source,
+    problems_of,
     propose,
-)
-from veracal.federation.source.enrolment import TERMS
-from veracal.federation.source.folder import (
-    ENROLLED,
-    SourceFolder,
+    read_enrolment,
     read_source,
     share_event,
 )
-from veracal.pipeline.charging import open_data_ledger
-from veracal.privacy.ledger.book import Amount, Ledger
+from veracal.ledger import Amount, Ledger
+from veracal.workflow import open_data_ledger
+
+FLOWER = "flower"  # folder for what Flower keeps, inside the source's
+NODE_KEY = "node.key"  # by which Flower knows the source
+_PATIENCE = 2.0  # seconds for what is being written or signed off when it is stopped
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How requests arrive, as it was typed."""
+
+    inbox: Path | None
+    outbox: Path | None
+    flower: str | None
+    ca: Path | None
+    node_key: Path | None
+    once: bool
+
+    def check(self) -> None:
+        """Refuse none, both, or half of one."""
+        files = (self.inbox, self.outbox)
+        network = (self.flower, self.ca)
+        if not (any(files) ^ any((*network, self.node_key))):
+            raise typer.BadParameter(
+                "name one way: --inbox and --outbox for files, or --flower and --ca.",
+                param_hint="--inbox",
+            )
+        if any(files) and not all(files):
+            raise typer.BadParameter("--inbox and --outbox go together.", param_hint="--inbox")
+        if not any(files) and not all(network):
+            raise typer.BadParameter("--flower and --ca go together.", param_hint="--flower")
+        if self.once and self.inbox is None:
+            raise typer.BadParameter("is for files only.", param_hint="--once")
+
+
+def serve_source(folder: Path, enrolment: str | None, ways: Ways) -> None:
+    """Answer until stopped, by Ctrl-C or by the system.
+
+    What is being computed then is committed whole or undone by the ledger; what was not sent
+    yet is sent when it is asked for again.
+    """
+    ways.check()
+
+    def work(stop: threading.Event, tell: Tell) -> None:
+        desk = _opened(folder, enrolment, tell)
+        _serve(desk, Path(folder).absolute(), ways, stop, tell)
+
+    until_stopped(work, "Stopped. What was answered is kept.", patience=_PATIENCE)
+
+
+def _opened(folder: Path, enrolment: str | None, tell: Tell) -> Desk:
+    """Open a desk, and say who is answered and what stands in the way."""
+    desk, source = open_source(folder, enrolment, tell=tell), read_source(folder)
+    terms = desk.terms
+    for problem in problems_of(source, read_enrolment(source, terms.source)):
+        tell(f"warning: everything is refused for now. {problem}")
+    tell(
+        f"{terms.name} answers the calibrator {terms.calibrator.fingerprint} (enrolment "
+        f"{terms.source[:12]}), {terms.deadline:g} seconds after each request. Ctrl-C stops it."
+    )
+    return desk
+
+
+def _serve(desk: Desk, folder: Path, ways: Ways, stop: threading.Event, tell: Tell) -> None:
+    """By files or over Flower."""
+    if ways.inbox is not None and ways.outbox is not None:
+        from veracal.federation import serve_folder
+
+        many = serve_folder(desk, ways.inbox, ways.outbox, once=ways.once, stop=stop, tell=tell)
+        if not stop.is_set():
+            _show.say(f"Requests answered or refused: {many}.")
+        return
+    from veracal.federation import serve_node
+
+    assert ways.flower is not None
+    assert ways.ca is not None
+    serve_node(
+        desk.answer,
+        address=ways.flower,
+        ca=ways.ca,
+        node_key=ways.node_key or folder / NODE_KEY,
+        home=folder / FLOWER,
+        stop=stop,
+        tell=tell,
+    )
+
 
 _NAMED: dict[str, tuple[str, ...]] = {
     "usual": USUAL,
@@ -76,7 +167,7 @@ def declaration(**told: Any) -> Declaration:
     )
 
 
-def run(
+def enroll_source(
     folder: Path,
     places: Places,
     declared: Callable[[str], Declaration],
@@ -141,7 +232,7 @@ def _ledger(source: SourceFolder, place: Path, records: str) -> Ledger:
 
 def _node_key(folder: Path) -> Path:
     """The public half of the key of a source's node, which is made when first asked for."""
-    from veracal.federation.flower.node_keys import make_node_key
+    from veracal.federation import make_node_key
 
     public = folder / f"{NODE_KEY}.pub"
     return public if public.exists() else make_node_key(folder / NODE_KEY)

@@ -8,19 +8,24 @@ from pathlib import Path
 import numpy as np
 import typer
 
+from veracal.accounting import Relation
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _paying, _predictions
+from veracal.cli import _payment as _paying
+from veracal.cli import _predictions
 from veracal.cli._artifacts import is_name, read_table
-from veracal.cli._run_show import show_notice
+from veracal.cli._run_output import show_notice
 from veracal.data import Dataset, Schema, Scores
 from veracal.errors import DataError
-from veracal.federation.models import artifact_hash, model_hash
-from veracal.federation.protocol.keys import PublicKey, is_hexadecimal
-from veracal.federation.source.enrolment import Origin
-from veracal.federation.source.marks import MarkKey
-from veracal.pipeline.charging import partitions_path
-from veracal.privacy.budget import Relation
-from veracal.privacy.partitions import PartitionRule, PartitionStore, split_and_assign
+from veracal.federation import (
+    MarkKey,
+    Origin,
+    PublicKey,
+    artifact_hash,
+    is_hexadecimal,
+    model_hash,
+)
+from veracal.ledger import PartitionRule, PartitionStore, split_and_assign
+from veracal.workflow import partitions_path
 
 _MOST_KEY = 4_096  # bytes of a file with a public key
 

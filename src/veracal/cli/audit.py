@@ -1,18 +1,85 @@
-"""The command that tells how much of a decision is the luck of the noise."""
+"""Options that take several numbers in a row: --epsilon 0.5 1 2.
 
+The command that tells how much of a decision is the luck of the noise.
+"""
+
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 from click.core import ParameterSource
+from typer.core import TyperCommand
 
-from veracal.cli import _fitting, _show
-from veracal.cli._variadic import several
+from veracal.cli import _output as _show
+from veracal.cli import _run_options as _fitting
 from veracal.errors import VeracalError
 
 if TYPE_CHECKING:
     from veracal.multiplicity import Question
-    from veracal.report.audited import Audited
+    from veracal.report import Audited
+
+
+def several(*names: str) -> type[TyperCommand]:
+    """A kind of command some of whose options take one number after the other.
+
+    Click knows options that repeat, and options with a fixed number of values. This is
+    neither: ``--epsilon 0.5 1 2`` and ``--epsilon 0.5,1,2`` are read as the option, three
+    times. A word that is no number ends the list, so that a table may be named after it.
+
+    Parameters
+    ----------
+    *names : str
+        Options, declared as lists of numbers.
+    """
+
+    class Several(TyperCommand):
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            return super().parse_args(ctx, repeated(args, names))
+
+    return Several
+
+
+def repeated(args: Sequence[str], names: Collection[str]) -> list[str]:
+    """Words of a command line, with the option said again before each of its numbers.
+
+    Examples
+    --------
+    >>> repeated(["--epsilon", "0.5", "1,2", "a.csv"], ["--epsilon"])
+    ['--epsilon=0.5', '--epsilon=1', '--epsilon=2', 'a.csv']
+    """
+    made: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        name, given, value = word.partition("=")
+        if word == "--":
+            return [*made, word, *rest]
+        if name not in names or not (given or rest):
+            made.append(word)
+            continue
+        values = [value if given else rest.pop(0)]
+        while rest and _are_numbers(rest[0]):
+            values.append(rest.pop(0))
+        parts = [part.strip() for each in values for part in each.split(",")]
+        made += [f"{name}={part}" for part in parts if part] or [f"{name}="]
+    return made
+
+
+def _are_numbers(word: str) -> bool:
+    """Tell whether a word is a number, or several with commas between them."""
+    parts = [part for part in word.split(",") if part.strip()]
+    return bool(parts) and all(map(_is_number, parts))
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -174,7 +241,7 @@ def audit(
 
 def _of_predictions(context: typer.Context, path: Path, asked: "Question") -> "Audited":
     """Audit runs that somebody made, if nothing is asked that only runs made here can tell."""
-    from veracal.cli import _audit_predictions
+    from veracal.cli import _audit_output as _audit_predictions
 
     for parameter in context.command.params:
         name = str(parameter.name)
@@ -194,7 +261,8 @@ def _of_predictions(context: typer.Context, path: Path, asked: "Question") -> "A
 
 def _told(found: "Audited", out: Path | None, *, force: bool, json: bool) -> None:
     """Write and print what was found; what could not be written is printed nevertheless."""
-    from veracal.cli import _audit_show, _auditing
+    from veracal.cli import _audit_output as _audit_show
+    from veracal.cli import _auditing
 
     try:
         written = None if out is None else _auditing.write(found, out, force=force)

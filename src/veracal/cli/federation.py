@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
     import threading
 
-    from veracal.federation.calibrator.standing import Standing
-    from veracal.federation.protocol.terms import Terms
+    from veracal.federation import Standing, Terms
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,7 +45,7 @@ def init(
     its terms, which 'veracal federation add' adds to the list.
     """
     from veracal.errors import VeracalError
-    from veracal.federation.calibrator.founding import KEY, LISTING, PUBLIC, found
+    from veracal.federation import KEY, LISTING, PUBLIC, found
 
     try:
         public = found(folder, name, carrier=transport, address=address)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def add(
     Terms are signed, but by whom, only people can tell: compare the fingerprint
     with what the institution reads to you.
     """
-    from veracal.federation.calibrator.founding import check_joining, join, read_terms
+    from veracal.federation import check_joining, join, read_terms
 
     if json and not yes:
         raise typer.BadParameter(
@@ -132,7 +132,7 @@ def status(folder: Folder, json: Json = False) -> None:
     Each source's own ledger decides; what was sent and not answered yet counts here as
     if it had been charged.
     """
-    from veracal.federation.calibrator.standing import standings
+    from veracal.federation import standings
 
     found = standings(folder)
     if json:
@@ -164,9 +164,9 @@ def superlink(
     It carries signed bytes and runs no code. Its certificate is made by an authority in
     the folder; hand that authority's certificate to the institutions.
     """
-    from veracal.cli import _superlink
-    from veracal.cli._stopping import Tell, until_stopped
-    from veracal.federation.calibrator.founding import address_of
+    from veracal.cli import _federation_local as _superlink
+    from veracal.cli._signals import Tell, until_stopped
+    from veracal.federation import address_of
 
     def work(stop: "threading.Event", tell: Tell) -> None:
         with _superlink.superlink(folder, listen, tell=tell) as link:
@@ -217,7 +217,7 @@ def local(
     SuperLink and a node for each hospital run as processes of their own. What to
     type in a second terminal is printed.
     """
-    from veracal.cli import _local
+    from veracal.cli import _federation_local as _local
 
     if then_recalibrate and by_hand:
         raise typer.BadParameter(
@@ -238,7 +238,7 @@ def local(
 
 def _standing_row(one: "Standing") -> tuple[str, ...]:
     """A line about a source."""
-    from veracal.privacy.costs.statement import rounded_down, rounded_up
+    from veracal.accounting import rounded_down, rounded_up
 
     words = one.fault or (f"{one.unknown} not answered yet" if one.unknown else "")
     if one.missing and not one.fault:
@@ -255,7 +255,7 @@ def _standing_row(one: "Standing") -> tuple[str, ...]:
 
 def _show_terms(path: Path, terms: "Terms") -> None:
     """Print terms as people read them."""
-    from veracal.federation.protocol.words import told_terms
+    from veracal.federation import told_terms
 
     _show.console().print(_show.table(f"{path.name}: the terms", ("", ""), told_terms(terms)))
 
@@ -268,7 +268,7 @@ def _confirmed(name: str) -> bool:
 
 def _node_keys(folder: Path, terms: list[Path], keys: list[Path]) -> list[Path | None]:
     """Public keys of nodes where Flower is used, and none otherwise."""
-    from veracal.federation.calibrator.founding import carrier_of
+    from veracal.federation import carrier_of
 
     if carrier_of(folder) != "flower":
         if keys:
@@ -282,7 +282,7 @@ def _node_keys(folder: Path, terms: list[Path], keys: list[Path]) -> list[Path |
             f"{len(keys)}.",
             param_hint="--node-key",
         )
-    from veracal.federation.flower.node_keys import read_public_node_key
+    from veracal.federation import read_public_node_key
 
     for key in keys:
         read_public_node_key(key)  # and not the private half, which stays at the hospital

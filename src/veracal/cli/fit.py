@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from veracal.cli import _fitting, _show
+from veracal.cli import _output as _show
+from veracal.cli import _run_options as _fitting
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -83,7 +84,7 @@ def fit(
     chosen = _fitting.configured(data, typed, config)
     _fitting.check_data(chosen, target)
     place = Path(f"{Path(chosen.data.source).stem}-model") if out is None else out
-    from veracal.pipeline import run
+    from veracal.workflow import run
 
     with _fitting.running(chosen, place, ledger, force=force) as (book, tell, notify):
         made = run(
@@ -95,7 +96,7 @@ def fit(
             on_progress=tell,
             on_notice=notify,
         )
-    from veracal.cli import _run_show
+    from veracal.cli import _run_output as _run_show
 
     if json:
         _show.print_json(_run_show.facts(made))

@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
-    from veracal.privacy.ledger.book import Ledger
-    from veracal.privacy.ledger.chain import Entry
-    from veracal.privacy.ledger.opening import Opening
-    from veracal.privacy.ledger.runs import Run
+    from veracal.ledger import Entry, Ledger, Opening, Run
+
 
 app = typer.Typer(
     no_args_is_help=True, help="Open, look at, verify and extend privacy ledgers."
@@ -36,7 +34,7 @@ def list_(json: Json = False) -> None:
     They are in $VERACAL_LEDGERS, or in $XDG_DATA_HOME/veracal/ledgers, by default
     ~/.local/share/veracal/ledgers.
     """
-    from veracal.privacy.ledger.default_location import default_folder, default_ledgers
+    from veracal.ledger import default_folder, default_ledgers
 
     rows = [_row(path) for path in default_ledgers()]
     if json:
@@ -106,11 +104,9 @@ def open_(
     With --data it is the default ledger of that data set, which every later run on the same
     file uses, wherever its results are put.
     """
+    from veracal.accounting import Budget, Unit
     from veracal.errors import VeracalError
-    from veracal.privacy.budget import Budget, Unit
-    from veracal.privacy.ledger.book import open_ledger
-    from veracal.privacy.ledger.default_location import default_ledger_path, open_for_data
-    from veracal.privacy.ledger.plan_files import read_plan
+    from veracal.ledger import default_ledger_path, open_for_data, open_ledger, read_plan
 
     if path is None and data is None:
         raise typer.BadParameter("Name a new file, or a data set with --data.")
@@ -180,7 +176,7 @@ def abandon(
 ) -> None:
     """Give up a pending reservation or a run. Nothing is refunded, and it is never resumed."""
     from veracal.errors import LedgerError
-    from veracal.privacy.ledger.book import Ledger
+    from veracal.ledger import Ledger
 
     ledger = _ledger(path)
     if request is None and run is None:
@@ -206,7 +202,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a ledger: its caps, what each part spent and has left, its runs and entries."""
-    from veracal.privacy.ledger.stating import ledger_statement
+    from veracal.ledger import ledger_statement
 
     ledger = _ledger(path)
     if not statement:
@@ -270,8 +266,7 @@ def export(
 
 def _ledger(given: str) -> "Ledger":
     """The ledger that an argument means."""
-    from veracal.privacy.ledger.book import Ledger
-    from veracal.privacy.ledger.default_location import resolve_ledger
+    from veracal.ledger import Ledger, resolve_ledger
 
     return Ledger(resolve_ledger(given))
 
@@ -281,8 +276,7 @@ def _row(path: Path) -> dict[str, Any]:
     from dataclasses import asdict
 
     from veracal.errors import VeracalError
-    from veracal.privacy.ledger.book import Ledger
-    from veracal.privacy.ledger.default_location import noted_data
+    from veracal.ledger import Ledger, noted_data
 
     row: dict[str, Any] = {"name": path.name, "path": str(path), "source": noted_data(path)}
     try:
@@ -316,7 +310,7 @@ def _figures(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _report(ledger: "Ledger", *, json: bool) -> None:
     """Print a ledger as tables or as one JSON object."""
-    from veracal.privacy.costs.statement import rounded_up
+    from veracal.accounting import rounded_up
 
     facts = _facts(ledger)
     if json:
@@ -456,7 +450,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
 
 def _charged(opening: "Opening", entry: "Entry") -> str:
     """What an entry cost, for people."""
-    from veracal.privacy.ledger.units import Cost
+    from veracal.ledger import Cost
 
     if entry.event is None:
         return ""
@@ -473,7 +467,7 @@ def _outcome(entry: dict[str, Any]) -> str:
 
 def _run(ledger: "Ledger", run: "Run") -> dict[str, Any]:
     """A run, and how often its items were used."""
-    from veracal.privacy.ledger.book import Ledger
+    from veracal.ledger import Ledger
 
     planned = Ledger(ledger.path, run.number).planned()
     return {
@@ -499,7 +493,7 @@ def _plan(ledger: "Ledger") -> list[dict[str, Any]]:
 
 def _amount(amount: dict[str, float], figure: str) -> str:
     """Write a part of a budget: never less than was spent, nor more than is left."""
-    from veracal.privacy.costs.statement import rounded_down, rounded_up
+    from veracal.accounting import rounded_down, rounded_up
 
     rounded = rounded_down if figure == "left" else rounded_up
     delta = f", delta {rounded(amount['delta'])}" if amount["delta"] else ""

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from veracal.privacy.plans import TrainingPlan
+    from veracal.mechanisms import TrainingPlan
+
 
 app = typer.Typer(no_args_is_help=True, help="Find the noise for a budget, before any run.")
 
@@ -49,8 +50,8 @@ def train(
 
     Reads no records. All sizes are declared ones.
     """
-    from veracal.privacy.budget import Unit
-    from veracal.privacy.plans import plan_training
+    from veracal.accounting import Unit
+    from veracal.mechanisms import plan_training
 
     if (epochs is None) == (steps is None):
         raise typer.BadParameter("Give one of --epochs and --steps.")
@@ -100,8 +101,7 @@ def audit(
         raise typer.BadParameter("Give one of --error and --runs.")
     if error is not None and not 0 < error < 1:
         raise typer.BadParameter("expected a number between 0 and 1.", param_hint="--error")
-    from veracal.multiplicity import plan_audit
-    from veracal.multiplicity.planning import reached
+    from veracal.multiplicity import plan_audit, reached
 
     told: dict[str, Any]
     try:
@@ -133,7 +133,7 @@ def _steps(epochs: float | None, records: int, batch: float) -> int:
 
 def _table(made: "TrainingPlan") -> object:
     """The plan, line by line."""
-    from veracal.privacy.costs.statement import rounded_up
+    from veracal.accounting import rounded_up
 
     promise = made.statement
     on_mean = rounded_up(made.noise_multiplier / made.expected_batch)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
-    from veracal.cli._luck import Luck
-    from veracal.cli._predicting import Predicted
+    from veracal.cli._predict_output import Luck, Predicted
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -70,7 +70,8 @@ def predict(
     interval from 0 to 1 says nothing, and counts as above any T below 1.
     """
     from veracal.artifact import PrivateClassifier
-    from veracal.cli import _luck, _predicting
+    from veracal.cli import _predict_output as _luck
+    from veracal.cli import _predict_output as _predicting
 
     asked = None
     if arbitrariness:

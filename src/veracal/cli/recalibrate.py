@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _paying, _places, _predictions, _show
+from veracal.cli import _output as _places
+from veracal.cli import _output as _show
+from veracal.cli import _payment as _paying
+from veracal.cli import _predictions
 
 if TYPE_CHECKING:
-    from veracal.calibration.methods import Settings
-    from veracal.cli._out import Files
-    from veracal.cli._repairing import Repair, RunIds, Spending
+    from veracal.calibration import Settings
+    from veracal.cli._methods import Files
+    from veracal.cli._recalibrate_local import Repair, RunIds, Spending
     from veracal.data import Scores
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -32,8 +36,8 @@ class Fit:
 
     def settings(self, spending: "Spending | None") -> "Settings":
         """What a fitter is told."""
-        from veracal.calibration.methods import Settings
-        from veracal.privacy.costs.pure import MICRO
+        from veracal.accounting import MICRO
+        from veracal.calibration import Settings
 
         return Settings(
             MICRO if spending is None else spending.fit,
@@ -195,7 +199,7 @@ def recalibrate(
     ledger of PREDICTIONS pays what one record pays. With --sources they are
     elsewhere, and MODEL gets the map that they find.
     """
-    from veracal.cli._out import Files
+    from veracal.cli._methods import Files
 
     several = sources_by is not None or sources is not None
     _check_sources(several, least, at_sources, ledger_part, not_private, curve)
@@ -205,7 +209,7 @@ def recalibrate(
         fit = Fit(method, form, bins, size, False, None, _range(temperatures))
         spent = _spending(epsilon, delta, guard, measure, curve=False)
         _check_fit(fit, spent)
-        from veracal.cli._sources import Elsewhere, Outcome, elsewhere
+        from veracal.cli._recalibrate_remote import Elsewhere, Outcome, elsewhere
 
         asked = Elsewhere(sources, least, at_sources, wait, tuple(give_up or ()), run)
         outcome = Outcome(predictions, out, map_out, force)
@@ -224,7 +228,7 @@ def recalibrate(
     _check_fit(fit, spending)
     if sources_by is not None:
         assert spending is not None
-        from veracal.cli._federating import Federation, federated
+        from veracal.cli._recalibrate_sources import Federation, federated
 
         place = Path(f"{predictions}.ledgers") if ledger is None else ledger
         files = Files(predictions, place, out, map_out, unit or "unit", force)
@@ -312,8 +316,8 @@ def _spending(
     curve: bool,
 ) -> "Spending":
     """What may be spent on what."""
-    from veracal.cli._repairing import Spending
-    from veracal.privacy.costs.pure import micro
+    from veracal.accounting import micro
+    from veracal.cli._recalibrate_local import Spending
 
     if epsilon is None:
         raise typer.BadParameter(
@@ -345,7 +349,7 @@ def _spending(
 
 def _check_fit(fit: Fit, spending: "Spending | None") -> None:
     """Refuse methods there are not; ask for what Gaussian noise needs, and for no more."""
-    from veracal.calibration.methods import AUTO, METHODS
+    from veracal.calibration import AUTO, METHODS
     from veracal.cli._methods import check_method, is_gaussian, sized
 
     check_method(fit.method, fit.form, private=spending is not None)
@@ -372,8 +376,8 @@ def _refuse_early(
     fit: Fit, payer: Payer, spending: "Spending", told: Mapping[str, Any]
 ) -> None:
     """Refuse what the ledger cannot pay, before the predictions are read."""
-    from veracal.calibration.methods import METHODS
-    from veracal.cli._repairing import require_recalibration
+    from veracal.calibration import METHODS
+    from veracal.cli._recalibrate_local import require_recalibration
     from veracal.errors import VeracalError
 
     if not _places.is_there(payer.place):
@@ -398,9 +402,9 @@ def _refuse_early(
 
 def _chosen(fit: Fit, payer: Payer, spending: "Spending") -> str:
     """The method, for whom the ledger protects."""
+    from veracal.accounting import MICRO, Budget
     from veracal.cli._methods import chosen
-    from veracal.privacy import Budget, Ledger
-    from veracal.privacy.costs.pure import MICRO
+    from veracal.ledger import Ledger
 
     there = _places.is_there(payer.place)
     protects = Ledger(payer.place).budget if there else Budget(1.0)
@@ -413,8 +417,8 @@ def _run_ids(
     """What a ledger knows a recalibration by, from options as they were typed."""
     from dataclasses import asdict
 
-    from veracal.cli._repairing import RunIds
-    from veracal.privacy.ledger.default_location import display_name
+    from veracal.cli._recalibrate_local import RunIds
+    from veracal.ledger import display_name
 
     settings = asdict(fit.settings(spending))
     bins = settings.pop("bins")  # of figures; no method with a delta has some
@@ -438,10 +442,10 @@ def _repair(
     told: Mapping[str, Any],
 ) -> "Repair":
     """Fit a map, private if something is spent; what cannot be meant is a matter of usage."""
+    from veracal.accounting import Budget
     from veracal.cli._methods import chosen, private_fitter
-    from veracal.cli._repairing import repaired, repaired_openly
+    from veracal.cli._recalibrate_local import repaired, repaired_openly
     from veracal.errors import VeracalError
-    from veracal.privacy import Budget
 
     if spending is None:
         method = chosen(fit.method, len(scores), Budget(1.0))  # as if for an epsilon of 1
@@ -471,8 +475,8 @@ def _repair(
 
 def _tell(made: "Repair", files: "Files", *, whole: bool, json: bool) -> None:
     """Print the map, what it cost, and figures of both sides."""
-    from veracal.cli._repair_show import facts, show
-    from veracal.privacy import Ledger
+    from veracal.cli._recalibrate_local import facts, show
+    from veracal.ledger import Ledger
 
     if json:
         _show.print_json({"file": str(files.predictions), **facts(made), **files.written()})

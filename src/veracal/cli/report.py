@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -26,8 +26,8 @@ def report(
     """
     from veracal import report as reports
     from veracal.cli._artifacts import read_results
-    from veracal.cli._places import check_new
-    from veracal.data.files import check_place, placed
+    from veracal.cli._output import check_new
+    from veracal.data import check_place, placed
 
     place = Path(f"{model.resolve().name}-report.html") if out is None else out
     check_new(place, force=force)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _show
+from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
-    from veracal.data.draft import Draft
+    from veracal.data import Draft
+
 
 app = typer.Typer(no_args_is_help=True, help="Declare what is publicly known about a table.")
 
@@ -40,8 +41,8 @@ def draft(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Propose a schema for FILE, warning of every field that was read from the records."""
-    from veracal.data.draft import draft as propose
-    from veracal.data.files import new_file, write_new
+    from veracal.data import draft as propose
+    from veracal.data import new_file, write_new
 
     if out is not None:
         new_file(out)  # before the work, not after it
@@ -96,7 +97,7 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check that SCHEMA makes sense by itself, without reading any record."""
-    from veracal.data.schema import Schema
+    from veracal.data import Schema
 
     declared = Schema.load(schema)
     figures = {

@@ -8,7 +8,8 @@ import typer
 from veracal.cli import _predictions
 
 if TYPE_CHECKING:
-    from veracal.federation.source.enrolling import Declaration
+    from veracal.federation import Declaration
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,10 +50,10 @@ def init(
     Everybody who is asked about shares one budget, however many calibrators
     there are: make one source for one set of people, and no second one.
     """
-    from veracal.cli import _source_show
+    from veracal.accounting import Budget, Unit
+    from veracal.cli import _source_output as _source_show
     from veracal.errors import VeracalError
-    from veracal.federation.source.folder import create_source
-    from veracal.privacy.budget import Budget, Unit
+    from veracal.federation import create_source
 
     try:
         budget = Budget(epsilon, delta, relation, Unit(unit, at_most))  # type: ignore[arg-type]
@@ -234,7 +235,7 @@ def serve(
     the calibrator, and asks for what you enrolled, or it is refused. What
     happens is told here, and kept for 'veracal source log'.
     """
-    from veracal.cli import _source_serve
+    from veracal.cli import _source_enroll as _source_serve
 
     ways = _source_serve.Ways(inbox, outbox, flower, ca, node_key, once)
     _source_serve.run(folder, enrolment, ways)
@@ -246,7 +247,7 @@ def status(folder: Folder, json: Json = False) -> None:
 
     Exit 1 if something is wrong.
     """
-    from veracal.cli import _source_show
+    from veracal.cli import _source_output as _source_show
 
     if not _source_show.show_status(folder, json=json):
         raise typer.Exit(1)
@@ -266,7 +267,7 @@ def log(
     The ledger's chain of hashes, the answers and the signed heads are checked
     while they are read; exit 1 if something is wrong with them.
     """
-    from veracal.cli import _source_show
+    from veracal.cli import _source_output as _source_show
 
     if not _source_show.show_log(folder, enrolment, last, json=json):
         raise typer.Exit(1)
@@ -284,6 +285,6 @@ def revoke(
     What it was granted is not given back to the budget, and what it was told
     cannot be taken back.
     """
-    from veracal.cli import _source_show
+    from veracal.cli import _source_output as _source_show
 
     _source_show.revoke(folder, enrolment, yes=yes, json=json)

@@ -1,66 +1,357 @@
-"""Records, their splits, and the scores of classifiers on them."""
+"""Records, their schemas and splits, and the scores of classifiers on them."""
 
-from veracal.data.columns import (
-    Category,
-    Constant,
-    Ignore,
-    Number,
-    Slot,
-    Target,
-    Text,
-    Unit,
-    Vector,
-)
-from veracal.data.corrupt import corrupt_labels
-from veracal.data.dataset import Dataset, Group, cross
-from veracal.data.encode import Rows
-from veracal.data.groups import ByGroup, Estimate, by_group
-from veracal.data.limits import Limits
-from veracal.data.loading import load
-from veracal.data.readers.images import ImageForm
-from veracal.data.readers.score_files import load_scores, scan_scores
-from veracal.data.readers.text import Rating, TextForm
-from veracal.data.saving_scores import save_scores
-from veracal.data.scanning import Tally, scan, scan_rows, tally
-from veracal.data.schema import Grouping, Schema
-from veracal.data.scores import Scores
-from veracal.data.splitting import Split, split
-from veracal.data.units import limit_contributions
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.data.arrays import read_npz
+    from veracal.data.builtin import SCHEMAS
+    from veracal.data.columns import (
+        Category,
+        Column,
+        Constant,
+        Ignore,
+        Number,
+        Slot,
+        Target,
+        Text,
+        Unit,
+        Vector,
+    )
+    from veracal.data.dataset import Dataset, Group, corrupt_labels, cross
+    from veracal.data.encoding import Rows
+    from veracal.data.files import (
+        DEFAULT_LIMITS,
+        Limits,
+        cache_folder,
+        cache_secret,
+        check_place,
+        new_file,
+        no_surprises,
+        opened,
+        parse_json,
+        placed,
+        private_folder,
+        readable,
+        write_new,
+    )
+    from veracal.data.groups import ByGroup, Estimate, Metric, by_group, estimate
+    from veracal.data.images import ImageForm
+    from veracal.data.labels import (
+        TEXT,
+        Label,
+        check_classes,
+        check_features,
+        encode_labels,
+        frozen,
+        refuse_mask,
+        restore,
+        row_numbers,
+    )
+    from veracal.data.loading import Tally, declare, load, scan, scan_rows, tally
+    from veracal.data.row_digests import digests_of_records, each
+    from veracal.data.rows import MappedRows, Score, at_places, each_by_itself, places_alike
+    from veracal.data.saving import (
+        ABSTAINED,
+        SCHEMA_FILE,
+        Columns,
+        CsvPredictions,
+        JsonPredictions,
+        Writer,
+        check_group_names,
+        new_folder,
+        prediction_writer,
+        save_matrix,
+    )
+    from veracal.data.schema import Grouping, Schema, construct, table
+    from veracal.data.schema_draft import Draft, draft
+    from veracal.data.score_files import (
+        check_names,
+        load_scores,
+        save_scores,
+        scan_scores,
+        writer_for,
+    )
+    from veracal.data.scores import Kind, Scores
+    from veracal.data.scoring import logits_of, score, way_of
+    from veracal.data.sets.catalog import CATALOG, entry
+    from veracal.data.sets.entries import Entry
+    from veracal.data.sets.fetch import Status, fetch, locate, status_of
+    from veracal.data.splitting import (
+        Relation,
+        Split,
+        check_fractions,
+        check_identity,
+        cut,
+        draws_by_digest,
+        draws_by_id,
+        exact_shares,
+        identities,
+        mark,
+        parts_of,
+        split,
+    )
+    from veracal.data.texts import Rating, TextForm
+    from veracal.data.units import UnitRows, limit_contributions
 
 __all__ = [
+    "ABSTAINED",
+    "CATALOG",
+    "DEFAULT_LIMITS",
+    "SCHEMAS",
+    "SCHEMA_FILE",
+    "TEXT",
     "ByGroup",
     "Category",
+    "Column",
+    "Columns",
     "Constant",
+    "CsvPredictions",
     "Dataset",
+    "Draft",
+    "Entry",
     "Estimate",
     "Group",
     "Grouping",
     "Ignore",
     "ImageForm",
+    "JsonPredictions",
+    "Kind",
+    "Label",
     "Limits",
+    "MappedRows",
+    "Metric",
     "Number",
     "Rating",
+    "Relation",
     "Rows",
     "Schema",
+    "Score",
     "Scores",
     "Slot",
     "Split",
+    "Status",
     "Tally",
     "Target",
     "Text",
     "TextForm",
     "Unit",
+    "UnitRows",
     "Vector",
+    "Writer",
+    "at_places",
     "by_group",
+    "cache_folder",
+    "cache_secret",
+    "check_classes",
+    "check_features",
+    "check_fractions",
+    "check_group_names",
+    "check_identity",
+    "check_names",
+    "check_place",
+    "construct",
     "corrupt_labels",
     "cross",
+    "cut",
+    "declare",
+    "digests_of_records",
+    "draft",
+    "draws_by_digest",
+    "draws_by_id",
+    "each",
+    "each_by_itself",
+    "encode_labels",
+    "entry",
+    "estimate",
+    "exact_shares",
+    "fetch",
+    "frozen",
+    "identities",
     "limit_contributions",
     "load",
     "load_scores",
+    "locate",
+    "logits_of",
+    "mark",
+    "new_file",
+    "new_folder",
+    "no_surprises",
+    "opened",
+    "parse_json",
+    "parts_of",
+    "placed",
+    "places_alike",
+    "prediction_writer",
+    "private_folder",
+    "read_npz",
+    "readable",
+    "refuse_mask",
+    "restore",
+    "row_numbers",
+    "save_matrix",
     "save_scores",
     "scan",
     "scan_rows",
     "scan_scores",
+    "score",
     "split",
+    "status_of",
+    "table",
     "tally",
+    "way_of",
+    "write_new",
+    "writer_for",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "arrays": ("read_npz",),
+        "builtin": ("SCHEMAS",),
+        "columns": (
+            "Category",
+            "Column",
+            "Constant",
+            "Ignore",
+            "Number",
+            "Slot",
+            "Target",
+            "Text",
+            "Unit",
+            "Vector",
+        ),
+        "dataset": (
+            "Dataset",
+            "Group",
+            "corrupt_labels",
+            "cross",
+        ),
+        "encoding": ("Rows",),
+        "files": (
+            "DEFAULT_LIMITS",
+            "Limits",
+            "cache_folder",
+            "cache_secret",
+            "check_place",
+            "new_file",
+            "no_surprises",
+            "opened",
+            "parse_json",
+            "placed",
+            "private_folder",
+            "readable",
+            "write_new",
+        ),
+        "groups": (
+            "ByGroup",
+            "Estimate",
+            "Metric",
+            "by_group",
+            "estimate",
+        ),
+        "images": ("ImageForm",),
+        "labels": (
+            "Label",
+            "TEXT",
+            "check_classes",
+            "check_features",
+            "encode_labels",
+            "frozen",
+            "refuse_mask",
+            "restore",
+            "row_numbers",
+        ),
+        "loading": (
+            "Tally",
+            "declare",
+            "load",
+            "scan",
+            "scan_rows",
+            "tally",
+        ),
+        "row_digests": (
+            "digests_of_records",
+            "each",
+        ),
+        "rows": (
+            "MappedRows",
+            "Score",
+            "at_places",
+            "each_by_itself",
+            "places_alike",
+        ),
+        "saving": (
+            "ABSTAINED",
+            "Columns",
+            "CsvPredictions",
+            "JsonPredictions",
+            "SCHEMA_FILE",
+            "Writer",
+            "check_group_names",
+            "new_folder",
+            "prediction_writer",
+            "save_matrix",
+        ),
+        "schema": (
+            "Grouping",
+            "Schema",
+            "construct",
+            "table",
+        ),
+        "schema_draft": (
+            "Draft",
+            "draft",
+        ),
+        "score_files": (
+            "check_names",
+            "load_scores",
+            "save_scores",
+            "scan_scores",
+            "writer_for",
+        ),
+        "scores": (
+            "Kind",
+            "Scores",
+        ),
+        "scoring": (
+            "logits_of",
+            "score",
+            "way_of",
+        ),
+        "sets.catalog": (
+            "CATALOG",
+            "entry",
+        ),
+        "sets.entries": ("Entry",),
+        "sets.fetch": (
+            "Status",
+            "fetch",
+            "locate",
+            "status_of",
+        ),
+        "splitting": (
+            "Relation",
+            "Split",
+            "check_fractions",
+            "check_identity",
+            "cut",
+            "draws_by_digest",
+            "draws_by_id",
+            "exact_shares",
+            "identities",
+            "mark",
+            "parts_of",
+            "split",
+        ),
+        "texts": (
+            "Rating",
+            "TextForm",
+        ),
+        "units": (
+            "UnitRows",
+            "limit_contributions",
+        ),
+    },
+)

@@ -1,7 +1,13 @@
-"""Records of people, as their holder hands them to the rest of the house."""
+"""Records of people, as their holder hands them to the rest of the house.
+
+Labels made wrong on purpose, to see what a learner makes of doubt.
+
+Whether anything can be learnt from records at all.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -9,19 +15,21 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks
 from veracal._types import Array, Frozen, Ints
-from veracal.data.checked import (
+from veracal.data.labels import (
+    Label,
+    check_classes,
     check_codes,
     check_digests,
     check_features,
     check_ids,
     check_slots,
+    encode_labels,
     frozen,
     refuse_shared_slots,
     restore,
     row_numbers,
     same_length,
 )
-from veracal.data.labels import Label, check_classes, encode_labels
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
@@ -342,4 +350,48 @@ def _check_contributions(dataset: Dataset) -> None:
             f"at most {dataset.at_most} rows of one unit",
             str(most),
             "Use limit_contributions first.",
+        )
+
+
+def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> Dataset:
+    r"""Replace each label, with probability p, by a class drawn uniformly from all k.
+
+    The drawn class may be the old one, so a label changes with probability
+    :math:`p (k-1)/k`, and the best possible confidence in a clean label becomes
+    :math:`1 - p (k-1)/k` (Zhang et al. 2022, appendix on label noise injection).
+
+    Parameters
+    ----------
+    dataset : Dataset
+    p : float in [0, 1]
+    rng : Generator
+    """
+    _checks.fraction(p=p)
+    drawn = rng.integers(dataset.n_classes, size=len(dataset))
+    y = np.where(rng.random(len(dataset)) < p, drawn, dataset.y)
+    return dataset._changed(y=y)
+
+
+def check_worth(dataset: Dataset, path: str | Path) -> None:
+    """Refuse records from which nothing can be learnt: none, or all of one class.
+
+    The rule holds for whatever is loaded from a path: a table, images, sentences, or one
+    part of a collection.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    path : path
+        Where it came from.
+    """
+    if not len(dataset):
+        raise DataError(
+            str(path), "at least one record", "none left", "Look at what is dropped as missing."
+        )
+    if (dataset.y == dataset.y[0]).all():
+        raise DataError(
+            str(path),
+            "records of at least two classes",
+            f"only {dataset.classes[dataset.y[0]]!r}",
+            "Check what was declared as the label, and which records were chosen.",
         )

@@ -4,7 +4,7 @@ A digest is BLAKE2b-128 of a record as the file holds it: the text of a CSV cell
 value of a typed column, the bytes of an image file. It does not depend on the position of the
 row, on other rows, on the machine, or on how values are later parsed, scaled or encoded.
 Digests are not keyed, so a published one would confirm a guess of the record: they stay in
-memory beside the records, and :mod:`veracal.privacy.partitions` stores them only under a
+memory beside the records, and :mod:`veracal.ledger.partitions` stores them only under a
 secret key.
 
 The input of the hash is unambiguous. It starts with one tag for each column (numbers, texts or

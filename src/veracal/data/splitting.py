@@ -88,7 +88,7 @@ def split(
         of X and y if the data set was made from arrays), never of features computed from
         it; under replace-one, of the slot id, without which a key is refused. Without unit
         ids a corrected record draws anew, so use a ledger's assignment
-        (:mod:`veracal.privacy.partitions`) for records that change between runs. Rows that
+        (:mod:`veracal.ledger.partitions`) for records that change between runs. Rows that
         loading chose at random, where a unit had too many, are chosen anew at each loading.
     rng : Generator, optional
         Secret source of the coins; by default fresh entropy. Every call is then a split of

@@ -3,10 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from veracal.artifact import PrivateClassifier
-from veracal.artifact.kinds import WEIGHTS
-from veracal.data.limits import no_surprises, readable
-from veracal.privacy.ledger.chain import canonical, digest
+from veracal.artifact import WEIGHTS, PrivateClassifier
+from veracal.data import no_surprises, readable
+from veracal.ledger import canonical, digest
 
 _BLOCK = 2**20  # bytes that are read at a time
 

@@ -1,42 +1,112 @@
-"""How much of a decision is the luck of the noise."""
+"""Predictive multiplicity: how often re-training changes a decision."""
 
-from veracal.multiplicity.auditing import Question, audit_engine
-from veracal.multiplicity.audits import audit, audit_predictions
-from veracal.multiplicity.engines import Engine
-from veracal.multiplicity.measures import (
-    class_average,
-    decision_variance,
-    disagreement,
-    expected_flip,
-    normalized,
-    pooled_pairs,
-)
-from veracal.multiplicity.planning import AuditPlan, plan_audit
-from veracal.multiplicity.released import (
-    Arbitrariness,
-    objective_certificate,
-    output_arbitrariness,
-)
-from veracal.multiplicity.results import Audit
-from veracal.multiplicity.runs import Runs
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.multiplicity.auditing import (
+        Question,
+        audit,
+        audit_engine,
+        audit_predictions,
+        engine_for,
+    )
+    from veracal.multiplicity.engines.base import VARIED, Engine, Kind, Seed, Streams
+    from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
+    from veracal.multiplicity.engines.retraining import RetrainEngine, Run
+    from veracal.multiplicity.engines.stored import StoredEngine
+    from veracal.multiplicity.measures import (
+        AuditPlan,
+        class_average,
+        decision_variance,
+        disagreement,
+        expected_flip,
+        normalized,
+        plan_audit,
+        pooled_pairs,
+        reached,
+    )
+    from veracal.multiplicity.results import INTERNAL, Audit, GroupTold, Plane
+    from veracal.multiplicity.runs import Runs
 
 __all__ = [
-    "Arbitrariness",
+    "INTERNAL",
+    "VARIED",
     "Audit",
     "AuditPlan",
+    "DescentEngine",
     "Engine",
+    "GroupTold",
+    "Kind",
+    "ObjectiveEngine",
+    "OutputEngine",
+    "Plane",
     "Question",
+    "RetrainEngine",
+    "Run",
     "Runs",
+    "Seed",
+    "StoredEngine",
+    "Streams",
     "audit",
     "audit_engine",
     "audit_predictions",
     "class_average",
     "decision_variance",
     "disagreement",
+    "engine_for",
     "expected_flip",
     "normalized",
-    "objective_certificate",
-    "output_arbitrariness",
     "plan_audit",
     "pooled_pairs",
+    "reached",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "auditing": (
+            "Question",
+            "audit",
+            "audit_engine",
+            "audit_predictions",
+            "engine_for",
+        ),
+        "engines.base": (
+            "Engine",
+            "Kind",
+            "Seed",
+            "Streams",
+            "VARIED",
+        ),
+        "engines.linear": (
+            "DescentEngine",
+            "ObjectiveEngine",
+            "OutputEngine",
+        ),
+        "engines.retraining": (
+            "RetrainEngine",
+            "Run",
+        ),
+        "engines.stored": ("StoredEngine",),
+        "measures": (
+            "AuditPlan",
+            "class_average",
+            "decision_variance",
+            "disagreement",
+            "expected_flip",
+            "normalized",
+            "plan_audit",
+            "pooled_pairs",
+            "reached",
+        ),
+        "results": (
+            "Audit",
+            "GroupTold",
+            "INTERNAL",
+            "Plane",
+        ),
+        "runs": ("Runs",),
+    },
+)

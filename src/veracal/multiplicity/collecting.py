@@ -1,11 +1,14 @@
-"""Runs collected as they come in, kept on disk, and gone on with where they broke off."""
+"""Runs collected as they come in, kept on disk, and gone on with where they broke off.
+
+Runs whose confidence was repaired, each by a map of its own.
+"""
 
 import fcntl
 import json
 import os
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Array, Floats, Progress
-from veracal.data.files import placed
-from veracal.data.limits import no_surprises
+from veracal._types import Array, Floats, Ints, Progress
+from veracal.calibration import MapFitter
+from veracal.data import Label, Scores, no_surprises, placed
 from veracal.errors import DataError
-from veracal.multiplicity.engines.base import Engine
-from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.base import Engine, Seed
 from veracal.multiplicity.runs import Runs
 
 FORMAT = 1
@@ -324,3 +326,64 @@ def _alone(path: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@dataclass(frozen=True, eq=False)
+class Recalibrating:
+    """A map that is fitted anew in every run, on people of its own.
+
+    Attributes
+    ----------
+    fitter : MapFitter
+        Not private: an audit is internal.
+    labels : array of ints of shape (n,)
+        Right answers of the last n rows that the engine scores.
+    """
+
+    fitter: MapFitter
+    labels: Ints
+
+    @property
+    def people(self) -> int:
+        """Whom maps are fitted on."""
+        return len(self.labels)
+
+    @property
+    def method(self) -> str:
+        """How tables call it."""
+        return repr(self.fitter)
+
+    def view(self, number: int, kind: str, classes: Sequence[Label]) -> View:
+        """What to count of a run: probabilities of the first rows, after its own map."""
+
+        def mapped(scores: Floats) -> tuple[Floats, str]:
+            runs = [
+                self._one(run[:number], run[len(run) - self.people :], kind, classes)
+                for run in scores
+            ]
+            return np.stack(runs), "probability"
+
+        return mapped
+
+    def _one(
+        self, people: Array, fitted_on: Array, kind: str, classes: Sequence[Label]
+    ) -> Floats:
+        """Probabilities of one run."""
+        given = _scores(fitted_on, kind, classes, self.labels)
+        found = self.fitter.fit(given).transform(_scores(people, kind, classes, None))
+        shares: Floats = found.probabilities
+        return shares[:, 1] if len(classes) == 2 else shares
+
+
+def _scores(values: Array, kind: str, classes: Sequence[Label], labels: Ints | None) -> Scores:
+    """Scores of one run."""
+    if len(classes) == 2:
+        rest = np.zeros_like(values) if kind == "logit" else 1 - values
+        values = np.stack([rest, values], axis=1)
+    logits = kind == "logit"
+    return Scores(
+        values.astype(np.float64),
+        "logits" if logits else "probabilities",
+        tuple(classes),
+        labels,
+    )

@@ -1,14 +1,110 @@
-"""What an audit found, as records that tables, pages and files are made of."""
+"""What is told of many people at once: the distribution, whom to review.
 
-from collections.abc import Mapping
+What an audit found, as records that tables, pages and files are made of.
+
+Points of a plane, for a map of disagreement over two features.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from veracal._types import Floats, Ints
-from veracal.data.groups import Estimate
-from veracal.multiplicity.people import Distribution
+from veracal import _checks
+from veracal._types import Array, Floats, Ints
+from veracal.data import Estimate
+from veracal.errors import DataError
+from veracal.multiplicity.measures import normalized
+from veracal.multiplicity.runs import Runs
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Of one measure over people.
+
+    Attributes
+    ----------
+    mean, deviation, minimum, median, maximum, p90, p95 : float
+        Over people; the deviation is that of people, not the error of the mean.
+    """
+
+    mean: float
+    deviation: float
+    minimum: float
+    median: float
+    p90: float
+    p95: float
+    maximum: float
+
+    @classmethod
+    def of(cls, values: Floats) -> "Distribution":
+        """Summarize one value for each person."""
+        if not len(values):
+            raise DataError("people", "at least one person", "nobody", "Name another group.")
+        median, p90, p95 = np.quantile(values, [0.5, 0.9, 0.95]).tolist()
+        return cls(
+            float(values.mean()),
+            float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+            float(values.min()),
+            median,
+            p90,
+            p95,
+            float(values.max()),
+        )
+
+
+def to_review(low: Floats, threshold: float) -> Ints:
+    """People whose disagreement is above a threshold, whatever the runs left open.
+
+    Parameters
+    ----------
+    low : array of shape (people,)
+        Lower ends of the intervals of disagreement.
+    threshold : float in [0, 1]
+
+    Returns
+    -------
+    array of ints
+        Their places, the least certain first.
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
+    places = np.flatnonzero(low > threshold)
+    found: Ints = places[np.argsort(-low[places], kind="stable")]
+    return found
+
+
+def abstention(
+    values: Floats, correct: Array | None = None, shares: Sequence[float] = (0, 0.1, 0.2, 0.5)
+) -> list[dict[str, float]]:
+    """What is left if those with the largest disagreement get no automatic decision.
+
+    Parameters
+    ----------
+    values : array of shape (people,)
+        Disagreement.
+    correct : array of bool, optional
+        Whether the deployed decision is right.
+    shares : sequence of float
+        Of people without a decision.
+
+    Returns
+    -------
+    list of mapping
+        "abstained", "disagreement" and, with ``correct``, "accuracy" of those who are left.
+    """
+    order, rows = np.argsort(values, kind="stable"), []
+    for share in shares:
+        if not 0 <= share < 1:
+            raise ValueError(f"Expected shares between 0 and 1, got {share!r}.")
+        kept = order[: max(1, len(values) - round(share * len(values)))]
+        row = {"abstained": float(share), "disagreement": float(values[kept].mean())}
+        if correct is not None:
+            row["accuracy"] = float(np.asarray(correct)[kept].mean())
+        rows.append(row)
+    return rows
+
 
 INTERNAL = (
     "Internal: every run looked at the records again, so none of this is covered by the "
@@ -296,3 +392,73 @@ class Audit:
             "notes": list(self.notes),
         }
         return told | ({"persons": self.persons.to_json()} if persons else {})
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Rows that differ in two features alone.
+
+    Attributes
+    ----------
+    names : pair of str
+    xs, ys : array
+        Values of the first and of the second feature.
+    rows : array of shape (len(ys) * len(xs), d)
+        All combinations, the first feature varying fastest.
+    """
+
+    names: tuple[str, str]
+    xs: Floats
+    ys: Floats
+    rows: Floats
+
+    @classmethod
+    def over(
+        cls, X: Array, names: Sequence[str], features: tuple[str, str], points: int = 25
+    ) -> "Grid":
+        """Points between the 1st and the 99th percentile of two features, others at the median.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Rows of people, as the model takes them.
+        names : sequence of str
+            Of all features.
+        features : pair of str
+        points : int
+            In each direction.
+        """
+        _checks.whole(least=2, points=points)
+        first, second = (_place(name, names) for name in features)
+        if first == second:
+            raise ValueError(f"Expected two different features, got {features[0]!r} twice.")
+        xs, ys = (_between(X[:, at], points) for at in (first, second))
+        rows = np.tile(np.median(X, axis=0).astype(np.float64), (points * points, 1))
+        rows[:, first], rows[:, second] = np.tile(xs, points), np.repeat(ys, points)
+        return cls((str(features[0]), str(features[1])), xs, ys, rows)
+
+    def told(self, runs: Runs) -> Plane:
+        """What runs said of the points."""
+        shape = (len(self.ys), len(self.xs))
+        shares = runs.counts / runs.runs
+        chosen = shares[:, 1] if runs.classes == 2 else shares.max(axis=1)
+        found = normalized(runs.counts, runs.runs)
+        return Plane(self.names, self.xs, self.ys, found.reshape(shape), chosen.reshape(shape))
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    """Number of a feature, by its name or by the number itself."""
+    if name in names:
+        return list(names).index(name)
+    raise DataError(
+        "map",
+        f"names of features: {', '.join(map(str, names))}"[:300],
+        repr(name),
+        "Name two of them as the model sees them.",
+    )
+
+
+def _between(values: Array, points: int) -> Floats:
+    """Evenly spaced values over where almost everybody is."""
+    low, high = np.quantile(values, [0.01, 0.99]).tolist()
+    return np.linspace(low, high if high > low else low + 1.0, points)

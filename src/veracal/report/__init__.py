@@ -1,7 +1,51 @@
-"""Results as figures. Whatever draws lives here; numbers are made in the rooms below."""
+"""Typed results as pages, tables, charts and the model card."""
 
-from veracal.report.card import model_card
-from veracal.report.page import render
-from veracal.report.reliability import ReliabilityDisplay
+from typing import TYPE_CHECKING
 
-__all__ = ["ReliabilityDisplay", "model_card", "render"]
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.report.audit_page import render_audit
+    from veracal.report.audit_results import Audited, mean_flip
+    from veracal.report.card import model_card
+    from veracal.report.charts import Drawable, drawable
+    from veracal.report.page import render
+    from veracal.report.reliability import ReliabilityDisplay
+    from veracal.report.results import MOST, Measured, Results
+
+__all__ = [
+    "MOST",
+    "Audited",
+    "Drawable",
+    "Measured",
+    "ReliabilityDisplay",
+    "Results",
+    "drawable",
+    "mean_flip",
+    "model_card",
+    "render",
+    "render_audit",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "audit_page": ("render_audit",),
+        "audit_results": (
+            "Audited",
+            "mean_flip",
+        ),
+        "card": ("model_card",),
+        "charts": (
+            "Drawable",
+            "drawable",
+        ),
+        "page": ("render",),
+        "reliability": ("ReliabilityDisplay",),
+        "results": (
+            "MOST",
+            "Measured",
+            "Results",
+        ),
+    },
+)

@@ -4,12 +4,11 @@ import json
 import re
 from typing import Any
 
-from veracal.report import tables, words
-from veracal.report.federated import institutions
-from veracal.report.results import Results
-from veracal.report.tables import Table
-from veracal.report.told import FIGURES, figure
-from veracal.report.writing import listed, visible
+from veracal.report import tables
+from veracal.report import text as words
+from veracal.report.results import FIGURES, Results, figure
+from veracal.report.tables import Table, institutions
+from veracal.report.text import listed, visible
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!@$]|:(?=//)|(?<=www)\.)")
 _OPENING = re.compile(r"^(\d*)([-+=.)])")  # at its start, a line may be a list or a rule

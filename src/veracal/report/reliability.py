@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from veracal._checks import extra
-from veracal.calibration.curves import Interval, binary_curve, curve
-from veracal.data.scores import Scores
-from veracal.report.drawable import Curve, Drawable, drawable
+from veracal.calibration import Interval, binary_curve, curve
+from veracal.data import Scores
+from veracal.report.charts import Curve, Drawable, drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
+
 
 INTERNAL = "from records as they are: internal if those are private"
 _LABELS = {
@@ -47,7 +48,7 @@ class ReliabilityDisplay:
 
     Examples
     --------
-    >>> from veracal.calibration.curves import curve
+    >>> from veracal.calibration.measurement import curve
     >>> scores = Scores.from_probabilities([[0.2, 0.8], [0.2, 0.8]], [1, 0])
     >>> ReliabilityDisplay(curve(scores, 5))
     ReliabilityDisplay(2 records, 5 bins)

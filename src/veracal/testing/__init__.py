@@ -1,9 +1,51 @@
-"""Contracts that parts of your own must keep, as functions that raise when they do not."""
+"""Public contract suites for clip rules, mechanisms, queries and sources."""
 
-from veracal.testing.clips import check_clip as check_clip
-from veracal.testing.mechanisms import check_mechanism as check_mechanism
-from veracal.testing.queries import adversarial_scores as adversarial_scores
-from veracal.testing.queries import check_query as check_query
-from veracal.testing.queries import check_statistic as check_statistic
-from veracal.testing.sources import check_source as check_source
-from veracal.testing.updates import check_update as check_update
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.testing.mechanisms import (
+        DRAWS,
+        check_clip,
+        check_mechanism,
+        check_update,
+        noise_pvalues,
+    )
+    from veracal.testing.queries import (
+        adversarial_scores,
+        check_query,
+        check_source,
+        check_statistic,
+    )
+
+__all__ = [
+    "DRAWS",
+    "adversarial_scores",
+    "check_clip",
+    "check_mechanism",
+    "check_query",
+    "check_source",
+    "check_statistic",
+    "check_update",
+    "noise_pvalues",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "mechanisms": (
+            "DRAWS",
+            "check_clip",
+            "check_mechanism",
+            "check_update",
+            "noise_pvalues",
+        ),
+        "queries": (
+            "adversarial_scores",
+            "check_query",
+            "check_source",
+            "check_statistic",
+        ),
+    },
+)

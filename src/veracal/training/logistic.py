@@ -8,24 +8,12 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.data.labels import Label
-from veracal.privacy import (
-    Clip,
-    Descent,
-    Langevin,
-    Relation,
-    Schedule,
-    Step,
-    Unit,
-    Update,
-)
-from veracal.training.ablation import Ablation
-from veracal.training.averaging import Average
-from veracal.training.descending import DescentClassifier, Watch
-from veracal.training.facts import Facts, row_norms
-from veracal.training.initial_weights import not_covered, remember
-from veracal.training.linear import LinearClassifier
-from veracal.training.sums import GradientSums, blocks_for
+from veracal.accounting import Relation, Unit
+from veracal.data import Label
+from veracal.mechanisms import Clip, Descent, Langevin, Schedule, Step, Update
+from veracal.training.base import Facts, LinearClassifier, not_covered, remember, row_norms
+from veracal.training.dp_sgd import Ablation, Average, DescentClassifier, Watch
+from veracal.training.gradient_sums import GradientSums, blocks_for
 
 _BOUNDS = 1e-9, 1e9  # of a clip, for which single precision will do
 _MOST_INITIAL = 1e30
@@ -39,7 +27,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     At every step each record enters the batch by a secret coin, the gradients of the batch
     are clipped and summed, Gaussian noise is added, and the weights follow (Abadi et al.
     2016, https://arxiv.org/abs/1607.00133). The gradient of one example has rank one, so the
-    clipped sum is a matrix product (:mod:`veracal.training.softmax`).
+    clipped sum is a matrix product (:mod:`veracal.training.gradient_sums`).
 
     Parameters
     ----------
@@ -59,7 +47,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         A number c stands for ``Flat(c)``.
     update : float > 0, Update or None
         A number r stands for ``SGD(r)``; None, for ``SGD(1)``.
-        :class:`~veracal.privacy.Langevin` gives DP-SGLD, and sets the noise itself.
+        :class:`~veracal.mechanisms.Langevin` gives DP-SGLD, and sets the noise itself.
     weight_decay : float >= 0
         Factor of the squared norm of all weights, halved, in the mean loss.
     fit_intercept : bool
@@ -77,9 +65,9 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         private and says so.
     on_step : callable, optional
         ``on_step(model, step)`` is called after each step with the model as it stands and a
-        :class:`~veracal.privacy.Step`; True ends the run. Whatever a hook computes from
+        :class:`~veracal.mechanisms.Step`; True ends the run. Whatever a hook computes from
         records is *internal*, and a model whose run a hook has ended is not private.
-        :class:`~veracal.privacy.StepProgress` is told step counts alone, and ends nothing.
+        :class:`~veracal.mechanisms.StepProgress` is told step counts alone, and ends nothing.
     classes : sequence of str or int, optional
         Declared classes. None: read from the labels, so not private.
     size : int, optional
@@ -108,7 +96,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     ----------
     All weights after all steps cost what :meth:`event` says, which depends on the settings
     alone. One record moves the sum that the noise is added to by at most the clip bound, its
-    rounding included (:class:`veracal.training.sums.GradientSums` says what is taken for
+    rounding included (:class:`veracal.training.gradient_sums.GradientSums` says what is taken for
     exact); a record with a gradient that is not finite contributes zero. The
     real number of records enters nowhere but the coins. Sums and their noise are rounded to a
     public grid before they are added; the noise is in floating point, taken for real numbers.

@@ -9,30 +9,28 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks
-from veracal._shown import Shown
+from veracal._display import Shown
 from veracal._types import Floats
-from veracal.data import Dataset
-from veracal.data.rows import MappedRows
-from veracal.privacy import Clip, Event, Statement, Unit, statement
-from veracal.privacy.answers.holder import check_protected
-from veracal.privacy.answers.models import charge_terms, note_charge
-from veracal.privacy.costs.not_private import UNFINISHED, NotPrivate
-from veracal.privacy.descent.clipping import is_continuous
-from veracal.training.facts import check_numbers
-from veracal.training.made_up import made_up
-from veracal.training.preprocessing.transformer import PrivateTransformer
-from veracal.training.steps import (
+from veracal.accounting import UNFINISHED, Event, NotPrivate, Statement, Unit, statement
+from veracal.data import Dataset, MappedRows
+from veracal.mechanisms import Clip, is_continuous
+from veracal.queries import charge_terms, check_protected, note_charge
+from veracal.training.base import check_numbers
+from veracal.training.pipeline_steps import (
     PART,
+    all_steps,
     both_transformed,
     composed,
     event_of,
     fit_to,
+    is_absent,
     is_private_step,
+    made_up,
     own_reasons,
     private_steps,
     unpaid_reasons,
 )
-from veracal.training.structure import all_steps, is_absent
+from veracal.training.preprocessing import PrivateTransformer
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -76,7 +74,7 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
     ----------
     steps : list of (name, estimator)
         As of ``Pipeline``. A step states its cost, like all of :mod:`veracal.training`, or is
-        known to turn each row by itself (:func:`veracal.training.steps.is_row_by_row`).
+        known to turn each row by itself (:func:`veracal.training.pipeline_steps.is_row_by_row`).
     transform_input : list of str, optional
         As of ``Pipeline``, for :meth:`fit` only.
     memory : str or joblib.Memory, optional
@@ -108,7 +106,7 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
     Examples
     --------
     >>> from veracal.training import PrivateLogisticRegression
-    >>> from veracal.training.preprocessing import BoundedScaler
+    >>> from veracal.training import BoundedScaler
     >>> model = make_private_pipeline(
     ...     BoundedScaler(bounds=(0, 100)), PrivateLogisticRegression(epsilon=1.0)
     ... )

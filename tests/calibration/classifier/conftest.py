@@ -3,7 +3,7 @@
 import pytest
 
 from tests.calibration.classifier.made import FITS
-from veracal.calibration import classifier as module
+from veracal.calibration import private_classifier as module
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from veracal.calibration.classifier import PrivateCalibratedClassifier
+from veracal.accounting import Gaussian
+from veracal.calibration.private_classifier import PrivateCalibratedClassifier
 from veracal.data import Dataset
-from veracal.privacy import Gaussian
 from veracal.training import PrivateLogisticRegression
-from veracal.training.linear import LinearClassifier
+from veracal.training.base import LinearClassifier
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (400, 3))

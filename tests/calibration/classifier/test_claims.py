@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated, training
+from veracal.accounting import Gaussian, NotPrivate, Unit
 from veracal.calibration.private import PrivateTemperature
 from veracal.data import Dataset, limit_contributions
 from veracal.errors import DataError
-from veracal.privacy import Gaussian, NotPrivate, Unit
 
 
 def test_a_fit_with_everything_declared_is_private() -> None:

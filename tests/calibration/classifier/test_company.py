@@ -8,10 +8,10 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from tests.calibration.classifier.made import DATA, X, calibrated, training
-from veracal.calibration.arranging import Guard
+from veracal.calibration.budgeting import Guard
 from veracal.calibration.metrics import ece
-from veracal.data import Dataset, load
-from veracal.training import NormClipper, PrivateSearch, make_private_pipeline, score
+from veracal.data import Dataset, load, score
+from veracal.training import NormClipper, PrivateSearch, make_private_pipeline
 
 
 def test_pipelines_go_inside_and_outside() -> None:

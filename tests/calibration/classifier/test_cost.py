@@ -5,21 +5,14 @@ import pytest
 from sklearn.base import clone
 
 from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
-from veracal.calibration import classifier as module
-from veracal.calibration.arranging import Guard
+from veracal.accounting import Budget, Composed, Parallel, Statement, epsilon_for
+from veracal.calibration import private_classifier as module
+from veracal.calibration.budgeting import Guard
 from veracal.calibration.maps import Identity
 from veracal.calibration.private import PrivateTemperature, guard_event
 from veracal.errors import BudgetError
-from veracal.privacy import (
-    Budget,
-    Composed,
-    Holder,
-    Item,
-    Parallel,
-    Statement,
-    epsilon_for,
-    open_ledger,
-)
+from veracal.ledger import Item, open_ledger
+from veracal.queries import Holder
 from veracal.training import NormClipper, ObjectivePerturbation, make_private_pipeline
 
 

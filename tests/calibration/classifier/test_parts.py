@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.calibration.classifier.made import DATA, FITS, Known, X, calibrated
-from veracal.calibration.arranging import Guard
+from veracal.calibration.budgeting import Guard
 from veracal.calibration.private import PrivateBinning, PrivateTemperature
 from veracal.data import Dataset
 

@@ -5,9 +5,9 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
-from veracal.calibration.arranging import Guard
+from veracal.accounting import Unit
+from veracal.calibration.budgeting import Guard
 from veracal.calibration.private import PrivatePlatt
-from veracal.privacy import Unit
 from veracal.training import NormClipper, make_private_pipeline
 
 

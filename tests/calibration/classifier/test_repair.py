@@ -6,13 +6,12 @@ from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
 from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated
-from veracal.calibration.arranging import Guard
+from veracal.calibration.budgeting import Guard
 from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.metrics import ece
 from veracal.calibration.private import PrivateBinning, PrivatePlatt, PrivateTemperature
-from veracal.data import Dataset
+from veracal.data import Dataset, score
 from veracal.errors import BudgetError
-from veracal.training import score
 
 
 def test_answers_have_the_announced_noise_and_are_all_kept(asked) -> None:

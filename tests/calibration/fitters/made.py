@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from veracal.calibration.fitters import (
+from veracal.calibration import (
     BetaCalibration,
     HistogramBinning,
     IsotonicCalibration,

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from veracal.calibration.fitters import (
+from veracal.calibration import (
     BetaCalibration,
     CalibratedClassifier,
     HistogramBinning,

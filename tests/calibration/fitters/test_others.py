@@ -9,9 +9,9 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from tests.calibration.fitters.made import both_kinds, logits, nll
-from veracal.calibration import Bins
-from veracal.calibration.fitters import (
+from veracal.calibration import (
     BetaCalibration,
+    Bins,
     HistogramBinning,
     IsotonicCalibration,
     MapFitter,

@@ -11,7 +11,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 
 from tests.calibration.fitters.made import logits
-from veracal.calibration.fitters import (
+from veracal.calibration import (
     BetaCalibration,
     CalibratedClassifier,
     HistogramBinning,

@@ -18,12 +18,7 @@ from tests.calibration.fitters.made import (
     nll,
     said_brier,
 )
-from veracal.calibration.fitters import (
-    HistogramBinning,
-    IsotonicCalibration,
-    MapFitter,
-    PlattScaling,
-)
+from veracal.calibration import HistogramBinning, IsotonicCalibration, MapFitter, PlattScaling
 from veracal.calibration.maps import Identity
 from veracal.data import Scores
 from veracal.errors import DataError

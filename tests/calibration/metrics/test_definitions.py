@@ -220,6 +220,6 @@ def test_blocks_do_not_show(monkeypatch):
     for module in ("adaptive", "classwise", "proper", "ranking"):
         monkeypatch.setattr(f"veracal.calibration.metrics.{module}._CELLS", 20)
     monkeypatch.setattr("veracal.calibration.metrics.smooth._BLOCK", 3)
-    monkeypatch.setattr("veracal.calibration.metrics.top_label._BYTES", 200)
+    monkeypatch.setattr("veracal.calibration.metrics.base._BYTES", 200)
     for name in ANY:
         assert getattr(metrics, name)(made) == pytest.approx(whole[name], abs=1e-13), name

@@ -5,9 +5,14 @@ import pytest
 
 from tests.calibration.metrics.made import scores, tied
 from veracal.calibration import metrics
-from veracal.calibration.measuring import figures_for
-from veracal.calibration.metrics.draws import Draws
-from veracal.calibration.metrics.sorting import codes, mean_ranks, run_starts, sorted_columns
+from veracal.calibration.measurement import figures_for
+from veracal.calibration.metrics.base import (
+    Draws,
+    codes,
+    mean_ranks,
+    run_starts,
+    sorted_columns,
+)
 
 
 def sets():

@@ -8,7 +8,7 @@ import sklearn.metrics
 
 from tests.calibration.metrics.made import scores
 from veracal.calibration import metrics
-from veracal.calibration.curves import curve
+from veracal.calibration.measurement import curve
 from veracal.data import Scores
 
 pytestmark = pytest.mark.full

@@ -10,9 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from tests.calibration.metrics.made import scores
 from veracal.calibration.bins import Bins, places
-from veracal.calibration.metrics.outcomes import Outcomes
-from veracal.calibration.metrics.top_label import top_label
-from veracal.calibration.metrics.totals import BinTotals, gap_totals, two_sum
+from veracal.calibration.metrics.base import BinTotals, Outcomes, gap_totals, top_label, two_sum
 from veracal.data import Scores
 
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget
 from veracal.data import Scores
-from veracal.privacy import Budget, Holder, Pool, Public, Release, laplace_event, open_ledger
-from veracal.privacy.answers.noise import discrete_laplace_std
+from veracal.ledger import open_ledger
+from veracal.mechanisms.discrete_noise import discrete_laplace_std
+from veracal.queries import Holder, Pool, Public, Release, laplace_event
 
 ONE = Budget(1.0)
 

@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from tests.calibration.private.conftest import miscalibrated
+from veracal.accounting import Budget
 from veracal.calibration import measure_private
 from veracal.calibration.metrics import ece
 from veracal.calibration.private import (
@@ -14,7 +15,7 @@ from veracal.calibration.private import (
     PrivateTwoTemperatures,
 )
 from veracal.errors import BudgetError
-from veracal.privacy import Budget, Pool
+from veracal.queries import Pool
 
 FITTERS = [
     PrivateTemperature(epsilon=0.9),

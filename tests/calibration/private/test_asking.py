@@ -7,19 +7,10 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import miscalibrated
-from veracal.calibration.private.asking import Ask, composed, price, split, stated, unit_of
+from veracal.accounting import Budget, Composed, Unit, epsilon_for, micro_epsilon
+from veracal.calibration.private.session import Ask, composed, price, split, stated, unit_of
 from veracal.calibration.queries import Gap
-from veracal.privacy import (
-    Budget,
-    Composed,
-    Count,
-    Pool,
-    Public,
-    Unit,
-    epsilon_for,
-    gaussian_event,
-    micro_epsilon,
-)
+from veracal.queries import Count, Pool, Public, gaussian_event
 
 SCORES = miscalibrated(20, 1.0, np.random.default_rng(0))
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.accounting import Budget, micro_epsilon
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivateBinning
 from veracal.calibration.private.binning import accuracies_of, shares_of
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import Budget, Public, micro_epsilon
+from veracal.queries import Public
 
 FORMS = "correct-wrong", "correct-total"
 

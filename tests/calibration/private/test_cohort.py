@@ -5,17 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from veracal.calibration.private.cohort import between, contributions_of, single_answers
-from veracal.privacy import (
-    Count,
-    Grid,
-    Parallel,
-    Pool,
-    PooledRelease,
-    Public,
-    Release,
-    laplace_event,
-)
+from veracal.accounting import Parallel
+from veracal.calibration.private.estimates import between, contributions_of, single_answers
+from veracal.mechanisms import Grid
+from veracal.queries import Count, Pool, PooledRelease, Public, Release, laplace_event
 
 Z = 1.96
 

@@ -6,16 +6,22 @@ from sklearn.base import clone
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from tests.calibration.private.test_golden_section import as_defined
+from veracal.accounting import Budget, Unit, micro_epsilon
 from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.paid import Paid
-from veracal.calibration.private import golden
-from veracal.calibration.private.golden import OBJECTIVES, GoldenTemperature
-from veracal.calibration.private.golden_intervals import Told
-from veracal.calibration.private.golden_section import golden_section, narrowed
+from veracal.calibration.prepaid import Paid
+from veracal.calibration.private import golden_section as golden
+from veracal.calibration.private.golden_section import (
+    OBJECTIVES,
+    GoldenTemperature,
+    Told,
+    golden_section,
+    narrowed,
+)
 from veracal.calibration.queries import Gap
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import Budget, Holder, Pool, Public, Unit, micro_epsilon, open_ledger
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Pool, Public
 
 RELATIONS = "add-remove", "replace-one"
 of_objectives = pytest.mark.parametrize("objective", OBJECTIVES)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from veracal.calibration.private.golden_intervals import (
+from veracal.calibration.private.golden_section import (
     Rule,
     Told,
     absolute_ends,
     counts_sampling,
+    golden_section,
     loss_ends,
     root_ends,
     valley_ends,
 )
-from veracal.calibration.private.golden_section import golden_section
 
 ENDS = (0.5, 6.0)
 RIGHT = 2.2  # the temperature of the population

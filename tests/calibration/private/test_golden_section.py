@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from veracal.calibration.private.golden_grid import TemperatureGrid
 from veracal.calibration.private.golden_section import (
     RATIO,
     Bracket,
     evaluations,
     golden_section,
 )
+from veracal.calibration.private.temperature_grid import TemperatureGrid
 
 
 class Counting:

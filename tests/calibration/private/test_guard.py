@@ -9,13 +9,14 @@ from scipy import stats
 
 from assurance.audits import Copies
 from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.accounting import Pure, micro_epsilon
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned, Identity, Temperature
 from veracal.calibration.private import guard_event, never_worse
-from veracal.calibration.private.noises import noise_reach
+from veracal.calibration.private.estimates import noise_reach
 from veracal.calibration.queries import BrierGain
 from veracal.data import Scores
-from veracal.privacy import Pool, Public, Pure, micro_epsilon
+from veracal.queries import Pool, Public
 
 
 def test_a_map_that_helps_is_kept_and_one_that_harms_is_not(source_of, rng):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import miscalibrated
+from veracal.accounting import Budget
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
 from veracal.calibration.private import (
@@ -16,12 +17,12 @@ from veracal.calibration.private import (
     measure_private,
     never_worse,
 )
-from veracal.calibration.private.asking import Ask, afford, stated, unit_of
-from veracal.calibration.private.inquiry import Inquiry
+from veracal.calibration.private.session import Ask, Inquiry, afford, stated, unit_of
 from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
 from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError, VeracalError
-from veracal.privacy import Budget, Count, Item, Pool, Public, Release
+from veracal.ledger import Item
+from veracal.queries import Count, Pool, Public, Release
 
 QUERIES = [
     CorrectWrong(Bins(1)),

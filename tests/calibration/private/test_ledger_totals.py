@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget, Pure
 from veracal.calibration import recalibrate
 from veracal.calibration.maps import Temperature
 from veracal.calibration.private import PrivateTemperature, measure_private, never_worse
 from veracal.data import Scores
-from veracal.privacy import Budget, Holder, Pool, Pure, open_ledger
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Pool
 
 RAISED = "costs at most epsilon = 21 (cap raised after releases)."
 MADE = {

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.accounting import Budget, micro_epsilon
 from veracal.calibration.private import measure_private, plan_measurement
-from veracal.calibration.private.estimates import mean_estimate, share_estimate, widest
-from veracal.calibration.private.figures import absolute_total, ece_floor
-from veracal.calibration.private.noises import Noisy
+from veracal.calibration.private.estimates import Noisy, mean_estimate, share_estimate, widest
+from veracal.calibration.private.measurement import absolute_total, ece_floor
 from veracal.calibration.queries import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.data import Group, Scores
 from veracal.errors import DataError
-from veracal.privacy import Budget, Holder, Public, micro_epsilon, open_ledger
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Public
 
 ALL = ("accuracy", "ece", "brier", "curve")
 NAMES = ("f", "m")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from veracal.calibration.private import meeting as module
-from veracal.calibration.private.meeting import Counted, Gapped, meeting
+from veracal.calibration.private import pooled as module
+from veracal.calibration.private.pooled import Counted, Gapped, meeting
 
 ENDS = -math.log(6.0), -math.log(0.5)
 N, ACCURACY, STEEPNESS = 2_000.0, 0.7, 0.9

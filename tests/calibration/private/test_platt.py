@@ -5,12 +5,13 @@ import pytest
 from scipy import optimize
 
 from tests.calibration.private.conftest import miscalibrated
+from veracal.accounting import Budget, epsilon_for
 from veracal.calibration.maps import Platt
 from veracal.calibration.private import PrivatePlatt
 from veracal.calibration.queries.records import loss_at
 from veracal.data import Scores
 from veracal.errors import DataError
-from veracal.privacy import Budget, Public, epsilon_for
+from veracal.queries import Public
 
 FORMS = ["scalar", "vector", "matrix"]
 

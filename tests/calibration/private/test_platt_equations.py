@@ -9,28 +9,21 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration.maps import Platt, Temperature
 from veracal.calibration.metrics import nll
-from veracal.calibration.paid import Paid
+from veracal.calibration.prepaid import Paid
 from veracal.calibration.private import (
     PrivatePlatt,
     PrivateTemperature,
     never_worse,
     plan_platt,
 )
-from veracal.calibration.private.platt_solving import Pace, View
+from veracal.calibration.private.platt_solver import Pace, View
 from veracal.calibration.queries import ParameterGrid, PlattCurvature, PlattEquations
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import (
-    Budget,
-    Pool,
-    Public,
-    Release,
-    Unit,
-    epsilon_for,
-    gaussian_event,
-)
+from veracal.queries import Pool, Public, Release, gaussian_event
 from veracal.testing import adversarial_scores, check_query
 from veracal.testing.queries import check_neighbors
 

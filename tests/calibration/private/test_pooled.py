@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import miscalibrated
+from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration import metrics
 from veracal.calibration.maps import Doubt, Temperature
-from veracal.calibration.paid import Paid
+from veracal.calibration.prepaid import Paid
 from veracal.calibration.private import PooledTemperature
-from veracal.calibration.private.meeting import CENTER
+from veracal.calibration.private.pooled import CENTER
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import Budget, Pool, Public, Unit, epsilon_for
+from veracal.queries import Pool, Public
 
 MICRO = 1_000_000
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import miscalibrated
+from veracal.accounting import Unit
 from veracal.calibration import PooledTemperature, plan_pooled
 from veracal.calibration.methods import METHODS, Settings
 from veracal.calibration.simulated import Simulated
-from veracal.privacy import Unit
 
 TWO, ONE = (10, 30, 60), (10, 90)
 

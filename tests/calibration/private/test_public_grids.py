@@ -7,11 +7,11 @@ from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.calibration.private.binning import shares_of
-from veracal.calibration.private.golden_grid import TemperatureGrid
-from veracal.calibration.private.platt_solving import View
+from veracal.calibration.private.platt_solver import View
+from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
 from veracal.data import Scores
-from veracal.privacy import Public
+from veracal.queries import Public
 
 
 def is_whole(values, bits):

@@ -12,21 +12,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.accounting import Budget, Unit, epsilon_for, micro_epsilon
 from veracal.calibration.maps import Temperature
 from veracal.calibration.private import PrivateTemperature
 from veracal.calibration.queries import Gap, TemperatureGradient
 from veracal.calibration.queries.records import loss_at
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import (
-    Budget,
-    Holder,
-    Public,
-    Unit,
-    epsilon_for,
-    micro_epsilon,
-    open_ledger,
-)
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Public
 
 
 def balanced(scores):

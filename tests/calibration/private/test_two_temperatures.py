@@ -7,16 +7,16 @@ import pytest
 from sklearn.base import clone
 
 from tests.calibration.private.conftest import Quick, miscalibrated
+from veracal.accounting import Budget, Unit, micro_epsilon
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
-from veracal.calibration.private.bending import Seen, as_slopes, bend
-from veracal.calibration.private.search import Setting
-from veracal.calibration.private.two_temperatures import SHARES, mapped
+from veracal.calibration.private.root_search import Setting
+from veracal.calibration.private.two_temperatures import SHARES, Seen, as_slopes, bend, mapped
 from veracal.calibration.queries import SureGaps
 from veracal.data import Scores
 from veracal.errors import BudgetError
-from veracal.privacy import Budget, Public, Unit, micro_epsilon
+from veracal.queries import Public
 
 SETTING = Setting(1_000.0, 1.0, 0.8, (0.05, 20.0))
 

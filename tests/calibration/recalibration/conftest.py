@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from tests.calibration.private.conftest import miscalibrated
-from veracal.privacy import Budget, Holder, open_ledger
+from veracal.accounting import Budget
+from veracal.ledger import open_ledger
+from veracal.queries import Holder
 
 N, FACTOR = 3_000, 3.0
 

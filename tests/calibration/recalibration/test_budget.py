@@ -3,9 +3,9 @@
 import pytest
 
 from tests.calibration.recalibration.conftest import Breaks, spent
+from veracal.accounting import Budget
 from veracal.calibration import recalibrate
 from veracal.errors import BudgetError
-from veracal.privacy import Budget
 
 
 def test_nothing_is_charged_unless_everything_can_be_paid(holders):

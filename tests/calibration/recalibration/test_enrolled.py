@@ -7,10 +7,9 @@ import pytest
 from veracal.calibration import recalibrate
 from veracal.calibration.methods import METHODS, Settings
 from veracal.calibration.queries import ParameterGrid
-from veracal.calibration.recalibration.enrolled import Enrolled
-from veracal.calibration.recalibration.sources import asked
+from veracal.calibration.recalibration.sources import Enrolled, asked
 from veracal.data import Scores
-from veracal.privacy import Pool, Public
+from veracal.queries import Pool, Public
 
 ALL = Enrolled(2, "logits", (0.5, 6.0), 15, 10.0, ParameterGrid(), ("pooled", "binning"))
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
+from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics, recalibrate
-from veracal.calibration.recalibration.budget import measuring_share
-from veracal.calibration.recalibration.sources import Asked
-from veracal.privacy import Budget, Unit
+from veracal.calibration.recalibration.sources import Asked, measuring_share
 
 
 def test_numbers_that_the_map_keeps_are_asked_for_once(holders):

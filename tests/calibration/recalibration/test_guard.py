@@ -8,12 +8,12 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
+from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics, recalibrate
 from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.private import Guarded, Inferred, PooledTemperature, inferred
-from veracal.calibration.recalibration.budget import guarding_share
-from veracal.calibration.recalibration.sources import Asked
-from veracal.privacy import Budget, Public, Unit
+from veracal.calibration.recalibration.sources import Asked, guarding_share
+from veracal.queries import Public
 
 
 def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, scores):

@@ -3,12 +3,11 @@
 import pytest
 
 from tests.calibration.recalibration.conftest import N, spent
-from veracal.calibration import metrics, recalibrate
-from veracal.calibration.fitters import IsotonicCalibration, PlattScaling
+from veracal.accounting import Budget
+from veracal.calibration import IsotonicCalibration, PlattScaling, metrics, recalibrate
 from veracal.calibration.maps import Identity
 from veracal.calibration.methods import METHODS, OPEN, PRIVATE
 from veracal.calibration.private import PrivateTemperature
-from veracal.privacy import Budget
 
 GAUSSIAN = {"delta": 1e-6, "size": N, "classes": 2}
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.calibration.recalibration.conftest import Breaks, N, spent
+from veracal.accounting import Budget
 from veracal.calibration import recalibrate
 from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError
-from veracal.privacy import Budget
 
 
 def test_whoever_cannot_pay_is_left_out_uncharged_and_named(holders):

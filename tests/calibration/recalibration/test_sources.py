@@ -5,9 +5,11 @@ import re
 import pytest
 
 from tests.calibration.recalibration.conftest import FACTOR, spent
+from veracal.accounting import Budget
 from veracal.calibration import Recalibration, metrics, recalibrate
 from veracal.calibration.methods import OPEN, PRIVATE
-from veracal.privacy import Budget, Holder, Pool, Public, open_ledger
+from veracal.ledger import open_ledger
+from veracal.queries import Holder, Pool, Public
 
 
 @pytest.mark.parametrize("method", ["temperature", "binning"])

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget, Unit
 from veracal.calibration import recalibrate
 from veracal.calibration.maps import from_json
-from veracal.privacy import Budget, Unit
 
 
 def test_the_result_goes_through_json(holders):

@@ -8,10 +8,10 @@ import pytest
 
 from tests.data.features.test_networks import WORDS as SAID
 from tests.data.features.test_networks import check_apart, of, pictures, same, texts
-from veracal.data.features import ImageEncoder, MiniLM, TextEncoder, extract
-from veracal.data.features.networks import minilm_folder
 from veracal.data.labels import TEXT
 from veracal.errors import DataError
+from veracal.neural import ImageEncoder, MiniLM, TextEncoder, extract
+from veracal.neural.pretrained import minilm_folder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from veracal.data.dataset import Dataset, Group
-from veracal.data.features import cache as feature_cache
-from veracal.data.features.cache import Entry, records_key
-from veracal.data.places import cache_folder, private_folder
+from veracal.data.files import cache_folder, private_folder
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
+from veracal.neural import features as feature_cache
+from veracal.neural.features import Entry, records_key
 
 SECRET = b"k" * 32
 MADE_BY = {"name": "nobody", "threads": 1}

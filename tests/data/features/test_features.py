@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from veracal.data.dataset import Dataset, Group
-from veracal.data.features import extract
-from veracal.data.features import extraction as module
-from veracal.data.limits import Limits
+from veracal.data.files import Limits
 from veracal.errors import DataError, LimitError
+from veracal.neural import extract
+from veracal.neural import features as module
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from veracal.data.dataset import Dataset
-from veracal.data.features import EfficientNetLite0, MiniLM, extract, networks
-from veracal.data.features.networks import minilm_encoder
 from veracal.data.labels import TEXT
 from veracal.errors import DataError, MissingExtraError
+from veracal.neural import EfficientNetLite0, MiniLM, extract
+from veracal.neural import pretrained as networks
+from veracal.neural.pretrained import minilm_encoder
 
 pytestmark = pytest.mark.full
 

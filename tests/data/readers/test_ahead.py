@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from veracal.data import Number, Schema, Target, scan
-from veracal.data.readers.ahead import ahead
-from veracal.data.readers.quotes import QuoteChecked
+from veracal.data.tables import QuoteChecked, ahead
 from veracal.errors import DataError
 
 SCHEMA = Schema({"x": Number(0, 1), "y": Target((0, 1))})

@@ -7,8 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from veracal.data.limits import Limits
-from veracal.data.readers.arrays import load_array_folder, map_npy, read_npy, read_npz
+from veracal.data.arrays import load_array_folder, map_npy, read_npy, read_npz
+from veracal.data.files import Limits
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError, LimitError
 

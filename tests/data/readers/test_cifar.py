@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veracal.data.limits import Limits
-from veracal.data.readers.cifar import load_cifar10, load_cifar100, load_cifar_c
-from veracal.data.readers.cifar_names import (
+from veracal.data.files import Limits
+from veracal.data.sets.cifar import (
     CIFAR10,
     CIFAR100,
     CIFAR100_COARSE,
     CORRUPTIONS,
     EXTRA_CORRUPTIONS,
+    load_cifar10,
+    load_cifar100,
+    load_cifar_c,
 )
 from veracal.errors import DataError, LimitError
 

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from veracal.data.limits import Limits
-from veracal.data.readers.idx import load_idx, read_idx
+from veracal.data.files import Limits
+from veracal.data.sets.idx import load_idx, read_idx
 from veracal.errors import DataError, LimitError
 
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}

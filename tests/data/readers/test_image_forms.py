@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veracal.data.readers.image_forms import CHEST_XRAY, food101, sun397
-from veracal.data.readers.images import load_images
-from veracal.data.readers.text_lines import read_names
+from veracal.data.images import load_images
+from veracal.data.sets.images import CHEST_XRAY, food101, sun397
+from veracal.data.texts import read_names
 from veracal.errors import DataError
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veracal.data.limits import Limits
-from veracal.data.readers.images import ImageForm, load_images
+from veracal.data.files import Limits
+from veracal.data.images import ImageForm, load_images
 from veracal.errors import DataError, LimitError, MissingExtraError, SchemaError
 
 FORM = ImageForm(

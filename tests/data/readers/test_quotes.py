@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veracal.data import Ignore, Number, Schema, Target, Text, Unit, load
-from veracal.data.readers.quotes import QuoteChecked, whole_records
+from veracal.data.tables import QuoteChecked, whole_records
 from veracal.errors import DataError, LimitError
 
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from veracal.data import Limits
-from veracal.data.readers.score_files import load_scores, scan_scores
+from veracal.data.score_files import load_scores, scan_scores
 from veracal.errors import DataError, LimitError
 
 LOGITS = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 3.0], [1.0, 1.0, 1.0]])

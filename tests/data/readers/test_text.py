@@ -6,8 +6,8 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from veracal.data.limits import Limits
-from veracal.data.readers.text import Rating, TextForm, load_text
+from veracal.data.files import Limits
+from veracal.data.texts import Rating, TextForm, load_text
 from veracal.errors import DataError, LimitError, SchemaError
 
 ONE = TextForm(("sentence",), "label", ("no", "yes"), {"0": "no", "1": "yes"})

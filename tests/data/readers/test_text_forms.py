@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from veracal.data.readers.text import load_text
-from veracal.data.readers.text_forms import ENTAILMENT, NLI, TEXT_FORMS
+from veracal.data.sets.text import ENTAILMENT, NLI, TEXT_FORMS
+from veracal.data.texts import load_text
 from veracal.errors import DataError
 
 PARSES = [f"sentence{i}{kind}_parse" for kind in ("_binary", "") for i in (1, 2)]

@@ -9,8 +9,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.model_selection import train_test_split
 
 from veracal.data import load
-from veracal.data.sets.builtin import SCHEMAS, SYNTHETIC, load_builtin
-from veracal.data.sets.uci import load_uci
+from veracal.data.builtin import SCHEMAS, SYNTHETIC, load_builtin
+from veracal.data.sets.tables import load_uci
 
 FILES = {
     "credit": "credit-approval.csv",

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from veracal.data import Dataset
-from veracal.data.limits import Limits
+from veracal.data.files import Limits
 from veracal.data.loading import declare, load
-from veracal.data.sets.catalog import CATALOG, Request, entry
+from veracal.data.sets.catalog import CATALOG, entry
+from veracal.data.sets.entries import Request
 from veracal.data.sets.fetch import fetch
 from veracal.data.sets.sources import BuiltIn, FromExtra, FromFolder, FromPip, Package
 from veracal.errors import DataError, FetchError, LimitError
@@ -363,7 +364,7 @@ def test_whatever_loads_is_declared_without_a_file_or_the_network(monkeypatch):
         raise AssertionError("something was opened")
 
     monkeypatch.setattr("veracal.data.sets.fetch.obtain", refuse)
-    monkeypatch.setattr("veracal.data.limits.opened", refuse)
+    monkeypatch.setattr("veracal.data.files.opened", refuse)
     for name, known in CATALOG.items():
         if known.loader is None:
             with pytest.raises(DataError, match="a set of records"):

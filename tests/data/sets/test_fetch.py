@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from veracal.data.limits import Limits
-from veracal.data.sets import clients
+from veracal.data.files import Limits
+from veracal.data.sets import sources as clients
 from veracal.data.sets.catalog import entry
 from veracal.data.sets.fetch import MANIFEST, fetch, locate, obtain, status_of
 from veracal.data.sets.sources import (

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
+from veracal.accounting import Unit
 from veracal.data import Scores
 from veracal.errors import VeracalError
-from veracal.federation.calibrator.federated import Federated
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.coordinator.federated import Federated
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
 from veracal.federation.protocol.questions import KINDS, built
-from veracal.federation.protocol.replies import Answer, Refusal
-from veracal.federation.protocol.requests import Request
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.transports.local import LocalTransport
-from veracal.privacy import Unit, gaussian_event, laplace_event, open_ledger
-from veracal.privacy.answers.noise import add_discrete_gaussian, add_discrete_laplace
+from veracal.federation.transports.base import LocalTransport
+from veracal.ledger import open_ledger
+from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
+from veracal.queries import gaussian_event, laplace_event
 
 CALIBRATOR = PrivateKey.new()
 _NUMBERS = count(1)

@@ -6,14 +6,14 @@ import stat
 import pytest
 
 from tests.federation.calibrator.standing import CALIBRATOR, StandIn, scores
+from veracal.accounting import Pure
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong, Gap
 from veracal.errors import ConflictError, DataError
-from veracal.federation.calibrator.book import Book, Closed, Sent
-from veracal.federation.calibrator.remote import Remote
-from veracal.federation.protocol.keys import PrivateKey
-from veracal.privacy import Pure
-from veracal.privacy.answers.judging import Wanted
+from veracal.federation.coordinator.history import Book, Closed, Sent
+from veracal.federation.coordinator.remote import Remote
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.queries.response_checks import Wanted
 
 COUNTS = CorrectWrong(Bins(1))
 SENT = Sent("sent", "gap", Pure(0.5), b"bytes")

@@ -6,12 +6,12 @@ import pytest
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
 from veracal.calibration.queries import BinnedGap, CorrectTotal, CorrectWrong, Gap
-from veracal.calibration.queries.equations import platt_counts
-from veracal.calibration.queries.mapped import OfMapped
-from veracal.federation.calibrator.claims import claimed, noise_reach, too_large
-from veracal.privacy import Release
-from veracal.privacy.answers.judging import Wanted, noise_std
-from veracal.privacy.answers.noise import add_discrete_gaussian, add_discrete_laplace
+from veracal.calibration.queries.platt import platt_counts
+from veracal.calibration.queries.scalars import OfMapped
+from veracal.federation.coordinator.remote import claimed, noise_reach, too_large
+from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
+from veracal.queries import Release
+from veracal.queries.response_checks import Wanted, noise_std
 
 _DRAWS = 1_500
 

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from tests.federation.calibrator.standing import CALIBRATOR, StandIn, federated, scores
+from veracal.accounting import Unit
 from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
-from veracal.calibration.private.golden_grid import TemperatureGrid
+from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
 from veracal.errors import BudgetError, ConflictError, SilentError
-from veracal.federation.calibrator.book import Book
-from veracal.federation.calibrator.federated import Federated, Heard
-from veracal.federation.calibrator.methods import ASKS
+from veracal.federation.coordinator.federated import Federated, Heard
+from veracal.federation.coordinator.history import Book
+from veracal.federation.coordinator.remote import ASKS
+from veracal.federation.protocol.messages import Answer, Refusal, unsealed_reply
 from veracal.federation.protocol.questions import KINDS
-from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
-from veracal.federation.transports import local
-from veracal.federation.transports.local import LocalTransport
-from veracal.privacy import Pool, Unit
-from veracal.privacy.answers.judging import Wanted
+from veracal.federation.transports import base as local
+from veracal.federation.transports.base import LocalTransport
+from veracal.queries import Pool
+from veracal.queries.response_checks import Wanted
 
 COUNTS = CorrectWrong(Bins(1))
 

@@ -8,12 +8,13 @@ from tests.federation.calibrator.standing import CALIBRATOR, StandIn, scores
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.errors import BudgetError, DataError, SilentError
-from veracal.federation.calibrator.book import FORKED, Book
-from veracal.federation.calibrator.remote import LATE, REFUSED, Remote
-from veracal.federation.protocol.keys import PrivateKey
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.privacy import Count, Holder, Payer, open_ledger
-from veracal.privacy.answers.sources import GaussianSource, declares
+from veracal.federation.coordinator.history import FORKED, Book
+from veracal.federation.coordinator.remote import LATE, REFUSED, Remote
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Answer, unsealed_reply
+from veracal.ledger import open_ledger
+from veracal.queries import Count, Holder, Payer
+from veracal.queries.sources import GaussianSource, declares
 from veracal.testing import check_source
 
 COUNTS = CorrectWrong(Bins(1))

@@ -6,13 +6,12 @@ import math
 import pytest
 
 from tests.federation.calibrator.standing import CALIBRATOR, StandIn, federated, scores
+from veracal.accounting import Unit
 from veracal.calibration.methods import METHODS, Settings
-from veracal.calibration.recalibration.budget import Spending
-from veracal.calibration.recalibration.sources import asked
+from veracal.calibration.recalibration.sources import Spending, asked
 from veracal.calibration.recalibration.steps import plan_steps
 from veracal.errors import BudgetError, SilentError, WaitingError
-from veracal.federation.calibrator.book import Book
-from veracal.federation.calibrator.running import (
+from veracal.federation.coordinator.federated import (
     charged,
     check_plan,
     plan_for,
@@ -20,9 +19,9 @@ from veracal.federation.calibrator.running import (
     run,
     statement_text,
 )
-from veracal.federation.protocol.replies import Refusal
-from veracal.federation.transports.local import LocalTransport
-from veracal.privacy import Unit
+from veracal.federation.coordinator.history import Book
+from veracal.federation.protocol.messages import Refusal
+from veracal.federation.transports.base import LocalTransport
 
 
 def steps_for(source, method="pooled", *, measure=0, delta=None, size=None):

@@ -3,17 +3,17 @@
 import pytest
 
 from tests.federation.calibrator.standing import CALIBRATOR, scores
+from veracal.accounting import Budget
 from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong, Gap
-from veracal.federation.calibrator.federated import Federated
-from veracal.federation.calibrator.remote import Remote
+from veracal.federation.coordinator.federated import Federated
+from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.questions import KINDS
 from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.folder import create_source
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.local import LocalTransport
-from veracal.privacy import Budget
+from veracal.federation.transports.base import LocalTransport
 from veracal.testing import check_source
 
 

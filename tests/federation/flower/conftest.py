@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from veracal.federation.flower import children
-from veracal.federation.flower.certificates import server_files
-from veracal.federation.flower.environment import environment
-from veracal.federation.flower.node_keys import make_node_key
-from veracal.federation.flower.registering import register_nodes
-from veracal.federation.flower.superlink import SuperLink
-from veracal.federation.flower.transport import FlowerTransport
+from veracal.federation.flower import superlink as children
+from veracal.federation.flower.superlink import SuperLink, server_files
+from veracal.federation.flower.transport import FlowerTransport, register_nodes
+from veracal.federation.flower.wire import environment, make_node_key
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 

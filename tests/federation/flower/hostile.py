@@ -6,7 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 
-from veracal.federation.flower.borrowed import flower
+from veracal.federation.flower.wire import flower
 
 BOMB = gzip.compress(bytes(20_000_000))
 

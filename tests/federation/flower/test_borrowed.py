@@ -6,9 +6,8 @@ from importlib.metadata import version
 import pytest
 
 from veracal.errors import MissingExtraError
-from veracal.federation.flower.borrowed import flower
-from veracal.federation.flower.certificates import server_files
-from veracal.federation.flower.superlink import superlink_command
+from veracal.federation.flower.superlink import server_files, superlink_command
+from veracal.federation.flower.wire import flower
 
 pytestmark = pytest.mark.full
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from veracal.errors import DataError
-from veracal.federation.flower import certificates
-from veracal.federation.flower.certificates import check_server, server_files
+from veracal.federation.flower import superlink as certificates
+from veracal.federation.flower.superlink import check_server, server_files
 
 
 @pytest.fixture

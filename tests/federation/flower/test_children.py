@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from veracal.federation.flower import children
+from veracal.federation.flower import superlink as children
 
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from veracal.federation.flower import children
+from veracal.federation.flower import superlink as children
 child = children.start(sys.argv[2:], log=Path(sys.argv[1]), environment=os.environ)
 print(child.pid, flush=True)
 time.sleep(600)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from veracal.federation.flower.environment import environment, switch_off
+from veracal.federation.flower.wire import environment, switch_off
 
 pytestmark = pytest.mark.full
 
@@ -36,8 +36,8 @@ def test_flower_is_imported_after_it_was_told(tmp_path):
         "import sys; from pathlib import Path\n"
         "import veracal.federation.flower.supernode, veracal.federation.flower.transport\n"
         "assert 'flwr' not in sys.modules\n"
-        "from veracal.federation.flower.environment import switch_off\n"
-        "from veracal.federation.flower.borrowed import flower\n"
+        "from veracal.federation.flower.wire import switch_off\n"
+        "from veracal.federation.flower.wire import flower\n"
         "switch_off(Path(sys.argv[1])); flower()\n"
         "from flwr.supercore import telemetry\n"
         "assert telemetry.FLWR_TELEMETRY_ENABLED == '0'\n"

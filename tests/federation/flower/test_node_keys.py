@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from veracal.errors import DataError
-from veracal.federation.flower.node_keys import (
+from veracal.federation.flower.wire import (
     make_node_key,
     public_form,
     read_node_key,

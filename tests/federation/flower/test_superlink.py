@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.certificates import server_files
-from veracal.federation.flower.superlink import SuperLink, free_port, superlink_command
+from veracal.federation.flower.superlink import (
+    SuperLink,
+    free_port,
+    server_files,
+    superlink_command,
+)
 
 pytestmark = pytest.mark.full
 

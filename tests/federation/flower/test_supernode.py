@@ -10,10 +10,9 @@ import pytest
 from tests.federation.flower.conftest import until
 from tests.federation.flower.hostile import hostile_class, served
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.certificates import server_files
-from veracal.federation.flower.node_keys import make_node_key
+from veracal.federation.flower.superlink import server_files
 from veracal.federation.flower.supernode import serve_node
-from veracal.federation.flower.wire import metadata, packed
+from veracal.federation.flower.wire import make_node_key, metadata, packed
 
 pytestmark = pytest.mark.full
 

@@ -12,11 +12,16 @@ import pytest
 
 from veracal.errors import TransportError
 from veracal.federation.flower import transport as flower_transport
-from veracal.federation.flower.borrowed import flower
-from veracal.federation.flower.certificates import server_files
-from veracal.federation.flower.node_keys import public_form, read_node_key
+from veracal.federation.flower.superlink import server_files
 from veracal.federation.flower.transport import FlowerTransport
-from veracal.federation.flower.wire import Connection, refused, status
+from veracal.federation.flower.wire import (
+    Connection,
+    flower,
+    public_form,
+    read_node_key,
+    refused,
+    status,
+)
 
 pytestmark = pytest.mark.full
 

@@ -8,14 +8,14 @@ import pytest
 
 from tests.federation.flower.hostile import Hostile, hostile_class, served
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.borrowed import flower
-from veracal.federation.flower.certificates import server_files
+from veracal.federation.flower.superlink import server_files
 from veracal.federation.flower.wire import (
     Connection,
     Parcel,
     ParcelError,
     checked_address,
     distrust,
+    flower,
     metadata,
     packed,
     refused,

@@ -1,9 +1,9 @@
 """Keys and terms to try things with."""
 
-from veracal.federation.protocol.keys import PrivateKey
+from veracal.accounting import Unit
+from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.questions import KINDS
 from veracal.federation.protocol.terms import Terms
-from veracal.privacy import Unit
 
 SOURCE, CALIBRATOR, STRANGER = (PrivateKey.new() for _ in range(3))
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from veracal.errors import DataError
-from veracal.federation.protocol.keys import PrivateKey, PublicKey
+from veracal.federation.protocol.envelopes import PrivateKey, PublicKey
 
 
 def test_a_signature_holds_for_its_key_and_its_bytes_alone():

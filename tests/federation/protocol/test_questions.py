@@ -25,12 +25,11 @@ from veracal.calibration.queries import (
     PlattCurvature,
     PlattEquations,
 )
-from veracal.calibration.queries.equations import platt_counts
-from veracal.calibration.queries.mapped import OfMapped, of_mapped
+from veracal.calibration.queries.platt import platt_counts
+from veracal.calibration.queries.scalars import OfMapped, of_mapped
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import EnvelopeError
-from veracal.federation.protocol.maps import OffGridError
-from veracal.federation.protocol.questions import KINDS, built, encoded
+from veracal.federation.protocol.questions import KINDS, OffGridError, built, encoded
 
 PLATT = Platt(np.array([1.0, 0.5, -2.0]), np.array([0.0, 0.25, -1.0]), "logits")
 BINNED = Binned(Bins(15), np.arange(15) / 16)

@@ -4,8 +4,7 @@ import pytest
 
 from tests.federation.protocol.made import CALIBRATOR, SOURCE
 from veracal.federation.protocol.envelopes import ANSWER, EnvelopeError, seal
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, Refusal, unsealed_reply
 
 HEAD = Head.signed("a" * 32, 1, "1" * 64, "2" * 64, SOURCE)
 REPLY = Answer("f" * 64, (3, -4, 2**62), HEAD)

@@ -4,8 +4,7 @@ import pytest
 
 from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError, seal
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.messages import Head, Request
 
 HEAD = Head.signed("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
 

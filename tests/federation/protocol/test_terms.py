@@ -5,11 +5,11 @@ import datetime
 import pytest
 
 from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
-from veracal.calibration.private.golden_grid import TemperatureGrid
+from veracal.accounting import Budget, Unit
+from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.errors import DataError
 from veracal.federation.protocol.envelopes import TERMS, EnvelopeError, seal
 from veracal.federation.protocol.terms import Terms
-from veracal.privacy import Budget, Unit
 
 
 def test_terms_come_back_as_they_were_signed():

@@ -1,8 +1,7 @@
 """What terms say in plain words is all there is to say."""
 
 from tests.federation.protocol.made import terms
-from veracal.federation.protocol.questions import KINDS
-from veracal.federation.protocol.words import told_terms
+from veracal.federation.protocol.questions import KINDS, told_terms
 
 
 def test_everything_that_may_be_asked_and_spent_is_told():

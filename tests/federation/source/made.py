@@ -6,19 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from veracal.accounting import Budget
 from veracal.data import Scores
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Answer, Head, Request, unsealed_reply
 from veracal.federation.protocol.questions import KINDS
-from veracal.federation.protocol.replies import Answer, unsealed_reply
-from veracal.federation.protocol.requests import Request
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrolling import Declaration, enroll
-from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.enrollment import read_enrolment
 from veracal.federation.source.folder import create_source, read_source
 from veracal.federation.source.serving import Desk, open_source
-from veracal.privacy import Budget
-from veracal.privacy.ledger.book import Ledger
+from veracal.ledger.book import Ledger
 
 CALIBRATOR, STRANGER = PrivateKey.new(), PrivateKey.new()
 MODEL = "b" * 64

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tests.federation.source.made import CALIBRATOR, declaration, made, scores
+from veracal.accounting import Budget, Unit
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError
 from veracal.federation.protocol.questions import KINDS, built
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.source import enrolling, rehearsal
-from veracal.federation.source.enrolling import enroll, propose
-from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source import enrolling
+from veracal.federation.source import enrolling as rehearsal
+from veracal.federation.source.enrolling import check_deadline, enroll, examples, propose
+from veracal.federation.source.enrollment import read_enrolment
 from veracal.federation.source.folder import create_source, read_source
-from veracal.federation.source.rehearsal import check_deadline, examples
-from veracal.privacy import Budget, Unit
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_question_that_fails_is_refused_at_enrolment_and_tells_nothing(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("record 17")
 
-    monkeypatch.setattr("veracal.federation.source.rehearsal.evaluated", broken)
+    monkeypatch.setattr("veracal.federation.source.enrolling.evaluated", broken)
     with pytest.raises(DataError, match="can be asked for how many") as caught:
         enroll(folder, scores(), declaration())
     assert "17" not in str(caught.value)

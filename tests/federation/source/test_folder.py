@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from veracal.accounting import Budget, Unit
 from veracal.errors import DataError
-from veracal.federation.protocol.keys import PrivateKey
+from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.source.folder import create_source, read_source
-from veracal.privacy import Budget, Unit
 
 
 def test_a_source_comes_back_as_it_was_made(tmp_path: Path):

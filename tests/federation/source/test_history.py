@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.federation.source.made import Made, made
+from veracal.accounting import Budget
 from veracal.federation.protocol.questions import KINDS
-from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.enrolling import examples
+from veracal.federation.source.enrollment import (
+    History,
+    history,
+    read_enrolment,
+    share_problems,
+)
 from veracal.federation.source.folder import read_source
-from veracal.federation.source.history import History, history, share_problems
-from veracal.federation.source.rehearsal import examples
-from veracal.privacy import Budget
 
 
 def read(north: Made) -> History:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from veracal.federation.source.refusals import MOST_LINES, Refusals
+from veracal.federation.source.folder import MOST_LINES, Refusals
 
 
 def test_a_reason_is_one_printable_line(tmp_path: Path):

@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.federation.source.made import CALIBRATOR, STRANGER, Made, made, scores
+from veracal.accounting import Budget, Unit
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
 from veracal.errors import DataError
 from veracal.federation.protocol.envelopes import REQUEST, seal
+from veracal.federation.protocol.messages import Answer, Refusal, unsealed_reply
 from veracal.federation.protocol.questions import KINDS
-from veracal.federation.protocol.replies import Answer, Refusal, unsealed_reply
-from veracal.federation.source.enrolment import read_enrolment
+from veracal.federation.source.enrolling import examples
+from veracal.federation.source.enrollment import read_enrolment
 from veracal.federation.source.folder import read_source
-from veracal.federation.source.rehearsal import examples
 from veracal.federation.source.serving import open_source
-from veracal.privacy import Budget, Unit
 
 USED_BY_ALL = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -183,7 +183,7 @@ def test_a_changed_data_file_is_refused_until_it_is_as_it_was(
     refused(north, north.raw(), "is gone")
     data.write_text("a,b\n1,2\n")  # at another time, but the same bytes
     assert north.desk.reply(north.raw()) == first
-    monkeypatch.delattr("veracal.federation.source.marks.MarkKey.of_file")
+    monkeypatch.delattr("veracal.federation.source.folder.MarkKey.of_file")
     assert north.desk.reply(north.raw()) == first  # and they are not read again
 
 
@@ -213,7 +213,7 @@ def test_a_full_disk_gives_a_refusal_and_the_answer_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("veracal.federation.source.signed_heads.os.write", full)
+        patched.setattr("veracal.federation.source.folder.os.write", full)
         assert north.desk.reply(north.raw()) == north.desk.refusal
     assert (north.folder / "heads").read_bytes() == b""
     assert isinstance(unsealed_reply(north.desk.reply(north.raw()), north.terms.key), Answer)

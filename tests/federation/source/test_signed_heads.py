@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.federation.source.made import Made, declaration, made, scores
+from veracal.accounting import Budget
 from veracal.errors import DataError, LedgerError
 from veracal.federation.source.enrolling import enroll, propose, revoke
-from veracal.federation.source.enrolment import read_enrolment
-from veracal.federation.source.folder import create_source, read_source
-from veracal.federation.source.history import problems_of
-from veracal.federation.source.signed_heads import SetBackError
-from veracal.privacy import Budget
+from veracal.federation.source.enrollment import problems_of, read_enrolment
+from veracal.federation.source.folder import SetBackError, create_source, read_source
 
 INVERSE = {"inverse": 1 << 16}
 

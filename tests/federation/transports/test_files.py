@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from veracal.accounting import Unit
 from veracal.errors import DataError, WaitingError
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.keys import PrivateKey
-from veracal.federation.protocol.replies import Answer, Refusal
-from veracal.federation.protocol.requests import Request
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.transports.files import SETTLED, FilesTransport, serve_folder
-from veracal.federation.transports.small_files import look, put, slug, stem
-from veracal.privacy import Unit
+from veracal.federation.transports.files import (
+    SETTLED,
+    FilesTransport,
+    look,
+    put,
+    serve_folder,
+    slug,
+    stem,
+)
 
 CALIBRATOR = PrivateKey.new()
 STRANGER = PrivateKey.new()

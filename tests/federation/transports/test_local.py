@@ -4,9 +4,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from veracal.federation.transports import local
-from veracal.federation.transports.base import Transport
-from veracal.federation.transports.local import LocalTransport
+from veracal.federation.transports import base as local
+from veracal.federation.transports.base import LocalTransport, Transport
 
 
 def test_every_source_gets_its_own_request_and_replies_are_yielded_as_they_come():

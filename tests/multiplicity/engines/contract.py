@@ -7,7 +7,7 @@ from scipy import stats
 
 from veracal._types import Floats
 from veracal.multiplicity.engines import Engine
-from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.base import Seed
 
 SEED = Seed.of(5)
 LEVEL = 1e-4  # of the test that compares runs alone with runs together

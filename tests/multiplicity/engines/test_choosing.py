@@ -5,16 +5,15 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from veracal.data import Dataset
-from veracal.multiplicity import audit
-from veracal.multiplicity.engines import RetrainEngine, Seed, engine_for
-from veracal.multiplicity.released import gaussian_disagreement
-from veracal.privacy import GlobalAdapt
+from veracal.mechanisms import GlobalAdapt
+from veracal.multiplicity import audit, engine_for, gaussian_disagreement
+from veracal.multiplicity.engines import RetrainEngine, Seed
 from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,
     PrivateLogisticRegression,
 )
-from veracal.training.perturbation.rows import clip_rows
+from veracal.training.perturbation import clip_rows
 
 RNG = np.random.default_rng(2)
 ROWS = clip_rows(RNG.normal(size=(260, 3)) / 3, 1.0, fit_intercept=False)

@@ -21,9 +21,9 @@ from threadpoolctl import threadpool_info
 
 from veracal.data import Dataset
 from veracal.errors import DataError, MissingExtraError, RunError, WorkerError
-from veracal.multiplicity.engines import clusters
+from veracal.multiplicity.engines import workers as clusters
+from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.engines.retraining import RetrainEngine
-from veracal.multiplicity.engines.streams import Seed
 from veracal.multiplicity.engines.workers import one_core
 
 pytestmark = pytest.mark.full
@@ -289,7 +289,7 @@ import sys, time
 import numpy as np
 from veracal.data import Dataset
 from veracal.multiplicity.engines.retraining import RetrainEngine
-from veracal.multiplicity.engines.streams import Seed
+from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.engines.workers import one_core
 
 def slow(run):

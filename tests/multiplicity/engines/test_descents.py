@@ -16,10 +16,10 @@ from tests.multiplicity.engines.contract import (
 )
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.multiplicity.engines import descents
-from veracal.multiplicity.engines.descents import DescentEngine
-from veracal.multiplicity.engines.streams import VARIED, Seed
-from veracal.privacy import SGD, Adam, GlobalAdapt, Langevin
+from veracal.mechanisms import SGD, Adam, GlobalAdapt, Langevin
+from veracal.multiplicity.engines import linear as descents
+from veracal.multiplicity.engines.base import VARIED, Seed
+from veracal.multiplicity.engines.linear import DescentEngine
 from veracal.training import ObjectivePerturbation, PrivateLogisticRegression
 
 usual = {"epsilon": None, "delta": 1e-4, "noise_multiplier": 0.8, "steps": 10, "update": 2.0}
@@ -47,7 +47,9 @@ def people(d=3, count=12):
 @pytest.fixture(autouse=True)
 def _no_search_for_libraries():
     """A fit looks for them on disk, for longer than it takes here."""
-    with mock.patch("veracal.training.sums.threadpool_limits", return_value=nullcontext()):
+    with mock.patch(
+        "veracal.training.gradient_sums.threadpool_limits", return_value=nullcontext()
+    ):
         yield
 
 

@@ -11,16 +11,16 @@ from scipy import stats
 from scipy.special import expit
 
 from tests.multiplicity.engines.contract import LEVEL, check_engine, same_law
+from veracal.accounting import Unit
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.multiplicity.engines import perturbed
-from veracal.multiplicity.engines.perturbed import ObjectiveEngine, OutputEngine
-from veracal.multiplicity.engines.streams import Seed, Streams
-from veracal.multiplicity.released import gaussian_disagreement
-from veracal.privacy import Unit
-from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.rows import clip_rows
+from veracal.multiplicity import gaussian_disagreement
+from veracal.multiplicity.engines import linear as perturbed
+from veracal.multiplicity.engines.base import Seed, Streams
+from veracal.multiplicity.engines.linear import ObjectiveEngine, OutputEngine
+from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import clip_rows
 
 SEED = Seed.of(0)
 MODELS = [
@@ -97,8 +97,8 @@ def noise_of_runs(models):
         return self.simulate(exact, 1, rng=rng)[0]
 
     with (
-        mock.patch("veracal.training.perturbation.objective.SphericalNoise", Drawn),
-        mock.patch("veracal.training.perturbation.output.OutputNoise.release", release),
+        mock.patch("veracal.training.objective_perturbation.SphericalNoise", Drawn),
+        mock.patch("veracal.training.output_perturbation.OutputNoise.release", release),
     ):
         yield
 

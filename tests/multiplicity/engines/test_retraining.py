@@ -17,13 +17,14 @@ from tests.multiplicity.engines.contract import check_engine
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError, RunError
-from veracal.multiplicity.engines.parameters import told
-from veracal.multiplicity.engines.retraining import RetrainEngine, Run
-from veracal.multiplicity.engines.scored import in_form
-from veracal.multiplicity.engines.streams import VARIED, Seed
-from veracal.training import PrivateLogisticRegression, make_private_pipeline
-from veracal.training.perturbation import ObjectivePerturbation
-from veracal.training.preprocessing import BoundedScaler
+from veracal.multiplicity.engines.base import VARIED, Seed, told
+from veracal.multiplicity.engines.retraining import RetrainEngine, Run, in_form
+from veracal.training import (
+    BoundedScaler,
+    ObjectivePerturbation,
+    PrivateLogisticRegression,
+    make_private_pipeline,
+)
 
 SEED = Seed.of(3)
 TREE = DecisionTreeClassifier(splitter="random", max_features=1, min_samples_leaf=5)

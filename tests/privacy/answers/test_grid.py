@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veracal.privacy.answers.grid import (
+from veracal.mechanisms.grid import (
     MOST_TOTAL,
     MOST_UNITS,
     Bounds,

@@ -10,20 +10,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from veracal.accounting.events import Budget, DiscreteGaussian, DiscreteLaplace, Pure, Unit
 from veracal.data import Dataset, Scores, limit_contributions
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
-from veracal.privacy.answers.holder import Holder, question
-from veracal.privacy.answers.models import shows_weights
-from veracal.privacy.answers.noise import discrete_laplace_std
-from veracal.privacy.answers.queries import gaussian_event
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BoundedSum
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.descent.progress import StepProgress, TrainingCurve
-from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace, Pure
-from veracal.privacy.ledger.book import open_ledger
-from veracal.privacy.ledger.plan import Item
-from veracal.testing.sources import Watched
+from veracal.ledger.book import open_ledger
+from veracal.ledger.plan import Item
+from veracal.mechanisms.discrete_noise import discrete_laplace_std
+from veracal.mechanisms.progress import StepProgress, TrainingCurve
+from veracal.queries.curator import Holder, question, shows_weights
+from veracal.queries.query import BoundedSum, gaussian_event
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
+from veracal.testing.queries import Watched
 from veracal.training import PrivateLogisticRegression, PrivateSearch
 
 

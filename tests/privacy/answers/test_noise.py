@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from veracal.privacy.answers import grid, holder, noise, queries, score_queries, sources, sums
-from veracal.privacy.answers.noise import (
-    MICRO,
+from veracal.accounting.components import MICRO, micro_epsilon, upwards
+from veracal.accounting.events import DiscreteLaplace
+from veracal.mechanisms import discrete_noise as noise
+from veracal.mechanisms import grid
+from veracal.mechanisms.discrete_noise import (
     MOST_NOISE,
     add_discrete_gaussian,
     add_discrete_laplace,
@@ -24,8 +26,10 @@ from veracal.privacy.answers.noise import (
     laplace_noise,
     laplace_noise_scale,
 )
-from veracal.privacy.costs.pure import micro_epsilon, upwards
-from veracal.privacy.events import DiscreteLaplace
+from veracal.queries import curator as holder
+from veracal.queries import query as queries
+from veracal.queries import query as sums
+from veracal.queries import score_queries, sources
 
 DRAWS = 20_000
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from veracal.accounting.events import Budget, DiscreteLaplace, Parallel, Unit
 from veracal.data import Scores
 from veracal.errors import (
     AnswerError,
@@ -16,20 +17,21 @@ from veracal.errors import (
     LedgerError,
     SilentError,
 )
-from veracal.privacy.answers.by_source import sums_by_source
-from veracal.privacy.answers.grid import Grid
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.judging import Wanted
-from veracal.privacy.answers.noise import add_discrete_laplace, discrete_laplace_std
-from veracal.privacy.answers.pooling import PooledRelease, Several
-from veracal.privacy.answers.pools import Pool
-from veracal.privacy.answers.queries import gaussian_event, laplace_event
-from veracal.privacy.answers.score_queries import Brier, Correct, Count
-from veracal.privacy.answers.sources import Public, Release
-from veracal.privacy.answers.sums import BinnedSum, DenseSum
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.events import DiscreteLaplace, Parallel
-from veracal.privacy.ledger.book import open_ledger
+from veracal.ledger.book import open_ledger
+from veracal.mechanisms.discrete_noise import add_discrete_laplace, discrete_laplace_std
+from veracal.mechanisms.grid import Grid
+from veracal.queries.curator import Holder
+from veracal.queries.pools import Pool, PooledRelease, Several
+from veracal.queries.query import (
+    BinnedSum,
+    DenseSum,
+    gaussian_event,
+    laplace_event,
+    sums_by_source,
+)
+from veracal.queries.response_checks import Wanted
+from veracal.queries.score_queries import Brier, Correct, Count
+from veracal.queries.sources import Public, Release
 
 RNG = np.random.default_rng(0)
 SCORES = Scores.from_logits(RNG.normal(size=(30, 4)), RNG.integers(4, size=30))

@@ -5,14 +5,19 @@ import math
 import numpy as np
 import pytest
 
+from veracal.accounting.components import micro_epsilon
+from veracal.accounting.events import DiscreteGaussian, DiscreteLaplace, Unit
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
-from veracal.privacy.answers.queries import Query, gaussian_event, laplace_event
-from veracal.privacy.answers.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.privacy.answers.sums import BinnedSum, BoundedSum, DenseSum
-from veracal.privacy.budget import Unit
-from veracal.privacy.costs.pure import micro_epsilon
-from veracal.privacy.events import DiscreteGaussian, DiscreteLaplace
+from veracal.queries.query import (
+    BinnedSum,
+    BoundedSum,
+    DenseSum,
+    Query,
+    gaussian_event,
+    laplace_event,
+)
+from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 
 OURS = [Count(), Correct(), Brier(), Brier(top_label=True), NegativeLogLikelihood()]
 

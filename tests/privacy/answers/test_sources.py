@@ -6,17 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from veracal.accounting.events import Budget, Parallel
 from veracal.data import Scores
 from veracal.errors import BudgetError, ConflictError, SilentError
-from veracal.privacy.answers.grid import Grid
-from veracal.privacy.answers.holder import Holder
-from veracal.privacy.answers.pools import Pool
-from veracal.privacy.answers.score_queries import Brier, Correct, Count
-from veracal.privacy.answers.sources import Public, Release, Source
-from veracal.privacy.answers.sums import BinnedSum
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Parallel
-from veracal.privacy.ledger.book import open_ledger
+from veracal.ledger.book import open_ledger
+from veracal.mechanisms.grid import Grid
+from veracal.queries.curator import Holder
+from veracal.queries.pools import Pool
+from veracal.queries.query import BinnedSum
+from veracal.queries.score_queries import Brier, Correct, Count
+from veracal.queries.sources import Public, Release, Source
 
 
 @pytest.fixture

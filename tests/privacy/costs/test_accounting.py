@@ -10,16 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.costs import renyi
-from veracal.privacy.costs.accounting import delta_for, epsilon_for
-from veracal.privacy.costs.pure import micro_epsilon, pure_epsilon
-from veracal.privacy.costs.renyi import rdp_at, rdp_epsilon
-from veracal.privacy.costs.selection import stopping_rate
-from veracal.privacy.costs.unsampled import without_sampling
-from veracal.privacy.events import (
+from veracal.accounting import rdp as renyi
+from veracal.accounting.components import micro_epsilon, pure_epsilon, without_sampling
+from veracal.accounting.epsilon import delta_for, epsilon_for
+from veracal.accounting.events import (
     Approximate,
     AsReplaceOne,
+    Budget,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -30,8 +27,10 @@ from veracal.privacy.events import (
     Pure,
     Repeated,
     Search,
+    Unit,
 )
-from veracal.privacy.ledger.book import open_ledger
+from veracal.accounting.rdp import rdp_at, rdp_epsilon, stopping_rate
+from veracal.ledger.book import open_ledger
 
 
 def steps(noise, rate, times, relation="add-remove"):

@@ -9,10 +9,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
-from veracal.privacy.budget import Unit
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.costs.renyi import rdp_epsilon
-from veracal.privacy.events import (
+from veracal.accounting.epsilon import epsilon_for
+from veracal.accounting.events import (
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -22,7 +20,9 @@ from veracal.privacy.events import (
     Pure,
     Repeated,
     Search,
+    Unit,
 )
+from veracal.accounting.rdp import rdp_epsilon
 
 
 def steps(noise, rate, times, relation="add-remove"):

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.costs.planning import noise_for
-from veracal.privacy.events import (
+from veracal.accounting.epsilon import epsilon_for, noise_for
+from veracal.accounting.events import (
+    Budget,
     Composed,
     DiscreteLaplace,
     Gaussian,
@@ -15,8 +14,9 @@ from veracal.privacy.events import (
     PoissonGaussian,
     Pure,
     Repeated,
+    Unit,
 )
-from veracal.privacy.plans import plan_training
+from veracal.mechanisms.noise_planning import plan_training
 
 
 def batches(rate, times, relation="add-remove"):

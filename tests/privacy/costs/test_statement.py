@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from veracal.privacy.budget import Unit
-from veracal.privacy.costs.accounting import delta_for, epsilon_for
-from veracal.privacy.costs.approximate import clt_epsilon_not_a_bound
-from veracal.privacy.costs.statement import rounded_down, rounded_up, statement
-from veracal.privacy.events import (
+from veracal.accounting.epsilon import clt_epsilon_not_a_bound, delta_for, epsilon_for
+from veracal.accounting.events import (
     AsReplaceOne,
     Composed,
     DiscreteGaussian,
@@ -21,7 +18,9 @@ from veracal.privacy.events import (
     Pure,
     Repeated,
     Search,
+    Unit,
 )
+from veracal.accounting.statement_text import rounded_down, rounded_up, statement
 
 TRAINING = Repeated(PoissonGaussian(1.1, rate=0.01), 200)
 

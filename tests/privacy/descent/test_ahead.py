@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from veracal import _random
-from veracal.privacy.descent import ahead
-from veracal.privacy.descent.ahead import NoiseAhead
+from veracal.mechanisms import dp_sgd as ahead
+from veracal.mechanisms.dp_sgd import NoiseAhead
 
 SHAPES = [(2,), (3, 50), (90, 60), (300, 300)]  # some are drawn on a thread, some are not
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from veracal.privacy.descent import clipping
-from veracal.privacy.descent.clipping import (
+from veracal.mechanisms import clipping
+from veracal.mechanisms.clipping import (
     Automatic,
     Flat,
     GlobalAdapt,

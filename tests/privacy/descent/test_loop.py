@@ -9,13 +9,20 @@ import torch
 from scipy import stats
 
 from veracal import _random
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.descent.clipping import Clipped, Flat, GlobalAdapt, clipped_sum
-from veracal.privacy.descent.loop import Descent
-from veracal.privacy.descent.sampling import FullBatch, Poisson
-from veracal.privacy.descent.schedules import Exponential, Linear, Schedule
-from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
-from veracal.privacy.events import Composed, Gaussian, PoissonGaussian, Repeated
+from veracal.accounting.epsilon import epsilon_for
+from veracal.accounting.events import Composed, Gaussian, PoissonGaussian, Repeated
+from veracal.mechanisms.clipping import Clipped, Flat, GlobalAdapt, clipped_sum
+from veracal.mechanisms.dp_sgd import Descent
+from veracal.mechanisms.optimizers import (
+    SGD,
+    Adam,
+    Exponential,
+    Langevin,
+    Linear,
+    Momentum,
+    Schedule,
+)
+from veracal.mechanisms.sampling import FullBatch, Poisson
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from veracal.privacy import Descent, Flat, FullBatch, Poisson
-from veracal.privacy.descent import ahead, pieces
-from veracal.privacy.descent.clipping import Clipped
-from veracal.privacy.descent.schedules import Linear
-from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
+from veracal.mechanisms import Descent, Flat, FullBatch, Poisson
+from veracal.mechanisms import dp_sgd as ahead
+from veracal.mechanisms import dp_sgd as pieces
+from veracal.mechanisms.clipping import Clipped
+from veracal.mechanisms.optimizers import SGD, Adam, Langevin, Linear, Momentum
 
 SIZE = 1_001  # weights, in pieces of which the last is a short one
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from veracal import _random
-from veracal.privacy.descent.sampling import FullBatch, Poisson
-from veracal.privacy.events import Gaussian, PoissonGaussian
+from veracal.accounting.events import Gaussian, PoissonGaussian
+from veracal.mechanisms.sampling import FullBatch, Poisson
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 1_000])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veracal.privacy.descent.schedules import (
+from veracal.mechanisms.optimizers import (
     Constant,
     Exponential,
     Linear,

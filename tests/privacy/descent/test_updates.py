@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from veracal.privacy.descent.schedules import Exponential, Linear
-from veracal.privacy.descent.updates import SGD, Adam, Langevin, Momentum
+from veracal.mechanisms.optimizers import SGD, Adam, Exponential, Langevin, Linear, Momentum
 
 GRADIENTS = np.random.default_rng(0).standard_normal((12, 3))
 

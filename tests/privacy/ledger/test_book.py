@@ -11,20 +11,21 @@ import pytest
 import sklearn
 from sklearn.base import BaseEstimator
 
-from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.events import (
+from veracal.accounting.events import (
     Approximate,
     AsReplaceOne,
+    Budget,
     DiscreteLaplace,
     Gaussian,
     Laplace,
     PoissonGaussian,
     Pure,
     Repeated,
+    Unit,
 )
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.units import share
+from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.plan import share
 
 QUARTER = Pure(0.25)
 

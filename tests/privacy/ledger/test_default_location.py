@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from veracal.accounting import Budget
 from veracal.errors import DataError, LedgerError
-from veracal.privacy import Budget, default_ledger_path, open_ledger
-from veracal.privacy.ledger import default_location as places
+from veracal.ledger import default_ledger_path, open_ledger
+from veracal.ledger import locations as places
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +122,9 @@ def test_a_ledger_that_was_opened_for_data_is_never_without_its_path(tmp_path, m
 
 KILLED = """
 import os, signal
-from veracal.privacy import Budget, default_ledger_path
-from veracal.privacy.ledger import default_location as places
+from veracal.accounting import Budget
+from veracal.ledger import default_ledger_path
+from veracal.ledger import locations as places
 
 places.open_ledger = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 places.open_for_data(default_ledger_path("visits.csv"), Budget(1.0), "visits.csv")

@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import compute_epsilon
 
-from veracal.errors import BudgetError, DataError
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.costs.accounting import epsilon_for
-from veracal.privacy.events import (
+from veracal.accounting.epsilon import epsilon_for
+from veracal.accounting.events import (
     Approximate,
+    Budget,
     Composed,
     Gaussian,
     Laplace,
     PoissonGaussian,
     Pure,
     Repeated,
+    Unit,
 )
-from veracal.privacy.ledger.book import open_ledger
-from veracal.privacy.ledger.kinds import Pairs, Renyi, best_order, conversion
-from veracal.privacy.ledger.plan import Item
-from veracal.privacy.ledger.plan_files import read_plan
-from veracal.privacy.ledger.units import Cost
+from veracal.errors import BudgetError, DataError
+from veracal.ledger.book import open_ledger
+from veracal.ledger.plan import Cost, Item, read_plan
+from veracal.ledger.policies import Pairs, Renyi, best_order, conversion
 
 BUDGET = Budget(1.0, 1e-5)
 NOISE = Gaussian(20.0)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger import store
-from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.accounting.events import Budget, Pure
+from veracal.ledger import storage as store
+from veracal.ledger.book import Ledger, open_ledger
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 7])

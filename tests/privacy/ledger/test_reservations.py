@@ -6,10 +6,9 @@ import signal
 
 import pytest
 
+from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Pure
-from veracal.privacy.ledger.book import Ledger, open_ledger
+from veracal.ledger.book import Ledger, open_ledger
 
 EVENT = Pure(0.25)
 
@@ -169,7 +168,7 @@ def test_an_answer_must_be_bytes(ledger):
 
 
 def test_pending_reservations_of_a_view_are_those_of_its_run(ledger):
-    from veracal.privacy.ledger.plan import Item
+    from veracal.ledger.plan import Item
 
     run = ledger.begin_run([Item("training", EVENT)], name="a", request="a", body=b"")
     reserve(ledger)

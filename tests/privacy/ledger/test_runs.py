@@ -9,28 +9,24 @@ from contextlib import closing
 
 import pytest
 
-from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.privacy import (
+from veracal.accounting import (
     Budget,
     Composed,
     Gaussian,
-    Item,
     Laplace,
-    Ledger,
     PoissonGaussian,
     Pure,
     Repeated,
     Unit,
     epsilon_for,
-    ledger_statement,
     noise_for,
-    open_ledger,
     rdp_at,
 )
-from veracal.privacy.ledger import charge, runs
-from veracal.privacy.ledger.caps import Caps
-from veracal.privacy.ledger.kinds import Pairs
-from veracal.privacy.ledger.units import Cost
+from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
+from veracal.ledger import Item, Ledger, ledger_statement, open_ledger, runs
+from veracal.ledger import charging as charge
+from veracal.ledger.plan import Cost
+from veracal.ledger.policies import Caps, Pairs
 
 PARTS = ("train", "test")
 DELTA = 1e-5

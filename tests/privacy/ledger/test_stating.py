@@ -2,9 +2,10 @@
 
 import pytest
 
-from veracal.privacy import Budget, Gaussian, Item, Pure, Unit, epsilon_for, open_ledger
-from veracal.privacy.events import Parallel, Repeated
-from veracal.privacy.ledger.stating import ledger_statement
+from veracal.accounting import Budget, Gaussian, Pure, Unit, epsilon_for
+from veracal.accounting.events import Parallel, Repeated
+from veracal.ledger import Item, open_ledger
+from veracal.ledger.statements import ledger_statement
 
 
 def test_a_filter_promises_its_budget_and_not_what_was_spent(tmp_path):

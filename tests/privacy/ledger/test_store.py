@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from veracal.accounting.events import Budget, Gaussian, Pure
 from veracal.errors import BudgetError, DataError, LedgerError
-from veracal.privacy.budget import Budget
-from veracal.privacy.events import Gaussian, Pure
-from veracal.privacy.ledger import filesystems
-from veracal.privacy.ledger import store as ledger_store
-from veracal.privacy.ledger import tables as ledger_tables
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.filesystems import kind_of, refuse_shared
-from veracal.privacy.ledger.plan import Item
+from veracal.ledger import storage as filesystems
+from veracal.ledger import storage as ledger_store
+from veracal.ledger import storage as ledger_tables
+from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.plan import Item
+from veracal.ledger.storage import kind_of, refuse_shared
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from veracal.privacy import Step
-from veracal.training.deep import PrivateNetwork
+from veracal.mechanisms import Step
+from veracal.neural import PrivateNetwork
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4)).astype(np.float32)

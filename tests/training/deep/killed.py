@@ -14,10 +14,13 @@ from unittest import mock
 from safetensors.torch import save_file
 
 from tests.training.deep.fits import X, Y, model
+from veracal.accounting import Budget
 from veracal.data import Dataset
-from veracal.privacy import Adam, Budget, Holder, Ledger, open_ledger
-from veracal.training.deep.self_check import Watched
-from veracal.training.deep.sums import NetworkSums
+from veracal.ledger import Ledger, open_ledger
+from veracal.mechanisms import Adam
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.neural.run import Watched
+from veracal.queries import Holder
 
 STEPS, EVERY = 8, 2
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from veracal.training.deep.gradients.blocks import Block
+from veracal.neural.gradients.blocks import Block
 
 
 class Attention(nn.Module):

@@ -7,13 +7,15 @@ from torch import nn
 from torch.nn import functional
 
 from tests.training.deep.fits import X, Y, model
+from veracal.accounting import Budget
 from veracal.data import Dataset
-from veracal.privacy import Budget, Flat, Holder, open_ledger
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import engine_for
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.gradients.hooks import Hooks
-from veracal.training.deep.layout import Layout
+from veracal.ledger import open_ledger
+from veracal.mechanisms import Flat
+from veracal.neural.gradient_sums import Layout
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import engine_for
+from veracal.neural.gradients.engines import Ghost, Hooks
+from veracal.queries import Holder
 
 
 class Mixing(nn.Module):

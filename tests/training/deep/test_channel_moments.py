@@ -8,29 +8,22 @@ import pytest
 from scipy import stats
 from sklearn.base import clone
 
+from veracal.accounting import Budget, Gaussian, NotPrivate, Unit, epsilon_for
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.privacy import (
-    Budget,
-    Gaussian,
-    Holder,
-    NotPrivate,
-    Unit,
-    epsilon_for,
-    open_ledger,
-)
-from veracal.training import make_private_pipeline
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.channel_moments import (
+from veracal.ledger import open_ledger
+from veracal.neural import PrivateNetwork
+from veracal.neural.architectures import scatter_cnn
+from veracal.neural.channel_standardizer import (
+    PrivateChannelStandardizer,
     channel_grid,
     channel_moments,
     channel_sensitivity,
     channel_sums,
     noisy_channel_moments,
 )
-from veracal.training.deep.channel_standardizing import PrivateChannelStandardizer
-from veracal.training.deep.models import scatter_cnn
-from veracal.training.preprocessing import BoundedScaler
+from veracal.queries import Holder
+from veracal.training import BoundedScaler, make_private_pipeline
 
 RELATIONS = ("add-remove", "replace-one")
 REACH = {"add-remove": math.sqrt(2), "replace-one": math.sqrt(6)}
@@ -75,7 +68,7 @@ def test_flat_rows_and_blocks_and_single_precision_change_nothing(rng, monkeypat
     whole = channel_sums(rows, 4, 0.5, 1.0)
     np.testing.assert_array_equal(channel_sums(rows.reshape(50, 60), 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows.astype(float), 4, 0.5, 1.0), whole)
-    monkeypatch.setattr("veracal.training.deep.channel_moments._CELLS", 7 * 60)
+    monkeypatch.setattr("veracal.neural.channel_standardizer._CELLS", 7 * 60)
     np.testing.assert_array_equal(channel_sums(rows, 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows[::-1], 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows[:0], 4, 0.5, 1.0), 0)

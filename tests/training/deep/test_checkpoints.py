@@ -21,28 +21,26 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tests.training.deep.fits import X, Y, model, network
+from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.errors import ConflictError, DataError
-from veracal.privacy import (
+from veracal.ledger import Ledger, open_ledger
+from veracal.mechanisms import (
     SGD,
     Adam,
-    Budget,
     Descent,
     Flat,
     GlobalAdapt,
-    Holder,
-    Ledger,
     Momentum,
     Poisson,
     Step,
     StepProgress,
-    open_ledger,
 )
+from veracal.neural.checkpoints import _KEY, Checkpoint
+from veracal.neural.gradient_sums import Layout, NetworkSums
+from veracal.neural.run import Watched
+from veracal.queries import Holder
 from veracal.training import Moving
-from veracal.training.deep.checkpoints import _KEY, Checkpoint
-from veracal.training.deep.layout import Layout
-from veracal.training.deep.self_check import Watched
-from veracal.training.deep.sums import NetworkSums
 
 
 class BrokenOffError(Exception):

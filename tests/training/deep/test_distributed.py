@@ -14,19 +14,12 @@ import pytest
 import torch.distributed as dist
 
 from tests.training.deep import two_ranks
+from veracal.accounting import Unit
 from veracal.data import Dataset, split
 from veracal.errors import WorkerError
-from veracal.privacy import Unit
-from veracal.training.deep import Ranks
-from veracal.training.deep.ranks import (
-    Link,
-    Told,
-    check_same,
-    check_shares,
-    check_split,
-    settle,
-)
-from veracal.training.deep.sums import NetworkSums
+from veracal.neural import Ranks
+from veracal.neural.distributed import Link, Told, check_same, check_shares, check_split, settle
+from veracal.neural.gradient_sums import NetworkSums
 
 pytestmark = pytest.mark.full
 

@@ -6,15 +6,13 @@ import torch
 from torch import nn
 
 from tests.training.deep.modules import MODULES, made
-from veracal.privacy import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
-from veracal.training.deep.gradients import layers
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import WAYS, engine_for, one_by_one
-from veracal.training.deep.gradients.functional import Functional
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.gradients.hooks import Hooks
-from veracal.training.deep.gradients.room import Room
-from veracal.training.deep.layout import Layout
+from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.neural.gradient_sums import Layout
+from veracal.neural.gradients import layers
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
+from veracal.neural.gradients.convolution import Room
+from veracal.neural.gradients.engines import Functional, Ghost, Hooks
 
 ENGINES = {"ghost": Ghost, "functional": Functional, "hooks": Hooks}
 CLIPS = [

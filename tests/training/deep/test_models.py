@@ -7,13 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from veracal.privacy import Flat
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.checks import check_parts, check_trial
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import WAYS, engine_for, one_by_one
-from veracal.training.deep.made_up import half_replaced, one_replaced
-from veracal.training.deep.models import (
+from veracal.mechanisms import Flat
+from veracal.neural import PrivateNetwork
+from veracal.neural.architectures import (
     cifar_cnn,
     dense_head,
     five_layer_cnn,
@@ -21,6 +17,10 @@ from veracal.training.deep.models import (
     mnist_cnn,
     scatter_cnn,
 )
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
+from veracal.neural.module_checks import check_parts, check_trial
+from veracal.neural.synthetic_inputs import half_replaced, one_replaced
 
 # What makes it, the shape of an example, its classes and its number of parameters.
 MODELS = {

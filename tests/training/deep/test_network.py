@@ -12,22 +12,13 @@ from torch import nn
 
 from tests.training.deep.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
 from veracal.data import Dataset
-from veracal.privacy import (
-    SGD,
-    Adam,
-    Descent,
-    Flat,
-    GlobalAdapt,
-    Langevin,
-    Momentum,
-)
+from veracal.mechanisms import SGD, Adam, Descent, Flat, GlobalAdapt, Langevin, Momentum
+from veracal.neural import Pictures, PrivateNetwork
+from veracal.neural.gradient_sums import Lane, Layout, NetworkSums
+from veracal.neural.gradients.blocks import HalfAddedError, cross_entropy
+from veracal.neural.gradients.engines import Ghost
+from veracal.neural.synthetic_inputs import Records, as_tensor
 from veracal.training import Moving, PrivateLogisticRegression
-from veracal.training.deep import Pictures, PrivateNetwork
-from veracal.training.deep.gradients.blocks import HalfAddedError, cross_entropy
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.layout import Layout
-from veracal.training.deep.records import Records, as_tensor
-from veracal.training.deep.sums import Lane, NetworkSums
 
 
 def test_one_step_is_the_definition():

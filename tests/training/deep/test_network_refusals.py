@@ -13,18 +13,15 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 from tests.training.deep.fits import Seen, Touchy, X, Y, model, network
 from tests.training.deep.modules import pruned, weight_norm
+from veracal.accounting import Budget
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
-from veracal.privacy import (
-    Budget,
-    Holder,
-    open_ledger,
-)
-from veracal.training import PrivateSearch, make_private_pipeline
-from veracal.training.deep import Ranks, without_batch_norm
-from veracal.training.deep import network as deep_network
-from veracal.training.deep.models import mlp
-from veracal.training.preprocessing import BoundedScaler
+from veracal.ledger import open_ledger
+from veracal.neural import Ranks, without_batch_norm
+from veracal.neural import network as deep_network
+from veracal.neural.architectures import mlp
+from veracal.queries import Holder
+from veracal.training import BoundedScaler, PrivateSearch, make_private_pipeline
 
 
 def filled(layer, value):

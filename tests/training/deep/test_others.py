@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from tests.training.deep.modules import Conv1D, LlamaRMSNorm
-from veracal.training.deep.gradients.layers import linear
-from veracal.training.deep.gradients.others import rule_of, scaled, turned
+from veracal.neural.gradients.layers import linear, rule_of, scaled, turned
 
 
 @pytest.mark.parametrize(

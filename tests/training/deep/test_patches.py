@@ -6,17 +6,17 @@ from torch import nn
 from torch.nn import functional
 
 from tests.training.deep.modules import made
-from veracal.privacy import Flat
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.gradients.layers import Looked, Product, _squared
-from veracal.training.deep.gradients.patches import (
+from veracal.mechanisms import Flat
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.convolution import (
+    Room,
     convolved,
     in_order,
     patches_of,
     takes_products,
 )
-from veracal.training.deep.gradients.room import Room
+from veracal.neural.gradients.engines import Ghost
+from veracal.neural.gradients.layers import Looked, Product, _squared
 
 LAYERS = [
     (nn.Conv2d(1, 3, 4, stride=2, padding=1), (2, 1, 9, 7)),

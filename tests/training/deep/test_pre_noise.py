@@ -8,10 +8,10 @@ from torch import nn
 
 from tests.training.deep.fits import Seen, X, Y, model, network
 from tests.training.deep.modules import made
-from veracal.privacy import Automatic, Flat, GlobalAdapt, Langevin, clipped_sum, pre_noised
-from veracal.training.deep.gradients.adding import PreNoise
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import WRITING, one_by_one
+from veracal.mechanisms import Automatic, Flat, GlobalAdapt, Langevin, clipped_sum, pre_noised
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import WRITING, one_by_one
+from veracal.neural.gradients.engines import PreNoise
 
 LANGEVIN = Langevin(0.1, 1.0, pre_noise=0.3)
 TOLD = {"noise_multiplier": None, "update": LANGEVIN, "sampling_rate": 1.0}

@@ -14,11 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.deep.fits import X, Y, model, network
 from tests.training.deep.hugging_face.tiny import bert, trainer
-from veracal import _precision
+from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.errors import PrecisionError
-from veracal.privacy import Budget, Holder, open_ledger
-from veracal.training.deep import train
+from veracal.ledger import open_ledger
+from veracal.neural import precision as _precision
+from veracal.neural import train
+from veracal.queries import Holder
 
 autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
 saved = partial(torch.autograd.graph.saved_tensors_hooks, lambda one: one, lambda one: one)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from veracal.training.deep.records import Pictures
-from veracal.training.deep.scattering import IMAGENET, Scattering, morlet, scattered
+from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattered
+from veracal.neural.synthetic_inputs import Pictures
 
 # Features of one picture, by channel, row and column: how many filters, and the number.
 KYMATIO = {

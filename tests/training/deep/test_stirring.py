@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from veracal.data import load
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.gradients import layers
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import engine_for
-from veracal.training.deep.models import mnist_cnn
-from veracal.training.deep.stirring import stirred
+from veracal.neural import PrivateNetwork
+from veracal.neural.architectures import mnist_cnn
+from veracal.neural.gradients import layers
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import engine_for
+from veracal.neural.module_checks import stirred
 
 
 class Centered(nn.Linear):

@@ -5,15 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from veracal._aligned import aligned
-from veracal.privacy import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1, GlobalV2
-from veracal.training.deep import PrivateNetwork, train
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import WRITING
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.layout import Layout
-from veracal.training.deep.records import Records, as_tensor
-from veracal.training.deep.sums import Lane, NetworkSums
+from veracal._types import aligned
+from veracal.mechanisms import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.neural import PrivateNetwork, train
+from veracal.neural.gradient_sums import Lane, Layout, NetworkSums
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import WRITING
+from veracal.neural.gradients.engines import Ghost
+from veracal.neural.synthetic_inputs import Records, as_tensor
 
 ENGINES = {"ghost": Ghost, **WRITING}
 JUMPING = (GlobalV1(1.0, 2.0), GlobalV2(1.0), GlobalAdapt(1.0, 2.0))

@@ -8,24 +8,23 @@ from torch.utils.data import Dataset as Examples
 from torch.utils.data import IterableDataset, TensorDataset
 
 from tests.training.deep.fits import RNG, X, Y, model, network
+from veracal.accounting import Budget, Unit
 from veracal.data import Dataset
 from veracal.errors import BudgetError
-from veracal.privacy import (
+from veracal.ledger import open_ledger
+from veracal.mechanisms import (
     SGD,
     Adam,
-    Budget,
     Flat,
     FullBatch,
     GlobalAdapt,
-    Holder,
     Langevin,
     Momentum,
     Poisson,
-    Unit,
-    open_ledger,
 )
-from veracal.training.deep import train
-from veracal.training.deep.sums import NetworkSums
+from veracal.neural import train
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.queries import Holder
 
 TOLD = {"classes": [0, 1], "size": 60, "steps": 4, "gradients": "ghost"}
 

@@ -17,12 +17,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from veracal.accounting import Budget, Unit
 from veracal.data import Dataset, split
-from veracal.privacy import Budget, Flat, GlobalAdapt, Holder, Momentum, Unit, open_ledger
-from veracal.training import estimator
-from veracal.training.deep import PrivateNetwork, Ranks
-from veracal.training.deep.running import Run
-from veracal.training.deep.sums import NetworkSums
+from veracal.ledger import open_ledger
+from veracal.mechanisms import Flat, GlobalAdapt, Momentum
+from veracal.neural import PrivateNetwork, Ranks
+from veracal.neural.gradient_sums import NetworkSums
+from veracal.neural.run import Run
+from veracal.queries import Holder
+from veracal.training import base as estimator
 
 COINS, RATE, MANY = 300, 0.3, 40  # steps, sampling rate and records of each rank
 NOISE, WIDE = 100.0, 2_000

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veracal.privacy.answers.rounded_noise import SphericalNoise
-from veracal.training.perturbation import ObjectivePerturbation
-from veracal.training.perturbation.base import one_vs_rest
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.rows import clip_rows
-from veracal.training.perturbation.solver import minimize
+from veracal.mechanisms.discrete_noise import SphericalNoise
+from veracal.training import ObjectivePerturbation
+from veracal.training.newton import minimize
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import clip_rows, one_vs_rest
 
 HERE = Path(__file__).parent
 PEER = runpy.run_path(str(HERE / "diffprivlib_quantiles.py"))

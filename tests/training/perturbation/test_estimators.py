@@ -6,10 +6,12 @@ from sklearn.base import clone
 from sklearn.exceptions import SkipTestWarning
 from sklearn.utils.estimator_checks import check_estimator
 
+from veracal.accounting import Budget, Pure, Unit
 from veracal.data import Dataset
 from veracal.errors import BudgetError, DataError
-from veracal.privacy import Budget, Holder, Pure, Unit, open_ledger
-from veracal.training.perturbation import ObjectivePerturbation, OutputPerturbation
+from veracal.ledger import open_ledger
+from veracal.queries import Holder
+from veracal.training import ObjectivePerturbation, OutputPerturbation
 
 BOTH = [ObjectivePerturbation, OutputPerturbation]
 MODELS = [

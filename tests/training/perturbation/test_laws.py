@@ -6,9 +6,9 @@ from scipy import stats
 from scipy.integrate import quad
 from scipy.special import betainc
 
-from veracal.training.perturbation import laws
-from veracal.training.perturbation.laws import GammaNoise, GaussianNoise
-from veracal.training.perturbation.noise import spherical_gamma
+from veracal.training import weight_noise as laws
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.weight_noise import GammaNoise, GaussianNoise
 
 RNG = np.random.default_rng(0)
 

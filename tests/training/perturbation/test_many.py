@@ -10,15 +10,20 @@ from scipy.special import expit
 
 from veracal.data import load
 from veracal.errors import AnswerError
-from veracal.training.perturbation import ObjectivePerturbation, many
-from veracal.training.perturbation.few_features import Pairs
-from veracal.training.perturbation.levels import level_numbers, level_of
-from veracal.training.perturbation.light import Light
-from veracal.training.perturbation.many import TOL, Many
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.quasi_newton import Responses
-from veracal.training.perturbation.rules import RULES
-from veracal.training.perturbation.solver import minimize
+from veracal.training import ObjectivePerturbation
+from veracal.training import batched_newton as many
+from veracal.training.batched_newton import (
+    TOL,
+    Light,
+    Many,
+    Pairs,
+    Responses,
+    level_numbers,
+    level_of,
+)
+from veracal.training.newton import minimize
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import RULES
 
 SHAPES = {"credit": (489, 46, 19.5), "contraception": (1104, 9, 6.9), "thin": (30, 20, 3.0)}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from veracal.training.perturbation.noise import spherical_gamma
+from veracal.training.output_perturbation import spherical_gamma
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 40])

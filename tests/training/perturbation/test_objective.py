@@ -7,9 +7,9 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit
 
+from veracal.accounting import NotPrivate, Pure, Unit
 from veracal.data import Dataset
-from veracal.privacy import NotPrivate, Pure, Unit
-from veracal.training.perturbation import ObjectivePerturbation
+from veracal.training import ObjectivePerturbation
 
 
 def slow_releases(X, signs, *, epsilon, C, norm, relation, draws, rng, more_noise=1.0):

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from scipy.special import gammaincc
 
-from veracal.training.perturbation import objective_arbitrariness as certificate
-from veracal.training.perturbation.arbitrariness import most_disagreement
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.objective_arbitrariness import objective_certificate
-from veracal.training.perturbation.rules import one_log
-from veracal.training.perturbation.solver import minimize
+from veracal.training import arbitrariness as certificate
+from veracal.training.arbitrariness import most_disagreement, objective_certificate
+from veracal.training.newton import minimize
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import one_log
 
 RNG = np.random.default_rng(0)
 WAYS = [{"form": "closed"}, {"form": "sharper"}, {"people": 1}]

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
+from veracal.accounting import Gaussian, Pure, Unit, delta_for, epsilon_for
 from veracal.data import Dataset
 from veracal.errors import AnswerError
-from veracal.privacy import Gaussian, Pure, Unit, delta_for, epsilon_for
-from veracal.training.perturbation import OutputPerturbation, solver
-from veracal.training.perturbation.output import noise_multiplier, sensitivity
-from veracal.training.perturbation.solver import RESIDUAL, minimize
+from veracal.training import OutputPerturbation
+from veracal.training import newton as solver
+from veracal.training.newton import RESIDUAL, minimize
+from veracal.training.output_perturbation import noise_multiplier, sensitivity
 
 RELATIONS = ["add-remove", "replace-one"]
 

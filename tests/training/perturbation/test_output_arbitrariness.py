@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from veracal.accounting import Budget
 from veracal.errors import DataError
-from veracal.privacy import Budget
-from veracal.training.perturbation import OutputPerturbation
-from veracal.training.perturbation.arbitrariness import most_disagreement, places
-from veracal.training.perturbation.laws import GammaNoise, GaussianNoise
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.output import noise_multiplier, sensitivity
-from veracal.training.perturbation.output_arbitrariness import (
+from veracal.training import OutputPerturbation
+from veracal.training.arbitrariness import most_disagreement, places
+from veracal.training.newton import minimize
+from veracal.training.output_perturbation import noise_multiplier, sensitivity, spherical_gamma
+from veracal.training.weight_noise import (
+    GammaNoise,
+    GaussianNoise,
     gaussian_disagreement,
     output_arbitrariness,
 )
-from veracal.training.perturbation.solver import minimize
 
 RNG = np.random.default_rng(0)
 BOTH = [GaussianNoise(1.0, 2), GammaNoise(1.0, 2)]

@@ -5,15 +5,16 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from veracal.training.perturbation import ObjectivePerturbation, rounded_minimizer
-from veracal.training.perturbation.rounded_minimizer import (
+from veracal.training import ObjectivePerturbation
+from veracal.training import objective_perturbation as rounded_minimizer
+from veracal.training.newton import minimize, problem_of
+from veracal.training.objective_perturbation import (
     _in_decimal,
     _in_float64,
     _in_long_double,
     minimizer_grid_step,
     rounded_minimizers,
 )
-from veracal.training.perturbation.solver import minimize, problem_of
 
 
 class Known:

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from veracal.data.rows import MappedRows
-from veracal.training.perturbation import rows as module
-from veracal.training.perturbation.base import one_vs_rest
-from veracal.training.perturbation.rows import ClippedRows, clip_rows, clipped, reach
+from veracal.training import perturbation as module
+from veracal.training.perturbation import ClippedRows, clip_rows, clipped, one_vs_rest, reach
 
 ODD = [0.0, -0.0, 5e-324, 1e-200, 1e-160, 1.0, -3.0, 1e100, 1e155, 1e308, -1.7e308]
 

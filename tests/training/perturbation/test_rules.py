@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assurance.gate_perturbation import worst_loss
-from veracal.training.perturbation.density import log_density
-from veracal.training.perturbation.noise import spherical_gamma
-from veracal.training.perturbation.rules import (
+from veracal.training.newton import log_density, minimize
+from veracal.training.output_perturbation import spherical_gamma
+from veracal.training.perturbation import (
     NOT_PRIVATE,
     RULES,
     cms11,
@@ -20,7 +20,6 @@ from veracal.training.perturbation.rules import (
     divided,
     one_log,
 )
-from veracal.training.perturbation.solver import minimize
 
 RELATIONS = ["add-remove", "replace-one"]
 PRIVATE = [one_log, cms11]

@@ -11,10 +11,8 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from veracal.errors import AnswerError
-from veracal.training.perturbation import solver
-from veracal.training.perturbation.curvature import Hessians, Products
-from veracal.training.perturbation.logistic import slopes
-from veracal.training.perturbation.solver import minimize, problem_of, solved
+from veracal.training import newton as solver
+from veracal.training.newton import Hessians, Products, minimize, problem_of, slopes, solved
 
 
 def gradient(w, X, signs, b, penalty):

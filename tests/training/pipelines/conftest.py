@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
+from veracal.accounting import Budget
 from veracal.data import Dataset
-from veracal.privacy import (
-    Budget,
-    open_ledger,
-)
+from veracal.ledger import open_ledger
 
 
 @pytest.fixture

@@ -6,10 +6,7 @@ from sklearn.preprocessing import (
     OneHotEncoder,
 )
 
-from veracal.training import PrivateLogisticRegression
-from veracal.training.preprocessing import (
-    PrivateStandardizer,
-)
+from veracal.training import PrivateLogisticRegression, PrivateStandardizer
 
 CODES = [[0.0, 1.0, 2.0]]
 KNOWN = OneHotEncoder(categories=CODES, handle_unknown="ignore")

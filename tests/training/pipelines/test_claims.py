@@ -14,18 +14,11 @@ from sklearn.preprocessing import (
 )
 
 from tests.training.pipelines.made import ACROSS, DECLARED, both, classifier, standardizer
-from veracal.privacy import (
-    Holder,
-    Unit,
-)
-from veracal.training import NotPrivate
+from veracal.accounting import NotPrivate, Unit
+from veracal.queries import Holder
+from veracal.training import BoundedScaler, NormClipper, PrivateStandardizer
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.preprocessing import (
-    BoundedScaler,
-    NormClipper,
-    PrivateStandardizer,
-)
-from veracal.training.steps import PART
+from veracal.training.pipeline_steps import PART
 
 
 def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):

@@ -16,18 +16,10 @@ from sklearn.preprocessing import (
 )
 
 from tests.training.pipelines.made import KNOWN, both, classifier, standardizer
-from veracal.privacy import (
-    Composed,
-    Gaussian,
-    Unit,
-    epsilon_for,
-)
+from veracal.accounting import Composed, Gaussian, Unit, epsilon_for
+from veracal.training import BoundedScaler, NormClipper
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.preprocessing import (
-    BoundedScaler,
-    NormClipper,
-)
-from veracal.training.steps import event_of
+from veracal.training.pipeline_steps import event_of
 
 
 def test_a_pipeline_costs_what_its_steps_cost_together():

@@ -12,19 +12,19 @@ from sklearn.preprocessing import (
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from tests.training.pipelines.made import both, classifier, standardizer
-from veracal.data import Dataset
+from veracal.accounting import NotPrivate
+from veracal.data import Dataset, score
 from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError, DataError
-from veracal.privacy import (
-    Holder,
-)
-from veracal.training import NotPrivate, PrivateLogisticRegression, PrivateSearch, score
-from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.preprocessing import (
+from veracal.queries import Holder
+from veracal.training import (
     BoundedScaler,
     NormClipper,
+    PrivateLogisticRegression,
+    PrivateSearch,
     PrivateStandardizer,
 )
+from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 
 
 def test_a_holder_charges_the_composition_and_fits(data, ledger):

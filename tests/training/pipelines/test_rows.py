@@ -24,15 +24,9 @@ from tests.training.pipelines.made import (
     standardizer,
 )
 from veracal.data import Dataset
-from veracal.privacy import (
-    Holder,
-)
+from veracal.queries import Holder
+from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
 from veracal.training.pipeline import make_private_pipeline
-from veracal.training.preprocessing import (
-    BoundedScaler,
-    DeclaredOneHot,
-    NormClipper,
-)
 
 
 def test_a_fit_to_a_data_set_is_one_step_after_the_other(data):

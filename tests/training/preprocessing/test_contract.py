@@ -6,16 +6,11 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from veracal.accounting import Gaussian, Unit
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
-from veracal.privacy import Gaussian, Unit
-from veracal.training.preprocessing import (
-    BoundedScaler,
-    DeclaredOneHot,
-    NormClipper,
-    PrivateStandardizer,
-)
+from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper, PrivateStandardizer
 
 CATEGORIES = [[-2.0, 0.0, 1.0]] * 3
 DECLARED = [

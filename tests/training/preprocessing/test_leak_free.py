@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from veracal.training.preprocessing import BoundedScaler, DeclaredOneHot, NormClipper
-from veracal.training.preprocessing.bounds import share_between
-from veracal.training.preprocessing.norms import shortened
+from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
+from veracal.training.preprocessing import share_between, shortened
 
 ODD = [0.0, -0.0, 5e-324, 1e-310, 1e-160, 0.3, -1.0, 1e6, 1e154, -1e200, 1e308, -1.7e308]
 

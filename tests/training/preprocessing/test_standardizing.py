@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from veracal.accounting import Gaussian, NotPrivate, epsilon_for
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.privacy import Gaussian, NotPrivate, epsilon_for
-from veracal.training.preprocessing import PrivateStandardizer
-from veracal.training.preprocessing.moments import (
+from veracal.training import PrivateStandardizer
+from veracal.training.standardizer import (
     LEAST_VARIANCE,
     UNITS,
     moment_sensitivity,

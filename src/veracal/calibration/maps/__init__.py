@@ -1,14 +1,20 @@
-"""Maps that bring probabilities closer to frequencies: records with public parameters."""
+"""Calibration maps with public parameters."""
 
-from veracal.calibration.maps.base import Identity, Map
-from veracal.calibration.maps.beta import Beta
-from veracal.calibration.maps.binned import Binned
-from veracal.calibration.maps.doubt import Doubt
-from veracal.calibration.maps.files import from_json, load_map, save_map
-from veracal.calibration.maps.isotonic import Isotonic
-from veracal.calibration.maps.platt import Platt
-from veracal.calibration.maps.temperature import Temperature
-from veracal.calibration.maps.two_temperatures import TwoTemperatures
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.calibration.maps.base import Identity, Map
+    from veracal.calibration.maps.nonparametric import Binned, Isotonic
+    from veracal.calibration.maps.parametric import (
+        Beta,
+        Doubt,
+        Platt,
+        Temperature,
+        TwoTemperatures,
+    )
+    from veracal.calibration.maps.storage import from_json, load_map, save_map
 
 __all__ = [
     "Beta",
@@ -24,3 +30,29 @@ __all__ = [
     "load_map",
     "save_map",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "base": (
+            "Identity",
+            "Map",
+        ),
+        "nonparametric": (
+            "Binned",
+            "Isotonic",
+        ),
+        "parametric": (
+            "Beta",
+            "Doubt",
+            "Platt",
+            "Temperature",
+            "TwoTemperatures",
+        ),
+        "storage": (
+            "from_json",
+            "load_map",
+            "save_map",
+        ),
+    },
+)

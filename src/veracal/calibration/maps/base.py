@@ -13,9 +13,7 @@ from scipy.special import softmax
 
 from veracal._types import Array, Floats
 from veracal.calibration.bins import Bins
-from veracal.data.checked import frozen, restore
-from veracal.data.labels import refuse_mask
-from veracal.data.scores import Scores
+from veracal.data import Scores, frozen, refuse_mask, restore
 from veracal.errors import DataError
 
 LEAST = 2.0**-52  # what a map that adds or subtracts logits reads a probability of 0 as
@@ -56,7 +54,7 @@ class Map(ABC):
         return f"{self.kind} {digest(self)[:12]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Kind, version and parameters, for :func:`veracal.calibration.maps.from_json`."""
+        """Kind, version and parameters, for :func:`veracal.calibration.from_json`."""
         state = {known.name: getattr(self, known.name) for known in fields(self)}
         return {"kind": self.kind, "version": 1, **{k: _plain(v) for k, v in state.items()}}
 

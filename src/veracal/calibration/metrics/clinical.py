@@ -8,10 +8,15 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from veracal._types import Bools, Floats
-from veracal.calibration.metrics.demands import need_records, need_two_classes
-from veracal.calibration.metrics.outcomes import Outcomes, log_odds, second_class
-from veracal.calibration.metrics.top_label import top_label
-from veracal.data.scores import Scores
+from veracal.calibration.metrics.base import (
+    Outcomes,
+    log_odds,
+    need_records,
+    need_two_classes,
+    second_class,
+    top_label,
+)
+from veracal.data import Scores
 
 LARGEST_LOG_ODDS = math.log(2**53 - 1)  # beyond, a double cannot tell 1 - p from 1
 LARGEST_SLOPE = 100.0

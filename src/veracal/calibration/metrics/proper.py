@@ -1,13 +1,26 @@
-"""Proper scores: least, on average, for the true probabilities."""
+"""Proper scores: least, on average, for the true probabilities.
+
+How good the decisions are, whatever the confidence.
+
+How well scores rank the records of a class above the others.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from veracal._types import Floats
-from veracal.calibration.metrics.demands import need_records
-from veracal.calibration.metrics.top_label import top_label_blocks
-from veracal.data.scores import Scores
+from veracal._types import Array, Bools, Floats
+from veracal.calibration.metrics.base import (
+    in_order,
+    log_odds,
+    mean_ranks,
+    need_records,
+    need_two_classes,
+    sortable,
+    sorted_columns,
+    top_label_blocks,
+)
+from veracal.data import Scores
 
 _CELLS = 2**18  # numbers worked on at a time
 
@@ -85,3 +98,85 @@ def total(blocks: Iterator[Floats]) -> float:
 def _mean(blocks: Iterator[Floats], n: int) -> float:
     """Mean over all blocks."""
     return max(0.0, total(blocks) / n)  # not -0
+
+
+def accuracy(scores: Scores) -> float:
+    """Share of records whose predicted class is right; of equal scores the first counts."""
+    need_records(scores)
+    return int(sum(part.happened.sum() for part in top_label_blocks(scores))) / len(scores)
+
+
+def f1(scores: Scores) -> float:
+    r"""Macro F1 score: the mean, over classes, of :math:`2TP / (2TP + FP + FN)`.
+
+    Over the classes that occur among labels or predictions, as in scikit-learn. A class
+    that occurs and is never predicted right has 0. For the F1 score of the second of two
+    classes see :func:`binary_f1`.
+    """
+    each, occurs = _f1_by_class(need_records(scores))
+    return float(each[occurs].mean())
+
+
+def binary_f1(scores: Scores) -> float:
+    """F1 score of the second of two classes; 0 where it neither occurs nor is predicted."""
+    each, _ = _f1_by_class(need_two_classes(scores, "f1"))
+    return float(each[1])
+
+
+def _f1_by_class(scores: Scores) -> tuple[Floats, Bools]:
+    """F1 score of every class, 0 where it does not occur, and whether it does."""
+    labels, predicted, k = scores.known_labels, scores.predictions, scores.n_classes
+    right = np.bincount(labels[labels == predicted], minlength=k)
+    shown = np.bincount(labels, minlength=k) + np.bincount(predicted, minlength=k)
+    each: Floats = 2 * right / np.maximum(shown, 1)
+    return each, shown > 0
+
+
+_CELLS_ranking = 2**14  # numbers ranked at a time: they stay in the processor's cache
+
+
+def auc(scores: Scores) -> float:
+    r"""Area under the ROC curve: binary, or one-vs-rest averaged over classes (macro).
+
+    .. math::
+        \mathrm{AUC} = \frac{1}{n_+ n_-} \sum_{i : y_i = 1} \sum_{j : y_j = 0}
+            \Bigl( 1[s_i > s_j] + \tfrac12 1[s_i = s_j] \Bigr)
+
+    by ranks (Hanley & McNeil 1982). For two classes s are the probabilities of the second;
+    for more, those of each class in turn, against all others. Where scores are logits, log
+    odds and log-probabilities take their place: probabilities near 0 and 1 would be rounded
+    to ties.
+
+    Classes that no record has, or that all records have, have no area and are left out of
+    the mean. Where none is left, as when all labels are one class, the value is 0.5: there
+    is nothing to rank, and no ranking was shown to be better than chance.
+    """
+    need_records(scores)
+    labels = scores.known_labels
+    present = np.unique(labels)
+    if len(present) == 1:
+        return 0.5
+    values = sortable(scores, _ranked)
+    if scores.n_classes == 2:
+        return float(_areas(values, (labels == 1)[:, None])[0])
+    width, areas = max(1, _CELLS_ranking // len(scores)), []
+    for start in range(0, len(present), width):
+        columns = present[start : start + width]
+        areas.append(_areas(values[:, columns], labels[:, None] == columns))
+    return float(np.concatenate(areas).mean())
+
+
+def _ranked(scores: Scores) -> Floats:
+    """What records are ranked by: of two classes the second alone."""
+    if scores.n_classes > 2:
+        return scores.log_probabilities if scores.kind == "logits" else scores.values
+    return log_odds(scores)[:, None] if scores.kind == "logits" else scores.values[:, 1:]
+
+
+def _areas(values: Array, positive: Bools) -> Floats:
+    """Area of each column; every column has positive and negative rows."""
+    order, ranked = sorted_columns(values)
+    n, where = positive.sum(axis=0), in_order(positive, order).T
+    above = (mean_ranks(ranked).T * where).sum(axis=1) - n * (n + 1) / 2
+    result: Floats = above / (n * (len(values) - n))
+    return result

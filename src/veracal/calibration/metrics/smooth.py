@@ -8,10 +8,14 @@ from scipy.optimize import brentq
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.calibration.metrics.demands import need_records, need_two_classes
-from veracal.calibration.metrics.outcomes import Outcomes, second_class
-from veracal.calibration.metrics.top_label import top_label_blocks
-from veracal.data.scores import Scores
+from veracal.calibration.metrics.base import (
+    Outcomes,
+    need_records,
+    need_two_classes,
+    second_class,
+    top_label_blocks,
+)
+from veracal.data import Scores
 
 _GRID = 2**12  # points of the unit interval on which residuals are smoothed
 _SILENT = 39.0  # from here on exp(-x²/2) is 0

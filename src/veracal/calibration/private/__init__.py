@@ -1,21 +1,32 @@
-"""Calibration measured and repaired through noisy answers of whoever holds the records."""
+"""Private fitting and measurement of calibration."""
 
-from veracal.calibration.private.binning import PrivateBinning
-from veracal.calibration.private.figures import PrivateCurve, PrivateFigures
-from veracal.calibration.private.golden import GoldenTemperature
-from veracal.calibration.private.guard import Guarded, guard_event, never_worse
-from veracal.calibration.private.inferred import Inferred, inferred
-from veracal.calibration.private.measuring import (
-    PrivateMeasurement,
-    measure_planned,
-    measure_private,
-)
-from veracal.calibration.private.planning import MeasurementPlan, plan_measurement
-from veracal.calibration.private.platt import PrivatePlatt
-from veracal.calibration.private.platt_planning import PlattPlan, plan_platt
-from veracal.calibration.private.pooled import PooledTemperature
-from veracal.calibration.private.temperature import PrivateTemperature
-from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.calibration.private.binning import PrivateBinning
+    from veracal.calibration.private.golden_section import GoldenTemperature
+    from veracal.calibration.private.guard import (
+        Guarded,
+        Inferred,
+        guard_event,
+        inferred,
+        never_worse,
+    )
+    from veracal.calibration.private.measurement import (
+        MeasurementPlan,
+        PrivateCurve,
+        PrivateFigures,
+        PrivateMeasurement,
+        measure_planned,
+        measure_private,
+        plan_measurement,
+    )
+    from veracal.calibration.private.platt import PlattPlan, PrivatePlatt, plan_platt
+    from veracal.calibration.private.pooled import PooledTemperature
+    from veracal.calibration.private.temperature import PrivateTemperature
+    from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
 
 __all__ = [
     "GoldenTemperature",
@@ -39,3 +50,35 @@ __all__ = [
     "plan_measurement",
     "plan_platt",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "binning": ("PrivateBinning",),
+        "golden_section": ("GoldenTemperature",),
+        "guard": (
+            "Guarded",
+            "Inferred",
+            "guard_event",
+            "inferred",
+            "never_worse",
+        ),
+        "measurement": (
+            "MeasurementPlan",
+            "PrivateCurve",
+            "PrivateFigures",
+            "PrivateMeasurement",
+            "measure_planned",
+            "measure_private",
+            "plan_measurement",
+        ),
+        "platt": (
+            "PlattPlan",
+            "PrivatePlatt",
+            "plan_platt",
+        ),
+        "pooled": ("PooledTemperature",),
+        "temperature": ("PrivateTemperature",),
+        "two_temperatures": ("PrivateTwoTemperatures",),
+    },
+)

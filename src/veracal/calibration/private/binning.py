@@ -8,15 +8,12 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned
-from veracal.calibration.private.asking import Ask, price
-from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.private.estimates import share_estimate
-from veracal.calibration.private.noises import Noisy, noisy_numbers
-from veracal.calibration.queries import CorrectWrong
-from veracal.calibration.queries.correct_total import CorrectTotal
+from veracal.calibration.maps.nonparametric import Binned
+from veracal.calibration.private.estimates import Noisy, noisy_numbers, share_estimate
+from veracal.calibration.private.session import Ask, PrivateFitter, price
+from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
 from veracal.data import Estimate
-from veracal.privacy import Release, Source
+from veracal.queries import Release, Source
 
 Form = Literal["correct-wrong", "correct-total"]
 FORMS = "correct-wrong", "correct-total"

@@ -7,19 +7,25 @@ import numpy as np
 from scipy import stats
 
 from veracal import _checks
+from veracal.accounting import MICRO, Event, Relation, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature
-from veracal.calibration.private.asking import Ask, afford, price, split
-from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.private.descent import DescentPlan, descend
-from veracal.calibration.private.inquiry import Inquiry
-from veracal.calibration.private.probing import check_range, probed
-from veracal.calibration.private.search import Posterior, posterior
-from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
+from veracal.calibration.maps.parametric import Temperature
+from veracal.calibration.private.gradient_descent import DescentPlan, descend
+from veracal.calibration.private.root_search import Posterior, check_range, posterior, probed
+from veracal.calibration.private.session import (
+    Ask,
+    Inquiry,
+    PrivateFitter,
+    afford,
+    price,
+    split,
+)
+from veracal.calibration.queries.binned import CorrectWrong
 from veracal.calibration.queries.records import softplus
+from veracal.calibration.queries.scalars import Gap, TemperatureGradient
 from veracal.data import Estimate
-from veracal.privacy import Event, Item, Query, Relation, Source, Unit
-from veracal.privacy.costs.pure import MICRO
+from veracal.ledger import Item
+from veracal.queries import Query, Source
 
 Method = Literal["search", "descent"]
 SHARES = (15, 12, 24, 49)  # of a search's epsilon: the counts, then three gaps
@@ -34,7 +40,7 @@ class PrivateTemperature(PrivateFitter):
     numbers of right and wrong predictions, then three times for the gap between right
     predictions and sum of confidences (Luo et al. 2020, https://arxiv.org/abs/2008.09643),
     each time where the answers so far put the root
-    (:mod:`veracal.calibration.private.search`). It costs pure epsilon, split
+    (:mod:`veracal.calibration.private.root_search`). It costs pure epsilon, split
     :math:`15 : 12 : 24 : 49` over the four questions.
 
     ``"descent"`` is noisy gradient descent on the log likelihood as in Zhang et al. 2022
@@ -84,7 +90,7 @@ class PrivateTemperature(PrivateFitter):
     Examples
     --------
     >>> from veracal.data import Scores
-    >>> from veracal.privacy import Public
+    >>> from veracal.queries import Public
     >>> rng = np.random.default_rng(0)
     >>> p = rng.uniform(0.5, 1, size=4_000)
     >>> labels = (rng.uniform(size=4_000) < p).astype(int)

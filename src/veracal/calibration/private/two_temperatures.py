@@ -1,25 +1,140 @@
-"""Two private temperatures."""
+r"""Where both gaps vanish, from a few noisy answers.
+
+Near the root :math:`\theta^*` the gaps of unsure and sure predictions are linear in the two
+logarithms :math:`\theta` of inverse temperatures,
+
+.. math:: G(\theta) = -J (\theta - \theta^*),
+
+with slopes J that were asked for. Noisy gaps and a prior then give a posterior of the root,
+taken to be normal. The prior says that the two temperatures are near each other: with much
+noise they stay together, and what remains is a search for one.
+
+All of this is a function of noisy answers and of public numbers, and costs no privacy.
+
+Two private temperatures.
+"""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
+from scipy.special import logit
 
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import TwoTemperatures
-from veracal.calibration.maps.temperature import MOST_INVERSE
-from veracal.calibration.maps.two_temperatures import STEEPEST
-from veracal.calibration.private.asking import Ask, price, split
-from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.private.bending import Bend, Seen, as_slopes, bend
-from veracal.calibration.private.inquiry import Inquiry
-from veracal.calibration.private.probing import Probed, check_range, probed, probed_at
-from veracal.calibration.queries import CorrectWrong, Gap, SureGaps, SureSlopes
+from veracal.calibration.maps.parametric import MOST_INVERSE, STEEPEST, TwoTemperatures
+from veracal.calibration.private.root_search import (
+    Probed,
+    Setting,
+    check_range,
+    probed,
+    probed_at,
+)
+from veracal.calibration.private.session import Ask, Inquiry, PrivateFitter, price, split
+from veracal.calibration.queries.binned import CorrectWrong
+from veracal.calibration.queries.scalars import Gap, SureGaps, SureSlopes
 from veracal.data import Estimate
-from veracal.privacy import Query, Release, Source
+from veracal.queries import Query, Release, Source
+
+_BEND = 0.5  # prior of the difference of both logarithms
+_COMMON = 0.9  # prior of their mean, as of the root of a search
+_MISFIT = 0.1  # of the line, as a share of the gap
+_LEAST_ODDS = 0.5  # logarithm of the odds of an accuracy near one half
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Noisy gaps at a place.
+
+    Attributes
+    ----------
+    moves : array of shape (2,)
+        The place: both logarithms, from where the slopes were taken.
+    gaps : array of shape (2,), or of shape (1,) for their sum alone
+        Right predictions minus confidences.
+    std : float
+        Standard deviation of the noise of each.
+    """
+
+    moves: Floats
+    gaps: Floats
+    std: float
+
+    @property
+    def design(self) -> Floats:
+        """What the gaps are of both gaps: themselves, or their sum."""
+        return np.eye(2) if len(self.gaps) == 2 else np.ones((1, 2))
+
+    @property
+    def weight(self) -> float:
+        """How much they count."""
+        return 1 / (self.std**2 + (_MISFIT * float(np.abs(self.gaps).max())) ** 2 + 1e-9)
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """Posterior of the root.
+
+    Attributes
+    ----------
+    moves : array of shape (2,)
+        Its mean.
+    stds : array of shape (2,)
+        Standard deviations, for noise and for which records there are.
+    """
+
+    moves: Floats
+    stds: Floats
+
+
+def as_slopes(values: ArrayLike) -> Floats:
+    """Noisy sums of squares and products as a matrix that slopes can be.
+
+    Without noise it has no negative eigenvalue, so those that noise made negative are zero.
+    """
+    low, both, high = np.asarray(values, dtype=np.float64)
+    roots, vectors = np.linalg.eigh(np.array([[low, both], [both, high]]))
+    result: Floats = (vectors * np.maximum(roots, 0)) @ vectors.T
+    return result
+
+
+def bend(slopes: Floats, seen: Sequence[Seen], setting: Setting) -> Bend:
+    """Where the root is, given answers so far.
+
+    Parameters
+    ----------
+    slopes : array of shape (2, 2)
+        As of :func:`as_slopes`.
+    seen : sequence of Seen
+    setting : Setting
+    """
+    apart, together = np.array([[1, -1], [-1, 1]]), np.full((2, 2), 0.25)
+    precision = apart / _BEND**2 + together / _COMMON**2
+    pull, gain = np.zeros(2), np.zeros((2, 2))
+    for one in seen:
+        line = one.design @ slopes
+        precision = precision + one.weight * line.T @ line
+        pull = pull + one.weight * line.T @ (one.gaps + line @ one.moves)
+        gain = gain + one.weight * line.T @ one.design
+    noise = np.linalg.inv(precision)
+    chance = noise @ gain @ _chance(slopes, setting) @ gain.T @ noise
+    return Bend(noise @ pull, np.sqrt(np.diag(noise + chance)))
+
+
+def _chance(slopes: Floats, setting: Setting) -> Floats:
+    """Covariance of the gaps over which records there are.
+
+    A record's gap varies by p (1 - p), and for two classes its slope is that times the
+    logarithm of the odds, so the slopes tell it, at the odds of the accuracy.
+    """
+    odds = max(abs(float(logit(setting.accuracy))), _LEAST_ODDS)
+    result: Floats = slopes / odds
+    return result
+
 
 # The counts, two gaps, slopes, then both gaps twice. No two shares of one question are equal:
 # asked again at the same temperature it would be the same question, with the same noise.
@@ -36,7 +151,7 @@ class PrivateTwoTemperatures(PrivateFitter):
     questions. There the *gaps* of unsure and of sure predictions are asked for, sums of
     :math:`(1-s) g` and :math:`s g` with the confidence s of a record and its gap
     :math:`g = 1[\hat y = y] - \hat p`, and how fast they move. Both temperatures go where both
-    gaps are zero (:mod:`veracal.calibration.private.bending`); there they are asked for again.
+    gaps are zero (:mod:`veracal.calibration.private.two_temperatures`); there they are asked for again.
     Since :math:`(1-s)|g| + s|g| = |g| \le 1`, both gaps together cost what one gap does. Each
     temperature stays within a factor of about 7 of the first.
 
@@ -71,7 +186,7 @@ class PrivateTwoTemperatures(PrivateFitter):
     Examples
     --------
     >>> from veracal.data import Scores
-    >>> from veracal.privacy import Public
+    >>> from veracal.queries import Public
     >>> rng = np.random.default_rng(0)
     >>> z = 2 * rng.normal(size=(20_000, 2))
     >>> p = TwoTemperatures(1.5, 0.6).transform(Scores.from_logits(z)).probabilities

@@ -1,23 +1,32 @@
-"""What may be asked of private scores to measure and repair their calibration."""
+"""Queries about private scores."""
 
-from veracal.calibration.queries.binned import (
-    AbsoluteGaps,
-    BinnedGap,
-    BrierByGroup,
-    CorrectWrong,
-)
-from veracal.calibration.queries.correct_total import CorrectTotal
-from veracal.calibration.queries.equations import PlattCurvature, PlattEquations
-from veracal.calibration.queries.gradients import PlattGradient
-from veracal.calibration.queries.parameters import ParameterGrid
-from veracal.calibration.queries.records import Groups
-from veracal.calibration.queries.scalars import (
-    BrierGain,
-    Gap,
-    LossAt,
-    TemperatureGradient,
-)
-from veracal.calibration.queries.sure import SureGaps, SureSlopes
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.calibration.queries.binned import (
+        AbsoluteGaps,
+        BinnedGap,
+        BrierByGroup,
+        CorrectTotal,
+        CorrectWrong,
+    )
+    from veracal.calibration.queries.platt import (
+        ParameterGrid,
+        PlattCurvature,
+        PlattEquations,
+        PlattGradient,
+    )
+    from veracal.calibration.queries.records import Groups
+    from veracal.calibration.queries.scalars import (
+        BrierGain,
+        Gap,
+        LossAt,
+        SureGaps,
+        SureSlopes,
+        TemperatureGradient,
+    )
 
 __all__ = [
     "AbsoluteGaps",
@@ -37,3 +46,31 @@ __all__ = [
     "SureSlopes",
     "TemperatureGradient",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "binned": (
+            "AbsoluteGaps",
+            "BinnedGap",
+            "BrierByGroup",
+            "CorrectTotal",
+            "CorrectWrong",
+        ),
+        "platt": (
+            "ParameterGrid",
+            "PlattCurvature",
+            "PlattEquations",
+            "PlattGradient",
+        ),
+        "records": ("Groups",),
+        "scalars": (
+            "BrierGain",
+            "Gap",
+            "LossAt",
+            "SureGaps",
+            "SureSlopes",
+            "TemperatureGradient",
+        ),
+    },
+)

@@ -1,5 +1,9 @@
-"""Sums by bins of confidence and by group, and a number made of them."""
+"""Sums by bins of confidence and by group, and a number made of them.
 
+Right predictions and all of them, by bins of confidence.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from veracal._types import Array, Frozen, Ints
+from veracal.accounting import Relation
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries.records import (
     Groups,
@@ -19,10 +24,8 @@ from veracal.calibration.queries.records import (
     group_of,
     labeled,
 )
-from veracal.privacy.answers.grid import MOST_TOTAL, Grid
-from veracal.privacy.answers.queries import NotASum, Setting
-from veracal.privacy.answers.sums import BinnedSum
-from veracal.privacy.budget import Relation
+from veracal.mechanisms import MOST_TOTAL, Bounds, Grid
+from veracal.queries import BinnedSum, NotASum, Setting
 
 
 class ByBin(ABC):
@@ -173,7 +176,7 @@ class AbsoluteGaps(BinnedGap, NotASum):
     by the absolute values (at 1,000 records and an epsilon of 0.2 by 0.046).
 
     It is no sum over records: answers of several sources do not add up to the answer of all,
-    and a :class:`~veracal.privacy.Pool` refuses it. Ask it for :class:`BinnedGap`.
+    and a :class:`~veracal.queries.Pool` refuses it. Ask it for :class:`BinnedGap`.
 
     Parameters
     ----------
@@ -209,7 +212,7 @@ class AbsoluteGaps(BinnedGap, NotASum):
 
 @dataclass(frozen=True)
 class BrierByGroup:
-    r"""Sums of the Brier score by group; see :class:`~veracal.privacy.Brier` for all records.
+    r"""Sums of the Brier score by group; see :class:`~veracal.queries.Brier` for all records.
 
     Parameters
     ----------
@@ -255,3 +258,72 @@ class BrierByGroup:
     def evaluate(self, records: Any) -> Ints:
         """The sums, in units."""
         return self.sums.evaluate(records)
+
+
+@dataclass(frozen=True)
+class CorrectTotal:
+    r"""Numbers of right predictions and of all predictions by bins of confidence.
+
+    This is what Luo et al. 2020 (https://arxiv.org/abs/2008.09643, App. C.2.3) ask for. It
+    says the same as :class:`~veracal.calibration.CorrectWrong`, at twice the
+    sensitivity: use that one, and this one to compare.
+
+    Parameters
+    ----------
+    bins : Bins
+    inverse : float
+        Bins are of the confidence at this inverse temperature.
+
+    Guarantees
+    ----------
+    A right prediction is counted twice, in one bin, so a record that is added or removed moves
+    the answer by 2 in the L1 and by :math:`\sqrt 2` in the L2 norm. One that is replaced by a
+    record of another bin moves four entries by 1 each: 4 in the L1 and 2 in the L2 norm. Both
+    happen, so no less would do; with a single bin replacing moves less, and the same is stated.
+
+    Examples
+    --------
+    >>> from veracal.data import Scores
+    >>> scores = Scores.from_logits([[0.0, 2.0], [3.0, 0.0], [9.0, 0.0]], [1, 1, 0])
+    >>> CorrectTotal(Bins(1)).evaluate(scores)
+    array([2, 3])
+    """
+
+    bins: Bins = field(default_factory=Bins)
+    inverse: float = 1.0
+
+    name = "correct and total by bin"
+    grid = Grid(0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inverse", check_inverse(self.inverse))
+
+    @property
+    def entries(self) -> int:
+        """Right ones at even, all at odd places."""
+        return 2 * self.bins.count
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Bins and temperature."""
+        return self._sides.settings
+
+    def sensitivity(self, relation: Relation) -> int:
+        """Most that the counts move in the L1 norm: two for each record."""
+        return 2 * Bounds(-1, 1).sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """Most that they move in the L2 norm: two entries by 1, or four."""
+        entries = self.sensitivity(relation)
+        return 2.0 if entries == 4 else math.nextafter(math.sqrt(entries), math.inf)
+
+    def evaluate(self, records: Any) -> Ints:
+        """The counts."""
+        counts = self._sides.evaluate(records)
+        counts[1::2] += counts[0::2]
+        return counts
+
+    @property
+    def _sides(self) -> CorrectWrong:
+        """The same as right and wrong ones."""
+        return CorrectWrong(self.bins, self.inverse)

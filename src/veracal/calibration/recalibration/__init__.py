@@ -1,5 +1,19 @@
-"""Parts of one recalibration: who is asked, how a budget is divided, the steps, the result."""
+"""One recalibration: who is asked, how the budget is divided, the steps, the result."""
 
-from veracal.calibration.recalibration.result import Recalibration
+from typing import TYPE_CHECKING
 
-__all__ = ["Recalibration"]
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.calibration.recalibration.result import Recalibration
+
+__all__ = [
+    "Recalibration",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "result": ("Recalibration",),
+    },
+)

@@ -1,16 +1,125 @@
-"""The result of a recalibration: the map, what it promises to whom, and what it does."""
+"""A recalibration in plain words, for people who decide.
 
-from collections.abc import Mapping
+The result of a recalibration: the map, what it promises to whom, and what it does.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from veracal.calibration.maps import Map
-from veracal.calibration.private import Guarded, Inferred, PrivateFigures
-from veracal.calibration.recalibration.budget import Spending
-from veracal.calibration.recalibration.text import text_of
+from veracal.accounting import MICRO, Statement, rounded_up
+from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.parametric import Doubt, Temperature, TwoTemperatures
+from veracal.calibration.private.guard import Guarded, Inferred
+from veracal.calibration.private.measurement import PrivateFigures
+from veracal.calibration.recalibration.sources import Spending
 from veracal.data import Estimate, Scores
-from veracal.privacy import Release, Statement
-from veracal.privacy.costs.pure import MICRO
+from veracal.queries import Release
+
+_NAMED = 5  # silent sources that are told one by one
+_WHICH = {"temperature": "Temperature", "unsure": "Temperature of the unsure"}
+_WHICH["sure"] = "Temperature of the sure"
+
+
+def text_of(found: "Recalibration") -> str:
+    """What was asked, what it cost, what came of it; a line for each."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: "Recalibration") -> Iterator[str]:
+    """The lines."""
+    yield f"Method: {found.method}. {map_words(found.map)}"
+    yield _asked(found)
+    yield from _silent(found)
+    yield _cost(found)
+    for name, estimate in found.temperatures.items():
+        what = _WHICH.get(name, name)
+        yield f"{what}: {_ends(estimate)}; the interval counts {found.counted}."
+    if found.guarded is not None:
+        yield found.guarded.text()
+    yield from _figures(found.before, found.after)
+    if found.statement is not None:
+        yield from found.statement.summary().split("\n\n")
+        if found.asked > 1:
+            yield f"Covered: {'; '.join(found.statement.covers)}."
+
+
+def map_words(map_: Map) -> str:
+    """A map in a sentence."""
+    match map_:
+        case Identity():
+            return "No map: the scores stay as they are."
+        case Temperature():
+            return f"Logits are divided by {map_.value:.5g}."
+        case Doubt():
+            return (
+                f"Logits are divided by {map_.value:.5g}, and {map_.doubt:.1%} of every "
+                "probability is shared out equally."
+            )
+        case TwoTemperatures():
+            ends = f"{1 / map_.unsure:.5g} (unsure) and {1 / map_.sure:.5g} (sure)"
+            return f"Logits are divided by a number between {ends}."
+        case _:
+            return f"The scores go through a map of kind {map_.kind!r}."
+
+
+def _asked(found: "Recalibration") -> str:
+    """Which questions, and of how many."""
+    if not found.releases:
+        return "Nothing was asked."
+    times = Counter(release.query for release in found.releases)
+    told = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in times.items())
+    who = "one source" if found.asked == 1 else f"{found.asked} sources"
+    return f"Asked of {who}: {told}."
+
+
+def _silent(found: "Recalibration") -> Iterator[str]:
+    """Who did not answer, if anybody."""
+    silent = [(i, why) for i, why in enumerate(found.silences) if why is not None]
+    if silent:
+        yield (
+            f"{found.answered} of {found.asked} sources answered everything; what is said here "
+            "is about their records."
+        )
+    for i, why in silent[:_NAMED]:
+        yield f"Source {i + 1} was silent: {why}."
+    if len(silent) > _NAMED:
+        yield f"So were {len(silent) - _NAMED} more."
+
+
+def _cost(found: "Recalibration") -> str:
+    """What it cost whom."""
+    if not found.private:
+        return "NOT private: nothing protects the records. Show this only if they are public."
+    if found.statement is None:
+        return "Cost: nothing."
+    cost = f"epsilon {rounded_up(found.statement.epsilon, 6)}"
+    if found.statement.delta:
+        cost += f" at delta {rounded_up(found.statement.delta)}"
+    budget = f"{rounded_up(found.spending.total / MICRO, 6)}: {found.spending.text()}"
+    return f"Cost for one {found.statement.unit}: {cost}. The budget was {budget}."
+
+
+def _figures(before: PrivateFigures | None, after: PrivateFigures | None) -> Iterator[str]:
+    """Figures of both sides."""
+    if before is None or after is None:
+        yield "No figures before and after: none were asked for, or the budget had no room."
+        return
+    for name, words in (("accuracy", "Accuracy"), ("ece", "Calibration error")):
+        sides = (getattr(before, name), getattr(after, name))
+        yield f"{words} before: {_ends(sides[0])}; after: {_ends(sides[1])}."
+    if before.ece_noise_bias:
+        yield f"Noise raises the calibration errors by {before.ece_noise_bias:.2g} at most."
+
+
+def _ends(found: Estimate) -> str:
+    """A number and its interval."""
+    if found.value is None:
+        return "not told from the noise"
+    if found.low is None or found.high is None:
+        return f"{found.value:.4g}"
+    return f"{found.value:.4g} ({found.level:.0%} interval {found.low:.4g} to {found.high:.4g})"
 
 
 @dataclass(frozen=True, eq=False)

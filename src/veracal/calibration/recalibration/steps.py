@@ -1,14 +1,30 @@
-"""The steps of a recalibration, planned as a whole and then carried out."""
+"""Accuracy and calibration error before and after a map, through the sources that fitted it.
+
+What a map does not change is asked for once: a map that keeps all predictions keeps the numbers
+of right and wrong ones, and a fit that has asked for these leaves nothing to ask. Sums of one
+source are asked for as the one number that the calibration error is made of; several sources
+are asked for the sums of every bin. Both sides get the same noise.
+
+The steps of a recalibration, planned as a whole and then carried out.
+
+One call that recalibrates, whoever holds the records.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sklearn.base import clone
 
+from veracal import _checks
+from veracal._types import Frozen
+from veracal.accounting import MICRO, Composed, Relation, Repeated, Statement, Unit, epsilon_for
+from veracal.calibration.bins import Bins
 from veracal.calibration.fitters import MapFitter
-from veracal.calibration.maps import Identity, Map
+from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.parametric import Form
 from veracal.calibration.methods import (
     AUTO,
     METHODS,
@@ -20,50 +36,178 @@ from veracal.calibration.methods import (
     auto,
     check_method,
 )
-from veracal.calibration.private import (
+from veracal.calibration.private.estimates import noisy_numbers
+from veracal.calibration.private.guard import (
     Guarded,
     Inferred,
     guard_event,
     inferred,
     never_worse,
 )
-from veracal.calibration.private.asking import (
+from veracal.calibration.private.measurement import (
+    Figure,
+    MeasurementPlan,
+    PrivateFigures,
+    figures_of,
+)
+from veracal.calibration.private.session import (
     Ask,
+    PrivateFitter,
+    SameSources,
+    added_over,
     named,
+    planned,
+    price,
+    silences,
+    split,
     stated,
     total_of,
     unaffordable,
     unit_of,
 )
-from veracal.calibration.private.base import PrivateFitter
-from veracal.calibration.private.same_sources import SameSources, added_over, silences
-from veracal.calibration.queries import BrierGain
-from veracal.calibration.recalibration.budget import Spending
-from veracal.calibration.recalibration.figures import (
-    COUNTS,
-    Compared,
-    Comparison,
-    asked_about,
-    both_sides,
-    plan_comparison,
-)
+from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
+from veracal.calibration.queries.scalars import BrierGain, of_mapped
 from veracal.calibration.recalibration.result import Recalibration
-from veracal.calibration.recalibration.sources import Asked, asked
-from veracal.data import Estimate, Scores
-from veracal.privacy import (
-    Composed,
-    Item,
-    Public,
-    Relation,
-    Release,
-    Repeated,
-    Source,
-    Statement,
-    Unit,
-    epsilon_for,
+from veracal.calibration.recalibration.sources import (
+    BINS,
+    Asked,
+    Share,
+    Spending,
+    asked,
+    source_of,
+    spending,
 )
-from veracal.privacy.answers.pooling import is_several
-from veracal.privacy.costs.pure import MICRO
+from veracal.data import Estimate, Scores
+from veracal.ledger import Item, Ledger
+from veracal.queries import Public, Query, Release, Source, is_several
+
+COUNTS = CorrectWrong(Bins(1))
+FIGURES: tuple[Figure, ...] = ("accuracy", "ece")
+_AFTER = "after", "counts after"
+_ONCE, _EACH = 1, 2  # shares of numbers of predictions, and of a calibration error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Questions about both sides of a map, fixed before the map is known.
+
+    Attributes
+    ----------
+    bins : Bins
+    by_bins : bool
+        Whether the calibration error is made of sums by bin.
+    asks : mapping of str to Ask
+        ``counts`` if nobody has asked for them, ``before``, ``counts after`` if the map may
+        change predictions, ``after``. Those after it have the identity in place of the map.
+    """
+
+    bins: Bins
+    by_bins: bool
+    asks: Mapping[str, Ask]
+
+    def items(
+        self, relation: Relation, unit: Unit | None = None, part: str | None = None
+    ) -> list[Item]:
+        """Lines of a plan for a ledger."""
+        return planned(self.asks.values(), relation, unit, part)
+
+    def figures(self, counts: Release, errors: Release, level: float) -> PrivateFigures:
+        """Figures of one side."""
+        name = "gaps" if self.by_bins else "ece"
+        plan = MeasurementPlan(FIGURES, self.bins, None, self.by_bins, self.asks)
+        answers = {"counts": noisy_numbers(counts), name: noisy_numbers(errors)}
+        return figures_of(plan, answers, level)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Figures of both sides, the answers that were asked for, and what was not asked after all.
+
+    The latter is asked about other maps, and which map it is depends on answers.
+    """
+
+    before: PrivateFigures
+    after: PrivateFigures
+    releases: tuple[Release, ...]
+    unasked: tuple[Ask, ...] = ()
+
+
+def plan_comparison(
+    micro_epsilon: int, *, bins: int, by_bins: bool, counted: bool, keeps: bool
+) -> Comparison:
+    """Split a budget over the questions.
+
+    Parameters
+    ----------
+    micro_epsilon : int
+    bins : int
+    by_bins : bool
+        Whether only sums can be asked for.
+    counted : bool
+        Whether right and wrong predictions are known already.
+    keeps : bool
+        Whether the map is known to keep all predictions.
+
+    Examples
+    --------
+    >>> plan = plan_comparison(1_000, bins=15, by_bins=True, counted=False, keeps=True)
+    >>> {name: ask.micro_epsilon for name, ask in plan.asks.items()}
+    {'counts': 200, 'before': 400, 'after': 400}
+    """
+    made = Bins(bins)
+    error: Query = BinnedGap(made) if by_bins else AbsoluteGaps(made)
+    wanted: dict[str, tuple[Query, int]] = {} if counted else {"counts": (COUNTS, _ONCE)}
+    wanted["before"] = error, _EACH
+    if not keeps:
+        wanted["counts after"] = of_mapped(COUNTS, Identity()), _ONCE
+    wanted["after"] = of_mapped(error, Identity()), _EACH
+    parts = split(micro_epsilon, [share for _, share in wanted.values()])
+    asks = {
+        name: Ask(query, part)
+        for (name, (query, _)), part in zip(wanted.items(), parts, strict=True)
+    }
+    return Comparison(made, by_bins, Frozen(asks))
+
+
+def asked_about(
+    plan: Comparison, ask: Callable[[Ask, str], Release], map_: Map
+) -> dict[str, Release]:
+    """Ask about both sides; where nothing is mapped, there is one side only.
+
+    Parameters
+    ----------
+    plan : Comparison
+    ask : callable
+        ``ask(question, name)`` is an answer.
+    map_ : Map
+        What is used in the end.
+    """
+    given = {}
+    for name, question in plan.asks.items():
+        if name not in _AFTER:
+            given[name] = ask(question, name)
+        elif map_ != Identity():
+            given[name] = ask(_about(question, map_), name)
+    return given
+
+
+def both_sides(
+    plan: Comparison, answers: Mapping[str, Release], level: float
+) -> tuple[PrivateFigures, PrivateFigures]:
+    """Figures before and after, from answers under the names of the plan."""
+    counts = answers["counts"]
+    before = plan.figures(counts, answers["before"], level)
+    if "after" not in answers:
+        return before, before
+    counts_after = answers.get("counts after", counts)
+    return before, plan.figures(counts_after, answers["after"], level)
+
+
+def _about(question: Ask, map_: Map) -> Ask:
+    """A question about what a map makes of the scores."""
+    query = of_mapped(question.query.query, map_)  # type: ignore[attr-defined]
+    return Ask(query, question.micro_epsilon)
+
 
 FITTED_ON = "the records that the map was fitted to"
 # What a fitter may say of its interval, in words.
@@ -377,3 +521,151 @@ def _covers(steps: Steps) -> str:
     parts += ["whether it was kept"] if steps.spending.guard or steps.infers else []
     parts += ["figures before and after"] if steps.comparison is not None else []
     return f"{', '.join(parts)}, and every answer that they were made of"
+
+
+def recalibrate(
+    source: Source | Iterable[Source] | Scores,
+    method: str | PrivateFitter = AUTO,
+    *,
+    epsilon: float | None = None,
+    micro_epsilon: int | None = None,
+    delta: float | None = None,
+    temperatures: tuple[float, float] | None = None,
+    classes: int | None = None,
+    size: int | None = None,
+    bins: int | None = None,
+    form: Form = "vector",
+    guard: Share = "auto",
+    measure: Share = "auto",
+    level: float = 0.95,
+    at_sources: int = 1,
+    least: int | None = None,
+    most_records: int | None = None,
+    ledger: Ledger | str | Path | None = None,
+    private: bool = True,
+    request: str | None = None,
+) -> Recalibration:
+    r"""Fit a map that brings confidence to accuracy, by noisy answers of whoever is asked.
+
+    It reads the same for scores with a ledger, for one source and for many. Three things share
+    the budget: the map; a guard, which keeps the map only if the records say, through noise,
+    that it helps; and accuracy and calibration error before and after it.
+
+    Parameters
+    ----------
+    source : Source, iterable of Source, or Scores
+        A source answers for itself; several are pooled. Scores need a ledger, or
+        ``private=False``.
+    method : str or PrivateFitter
+        One of :data:`veracal.calibration.methods.METHODS`, ``"auto"`` (the best by what is
+        public) or ``"none"``, which asks for nothing. A fitter is used with its own settings,
+        but for its epsilon.
+    epsilon, micro_epsilon : float or int
+        What one unit of the records pays for everything, at each source; one of the two.
+        Exact answers cost nothing, and need neither.
+    delta : float, optional
+        For methods with Gaussian noise.
+    temperatures : pair of float, optional
+        Public range to search; by default the method's own.
+    classes, size : int, optional
+        Declared number of classes, and of records at all sources together.
+    bins : int, optional
+        Of binning and of the calibration error; 15, or as sources elsewhere have declared.
+    form : {"scalar", "vector", "matrix"}
+        Of a Platt map.
+    guard : float, "auto" or None
+        Share of the budget for the guard's question. ``"auto"``: nothing where the answers
+        that led to the map also say whether it helps
+        (:class:`veracal.calibration.Inferred`); else a tenth, where noise leaves it a
+        chance (:func:`veracal.calibration.recalibration.sources.guarding_share`).
+    measure : float, "auto" or None
+        Share of the budget for figures. ``"auto"`` takes a quarter or less, and only where
+        figures can then be told through the noise, by the public rule of
+        :func:`veracal.calibration.recalibration.sources.measuring_share`.
+    level : float
+        Of all intervals.
+    at_sources : int
+        At how many sources one person may have records: the statement multiplies the cost.
+    least, most_records : int, optional
+        Of the pool that is made of several sources: how many must answer, and how many records
+        none of them exceeds (by default the declared size). Without that bound a source that
+        lies can move the map as far as it likes.
+    ledger : Ledger or path, optional
+        Pays for scores.
+    private : bool
+        False: the scores are public, answers are exact, and the result says so. Methods that
+        read records as they are work on these only.
+    request : str, optional
+        Id of the whole, to ask a source anew. Without one every question is its own id.
+
+    Returns
+    -------
+    Recalibration
+
+    Raises
+    ------
+    ValueError
+        If the settings make no sense.
+    BudgetError
+        If a source could not pay for everything; nothing was charged.
+
+    Guarantees
+    ----------
+    Everything learnt from private records passes :meth:`Source.answer`, which charges before
+    it reads. What the whole costs is known, and checked against the ledgers of all sources,
+    before the first question. The statement composes *all* answers, source by source. The
+    guarantee holds for each source; over all of them for whoever has records at no more than
+    ``at_sources``. If a source fails midway its error is raised and nothing is lost: asked
+    again in the same words, sources repeat the answers that were paid for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.uniform(0.5, 1, size=4_000)
+    >>> labels = (rng.uniform(size=4_000) < p).astype(int)
+    >>> overconfident = Scores.from_logits(3 * np.log(p / (1 - p)), labels)
+    >>> found = recalibrate(overconfident, "temperature", private=False)
+    >>> round(found.temperature.value), found.private, found.guarded.kept
+    (3, False, True)
+    """
+    several = not isinstance(source, Source | Scores)
+    if several and most_records is None:
+        most_records = size  # no source has more records than all of them
+    one = source_of(
+        source, ledger=ledger, private=private, least=least, most_records=most_records
+    )
+    _checks.whole(at_sources=at_sources)
+    if method == NONE:
+        return nothing_done(one)
+    about = asked(one)
+    total = _price(about, epsilon, micro_epsilon)
+    settings = Settings(
+        total,
+        delta=delta,
+        temperatures=temperatures,
+        classes=classes,
+        size=size,
+        bins=BINS if bins is None else bins,
+        level=level,
+        form=form,
+        sources=about.sources,
+    )
+    known = chosen(method, settings, about)
+    infers = known.infers and guard == "auto"
+    if about.enrolled is not None:
+        settings = about.enrolled.adopted(settings, known, bins=bins)
+        guard, measure = about.enrolled.shares(guard, measure, known)
+    spent = spending(
+        total, guard, measure, asked=about, size=size, bins=settings.bins, infers=infers
+    )
+    steps = plan_steps(known, replace(settings, micro_epsilon=spent.map), spent, about)
+    steps = replace(steps, infers=infers)
+    return carried_out(one, steps, request=request, at_sources=at_sources)
+
+
+def _price(about: Asked, epsilon: float | None, micro_epsilon: int | None) -> int:
+    """What everything may cost; of exact answers anything, for they cost nothing."""
+    if about.exact and epsilon is None and micro_epsilon is None:
+        return MICRO
+    return price(epsilon, micro_epsilon)

@@ -1,1 +1,1 @@
-"""The data sets that are known by name."""
+"""The catalog of public data sets."""

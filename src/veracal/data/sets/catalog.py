@@ -5,10 +5,8 @@ from collections.abc import Mapping
 
 from veracal._types import Frozen
 from veracal.data.sets import images, models, tables, text
-from veracal.data.sets.record import Entry, Request
+from veracal.data.sets.entries import Entry
 from veracal.errors import DataError
-
-__all__ = ["CATALOG", "Entry", "Request", "entry"]
 
 CATALOG: Mapping[str, Entry] = Frozen(
     {known.name: known for module in (tables, images, text, models) for known in module.ENTRIES}

@@ -1,1 +1,1 @@
-"""Flower as a carrier of bytes: its SuperLink in the middle, our own code at both ends."""
+"""Flower as a transport."""

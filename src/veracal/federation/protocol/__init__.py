@@ -1,1 +1,1 @@
-"""What goes between a calibrator and a source: bytes that both can check to the last."""
+"""Signed messages between a coordinator and a source."""

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from veracal import _checks
-from veracal.calibration.private.golden_grid import TemperatureGrid
-from veracal.calibration.queries import ParameterGrid
-from veracal.data.score_values import Kind
+from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit, micro
+from veracal.calibration import ParameterGrid, TemperatureGrid
+from veracal.data import Kind
 from veracal.errors import DataError
-from veracal.federation.protocol import fields as schema
+from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
     MOST_TERMS,
     TERMS,
     EnvelopeError,
+    PrivateKey,
+    PublicKey,
+    is_hexadecimal,
     peek,
     seal,
     unseal,
 )
-from veracal.federation.protocol.keys import PrivateKey, PublicKey, is_hexadecimal
-from veracal.privacy.budget import RELATIONS, Budget, Relation, Unit
-from veracal.privacy.costs.pure import MICRO, micro
 
 MARK = 32  # hexadecimal digits of the id of an enrolment, and of a version of its data
 MODEL = 64  # of the hash of a model

@@ -1,1 +1,1 @@
-"""The institution's side: it declares what it answers, answers that, and keeps the books."""
+"""The institution's side of a federation."""

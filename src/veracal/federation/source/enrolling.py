@@ -1,4 +1,13 @@
-"""How records are enrolled for one calibrator: checked, rehearsed, charged, written."""
+"""Whether records are as declared: seen when they are enrolled, never when they are asked.
+
+Every declared question, tried once on the records before anybody may ask it.
+
+What comes out is thrown away. It is only seen that each question can be answered at all, and
+how long the slowest takes: whether a question fails, or how long it takes, must not be an
+answer that nobody paid for.
+
+How records are enrolled for one calibrator: checked, rehearsed, charged, written.
+"""
 
 import datetime
 import math
@@ -6,26 +15,32 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from veracal._types import Frozen
-from veracal.artifact.folder import sync_folder
-from veracal.calibration.private.golden_grid import TemperatureGrid
-from veracal.calibration.queries import ParameterGrid
-from veracal.data import Scores, save_scores
-from veracal.data.files import placed
-from veracal.data.limits import no_surprises
-from veracal.errors import LedgerError
-from veracal.federation.protocol.heads import Head
-from veracal.federation.protocol.keys import PublicKey
-from veracal.federation.protocol.questions import KINDS, USUAL
+from veracal.accounting import MICRO, Budget, Event, Pure, Unit
+from veracal.artifact import sync_folder
+from veracal.calibration import Form, ParameterGrid, TemperatureGrid, weight_shape
+from veracal.data import Scores, no_surprises, placed, save_scores
+from veracal.errors import DataError, LedgerError
+from veracal.federation.protocol.envelopes import MOST_REQUEST, PublicKey
+from veracal.federation.protocol.messages import MOST_ENTRIES, Head
+from veracal.federation.protocol.questions import (
+    ACCURACY_BITS,
+    KINDS,
+    SCALE_BITS,
+    USUAL,
+    built,
+    inverse_units,
+)
 from veracal.federation.protocol.terms import MARK, Terms, micro_of
-from veracal.federation.source.checking import check_records, wrong
-from veracal.federation.source.enrolment import (
+from veracal.federation.source.enrollment import (
     PRIVATE,
     RECORDS,
     REVOKED,
@@ -43,13 +58,176 @@ from veracal.federation.source.folder import (
     SourceFolder,
     read_source,
     share_event,
+    start_file,
 )
-from veracal.federation.source.rehearsal import check_deadline, rehearse
-from veracal.federation.source.signed_heads import start_file
-from veracal.privacy import Budget, Event, Pure
-from veracal.privacy.costs.pure import MICRO
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.units import as_written
+from veracal.ledger import Ledger, as_written, canonical, open_ledger
+from veracal.mechanisms import add_discrete_laplace
+from veracal.queries import check_units, evaluated
+
+
+def check_records(scores: Scores, terms: Terms) -> None:
+    """Refuse records that are not as declared, now and not when they are asked.
+
+    Raises
+    ------
+    DataError
+        It is for the owner of the records, and may say how many there are.
+    """
+    n = len(scores)
+    if scores.labels is None:
+        raise wrong(scores, "labels", "the right answer of every record", "none", "Add labels.")
+    if not terms.least_records <= n <= terms.most_records:
+        raise wrong(
+            scores,
+            "records",
+            f"from {terms.least_records:,} to {terms.most_records:,}, as declared",
+            f"{n:,}",
+            "Declare others, in round numbers: the calibrator reads them.",
+        )
+    _check_units(scores, terms.unit)
+
+
+def _check_units(scores: Scores, unit: Unit) -> None:
+    """Refuse records of which a unit may have more rows than it is protected with."""
+    if unit.name != "record" and scores.units is None:
+        raise wrong(
+            scores,
+            "units",
+            f"which {unit.name} each row belongs to",
+            "no ids",
+            f"Name the column with the ids of each {unit.name}.",
+        )
+    if unit.name == "record" and scores.units is not None:
+        raise wrong(
+            scores,
+            "units",
+            "none, since this source protects single records",
+            "ids of units",
+            "Make a source that protects them (init --unit patient --at-most 3), or leave "
+            "the column out if single records are really what is to be protected.",
+        )
+    check_units(scores, unit)
+
+
+def wrong(scores: Scores, part: str, expected: str, found: str, remedy: str) -> DataError:
+    """Error for records that are not as declared."""
+    return DataError(f"{scores.name}: {part}", expected, found, remedy)
+
+
+FACTOR = 4  # the deadline is at least so many times what the slowest question took
+_NOISE = 1_000.0
+_ROOM = 1_000  # bytes of a request that are no argument
+_FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
+
+
+def rehearse(scores: Scores, terms: Terms) -> float:
+    """Try every declared question, and return the seconds that the slowest took.
+
+    Raises
+    ------
+    DataError
+        If one cannot be answered; the words say which, and nothing about the records.
+    """
+    return max(
+        _seconds(scores, terms, kind, argument)
+        for kind in terms.kinds
+        for argument in examples(kind, terms)
+    )
+
+
+def check_deadline(seconds: float, terms: Terms, where: str | Path) -> None:
+    """Refuse a deadline that answers could miss.
+
+    Raises
+    ------
+    DataError
+        Which names one that will do.
+    """
+    least = FACTOR * seconds
+    if terms.deadline < least:
+        raise DataError(
+            str(where),
+            f"a deadline of at least {FACTOR} times what the slowest question takes here",
+            f"{terms.deadline:g} seconds, with a question that takes {seconds:.2g}",
+            f"Declare a deadline of {_roomy(least):g} seconds.",
+        )
+
+
+def examples(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
+    """Arguments of a kind, the largest that fit a request among them."""
+    if kind in ("counts", "bins", "bins-paper"):
+        yield {}
+    elif kind == "platt-counts":
+        yield from ({"reads": known} for known in (False, True))
+    elif kind == "platt-equations":
+        whole = 1 << SCALE_BITS
+        for map_ in _affine_maps(terms):
+            yield {"center": 0, "map": map_, "spread": whole, "step": 0}
+    elif kind.startswith("map-"):
+        yield from ({"map": map_} for map_ in (*_other_maps(terms), *_affine_maps(terms)))
+    else:
+        yield {"inverse": _inverse(terms)}
+
+
+def _seconds(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) -> float:
+    """Ask one question, forget the answer."""
+    query = built(kind, argument, terms)
+    start = time.perf_counter()
+    try:
+        exact = evaluated(query, scores)
+        add_discrete_laplace(exact, _NOISE)
+    except Exception as cause:  # whatever it says may be about a record
+        raise _unanswerable(scores, kind) from cause
+    if query.entries > MOST_ENTRIES:
+        raise _unanswerable(scores, kind)
+    return time.perf_counter() - start
+
+
+def _unanswerable(scores: Scores, kind: str) -> DataError:
+    """Error for a question that these records cannot be asked."""
+    return DataError(
+        scores.name,
+        f"records that can be asked for {KINDS[kind].words}",
+        f"some that cannot ({kind!r})",
+        "Leave this kind of question out.",
+    )
+
+
+def _inverse(terms: Terms) -> int:
+    """A temperature of the declared range: the lowest, at which numbers are largest."""
+    grid = terms.temperatures
+    return inverse_units(float(grid.inverses([grid.low])[0]), grid)
+
+
+def _other_maps(terms: Terms) -> Iterator[dict[str, Any]]:
+    """Maps that are not affine."""
+    yield {"inverse": _inverse(terms)}
+    yield {"doubt": 1, "inverse": _inverse(terms)}
+    yield from _sendable({"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins})
+
+
+def _affine_maps(terms: Terms) -> Iterator[dict[str, Any]]:
+    """Affine maps of every form that fits into a request."""
+    k, grid = terms.classes, terms.parameters
+    for form in _FORMS:
+        many = 1
+        for side in weight_shape(form, k):
+            many *= side
+        if many + k <= MOST_REQUEST:
+            units = [grid.most_weight << grid.bits] * many + [0] * k
+            yield from _sendable({"form": form, "reads": True, "units": units})
+
+
+def _sendable(map_: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A map, if a request could carry it."""
+    if len(canonical(map_)) <= MOST_REQUEST - _ROOM:
+        yield map_
+
+
+def _roomy(seconds: float) -> float:
+    """A round number of seconds with room to spare."""
+    steps = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600)
+    return next((step for step in steps if step >= 1.5 * seconds), 86_400.0)
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,364 @@
-"""The folder of a source: one set of people, one key, one budget over all calibrators."""
+"""Keyed marks of private files, by which a source sees that one has changed.
+
+A plain hash of a file confirms a guess of its content to whoever reads the hash: a table with
+one row more or less, of which everything else is known, is recognized at once. A mark is an
+HMAC under a secret key that lies in a file of its own, so that settings, backups of one
+enrolment and exports confirm nothing.
+
+The log of what a source refused, in words that its owner alone reads.
+
+Files of signed heads, by which a source sees that an older ledger was put back.
+
+One machine cannot tell that all of its files were set back together. So the heads may be kept
+in a second file as well, elsewhere: on another disk, a share, a place that only appends. Files
+only grow, by one line for each answer.
+
+The folder of a source: one set of people, one key, one budget over all calibrators.
+"""
 
 import datetime
+import hashlib
+import hmac
+import json
+import os
 import secrets
 import shutil
+import stat
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from veracal.artifact.folder import read_file, sync_folder
-from veracal.data.files import new_file, placed
-from veracal.data.limits import no_surprises
-from veracal.errors import DataError
-from veracal.federation.protocol import fields as schema
-from veracal.federation.protocol.envelopes import EnvelopeError, parsed
-from veracal.federation.protocol.keys import PrivateKey, PublicKey
+from veracal.accounting import Approximate, Budget, Event, Pure, Unit
+from veracal.artifact import read_file, sync_folder
+from veracal.data import new_file, no_surprises, placed, readable
+from veracal.errors import DataError, LedgerError
+from veracal.federation.protocol import envelopes as schema
+from veracal.federation.protocol.envelopes import EnvelopeError, PrivateKey, PublicKey, parsed
+from veracal.federation.protocol.messages import HASH, MOST_INDEX, Head
 from veracal.federation.protocol.terms import MARK
-from veracal.federation.source.marks import MarkKey
-from veracal.federation.source.signed_heads import SignedHeads, start_file
-from veracal.privacy.budget import Budget, Unit
-from veracal.privacy.events import Approximate, Event, Pure
-from veracal.privacy.ledger.book import Ledger, open_ledger
-from veracal.privacy.ledger.chain import canonical
+from veracal.ledger import Ledger, canonical, open_ledger
+
+MARK_KEY = "mark.key"  # in the folder of a source, for its owner's eyes only
+_BYTES = 32
+_BLOCK = 2**20  # bytes that are read at a time
+
+
+class MarkKey:
+    """The secret key of a source's marks.
+
+    Guarantees
+    ----------
+    Without the key a mark tells nothing about the file but whether another mark under the same
+    key is the same. The key is in no ledger, terms, reply, head, status or log.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __repr__(self) -> str:
+        return "MarkKey(...)"
+
+    @classmethod
+    def new(cls) -> "MarkKey":
+        """Draw a key."""
+        return cls(secrets.token_bytes(_BYTES))
+
+    @classmethod
+    def read(cls, folder: Path) -> "MarkKey":
+        """Read the key of a source.
+
+        Raises
+        ------
+        DataError
+            If it is not there, or is none.
+        """
+        content = read_file(folder, MARK_KEY, _BYTES)
+        if len(content) != _BYTES:
+            raise DataError(
+                str(folder / MARK_KEY),
+                f"{_BYTES} bytes, as `veracal source init` wrote them",
+                f"{len(content)}",
+                "Restore the file: without it nobody can tell whether records have changed.",
+            )
+        return cls(content)
+
+    def save(self, folder: Path) -> None:
+        """Write the key of a new source, for its owner's eyes only."""
+        with placed(folder / MARK_KEY) as file:
+            file.write(self._key)
+
+    def of_file(self, path: Path) -> str:
+        """Mark of a file's bytes, 64 hexadecimal digits."""
+        found = hmac.new(self._key, b"content\0", hashlib.sha256)
+        with no_surprises(path), readable(path).open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+        return found.hexdigest()
+
+    def of_text(self, text: str) -> str:
+        """Mark of a short text, such as the size and the time of a file."""
+        return hmac.new(self._key, b"text\0" + text.encode(), hashlib.sha256).hexdigest()
+
+
+MOST_LINES = 1_000
+_SPARE = 200  # lines beyond that before the file is cut
+_LONGEST = 400  # characters of a reason
+_GAP = "  "
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """A file of at most so many lines, the last ones.
+
+    Guarantees
+    ----------
+    It grows no further than its bound, whatever is sent. What is written is printable, and
+    short, whoever chose the words.
+    """
+
+    path: Path
+
+    def add(self, why: str) -> None:
+        """Write down a refusal."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        line = f"{now}{_GAP}{_printable(why)}\n".encode()
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+        self._cut()
+
+    def lines(self) -> list[tuple[str, str]]:
+        """When (UTC) and why, the oldest first."""
+        try:
+            text = self.path.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return []
+        found = (line.partition(_GAP) for line in text.splitlines()[-MOST_LINES:])
+        return [(when, why) for when, gap, why in found if gap]
+
+    def _cut(self) -> None:
+        """Drop the oldest lines once there are too many."""
+        if self.path.stat().st_size < MOST_LINES * 40:
+            return
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        if len(lines) > MOST_LINES + _SPARE:
+            shorter = self.path.with_name(f".{self.path.name}")
+            shorter.write_bytes(b"".join(lines[-MOST_LINES:]))
+            shorter.chmod(0o600)
+            shorter.replace(self.path)
+
+
+def _printable(why: str) -> str:
+    """Words on one line that no terminal obeys."""
+    shown = "".join(c if c.isprintable() else "?" for c in " ".join(why.split()))
+    return shown[:_LONGEST]
+
+
+_LONGEST_signed_heads = 4_096  # bytes of a line
+_END = "0" * HASH  # of no entry
+
+
+class SetBackError(LedgerError):
+    """A ledger lacks an entry that its owner has signed."""
+
+
+class EndedError(LedgerError):
+    """A ledger was closed by its owner."""
+
+
+class SignedHeads:
+    """The signed heads of one ledger, in every file that keeps them.
+
+    Parameters
+    ----------
+    source : str
+        Id that the heads are signed for.
+    key : PublicKey
+        Whose signatures count.
+    paths : sequence of path
+        Files that exist. One of them may hold the heads of others, too.
+
+    Guarantees
+    ----------
+    :meth:`check` passes only if the ledger contains every genuine head of this source in any
+    of the files, every one that was kept by this object, and the one that is quoted. What it
+    finds missing is written into the files, so that the next process finds it missing, too.
+    Lines that are torn, foreign or not signed are passed over: whoever can write such lines
+    could also remove ours.
+    """
+
+    def __init__(self, source: str, key: PublicKey, paths: Sequence[Path]) -> None:
+        self.source, self.key, self.paths = source, key, tuple(paths)
+        self._files = tuple(_Growing(path) for path in paths)
+        self._last: Head | None = None  # the furthest that the ledger is known to have been
+        self._missing: frozenset[Head] = frozenset()
+
+    def check(self, ledger: Ledger, quoted: Head | None = None) -> None:
+        """Refuse a ledger that was set back.
+
+        Parameters
+        ----------
+        ledger : Ledger
+        quoted : Head, optional
+            A genuine head that somebody else has kept.
+
+        Raises
+        ------
+        SetBackError
+            If an entry that was signed is missing or another.
+        EndedError
+            If its owner has ended it.
+        LedgerError
+            If the ledger or one of the files cannot be read.
+        """
+        fresh = [head for file in self._files for head in self._own(file.news())]
+        replaced = any(file.is_another for file in self._files)
+        written = {*fresh, *(() if replaced else self._missing)}
+        remembered = {head for head in (self._last, quoted) if head is not None}
+        doubtful = written | remembered | self._missing
+        hashes = ledger.hashes(head.index for head in doubtful)
+        there = {head for head in doubtful if hashes.get(head.index) == head.hash}
+        known = self._missing  # to be genuine: no need to look twice
+        self._missing = frozenset(
+            head for head in doubtful - there if head in known or head.holds(self.key)
+        )
+        if self._missing:
+            for head in self._missing - written:  # or the next process would not know of it
+                self.add(head)
+            if any(head.index == MOST_INDEX for head in self._missing):
+                raise EndedError("This enrolment was revoked.")
+            raise _set_back(ledger, min(head.index for head in self._missing))
+        ordered = sorted(there, key=lambda head: head.index, reverse=True)
+        self._last = next((head for head in ordered if head.holds(self.key)), self._last)
+
+    def keep(self, head: Head) -> None:
+        """Add the head of an entry that the ledger has, unless one as far was found."""
+        if self._last is None or self._last.index < head.index:
+            self.add(head)
+            self._last = head
+
+    def add(self, head: Head) -> None:
+        """Write a head into every file, so that it is on the disk when this returns."""
+        line = canonical({**head.to_json(), "source": head.source}).encode() + b"\n"
+        for file in reversed(self._files):  # the one elsewhere first: it must not fall behind
+            file.append(line)
+
+    def end(self, key: PrivateKey) -> None:
+        """Sign a head that no ledger will ever contain: whoever meets it answers no more.
+
+        A mark in the folder would be forgotten with a restored backup; this is not, where heads
+        are kept elsewhere as well.
+        """
+        self.add(Head.signed(self.source, MOST_INDEX, _END, _END, key))
+
+    def _own(self, lines: Iterable[bytes]) -> list[Head]:
+        """The heads of this source among lines of all kinds."""
+        told = (_head(line) for line in lines)
+        return [head for head in told if head is not None and head.source == self.source]
+
+
+def start_file(path: Path) -> None:
+    """Make a file of heads, for its owner's eyes only; one that is there goes on."""
+    with _clear(path):
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+        try:
+            _check_regular(os.fstat(handle))
+        finally:
+            os.close(handle)
+
+
+class _Growing:
+    """A file of lines that others append to as well, read from where it was left."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._inode, self._read = 0, 0
+        self.is_another = True  # than the one that was read the time before
+
+    def news(self) -> list[bytes]:
+        """Whole lines since the last time; all of them if the file is another one."""
+        with _clear(self.path), self.path.open("rb") as file:
+            found = _check_regular(os.fstat(file.fileno()))
+            self.is_another = found.st_ino != self._inode or found.st_size < self._read
+            if self.is_another:
+                self._inode, self._read = found.st_ino, 0
+            file.seek(self._read)
+            lines = list(self._whole(file))
+        return lines
+
+    def append(self, line: bytes) -> None:
+        """Add a line; one that was torn before it stays by itself."""
+        with _clear(self.path), self.path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) and not _ends_line(file):
+                line = b"\n" + line
+        with _clear(self.path):
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            try:
+                written = os.write(handle, line)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            if written != len(line):
+                raise OSError(None, "no room for a whole line")
+
+    def _whole(self, file: BinaryIO) -> Iterable[bytes]:
+        """Lines that end; what does not may still be written."""
+        while line := file.readline(_LONGEST_signed_heads):
+            if not line.endswith(b"\n") and len(line) < _LONGEST_signed_heads:
+                return
+            self._read += len(line)
+            yield line
+
+
+def _check_regular(found: os.stat_result) -> os.stat_result:
+    """Refuse a device or a pipe, which have no end and keep nothing."""
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(None, "it is no regular file")
+    return found
+
+
+def _ends_line(file: BinaryIO) -> bool:
+    """Whether the last byte ends a line."""
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def _head(line: bytes) -> Head | None:
+    """The head on a line, if there is one."""
+    try:
+        told = json.loads(line)
+        return Head.from_json({k: told[k] for k in told if k != "source"}, told["source"])
+    except (EnvelopeError, ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _set_back(ledger: Ledger, index: int) -> SetBackError:
+    """Error for a ledger that forgot."""
+    return SetBackError(
+        f"An older copy of {ledger.path.name} was put back: it lacks entry {index} as it was "
+        "signed. Nothing is answered until the right one is restored; if it is lost, revoke "
+        "this enrolment and enroll again."
+    )
+
+
+@contextmanager
+def _clear(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about a file of heads into a clear error."""
+    try:
+        yield
+    except OSError as cause:
+        raise LedgerError(
+            f"{path}: the file of signed heads cannot be used ({cause.strerror or cause}). "
+            "Mount or restore it, or make room."
+        ) from cause
+
 
 FORMAT = "veracal source 1"
 DESCRIPTION, KEY, SHARES, HEADS, ENROLLED = (

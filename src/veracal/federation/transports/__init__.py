@@ -1,1 +1,1 @@
-"""Ways for bytes to get from a calibrator to sources and back; none of them is believed."""
+"""Transports of bytes between a coordinator and sources."""

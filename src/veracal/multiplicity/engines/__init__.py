@@ -1,12 +1,14 @@
-"""Ways to run the same training again, and again."""
+"""Engines that repeat a training."""
 
-from veracal.multiplicity.engines.base import Engine
-from veracal.multiplicity.engines.choosing import engine_for
-from veracal.multiplicity.engines.descents import DescentEngine
-from veracal.multiplicity.engines.perturbed import ObjectiveEngine, OutputEngine
-from veracal.multiplicity.engines.retraining import RetrainEngine, Run
-from veracal.multiplicity.engines.stored import StoredEngine
-from veracal.multiplicity.engines.streams import VARIED, Seed, Streams
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.multiplicity.engines.base import VARIED, Engine, Seed, Streams
+    from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
+    from veracal.multiplicity.engines.retraining import RetrainEngine, Run
+    from veracal.multiplicity.engines.stored import StoredEngine
 
 __all__ = [
     "VARIED",
@@ -19,5 +21,26 @@ __all__ = [
     "Seed",
     "StoredEngine",
     "Streams",
-    "engine_for",
 ]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "base": (
+            "Engine",
+            "Seed",
+            "Streams",
+            "VARIED",
+        ),
+        "linear": (
+            "DescentEngine",
+            "ObjectiveEngine",
+            "OutputEngine",
+        ),
+        "retraining": (
+            "RetrainEngine",
+            "Run",
+        ),
+        "stored": ("StoredEngine",),
+    },
+)

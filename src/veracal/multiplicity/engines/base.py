@@ -1,17 +1,109 @@
-"""What every way to run a training again has in common."""
+"""Randomness of runs: a stream of its own for each thing that chance decides.
 
+What every way to run a training again has in common.
+
+What a model is told to do, as what JSON can hold.
+"""
+
+import dataclasses
 import hashlib
+import math
+import re
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from veracal import _checks
 from veracal._types import Array, Floats
-from veracal.data.labels import Label
+from veracal.data import Label
 from veracal.errors import DataError
-from veracal.multiplicity.engines.streams import Seed, Streams
+
+Varied = Literal["noise", "noise and batches", "all"]
+VARIED: tuple[Varied, ...] = ("noise", "noise and batches", "all")
+_PURPOSES = ("initial", "batches", "noise")
+_DRAWN_ANEW = {
+    "noise": {"noise"},
+    "noise and batches": {"noise", "batches"},
+    "all": {"noise", "batches", "initial"},
+}
+_SHARED = 2**63  # the place of what all runs have in common; no run has this number
+
+
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """Generators of some runs, by what they decide.
+
+    Attributes
+    ----------
+    initial, batches, noise : Generator
+        Of the weights at the start, of who is in a batch, and of the noise.
+    varied : {"noise", "noise and batches", "all"}
+        What differs between runs. Whatever does not is drawn from a stream that begins at
+        the same place for all of them.
+    """
+
+    initial: np.random.Generator
+    batches: np.random.Generator
+    noise: np.random.Generator
+    varied: Varied
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Where the randomness of an audit comes from.
+
+    Attributes
+    ----------
+    entropy : int
+    varied : {"noise", "noise and batches", "all"}
+
+    Notes
+    -----
+    An audit is internal: nothing that it draws protects anybody, so that its streams can be
+    repeated by whoever knows the entropy. Fresh entropy comes from the operating system.
+    """
+
+    entropy: int
+    varied: Varied = "all"
+
+    def __post_init__(self) -> None:
+        _checks.whole(least=0, entropy=self.entropy)
+        _checks.one_of(VARIED, varied=self.varied)
+
+    @classmethod
+    def of(cls, random_state: int | None, varied: Varied = "all") -> "Seed":
+        """Take a number, or draw one."""
+        return cls(secrets.randbits(128) if random_state is None else random_state, varied)
+
+    def streams(self, first: int) -> Streams:
+        """Generators of the runs that begin at a number, the same whenever they are asked for.
+
+        Parameters
+        ----------
+        first : int
+            Number of the first of them, counted from 0.
+        """
+        _checks.whole(least=0, first=first)
+        made = {
+            purpose: np.random.default_rng(
+                np.random.SeedSequence(
+                    self.entropy,
+                    spawn_key=(
+                        place,
+                        first if purpose in _DRAWN_ANEW[self.varied] else _SHARED,
+                    ),
+                )
+            )
+            for place, purpose in enumerate(_PURPOSES)
+        }
+        return Streams(**made, varied=self.varied)
+
 
 Kind = Literal["logit", "probability", "decision"]
 
@@ -129,3 +221,64 @@ def fingerprint(*arrays: Array) -> str:
         digest.update(f"{held.dtype.str}{held.shape}".encode())
         digest.update(held.tobytes())
     return digest.hexdigest()
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of memory: another one in every process
+_DRAWN = "random_state"
+
+
+def told(value: Any) -> Any:
+    """A model, a function or a parameter, the same in every process that means the same.
+
+    Estimators and records become their class and their parameters, functions their names,
+    arrays a hash. ``random_state`` is left out, since every run is given another. What is
+    none of these is told by its ``repr``.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> told(LogisticRegression(C=2.0))["parameters"]["C"]
+    2.0
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, np.generic):
+        return told(value.item())
+    if isinstance(value, np.ndarray):
+        return fingerprint(value.astype(str) if value.dtype.kind in "TO" else value)
+    if isinstance(value, Mapping):
+        return {str(key): told(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [told(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((told(item) for item in value), key=repr)
+    return _told_object(value)
+
+
+def _told_object(value: Any) -> Any:
+    """Likewise, of what has parts or a name."""
+    if isinstance(value, partial):
+        return {"function": told(value.func), "given": told([value.args, value.keywords])}
+    if callable(getattr(value, "get_params", None)) and not isinstance(value, type):
+        return _parts(value, value.get_params(deep=False))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return _parts(value, {field.name: getattr(value, field.name) for field in fields})
+    if hasattr(value, "__qualname__"):
+        return name_of(value)
+    return {"class": name_of(type(value)), "shown": _ADDRESS.sub("", repr(value))}
+
+
+def _parts(value: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "class": name_of(type(value)),
+        "parameters": {name: told(part) for name, part in parts.items() if name != _DRAWN},
+    }
+
+
+def name_of(value: Any) -> str:
+    """Qualified name of a function or a class; of another callable, that of its class."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Array, Floats
-from veracal.data.labels import Label
+from veracal.data import Label
 from veracal.errors import DataError
-from veracal.multiplicity.engines.base import Engine, Kind, fingerprint
-from veracal.multiplicity.engines.streams import Seed, Streams
+from veracal.multiplicity.engines.base import Engine, Kind, Seed, Streams, fingerprint
 
 _NUMBERS = 1 << 22  # that are looked at together
 _CLASSES = 1 << 16  # counts have a column for each, whether or not it occurs

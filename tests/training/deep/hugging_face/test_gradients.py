@@ -14,17 +14,20 @@ from tests.training.deep.hugging_face.tiny import (
     gpt2,
     texts,
 )
-from veracal.privacy import Flat
-from veracal.training.deep.checks import check_trial
-from veracal.training.deep.gradients.blocks import Block, cross_entropy
-from veracal.training.deep.gradients.choosing import one_by_one
-from veracal.training.deep.gradients.functional import Functional
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.hugging_face import train_only, with_lora
-from veracal.training.deep.hugging_face.reading import form_of, records_of
-from veracal.training.deep.hugging_face.sequences import Sequences, made_up_texts
-from veracal.training.deep.hugging_face.tokens import Tokens
-from veracal.training.deep.made_up import one_replaced
+from veracal.mechanisms import Flat
+from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.gradients.choice import one_by_one
+from veracal.neural.gradients.engines import Functional, Ghost
+from veracal.neural.huggingface import train_only, with_lora
+from veracal.neural.huggingface.data import (
+    Sequences,
+    Tokens,
+    form_of,
+    made_up_texts,
+    records_of,
+)
+from veracal.neural.module_checks import check_trial
+from veracal.neural.synthetic_inputs import one_replaced
 
 ENGINES = {"ghost": Ghost, "functional": Functional}
 

@@ -15,9 +15,9 @@ from transformers import (
 
 from tests.training.deep.hugging_face.tiny import bert
 from veracal.errors import DataError
-from veracal.privacy import Adam
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.hugging_face import (
+from veracal.mechanisms import Adam
+from veracal.neural import PrivateNetwork
+from veracal.neural.huggingface import (
     load_image_classifier,
     load_sequence_classifier,
     load_tokenizer,

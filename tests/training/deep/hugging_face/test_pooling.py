@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.training.deep.hugging_face.tiny import arrays, bert, distilbert, texts, trainer
-from veracal.training.deep import PrivateNetwork
-from veracal.training.deep.hugging_face import LastLayers, MeanPooled, Tokens, before_last
+from veracal.neural import PrivateNetwork
+from veracal.neural.huggingface import LastLayers, MeanPooled, Tokens, before_last
 
 
 def pooled(**settings):

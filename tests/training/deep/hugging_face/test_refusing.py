@@ -14,10 +14,12 @@ from tests.training.deep.hugging_face.tiny import (
     texts,
     trainer,
 )
-from veracal.privacy import Automatic, Budget, Flat, Unit, open_ledger
-from veracal.training.deep.hugging_face import PrivacyArguments, PrivateTrainer
-from veracal.training.deep.hugging_face.reading import as_dataset, form_of, records_of
-from veracal.training.deep.hugging_face.refusing import check_arguments
+from veracal.accounting import Budget, Unit
+from veracal.ledger import open_ledger
+from veracal.mechanisms import Automatic, Flat
+from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
+from veracal.neural.huggingface.arguments import check_arguments
+from veracal.neural.huggingface.data import as_dataset, form_of, records_of
 
 REFUSED = [
     ("no bf16", {"bf16": True, "use_cpu": True}),

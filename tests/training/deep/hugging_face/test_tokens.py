@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from veracal.errors import DataError
-from veracal.training.deep.hugging_face import Tokens, minilm_tokenizer, tokenized
-from veracal.training.deep.hugging_face import tokens as module
+from veracal.neural.huggingface import Tokens, minilm_tokenizer, tokenized
+from veracal.neural.huggingface import data as module
 
 TEXTS = ["a fine film", "dull", "", "so long a text that nobody reads it to its very end"]
 

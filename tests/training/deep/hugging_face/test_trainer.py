@@ -18,29 +18,15 @@ from tests.training.deep.hugging_face.tiny import (
     texts,
     trainer,
 )
+from veracal.accounting import Budget, Repeated, Unit, epsilon_for
 from veracal.errors import BudgetError, DataError
-from veracal.privacy import (
-    Budget,
-    Descent,
-    Flat,
-    GlobalV2,
-    Item,
-    Poisson,
-    Repeated,
-    Unit,
-    epsilon_for,
-    open_ledger,
-)
-from veracal.training.deep.gradients.blocks import cross_entropy
-from veracal.training.deep.gradients.ghost import Ghost
-from veracal.training.deep.hugging_face import (
-    PrivacyArguments,
-    PrivateTrainer,
-    train_only,
-    with_lora,
-)
-from veracal.training.deep.hugging_face.trainer import _check_moved
-from veracal.training.deep.layout import Layout
+from veracal.ledger import Item, open_ledger
+from veracal.mechanisms import Descent, Flat, GlobalV2, Poisson
+from veracal.neural.gradient_sums import Layout
+from veracal.neural.gradients.blocks import cross_entropy
+from veracal.neural.gradients.engines import Ghost
+from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer, train_only, with_lora
+from veracal.neural.huggingface.trainer import _check_moved
 
 
 def weights(model):

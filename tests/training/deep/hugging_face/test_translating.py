@@ -6,10 +6,10 @@ import torch
 from transformers import Trainer, get_scheduler
 
 from tests.training.deep.hugging_face.tiny import arguments, bert, texts, trainer
-from veracal.privacy import SGD, Adam
+from veracal.mechanisms import SGD, Adam
+from veracal.neural.gradient_sums import Layout
+from veracal.neural.huggingface.arguments import Decayed, Warmed, learning_rate
 from veracal.testing import check_update
-from veracal.training.deep.hugging_face.translating import Decayed, Warmed, learning_rate
-from veracal.training.deep.layout import Layout
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])

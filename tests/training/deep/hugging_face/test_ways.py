@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from tests.training.deep.hugging_face.tiny import DECODERS, bert, trainer
-from veracal.privacy import Budget, open_ledger
-from veracal.training.deep.hugging_face import train_only
+from veracal.accounting import Budget
+from veracal.ledger import open_ledger
+from veracal.neural.huggingface import train_only
 
 
 @pytest.mark.parametrize("family", DECODERS)

@@ -1,0 +1,33 @@
+"""Public names of a package that are imported when they are first used (PEP 562)."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def attach(
+    package: str, exports: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package : str
+        The package's ``__name__``.
+    exports : Mapping of str to tuple of str
+        The public names that each of the package's modules defines.
+    """
+    origins = {name: module for module, names in exports.items() for name in names}
+
+    def getattr_(name: str) -> Any:
+        if name not in origins:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{origins[name]}"), name)
+        setattr(sys.modules[package], name, value)  # the next look-up does not come here
+        return value
+
+    def dir_() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *origins})
+
+    return getattr_, dir_

@@ -1,0 +1,490 @@
+r"""The privacy-loss distribution of a whole composition, on a grid that suits it.
+
+What events cost together.
+
+The cost of a fixed list of events is an upper bound on :math:`\varepsilon(\delta)`, by
+privacy-loss distributions. A list whose next event may depend on earlier answers is another
+matter: see :mod:`veracal.accounting.rdp` and the ledger.
+
+The central-limit figure that some papers report as epsilon; it is not a bound.
+
+How much noise a budget asks for.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from scipy import optimize
+
+from veracal import _checks
+from veracal.accounting.components import (
+    Branch,
+    branch_pure,
+    branches,
+    costs_nothing,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_ratio,
+    is_unbounded,
+    joined,
+    upwards,
+)
+from veracal.accounting.events import (
+    Approximate,
+    AsReplaceOne,
+    Budget,
+    Composed,
+    Event,
+    Gaussian,
+    Parallel,
+    PoissonGaussian,
+    Pure,
+    Repeated,
+    Search,
+    Unit,
+)
+from veracal.accounting.pld import (
+    Total,
+    compose,
+    distribution,
+    has_loss,
+    privacy_loss,
+    typical_loss,
+)
+from veracal.accounting.rdp import ORDERS, check_delta, epsilon_from_rdp, leaf_curve
+
+SPACING = 1e-4  # of the grid of losses, unless the losses ask for another
+_FINE = 0.02  # of a typical loss: the rounding then adds some 1e-4 of the variance
+_FLOOR = 1e-12
+_MOST_POINTS = 2**21
+
+
+def total(own: Branch, delta: float, unit: Unit, *, coarse: float = 1.0) -> Total:
+    """Compose mechanisms that have a privacy-loss distribution.
+
+    Parameters
+    ----------
+    own : dict from mechanism to count
+        As :func:`sorted_out` gives them.
+    delta : float
+        The smallest delta of interest. Above 1e-12 all share one total, so that a whole curve
+        costs as much as one of its points.
+    unit : Unit
+    coarse : float >= 1
+        Makes the grid coarser.
+    """
+    return _total(tuple(own.items()), min(delta, _FLOOR), unit, coarse)
+
+
+@lru_cache(maxsize=4)  # a total takes some megabytes
+def _total(
+    own: tuple[tuple[Event, int], ...], delta: float, unit: Unit, coarse: float
+) -> Total:
+    """Compose mechanisms, remembering the last totals."""
+    spacing = _spacing(dict(own), delta, unit, coarse)
+    return compose(_losses(dict(own), delta, unit, spacing), delta=delta)
+
+
+def sorted_out(branch: Branch) -> tuple[Branch, Branch]:
+    """Mechanisms with a loss of their own, Gaussians among them as one, and those without."""
+    own = {
+        leaf: n for leaf, n in branch.items() if isinstance(leaf, Parallel) or has_loss(leaf)
+    }
+    others = {leaf: n for leaf, n in branch.items() if leaf not in own}
+    gaussians: Branch = {e: own.pop(e) for e in list(own) if isinstance(e, Gaussian)}
+    ratio = gaussian_ratio(gaussians)
+    if ratio:
+        relation = next(iter(gaussians)).relation
+        own[Gaussian(1 / ratio, relation=relation)] = 1
+    return own, others
+
+
+def can_mix(event: Event, unit: Unit) -> bool:
+    """Whether the secret coins of a split can be put to use.
+
+    Only one split's coins can be, and only if every part is a plain composition. Otherwise its
+    parts are alternatives, of which the worst counts: always valid, less tight.
+    """
+    tops = event.events if isinstance(event, Composed) else (event,)
+    splits = [top for top in tops if isinstance(top, Parallel) and top.weights]
+    if len(splits) != 1 or any(_has_split(top) for top in tops if top is not splits[0]):
+        return False
+    return all(_is_plain(part, unit) for part in splits[0].events)
+
+
+def _has_split(event: Event) -> bool:
+    """Whether a split with secret coins is anywhere inside."""
+    if isinstance(event, Parallel) and event.weights:
+        return True
+    if isinstance(event, Composed | Parallel):
+        return any(map(_has_split, event.events))
+    return isinstance(event, Repeated | Search | AsReplaceOne) and _has_split(event.event)
+
+
+def _is_plain(part: Event, unit: Unit) -> bool:
+    """Whether a part is one composition of mechanisms with losses of their own."""
+    if _has_split(part):
+        return False
+    found = branches(part, unit)
+    return len(found) == 1 and all(
+        costs_nothing(leaf) or (has_loss(leaf) and not is_unbounded(leaf)) for leaf in found[0]
+    )
+
+
+def _losses(
+    own: Branch, delta: float, unit: Unit, spacing: float
+) -> list[tuple[PrivacyLossDistribution, int]]:
+    """The distribution of each mechanism, and how often it runs."""
+    return [
+        (
+            _mixture(leaf, delta, unit, spacing)
+            if isinstance(leaf, Parallel)
+            else privacy_loss(leaf, spacing=spacing, rows=unit.at_most),
+            n,
+        )
+        for leaf, n in own.items()
+    ]
+
+
+def _mixture(
+    split: Parallel, delta: float, unit: Unit, spacing: float
+) -> PrivacyLossDistribution:
+    """Loss of one unit that a secret coin puts into one of several parts."""
+    assert split.weights is not None
+    mixed, weight = None, 0.0
+    for part, share in zip(split.events, split.weights, strict=True):
+        (branch,) = branches(part, unit)
+        own, others = sorted_out(
+            {e: n for e, n in branch.items() if n and not costs_nothing(e)}
+        )
+        assert not others, "can_mix lets in only what has a loss of its own"
+        losses = _losses(own or {Pure(0.0): 1}, delta, unit, spacing)
+        loss = distribution(compose(losses, delta=delta))
+        weight += share
+        mixed = loss if mixed is None else loss.compute_mixture(mixed, share / (weight or 1))
+    return mixed
+
+
+def _spacing(own: Branch, delta: float, unit: Unit, coarse: float) -> float:
+    """Distance between points: fine beside typical losses, few enough to compute."""
+    counted = [
+        (leaf, n)
+        for mechanism, times in own.items()
+        for leaf, n in _inside(mechanism, times, unit)
+    ]
+    typical = [(*typical_loss(leaf, unit.at_most), n) for leaf, n in counted]
+    fine = min((_FINE * small for small, _, _ in typical if small > 0), default=SPACING)
+    spread = math.sqrt(sum(n * small**2 for small, _, n in typical))
+    width = spread * (spread + 2 * math.sqrt(-2 * math.log(delta * 1e-6)))
+    width = min(width, sum(2 * large * n for _, large, n in typical))
+    widest = max((2 * large for _, large, _ in typical), default=0.0)
+    return max(min(SPACING, fine) * coarse, max(width, widest) / _MOST_POINTS)
+
+
+def _inside(mechanism: Event, times: int, unit: Unit) -> list[tuple[Event, int]]:
+    """A mechanism, or those inside a split."""
+    if not isinstance(mechanism, Parallel):
+        return [(mechanism, times)]
+    found = [branches(part, unit)[0] for part in mechanism.events]
+    return [
+        (leaf, n * times) for one in found for leaf, n in one.items() if not costs_nothing(leaf)
+    ]
+
+
+_HUGE = 500.0  # an epsilon that promises nothing, whatever delta
+_SHARES = (0.5, 0.1)  # of delta, for what enters as an (epsilon, delta) pair
+
+
+def epsilon_for(
+    event: Event, delta: float, unit: Unit | None = None, *, coarse: float = 1.0
+) -> float:
+    r"""Upper bound on epsilon at a given delta.
+
+    Parameters
+    ----------
+    event : Event
+        Everything that happens to the records, its costs fixed beforehand.
+    delta : float in [0, 1)
+    unit : Unit, optional
+        Whom to protect; by default one record of one row.
+    coarse : float >= 1
+        Makes the grid of losses coarser: faster, still a bound, less tight.
+
+    Returns
+    -------
+    float
+        Never negative; infinite if nothing bounds the loss.
+
+    Guarantees
+    ----------
+    The composition is :math:`(\varepsilon, \delta)`-differentially private for the unit,
+    under the events' relation. Of several valid bounds (privacy-loss distributions; the exact
+    sum of pure costs; the closed form for Gaussian noise; Rényi divergences where delta is
+    too small for the others) the least is returned.
+
+    Examples
+    --------
+    >>> from veracal.accounting.events import Gaussian
+    >>> round(epsilon_for(Gaussian(noise=1.0), 1e-5), 3)
+    4.377
+    """
+    check_delta(delta)
+    unit = unit or Unit()
+    return max(
+        _branch_epsilon(branch, delta, unit, coarse)
+        for branch in branches(event, unit, keep_weights=can_mix(event, unit))
+    )
+
+
+def delta_for(event: Event, epsilon: float, unit: Unit | None = None) -> float:
+    """Upper bound on delta at a given epsilon: the other way through :func:`epsilon_for`."""
+    if epsilon != 0:
+        _checks.positive(epsilon=epsilon)
+    unit = unit or Unit()
+    return max(
+        _branch_delta(branch, epsilon, unit)
+        for branch in branches(event, unit, keep_weights=can_mix(event, unit))
+    )
+
+
+# ---------------------------------------------------------------- one branch
+
+
+def _branch_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> float:
+    """Epsilon of a composition."""
+    if any(map(is_unbounded, branch)):
+        return math.inf
+    branch = {leaf: n for leaf, n in branch.items() if n and not costs_nothing(leaf)}
+    if not branch:
+        return 0.0
+    pure = branch_pure(branch, unit)
+    bounds = [math.inf if pure is None else upwards(pure)]
+    if delta > 0 and (pure is None or pure < _HUGE):
+        bounds.append(_approximate_epsilon(branch, delta, unit, coarse))
+    return min(bounds)
+
+
+def _approximate_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> float:
+    """Epsilon of a composition at a positive delta."""
+    ratio = gaussian_ratio(branch)
+    if ratio is not None:
+        return gaussian_epsilon(ratio, delta)
+    own, others = sorted_out(branch)
+    if others:
+        return min(_with_pairs(own, others, delta, share, unit, coarse) for share in _SHARES)
+    found = total(own, delta, unit, coarse=coarse).epsilon(delta)
+    # Below a delta of some 1e-12 the transform's rounding drowns it; divergences still hold.
+    return found if math.isfinite(found) else _renyi(branch, delta, unit)
+
+
+def _branch_delta(branch: Branch, epsilon: float, unit: Unit) -> float:
+    """Delta of a composition."""
+    if any(map(is_unbounded, branch)):
+        return 1.0
+    branch = {leaf: n for leaf, n in branch.items() if n and not costs_nothing(leaf)}
+    pure = branch_pure(branch, unit)
+    if not branch or (pure is not None and upwards(pure) <= epsilon):
+        return 0.0
+    ratio = gaussian_ratio(branch)
+    if ratio is not None:
+        return gaussian_delta(ratio, epsilon)
+    own, others = sorted_out(branch)
+    if not others:
+        return total(own, 1e-12, unit).delta(epsilon)
+    # Pairs depend on delta: bisect in its logarithm, keeping the safe side.
+    low, high = -30.0, 0.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        holds = _branch_epsilon(branch, math.exp(middle), unit, 1.0) <= epsilon
+        low, high = (low, middle) if holds else (middle, high)
+    return math.exp(high)
+
+
+def _with_pairs(
+    own: Branch, others: Branch, delta: float, share: float, unit: Unit, coarse: float
+) -> float:
+    """Epsilon of a composition in which some events are known by an (epsilon, delta) pair only.
+
+    What has Rényi divergences (a search, discrete Gaussian vectors) becomes one pair together;
+    each conversion between relations becomes its own. They get a share of delta, and enter the
+    composition as the worst mechanism of that pair.
+    """
+    converted = {leaf: n for leaf, n in others.items() if isinstance(leaf, AsReplaceOne)}
+    curved = {leaf: n for leaf, n in others.items() if leaf not in converted}
+    groups = sum(converted.values()) + bool(curved)
+    each = delta * (share if own else 1) / groups
+    relation = next(iter(others)).relation
+    costs = [
+        cost
+        for leaf, n in converted.items()
+        for cost in [_converted_epsilon(leaf, each, unit)] * n
+    ]
+    if curved:
+        costs.append(epsilon_from_rdp(leaf_curve(curved, ORDERS, unit), each))
+    added = sum(costs)
+    if not own or not math.isfinite(added):
+        return added
+    pairs: Branch = {}
+    for cost in costs:
+        pair = Approximate(cost, each, relation)
+        pairs[pair] = pairs.get(pair, 0) + 1
+    return min(
+        total(joined((own, pairs)), delta, unit, coarse=coarse).epsilon(delta),
+        added + total(own, delta, unit, coarse=coarse).epsilon(delta * (1 - share)),
+    )
+
+
+def _converted_epsilon(leaf: AsReplaceOne, delta: float, unit: Unit) -> float:
+    r"""Epsilon under replace-one of an add-remove event.
+
+    From (e, d) to :math:`(2e, (1 + e^e) d)`: find, on the safe side, the least e with
+    :math:`(1 + e^e)\, \delta(e) \le \delta`.
+    """
+    low, high = 0.0, 1.0
+    while (1 + math.exp(high)) * delta_for(leaf.event, high, unit) > delta:
+        low, high = high, 2 * high
+        if high > _HUGE:
+            return math.inf
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        holds = (1 + math.exp(middle)) * delta_for(leaf.event, middle, unit) <= delta
+        low, high = (low, middle) if holds else (middle, high)
+    return 2 * high
+
+
+def _renyi(branch: Branch, delta: float, unit: Unit) -> float:
+    """Epsilon by divergences, infinite where there are none."""
+    try:
+        return epsilon_from_rdp(leaf_curve(branch, ORDERS, unit), delta)
+    except ValueError:
+        return math.inf
+
+
+def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:
+    r"""Epsilon if the losses of all steps added up to a normal law, which they do not.
+
+    With T steps at rate q the composition is taken for a Gaussian mechanism with
+
+    .. math:: \mu = \sqrt{\sum_t q_t^2 (e^{1/\sigma_t^2} - 1)}
+
+    (Bu et al. 2020, https://arxiv.org/abs/1911.11607). With little noise, few steps or a small
+    delta this is several times too small: for comparing with published figures only, never
+    for a ledger, a budget or a statement. At rate 1, :math:`\mu^2 = \sum_t 1/\sigma_t^2` is
+    exact.
+
+    Parameters
+    ----------
+    event : Event
+        Made of Gaussian noise, on batches or not, on one set of records.
+    delta : float
+    """
+    found = branches(event, Unit())
+    if len(found) > 1:
+        raise ValueError("Expected events on one set of records, got parallel parts.")
+    total = 0.0
+    for leaf, n in found[0].items():
+        if not isinstance(leaf, Gaussian | PoissonGaussian):
+            raise ValueError(f"Expected Gaussian noise only, got {type(leaf).__name__}.")
+        square = (leaf.sensitivity / leaf.noise) ** 2
+        rate = leaf.rate if isinstance(leaf, PoissonGaussian) else 1.0
+        total += n * (square if rate == 1 else rate**2 * math.expm1(square))
+    return gaussian_epsilon(math.sqrt(total), delta)
+
+
+_COARSE, _FINE_planning = 8.0, 2.0  # grids of losses: to come near, and to decide on
+_DOUBLE = math.log(2)
+_MOST = 40 * _DOUBLE
+_STEEP = 20.0  # stands for an infinite excess, which no interpolation can use
+
+
+def noise_for(
+    budget: Budget, release: Callable[[float], Event], *, tolerance: float = 1e-3
+) -> float:
+    r"""The smallest noise that keeps a budget, on the safe side.
+
+    Parameters
+    ----------
+    budget : Budget
+    release : callable
+        From a noise level to the event; more noise never costs more. The level may scale
+        a whole schedule.
+    tolerance : float
+        How far, as a fraction, the answer may exceed the smallest noise that would do.
+
+    Returns
+    -------
+    float
+        A noise level whose event costs at most ``budget.epsilon`` at ``budget.delta``.
+
+    Raises
+    ------
+    ValueError
+        If the event is of another relation than the budget, or no noise is enough.
+
+    Examples
+    --------
+    Noise for a thousand steps on batches of one in a hundred:
+
+    >>> from veracal.accounting.events import PoissonGaussian, Repeated
+    >>> noise = noise_for(
+    ...     Budget(1.0, 1e-5), lambda noise: Repeated(PoissonGaussian(noise, rate=0.01), 1000)
+    ... )
+    >>> round(noise, 2)
+    1.42
+    """
+    relation = release(1.0).relation
+    if relation != budget.relation:
+        raise ValueError(
+            f"Expected events under {budget.relation}, as the budget is, got {relation}. "
+            "State the event under the budget's relation."
+        )
+
+    @cache
+    def excess(noise: float, coarse: float = _FINE_planning) -> float:
+        """How far the cost of a noise level is above the budget, as a bounded logarithm."""
+        cost = epsilon_for(release(noise), budget.delta, budget.unit, coarse=coarse)
+        return min(max(math.log(max(cost, 1e-300) / budget.epsilon), -_STEEP), _STEEP)
+
+    def coarsely(log_noise: float) -> float:
+        """The same on a coarse grid of losses, which is fast and charges a little more."""
+        return excess(math.exp(log_noise), _COARSE)
+
+    low, high = _bracket(coarsely, budget)
+    near = math.exp(optimize.brentq(coarsely, low, high, xtol=tolerance / 8))
+    # The fine grid charges less, by a factor that hardly depends on the noise.
+    slope = (coarsely(math.log(near) + 0.05) - coarsely(math.log(near))) / 0.05
+    if slope < 0:
+        near *= math.exp(-excess(near) / slope)
+    # From there by steps of half the tolerance to where the budget breaks.
+    step = 1 + tolerance / 2
+    while excess(near) > 0:
+        near *= step
+    while excess(near / step) <= 0:
+        near /= step
+    # What everybody charges by is the finest grid, and it has the last word.
+    while epsilon_for(release(near), budget.delta, budget.unit) > budget.epsilon:
+        near *= step
+    return near
+
+
+def _bracket(excess: Callable[[float], float], budget: Budget) -> tuple[float, float]:
+    """Logarithms of two noise levels, one too small, the other large enough."""
+    low = high = 0.0
+    while excess(high) > 0:
+        low, high = high, high + _DOUBLE
+        if high > _MOST:
+            raise ValueError(
+                f"Expected a budget that some noise can keep, got epsilon={budget.epsilon!r} "
+                f"and delta={budget.delta!r}. Allow a larger delta (Gaussian noise needs "
+                "one above zero), fewer steps or a larger epsilon."
+            )
+    while low == high or excess(low) <= 0:
+        low, high = low - _DOUBLE, low
+        if low < -_MOST:
+            raise ValueError(
+                "Expected an event whose cost falls with the noise, got one that keeps the "
+                "budget without any."
+            )
+    return low, high

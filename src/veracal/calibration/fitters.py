@@ -1,0 +1,636 @@
+"""What every fitter that is not private shares: its manner, and that it does no harm.
+
+The temperature under which labels are likeliest.
+
+The two temperatures under which labels are likeliest.
+
+The affine map of logits under which labels are likeliest.
+
+The beta map under which labels are likeliest.
+
+The increasing curve closest to the labels.
+
+How often each confidence was right.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import numpy as np
+from scipy.optimize import Bounds, isotonic_regression, minimize
+from scipy.special import expit, log_expit, log_softmax
+from sklearn.utils.validation import check_is_fitted
+
+from veracal import _checks
+from veracal._display import Shown
+from veracal._types import Array, Floats, Ints
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps.base import LARGEST, LEAST, MOST_NUMBERS, Identity, Map
+from veracal.calibration.maps.nonparametric import Binned, Isotonic, IsotonicForm
+from veracal.calibration.maps.parametric import (
+    LEAST_INVERSE,
+    MOST_INVERSE,
+    STEEPEST,
+    Beta,
+    Form,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+    log_parts,
+    readable_logits,
+)
+from veracal.calibration.metrics.proper import brier, nll
+from veracal.data import Scores
+from veracal.errors import DataError
+
+_ROUNDING = 1e-13  # of a mean over records; a rise no larger is none
+
+
+class MapFitter(Shown, ABC):
+    """Settings, and after :meth:`fit` a map. **Not private**: it tells about the records.
+
+    Attributes
+    ----------
+    map_ : Map
+        What was fitted, or :class:`~veracal.calibration.Identity` if that would have
+        been worse on the very records it was fitted on.
+    kept_ : bool
+        Whether ``map_`` is what was fitted, and not the identity in its place.
+    private_ : bool
+        False.
+    """
+
+    private_: ClassVar[bool] = False
+    map_: Map
+    kept_: bool
+
+    def fit(self, scores: Scores) -> Self:
+        """Fit to labeled scores of one record or more."""
+        fitted = self._fitted(labeled(scores))
+        before, after = (self._loss(s, scores) for s in (scores, fitted.transform(scores)))
+        self.kept_ = after <= before + _ROUNDING * max(1.0, before)
+        self.map_ = fitted if self.kept_ else Identity()
+        return self
+
+    def transform(self, scores: Scores) -> Scores:
+        """Scores of the same records, mapped."""
+        check_is_fitted(self, "map_")
+        return self.map_.transform(scores)
+
+    def fit_transform(self, scores: Scores) -> Scores:
+        """Fit to labeled scores, and map them."""
+        return self.fit(scores).transform(scores)
+
+    @abstractmethod
+    def _fitted(self, scores: Scores) -> Map:
+        """The map that fits the scores."""
+
+    @abstractmethod
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        """What must not rise on the records of the fit."""
+
+
+def labeled(scores: Scores) -> Scores:
+    """Return scores of at least one record whose label is known, or raise."""
+    if not isinstance(scores, Scores):
+        raise ValueError(
+            f"Expected Scores, got {type(scores).__name__}. Make them with "
+            "Scores.from_logits or Scores.from_probabilities: which of the two the numbers are "
+            "is never guessed."
+        )
+    if not len(scores.known_labels):
+        raise DataError(scores.name, "one record or more", "none", "Pass some to fit to.")
+    return scores
+
+
+def said_brier(mapped: Scores, given: Scores) -> float:
+    """Mean squared gap between being right and the probability of what ``given`` predicts."""
+    top = given.predictions[:, None]
+    said = np.take_along_axis(mapped.probabilities, top, axis=1)[:, 0].astype(np.float64)
+    return float(np.square(said - given.correct).mean())
+
+
+_BLOCK = 1 << 17  # numbers worked on at a time
+_FAR = 1e150  # logits further apart are read as that: their squares stay finite
+_TOL = 1e-11  # of the inverse temperature, relative
+_STEPS = 100
+
+Slopes = Callable[[float], tuple[float, float]]
+
+
+class TemperatureScaling(MapFitter):
+    r"""Temperature scaling by maximum likelihood, **not private**.
+
+    Finds the inverse temperature :math:`\beta` in a public range that minimizes
+
+    .. math:: f(\beta) = \frac1n \sum_i \log \sum_j e^{\beta (z_{ij} - z_{i y_i})} ,
+
+    which is convex in :math:`\beta` (though not in :math:`T = 1/\beta`), so that the minimum
+    is where :math:`f'` changes sign: it is found by Newton's method kept inside a bracket,
+    to about eleven digits. Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2.
+
+    On records that are all classified rightly, :math:`f` falls for ever; then the answer is
+    the upper end of the range, and never a number in the millions. Where no temperature makes
+    a difference, it is 1. A label with probability exactly 0 would make the loss infinite at
+    every temperature; the fit reads it as :math:`2^{-52}`, so that such records still ask
+    for less confidence.
+
+    Parameters
+    ----------
+    inverse_range : two floats, default=(0.01, 100)
+        Public bounds on :math:`\beta`, below and above 1.
+
+    Guarantees
+    ----------
+    The negative log-likelihood never rises on the records of the fit, and no prediction
+    changes anywhere.
+
+    Examples
+    --------
+    >>> scores = Scores.from_logits([3.0, 3.0, 3.0, 3.0], [1, 1, 1, 0])
+    >>> fitter = TemperatureScaling().fit(scores)
+    >>> round(fitter.transform(scores).confidence[0], 6)
+    np.float64(0.75)
+    """
+
+    def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
+        self.inverse_range = inverse_range
+
+    def _fitted(self, scores: Scores) -> Temperature:
+        low, high = self.inverse_range
+        _checks.positive(low=low, high=high)
+        if not LEAST_INVERSE <= low <= 1 <= high <= MOST_INVERSE:
+            raise ValueError(
+                f"Expected inverse_range to hold 1 and lie between {LEAST_INVERSE:g} and "
+                f"{MOST_INVERSE:g}, got inverse_range={self.inverse_range!r}."
+            )
+        return Temperature(where_level(lambda beta: slopes(scores, beta), low, high))
+
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        return nll(mapped)
+
+
+def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
+    r"""First and second derivative of the mean NLL in the inverse temperature.
+
+    With :math:`d_{ij} = z_{ij} - z_{i y_i}` and probabilities at :math:`\beta`, they are the
+    means over records of the expectation and of the variance of :math:`d_{ij}`.
+    """
+    first = second = 0.0
+    for gaps in label_gaps(scores):
+        p = np.exp(inverse * (gaps - gaps.max(axis=0)))
+        p /= p.sum(axis=0)
+        mean = np.einsum("ji,ji->i", p, gaps)
+        gaps -= mean
+        p *= gaps
+        first += float(mean.sum())
+        second += float(np.einsum("ji,ji->", p, gaps))
+    return first / len(scores), second / len(scores)
+
+
+def where_level(slopes: Slopes, low: float, high: float) -> float:
+    """Where a rising slope is 0, from 1 on: by Newton's method inside a bracket.
+
+    Returns 1 if the slope is 0 there, and the end of the range it points to if it does not
+    change its sign before.
+    """
+    first, second = slopes(1.0)
+    if first == 0:
+        return 1.0
+    end = high if first < 0 else low
+    if slopes(end)[0] * math.copysign(1, first) >= 0:
+        return end
+    low, high, at = min(1.0, end), max(1.0, end), 1.0
+    for _ in range(_STEPS):
+        newton = at - first / second if second > 0 else math.nan
+        if abs(newton - at) <= _TOL * at or high - low <= _TOL * low:
+            break
+        # Halving the bracket by factors, not by differences: an inverse temperature has scale.
+        at = newton if low < newton < high else math.sqrt(low * high)
+        first, second = slopes(at)
+        low, high = (at, high) if first < 0 else (low, at)
+    return at
+
+
+def label_gaps(scores: Scores) -> Iterator[Floats]:
+    """How far each logit is above the label's, of shape (k, records), block by block."""
+    rows = max(1, _BLOCK // scores.n_classes)
+    for start in range(0, len(scores), rows):
+        labels = scores.known_labels[start : start + rows]
+        # A row for each class: sums over few classes are quick when records lie side by side.
+        values = np.array(scores.values[start : start + rows].T, dtype=np.float64, order="C")
+        at = labels, np.arange(len(labels))
+        if scores.kind == "probabilities":
+            values[at] = np.where(values[at] == 0, LEAST, values[at])
+            with np.errstate(divide="ignore"):
+                np.log(values, out=values)
+        with np.errstate(over="ignore"):
+            values -= values[at]
+        yield np.clip(values, -_FAR, _FAR, out=values)
+
+
+class TwoTemperatureScaling(MapFitter):
+    r"""Two temperatures by maximum likelihood, **not private**.
+
+    The confidence s is read at the temperature that :class:`TemperatureScaling` finds. From
+    there the loss
+
+    .. math:: \frac1n \sum_i \log \sum_j e^{\beta(s_i) (z_{ij} - z_{i y_i})}
+
+    is made smaller in both logarithms of the inverse temperatures, each at most 2 away (L-BFGS,
+    scipy). Records of one confidence leave the two as they are.
+
+    Parameters
+    ----------
+    inverse_range : two floats, default=(0.01, 100)
+        Public bounds on the temperature at which the confidence is read.
+
+    Guarantees
+    ----------
+    The negative log-likelihood never rises on the records of the fit, and no prediction
+    changes anywhere.
+
+    Examples
+    --------
+    >>> said = np.repeat([0.6, 0.9], 20)
+    >>> right = np.repeat([1, 0, 1, 0], [13, 7, 18, 2])  # 65 % and 90 %
+    >>> scores = Scores.from_probabilities(said, right)
+    >>> TwoTemperatureScaling().fit_transform(scores).confidence[[0, -1]].round(3)
+    array([0.65, 0.9 ])
+    """
+
+    def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
+        self.inverse_range = inverse_range
+
+    def _fitted(self, scores: Scores) -> TwoTemperatures:
+        at = TemperatureScaling(self.inverse_range)._fitted(scores).inverse
+        reach = STEEPEST / 2
+        found = minimize(
+            lambda moves: loss_and_slopes(scores, at, moves),
+            np.zeros(2),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=Bounds(-reach, reach),
+            options={"ftol": 1e-15, "gtol": 1e-9},
+        )
+        unsure, sure = np.clip(at * np.exp(found.x), LEAST_INVERSE, MOST_INVERSE).tolist()
+        return TwoTemperatures(unsure, sure, at)
+
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        return nll(mapped)
+
+
+def loss_and_slopes(scores: Scores, at: float, moves: Floats) -> tuple[float, Floats]:
+    r"""Mean NLL, and its derivatives in both logarithms.
+
+    Parameters
+    ----------
+    scores : Scores
+    at : float
+        Inverse temperature at which the confidence is read.
+    moves : array of shape (2,)
+        Logarithms of both inverse temperatures minus that of ``at``.
+    """
+    loss, slopes = 0.0, np.zeros(2)
+    for gaps in label_gaps(scores):
+        below = gaps - gaps.max(axis=0)
+        sure = 1 / np.exp(at * below).sum(axis=0)
+        shares = np.stack([1 - sure, sure])
+        inverse = at * np.exp(moves @ shares)
+        p = np.exp(inverse * below)
+        total = p.sum(axis=0)
+        loss += float((np.log(total) + inverse * gaps.max(axis=0)).sum())
+        slopes += shares @ (np.einsum("ji,ji->i", p, gaps) / total * inverse)
+    return loss / len(scores), slopes / len(scores)
+
+
+_OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-14, "gtol": 1e-9, "maxcor": 30}
+
+
+class PlattScaling(MapFitter):
+    r"""Platt scaling of the logits by maximum likelihood, **not private**.
+
+    Minimizes over W and b the convex
+
+    .. math::
+        -\frac1n \sum_i \log \mathrm{softmax}(W z_i + b)_{y_i}
+        + \frac{\lambda}{2} \lVert \theta - \theta_0 \rVert^2 ,
+
+    where :math:`\theta` are W and b for logits centered and scaled to a mean absolute value
+    of 1, and :math:`\theta_0` is the identity. The ridge is there to choose among the many
+    (W, b) that give the same probabilities and to stay finite on records that a plane can
+    separate; it is too small to be seen otherwise. Guo et al. 2017
+    (https://arxiv.org/abs/1706.04599), Section 4.2, solved by L-BFGS. Labels are taken as
+    they are: Platt's own smoothing of the targets, which scikit-learn uses for its 'sigmoid',
+    is not applied.
+
+    Parameters
+    ----------
+    form : 'scalar', 'vector' or 'matrix'
+        Whether W is a number, a diagonal or a matrix: 1, k or k² weights beside k of b. A
+        matrix for many classes needs many records.
+    ridge : float, default=1e-6
+        The number :math:`\lambda`.
+
+    Guarantees
+    ----------
+    The negative log-likelihood never rises on the records of the fit. A vector or a matrix
+    fitted on logits refuses probabilities, and the other way round.
+
+    Examples
+    --------
+    >>> scores = Scores.from_logits([-1.0, -1.0, 1.0, 1.0], [0, 0, 0, 1])
+    >>> fitter = PlattScaling().fit(scores)
+    >>> fitter.transform(scores).probabilities[-1].round(2)
+    array([0.5, 0.5])
+    """
+
+    def __init__(self, form: Form = "vector", *, ridge: float = 1e-6) -> None:
+        self.form = form
+        self.ridge = ridge
+
+    def _fitted(self, scores: Scores) -> Map:
+        _checks.one_of(("scalar", "vector", "matrix"), form=self.form)
+        _checks.positive(ridge=self.ridge)
+        k = scores.n_classes
+        if self.form == "matrix" and k * k > MOST_NUMBERS:
+            raise DataError(
+                scores.name,
+                f"at most {int(MOST_NUMBERS**0.5):,} classes for a matrix",
+                f"{k:,}",
+                "Use form='vector', or a temperature.",
+            )
+        z = readable_logits(scores)
+        center = z.mean(axis=0)
+        z -= center
+        scale = float(np.abs(z).mean()) or 1.0
+        z /= scale
+        problem = _Problem(z, scores.known_labels, self.form, self.ridge, scale, center)
+        return problem.solution(None if self.form == "scalar" else scores.kind)
+
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        return nll(mapped)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Multinomial regression on centered and scaled logits, from the identity on."""
+
+    z: Floats
+    labels: Ints
+    form: Form
+    ridge: float
+    scale: float
+    center: Floats
+
+    @cached_property
+    def start(self) -> Floats:
+        """The identity, in the units of the problem."""
+        k = len(self.center)
+        diagonal = np.ones(1 if self.form == "scalar" else k)
+        weights = np.diag(diagonal).ravel() if self.form == "matrix" else diagonal
+        return np.concatenate([self.scale * weights, self.center])
+
+    def solution(self, reads: str | None) -> Map:
+        """The best map, in the units of the logits; the identity if none is finite."""
+        with np.errstate(all="ignore"):  # absurd logits: the guard of the fit judges the result
+            found = minimize(
+                self.loss, self.start, jac=True, method="L-BFGS-B", options=_OPTIONS
+            ).x
+            weights, bias = self.parts(found)
+            weights = weights / self.scale
+            bias = bias - self.applied(weights, self.center[None])[0]
+            parameters = np.concatenate([np.ravel(weights), bias])
+        if not (np.abs(parameters) <= LARGEST).all():
+            return Identity()
+        return Platt(weights, bias, reads)  # type: ignore[arg-type]
+
+    def loss(self, theta: Floats) -> tuple[float, Floats]:
+        """Penalized mean negative log-likelihood, with its gradient."""
+        weights, bias = self.parts(theta)
+        n = len(self.labels)
+        log_p = log_softmax(self.applied(weights, self.z) + bias, axis=1)
+        value = -log_p[np.arange(n), self.labels].mean()
+        residual = np.exp(log_p)
+        residual[np.arange(n), self.labels] -= 1
+        residual /= n
+        away = theta - self.start
+        gradient = np.concatenate([np.ravel(self.pulled(residual)), residual.sum(axis=0)])
+        return (
+            float(value + self.ridge / 2 * (away @ away)),
+            gradient + self.ridge * away,
+        )
+
+    def parts(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Weights, in the shape of their form, and bias."""
+        k = len(self.center)
+        shape = {"scalar": (), "vector": (k,), "matrix": (k, k)}[self.form]
+        return theta[:-k].reshape(shape), theta[-k:]
+
+    def applied(self, weights: Floats, z: Floats) -> Floats:
+        """Weights times rows of logits."""
+        result: Floats = z @ weights.T if self.form == "matrix" else z * weights
+        return result
+
+    def pulled(self, residual: Floats) -> Floats:
+        """Gradient in the weights."""
+        if self.form == "matrix":
+            result: Floats = residual.T @ self.z
+        elif self.form == "vector":
+            result = np.einsum("ij,ij->j", residual, self.z)
+        else:
+            result = np.einsum("ij,ij->", residual, self.z)
+        return result
+
+
+_MOST_CLASSES = 1_000  # each is a fit of its own
+_START = np.array([1.0, 1.0, 0.0])  # the identity
+_BOUNDS = [(0.0, 1e6), (0.0, 1e6), (-1e6, 1e6)]
+_OPTIONS_beta = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
+
+
+class BetaCalibration(MapFitter):
+    r"""Beta calibration by maximum likelihood, **not private**.
+
+    For each class against the rest, minimizes over :math:`a, b \ge 0` and c the mean log loss
+    of log-odds :math:`a \log p - b \log(1-p) + c` (Kull, Silva Filho & Flach 2017,
+    https://proceedings.mlr.press/v54/kull17a.html), which is convex, by L-BFGS with bounds.
+    The bounds are kept by the solver, where the paper fits again without a coefficient that
+    came out negative; both arrive at the same minimum. A ridge towards the identity, too small
+    to be seen otherwise, keeps the numbers finite on records that a threshold can separate.
+
+    Of two classes the second is fitted; of more, each one, up to 1,000.
+
+    Parameters
+    ----------
+    ridge : float, default=1e-6
+
+    Guarantees
+    ----------
+    The negative log-likelihood never rises on the records of the fit. For three classes or
+    more, scaling rows to sum to one is not proved to keep it; where it would not, the identity
+    is kept.
+
+    Examples
+    --------
+    >>> scores = Scores.from_probabilities([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+    >>> BetaCalibration().fit_transform(scores).values[0].round(4)
+    array([0.25, 0.75])
+    """
+
+    def __init__(self, *, ridge: float = 1e-6) -> None:
+        self.ridge = ridge
+
+    def _fitted(self, scores: Scores) -> Beta:
+        _checks.positive(ridge=self.ridge)
+        if scores.n_classes > _MOST_CLASSES:
+            raise DataError(
+                scores.name,
+                f"at most {_MOST_CLASSES:,} classes for a beta map",
+                f"{scores.n_classes:,}",
+                "Use a temperature.",
+            )
+        log_p, log_rest = log_parts(scores)
+        first = 1 if scores.n_classes == 2 else 0
+        fits = [
+            _fit_one(log_p[:, j], log_rest[:, j], scores.known_labels == first + j, self.ridge)
+            for j in range(log_p.shape[1])
+        ]
+        return Beta(*np.array(fits).T)
+
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        return nll(mapped)
+
+
+def _fit_one(log_p: Floats, log_rest: Floats, hits: Array, ridge: float) -> Floats:
+    """Parameters a, b and c of one class."""
+    features = np.stack([log_p, -log_rest, np.ones_like(log_p)], axis=1)
+    sign = np.where(hits, 1.0, -1.0)
+
+    def loss(theta: Floats) -> tuple[float, Floats]:
+        margins = sign * (features @ theta)
+        away = theta - _START
+        gradient = -((sign * expit(-margins)) @ features) / len(sign)
+        value = -log_expit(margins).mean() + ridge / 2 * (away @ away)
+        return float(value), gradient + ridge * away
+
+    found: Floats = minimize(
+        loss, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_OPTIONS_beta
+    ).x
+    return found
+
+
+_MOST_CLASSES_isotonic = 10_000  # each is a fit of its own
+
+
+class IsotonicCalibration(MapFitter):
+    r"""Isotonic regression of the labels on probabilities, **not private**.
+
+    Each curve is the increasing function with the least squared error (Zadrozny & Elkan 2002),
+    found by pooling adjacent violators, straight between its points. What each form maps is
+    told by :class:`~veracal.calibration.Isotonic`. A class that no record has gets
+    probability 0 everywhere from *one-vs-rest*, which takes 10,000 classes at most.
+
+    Parameters
+    ----------
+    form : 'one-vs-rest' or 'top-label'
+        *one-vs-rest*: a curve for each class, and rows scaled to sum to one, as scikit-learn
+        does; of two classes, the curve of the second. *top-label*: one curve, for the
+        predicted class.
+
+    Guarantees
+    ----------
+    On the records of the fit the Brier score never rises (for *top-label*, that of the label
+    that was predicted). For one curve that is a theorem. Scaling the rows of three classes or
+    more is not proved to keep it; where it would not, the identity is kept.
+
+    Examples
+    --------
+    >>> scores = Scores.from_probabilities([0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1])
+    >>> IsotonicCalibration().fit_transform(scores).values[:, 1]
+    array([0. , 0.5, 0.5, 1. ])
+    """
+
+    def __init__(self, form: IsotonicForm = "one-vs-rest") -> None:
+        self.form = form
+
+    def _fitted(self, scores: Scores) -> Isotonic:
+        _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
+        if self.form == "top-label":
+            curves = [_curve(scores.confidence, scores.correct)]
+        else:
+            if scores.n_classes > _MOST_CLASSES_isotonic:
+                raise DataError(
+                    scores.name,
+                    f"at most {_MOST_CLASSES_isotonic:,} classes for a curve each",
+                    f"{scores.n_classes:,}",
+                    "Use form='top-label', or a temperature.",
+                )
+            classes = range(scores.n_classes) if scores.n_classes > 2 else (1,)
+            values, labels = scores.probabilities, scores.known_labels
+            curves = [_curve(values[:, j], labels == j) for j in classes]
+        inputs, outputs = zip(*curves, strict=True)
+        return Isotonic(inputs, outputs, self.form)
+
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        if self.form == "top-label":
+            return said_brier(mapped, given)
+        return brier(mapped)
+
+
+def _curve(probabilities: Floats, hits: Array) -> tuple[Floats, Floats]:
+    """Points of the increasing curve closest to hits, without those on a level stretch."""
+    # Not scikit-learn's IsotonicRegression: it pools inputs closer than 1e-15, and the curve
+    # then passes by the points that were pooled.
+    inputs, place, counts = np.unique(
+        np.asarray(probabilities, dtype=np.float64), return_inverse=True, return_counts=True
+    )
+    means = np.bincount(place, weights=hits) / counts
+    outputs = np.clip(isotonic_regression(means, weights=counts).x, 0, 1)
+    same = np.diff(outputs) == 0
+    inner = np.concatenate([[False], same[:-1] & same[1:], [False]])[: len(inputs)]
+    return inputs[~inner], outputs[~inner]
+
+
+class HistogramBinning(MapFitter):
+    r"""Histogram binning of the top label, **not private**.
+
+    The accuracy of each bin of confidence takes the confidence's place (Zadrozny & Elkan
+    2001; see :class:`~veracal.calibration.Binned` for the other classes). A bin in which
+    no record fell gets its middle, which is about what it says already.
+
+    Parameters
+    ----------
+    bins : Bins or int, default=15
+        Bins of equal width, closed on the right.
+
+    Guarantees
+    ----------
+    On the records of the fit, every bin's mean confidence is its accuracy, and the Brier
+    score of the top label never rises: where bins are so wide that their accuracy says less
+    than the confidences did, the identity is kept.
+
+    Examples
+    --------
+    >>> scores = Scores.from_probabilities([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+    >>> HistogramBinning(10).fit_transform(scores).values[0]
+    array([0.25, 0.75])
+    """
+
+    def __init__(self, bins: Bins | int = 15) -> None:
+        self.bins = bins
+
+    def _fitted(self, scores: Scores) -> Binned:
+        bins = self.bins if isinstance(self.bins, Bins) else Bins(self.bins)
+        place = bins.of(scores.confidence)
+        counts = np.bincount(place, minlength=bins.count)
+        right = np.bincount(place, weights=scores.correct, minlength=bins.count)
+        empty = counts == 0
+        return Binned(bins, np.where(empty, bins.centers, right / np.maximum(counts, 1)))
+
+    def _loss(self, mapped: Scores, given: Scores) -> float:
+        return said_brier(mapped, given)

@@ -1,0 +1,215 @@
+"""A confidence replaced by how often it was right.
+
+Increasing curves through probabilities.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from veracal import _checks
+from veracal._types import Floats
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps.base import Map, check_width, from_probabilities, parameters
+from veracal.data import Scores, frozen
+
+_BELOW = 1e-12  # how much less another class gets, relative: more than rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Binned(Map):
+    r"""The predicted class gets the accuracy of its bin of confidence, the others the rest.
+
+    Histogram binning of the top label (Zadrozny & Elkan 2001; Gupta & Ramdas 2022,
+    https://arxiv.org/abs/2107.08353). With confidence :math:`\hat p` in bin b of accuracy
+    :math:`a_b`, the predicted class gets :math:`a_b`, and every other class
+
+    .. math:: (1 - a_b) \, p_j / \textstyle\sum_{i \ne \hat y} p_i ,
+
+    or an equal share of :math:`1 - a_b` if the others all have probability 0. Where one of
+    them would so overtake the predicted class although :math:`a_b > 1/k`, shares are made more
+    equal, just as far as keeps it below. It gives probabilities, whatever it is given.
+
+    The prediction changes only where :math:`a_b \le 1/k` and it has to: somebody else then has
+    at least as much. Scores have at least two classes, so there is always somebody to take
+    the rest.
+
+    Parameters
+    ----------
+    bins : Bins
+    accuracies : array of shape (bins.count,)
+        Numbers in [0, 1].
+
+    Examples
+    --------
+    >>> scores = Scores.from_probabilities([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]])
+    >>> Binned(Bins(1), [0.2]).transform(scores).values
+    array([[0.2, 0.6, 0.2],
+           [0.2, 0.4, 0.4]])
+    """
+
+    bins: Bins
+    accuracies: Floats
+
+    kind: ClassVar[str] = "binned"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bins, Bins):
+            raise ValueError(f"Expected bins to be Bins, got bins={self.bins!r}.")
+        accuracies = parameters(self.accuracies, 1, name="accuracies", low=0.0, high=1.0)
+        if len(accuracies) != self.bins.count:
+            raise ValueError(
+                f"Expected {self.bins.count} accuracies, one a bin, got {len(accuracies)}."
+            )
+        object.__setattr__(self, "accuracies", accuracies)
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Probabilities."""
+        accuracies = self.accuracies[self.bins.of(scores.confidence)]
+        return from_probabilities(scores, with_confidence(scores, accuracies))
+
+
+def with_confidence(scores: Scores, confidence: Floats) -> Floats:
+    """Probabilities in which the predicted class has a given one, the others the rest.
+
+    The others keep their proportions, or share equally where they have none. A predicted class
+    that is given more than an equal share of the whole stays the predicted one.
+    """
+    values = np.array(scores.probabilities, dtype=np.float64)
+    top = scores.predictions[:, None]
+    np.put_along_axis(values, top, 0.0, axis=1)
+    rest = values.sum(axis=1, keepdims=True)
+    values[rest[:, 0] == 0] = 1.0
+    np.put_along_axis(values, top, 0.0, axis=1)
+    rest[rest == 0] = scores.n_classes - 1
+    values /= rest  # first: the rest may be so small that a factor for it would overflow
+    values *= (1 - confidence)[:, None]
+    _hold_down(values, confidence)
+    np.put_along_axis(values, top, confidence[:, None], axis=1)
+    result: Floats = np.minimum(values, 1.0)
+    return result
+
+
+def _hold_down(values: Floats, confidence: Floats) -> None:
+    r"""Mix rows with equal shares, as little as keeps them below the confidence.
+
+    With the largest m and an equal share u below the bound c, the row
+    :math:`(1 - t) v + t u` has the largest value c for :math:`t = (m - c) / (m - u)`. The place
+    of the predicted class gets a share, too, and is overwritten by the caller.
+    """
+    bound = confidence * (1 - _BELOW)
+    share = (1 - confidence) / (values.shape[1] - 1)
+    largest = values.max(axis=1)
+    rows = np.flatnonzero((largest > bound) & (share < bound))
+    part = ((largest - bound)[rows] / (largest - share)[rows])[:, None]
+    values[rows] = (1 - part) * values[rows] + part * share[rows, None]
+
+
+IsotonicForm = Literal["top-label", "one-vs-rest"]
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic(Map):
+    r"""Probabilities read off increasing curves: straight between points, level beyond them.
+
+    Zadrozny & Elkan 2002, "Transforming classifier scores into accurate multiclass probability
+    estimates". It gives probabilities, whatever it is given. The prediction may change (with
+    *top-label* only where :class:`Binned` would have to), and records that were told apart may
+    tie.
+
+    Parameters
+    ----------
+    inputs, outputs : sequences of arrays
+        Points of each curve: inputs in [0, 1] that rise, outputs in [0, 1] that do not fall.
+    form : 'top-label' or 'one-vs-rest'
+        *top-label*: one curve, from the probability of the predicted class to its new one;
+        the others share the rest as in :class:`Binned`. *one-vs-rest*: a curve for each
+        class, after which rows are scaled to sum to one, or made uniform where every curve
+        gives 0; of two classes only the second has a curve, and the first gets the rest.
+
+    Examples
+    --------
+    >>> map_ = Isotonic([[0.0, 1.0]], [[0.0, 0.5]], "one-vs-rest")
+    >>> map_.transform(Scores.from_probabilities([[0.2, 0.8]])).values
+    array([[0.6, 0.4]])
+    """
+
+    inputs: tuple[Floats, ...]
+    outputs: tuple[Floats, ...]
+    form: IsotonicForm
+
+    kind: ClassVar[str] = "isotonic"
+
+    def __post_init__(self) -> None:
+        _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
+        inputs, outputs = _arrays(self.inputs, "inputs"), _arrays(self.outputs, "outputs")
+        if [len(x) for x in inputs] != [len(y) for y in outputs]:
+            raise ValueError("Expected as many outputs as inputs of each curve.")
+        n_curves = len(inputs)
+        if n_curves > 1 if self.form == "top-label" else n_curves == 2:
+            raise ValueError(
+                "Expected one curve (top-label, or two classes), or one for each of three "
+                f"classes or more, got {n_curves} for form={self.form!r}."
+            )
+        if (_rises(inputs) <= 0).any():
+            raise ValueError("Expected inputs that rise.")
+        if (_rises(outputs) < 0).any():
+            raise ValueError("Expected outputs that do not fall.")
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "outputs", outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Kind, version and parameters, for :func:`veracal.calibration.from_json`."""
+        curves = {"inputs": self.inputs, "outputs": self.outputs}
+        return {**super().to_json(), **{k: [c.tolist() for c in v] for k, v in curves.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        curves = {k: tuple(map(frozen, v)) for k, v in state.items() if k != "form"}
+        super().__setstate__({**state, **curves})
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Probabilities."""
+        if self.form == "top-label":
+            confidence = np.interp(scores.confidence, self.inputs[0], self.outputs[0])
+            return from_probabilities(scores, with_confidence(scores, confidence))
+        check_width(scores, max(2, len(self.inputs)), self.kind)
+        columns = scores.probabilities.T[-len(self.inputs) :]
+        curves = zip(columns, self.inputs, self.outputs, strict=True)
+        mapped = np.stack([np.interp(p, x, y) for p, x, y in curves], axis=1)
+        return from_probabilities(scores, shared(mapped))
+
+
+def shared(values: Floats) -> Floats:
+    """Rows of probabilities from one value a class, or from the second of two classes.
+
+    Rows are divided by their sum; a row of zeros becomes uniform.
+    """
+    if values.shape[1] == 1:
+        return np.hstack([1 - values, values])
+    # First by the largest: a sum of subnormal numbers has too few digits to divide by.
+    largest = values.max(axis=1, keepdims=True)
+    scaled = np.divide(values, largest, out=np.ones_like(values), where=largest > 0)
+    result: Floats = scaled / scaled.sum(axis=1, keepdims=True)
+    return result
+
+
+def _arrays(curves: Sequence[ArrayLike], name: str) -> tuple[Floats, ...]:
+    """Return curves, one or more, as arrays of numbers in [0, 1]."""
+    if isinstance(curves, str | bytes) or not isinstance(curves, Sequence) or not len(curves):
+        raise ValueError(f"Expected {name} to be a list of arrays, got {curves!r:.60}.")
+    arrays = [np.asarray(curve) for curve in curves]
+    if any(array.ndim != 1 or not len(array) for array in arrays):
+        raise ValueError(f"Expected {name} to be arrays of one dimension, none of them empty.")
+    # All at once: there may be a hundred thousand classes.
+    numbers = parameters(np.concatenate(arrays), 1, name=name, low=0.0, high=1.0)
+    return tuple(np.split(numbers, np.cumsum([len(array) for array in arrays])[:-1]))
+
+
+def _rises(curves: tuple[Floats, ...]) -> Floats:
+    """Differences from each point to the next of its curve."""
+    starts = np.cumsum([len(curve) for curve in curves])[:-1]
+    result: Floats = np.delete(np.diff(np.concatenate(curves)), starts - 1)
+    return result

@@ -1,0 +1,418 @@
+"""One number that makes every confidence larger or smaller.
+
+Two temperatures: one for predictions that are unsure, one for those that are sure.
+
+An affine map of the logits.
+
+A temperature, and a share of plain doubt.
+
+Maps between beta distributions of probabilities.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from scipy.special import expit
+
+from veracal import _checks
+from veracal._types import Floats
+from veracal.calibration.maps.base import (
+    LEAST,
+    Map,
+    check_width,
+    from_logits,
+    from_probabilities,
+    parameters,
+)
+from veracal.calibration.maps.nonparametric import shared
+from veracal.data import Kind, Scores
+from veracal.errors import DataError
+
+LEAST_INVERSE, MOST_INVERSE = 1e-6, 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(Map):
+    r"""Logits multiplied by one number: :math:`\mathrm{softmax}(\beta z)`, :math:`\beta = 1/T`.
+
+    Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Eq. 9. Logits stay logits, and
+    probabilities are raised to the power :math:`\beta` and scaled to sum to one, which is the
+    same thing. A probability of exactly 0 stays 0, whatever the temperature: its logit is
+    -inf.
+
+    Parameters
+    ----------
+    inverse : float from 1e-6 to 1e6
+        The inverse temperature :math:`\beta`. Above 1, confidences rise; below, they fall.
+
+    Guarantees
+    ----------
+    No prediction changes, not even between values that differ in the last digit.
+
+    Examples
+    --------
+    >>> scores = Scores.from_logits([[2.0, 0.0]])
+    >>> Temperature(0.5).transform(scores).values
+    array([[1., 0.]])
+    >>> Temperature(2.0).transform(Scores.from_probabilities([[0.75, 0.25]])).values
+    array([[0.9, 0.1]])
+    """
+
+    inverse: float
+
+    kind: ClassVar[str] = "temperature"
+
+    def __post_init__(self) -> None:
+        low, high = LEAST_INVERSE, MOST_INVERSE
+        value = parameters(self.inverse, 0, name="inverse", low=low, high=high)
+        object.__setattr__(self, "inverse", float(value))
+
+    @property
+    def value(self) -> float:
+        """The temperature T: what logits are divided by."""
+        return 1 / self.inverse
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Scores of the same kind, sharper or softer."""
+        with np.errstate(over="ignore"):  # what is too large becomes the largest logit
+            logits = scores.logits.astype(np.float64) * self.inverse
+        return same_predictions(from_logits(scores, logits), scores)
+
+
+def same_predictions(mapped: Scores, given: Scores) -> Scores:
+    """Mapped scores in which the classes that won before win, where rounding made ties."""
+    rows = np.flatnonzero(mapped.predictions != given.predictions)
+    if not len(rows):
+        return mapped
+    values: Floats = mapped.values.copy()
+    top = values[rows].max(axis=1)
+    values[rows, given.predictions[rows]] = np.nextafter(top, np.inf)
+    return replace(mapped, values=values)
+
+
+STEEPEST = 4.0  # difference of the two logarithms; up to 4.46 the order of records is kept
+
+
+@dataclass(frozen=True, eq=False)
+class TwoTemperatures(Map):
+    r"""Logits multiplied by a number between two, the nearer to one the surer the record.
+
+    .. math::
+        \mathrm{softmax}(\beta(s) z), \qquad
+        \log \beta(s) = (1 - s) \log \beta_0 + s \log \beta_1, \qquad
+        s = \max_j \, \mathrm{softmax}(\beta_* z)_j
+
+    One temperature moves confidences of all heights together; this moves the low ones and the
+    high ones apart, and is :class:`Temperature` where both numbers are the same. A probability
+    of exactly 0 stays 0.
+
+    Parameters
+    ----------
+    unsure, sure : float from 1e-6 to 1e6
+        Inverse temperatures :math:`\beta_0` and :math:`\beta_1`, for a confidence of 0 and of
+        1. Neither is more than :math:`e^4` times the other.
+    at : float from 1e-6 to 1e6
+        Inverse temperature :math:`\beta_*` at which the confidence s is read.
+
+    Guarantees
+    ----------
+    No prediction changes. For two classes the order of the records by their probability does
+    not change either: the logit of the surer class, :math:`x \beta(\sigma(\beta_* x))`, rises
+    with x, since :math:`x \sigma(x) (1 - \sigma(x)) < 1/4.46`.
+
+    Examples
+    --------
+    >>> scores = Scores.from_probabilities([[0.5, 0.5], [0.75, 0.25], [0.99, 0.01]])
+    >>> TwoTemperatures(unsure=4.0, sure=1.0).transform(scores).values[:, 0].round(3)
+    array([0.5  , 0.825, 0.991])
+    """
+
+    unsure: float
+    sure: float
+    at: float = 1.0
+
+    kind: ClassVar[str] = "two temperatures"
+
+    def __post_init__(self) -> None:
+        for name in ("unsure", "sure", "at"):
+            value = parameters(
+                getattr(self, name), 0, name=name, low=LEAST_INVERSE, high=MOST_INVERSE
+            )
+            object.__setattr__(self, name, float(value))
+        if abs(math.log(self.sure / self.unsure)) > STEEPEST + 1e-9:
+            raise ValueError(
+                f"Expected neither inverse temperature above e^{STEEPEST:g} times the other, "
+                f"got unsure={self.unsure!r}, sure={self.sure!r}."
+            )
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Scores of the same kind, sharper or softer."""
+        logits = scores.logits.astype(np.float64)
+        with np.errstate(over="ignore"):  # what is too large becomes the largest logit
+            logits *= self.inverses(sureness(logits, self.at))[:, None]
+        return same_predictions(from_logits(scores, logits), scores)
+
+    def inverses(self, sureness: Floats) -> Floats:
+        """Inverse temperature for a confidence, or an array of them."""
+        low, high = math.log(self.unsure), math.log(self.sure)
+        result: Floats = np.exp((1 - sureness) * low + sureness * high)
+        return result
+
+
+def sureness(logits: Floats, inverse: float) -> Floats:
+    """Confidence of each row of logits at an inverse temperature, of shape (n,)."""
+    with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+        below = inverse * (logits - logits.max(axis=1, keepdims=True))
+        result: Floats = 1 / np.exp(below, out=below).sum(axis=1)
+    return result
+
+
+Form = Literal["scalar", "vector", "matrix"]
+_CELLS = 2**15  # numbers that are worked on at once
+_FAR = 1e200  # logits beyond are read as that: their products and sums stay finite
+_FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
+
+
+@dataclass(frozen=True, eq=False)
+class Platt(Map):
+    r"""Logits :math:`W z + b`, with W a number, a diagonal or a matrix.
+
+    Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2, after Platt 1999. Logits
+    stay logits and probabilities stay probabilities, of which the logarithm is mapped. A
+    probability below :math:`2^{-52}`, 0 among them, is read as that, since a logit of -inf
+    cannot be multiplied by 0 or added to another. The prediction may change.
+
+    With a vector or a matrix, logits that differ by one constant a row are not the same to
+    this map, although they are the same probabilities: use it on the kind of scores it was
+    fitted on, and say in ``reads`` which that is.
+
+    Parameters
+    ----------
+    weights : float, or array of shape (k,) or (k, k)
+        The number, diagonal or matrix W.
+    bias : array of shape (k,)
+        The vector b.
+    reads : 'logits', 'probabilities' or None
+        The only kind of scores that is accepted; None accepts both.
+
+    Examples
+    --------
+    >>> map_ = Platt(2.0, [0.0, 0.0, 1.0])
+    >>> map_.form
+    'scalar'
+    >>> map_.transform(Scores.from_logits([[1.0, 0.0, 0.0]])).values
+    array([[2., 0., 1.]])
+    """
+
+    weights: Floats | float
+    bias: Floats
+    reads: Kind | None = None
+
+    kind: ClassVar[str] = "platt"
+
+    def __post_init__(self) -> None:
+        weights = parameters(self.weights, 0, 1, 2, name="weights")
+        bias = parameters(self.bias, 1, name="bias")
+        k = len(bias)
+        if weights.shape != (k,) * weights.ndim or k < 2:
+            raise ValueError(
+                "Expected weights of shape (), (k,) or (k, k) and a bias of shape (k,) with "
+                f"k >= 2, got {weights.shape} and {bias.shape}."
+            )
+        if self.reads is not None:
+            _checks.one_of(("logits", "probabilities"), reads=self.reads)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "bias", bias)
+
+    @property
+    def form(self) -> Form:
+        """What W is: 'scalar', 'vector' or 'matrix'."""
+        return _FORMS[np.ndim(self.weights)]
+
+    def check(self, scores: Scores) -> None:
+        """Refuse scores of another width or kind than this map is for."""
+        check_width(scores, len(self.bias), self.kind)
+        if self.reads not in (None, scores.kind):
+            raise DataError(
+                scores.name,
+                f"{self.reads}, which this map was fitted on",
+                scores.kind,
+                f"Pass {self.reads}, or fit another map.",
+            )
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Scores of the same kind."""
+        self.check(scores)
+        z = readable_logits(scores)
+        return from_logits(scores, weighted(z, self.weights) + self.bias)
+
+
+def weighted(z: Floats, weights: Floats | float) -> Floats:
+    r"""Rows times weights: :math:`wz`, :math:`w \circ z` or :math:`Wz`.
+
+    Parameters
+    ----------
+    z : array of shape (n, k)
+    weights : array of shape (), (k,) or (k, k)
+
+    Guarantees
+    ----------
+    The result for a row is a function of that row and the weights, bit for bit. A matrix
+    product by BLAS is not: which of its kernels computes a row depends on where the row stands
+    and on the number of threads, so that one record more shifts the last bits of others, and
+    across the edge of a bin that is a whole record. Here products are added column by column,
+    each rounded by itself.
+    """
+    matrix = np.asarray(weights)
+    if matrix.ndim < 2:
+        return np.asarray(z * matrix)
+    result = np.empty((len(z), len(matrix)))
+    rows = max(1, _CELLS // len(matrix))  # few enough to stay in a cache
+    for start in range(0, len(z), rows):
+        part, total = z[start : start + rows], result[start : start + rows]
+        term = np.empty_like(total)
+        np.multiply(part[:, :1], matrix[:, 0], out=total)
+        for j in range(1, matrix.shape[1]):
+            np.multiply(part[:, j : j + 1], matrix[:, j], out=term)
+            np.add(total, term, out=total)
+    return result
+
+
+def readable_logits(scores: Scores) -> Floats:
+    r"""Logits that can be multiplied and added: finite, and none beyond 1e200.
+
+    Those of probabilities are at least :math:`\log 2^{-52}`.
+    """
+    if scores.kind == "logits":
+        result: Floats = np.clip(scores.values.astype(np.float64), -_FAR, _FAR)
+        return result
+    return np.log(np.maximum(scores.values.astype(np.float64), LEAST))
+
+
+MOST_DOUBT = 0.99  # a prediction stays a prediction
+DOUBT_BITS = 16  # of a doubt that was fitted privately: it is a multiple of 2^-16
+
+
+@dataclass(frozen=True, eq=False)
+class Doubt(Map):
+    r"""Probabilities at a temperature, mixed with equal ones.
+
+    .. math:: (1 - \lambda) \, \mathrm{softmax}(\beta z) + \lambda / k
+
+    Where even the largest temperature that is allowed leaves predictions too sure, no
+    temperature is right: the rest of the way is doubt, which brings every confidence down to
+    an equal share :math:`1/k` at last (the mixture of Zhang et al. 2020,
+    https://arxiv.org/abs/2003.07329, with two of its three parts). It gives probabilities,
+    whatever it is given.
+
+    Parameters
+    ----------
+    inverse : float from 1e-6 to 1e6
+        The inverse temperature :math:`\beta`.
+    doubt : float from 0 to 0.99
+        The share :math:`\lambda` of equal probabilities.
+
+    Guarantees
+    ----------
+    No prediction changes.
+
+    Examples
+    --------
+    >>> scores = Scores.from_probabilities([[0.9, 0.1], [0.4, 0.6]])
+    >>> Doubt(1.0, 0.5).transform(scores).values
+    array([[0.7 , 0.3 ],
+           [0.45, 0.55]])
+    """
+
+    inverse: float
+    doubt: float
+
+    kind: ClassVar[str] = "temperature and doubt"
+
+    def __post_init__(self) -> None:
+        limits = {"inverse": (LEAST_INVERSE, MOST_INVERSE), "doubt": (0.0, MOST_DOUBT)}
+        for name, (low, high) in limits.items():
+            value = parameters(getattr(self, name), 0, name=name, low=low, high=high)
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def value(self) -> float:
+        """The temperature T: what logits are divided by."""
+        return 1 / self.inverse
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Probabilities."""
+        logits = scores.logits.astype(np.float64)
+        with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+            below = (logits - logits.max(axis=1, keepdims=True)) * self.inverse
+        powers = np.exp(below)
+        tempered = powers / powers.sum(axis=1, keepdims=True)
+        mixed = (1 - self.doubt) * tempered + self.doubt / scores.n_classes
+        return same_predictions(from_probabilities(scores, mixed), scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Beta(Map):
+    r"""Log-odds :math:`a \log p - b \log(1 - p) + c` for the probability p of a class.
+
+    Kull, Silva Filho & Flach 2017 (https://proceedings.mlr.press/v54/kull17a.html), Section 4:
+    what turns p into a calibrated probability if p follows one beta distribution on records of
+    the class and another on the rest. It gives probabilities, whatever it is given. For more
+    than two classes each is mapped against the rest, and rows are scaled to sum to one; of two
+    classes only the second is mapped, and the first gets the rest.
+
+    Both p and 1 - p are read as at least :math:`2^{-52}`: from log-odds of -inf there would be
+    no way back. The prediction may change.
+
+    Parameters
+    ----------
+    a, b : arrays of shape (1,) for two classes, (k,) for more
+        Not negative, so that the map does not fall.
+    c : array of the same shape
+
+    Examples
+    --------
+    >>> map_ = Beta([1.0], [1.0], [0.0])
+    >>> map_.transform(Scores.from_probabilities([[0.25, 0.75]])).values
+    array([[0.25, 0.75]])
+    """
+
+    a: Floats
+    b: Floats
+    c: Floats
+
+    kind: ClassVar[str] = "beta"
+
+    def __post_init__(self) -> None:
+        a = parameters(self.a, 1, name="a", low=0.0)
+        b = parameters(self.b, 1, name="b", low=0.0)
+        c = parameters(self.c, 1, name="c")
+        if not len(a) == len(b) == len(c) or len(a) == 2:
+            raise ValueError(
+                "Expected a, b and c of one length, 1 for two classes and k for k >= 3, got "
+                f"{len(a)}, {len(b)} and {len(c)}."
+            )
+        for name, value in {"a": a, "b": b, "c": c}.items():
+            object.__setattr__(self, name, value)
+
+    def _mapped(self, scores: Scores) -> Scores:
+        """Probabilities."""
+        check_width(scores, max(2, len(self.a)), self.kind)
+        log_p, log_rest = log_parts(scores)
+        log_odds = self.a * log_p - self.b * log_rest + self.c
+        return from_probabilities(scores, shared(expit(log_odds)))
+
+
+def log_parts(scores: Scores) -> tuple[Floats, Floats]:
+    r"""Return :math:`\log p`, :math:`\log (1 - p)` of shape (n, 1) for two classes or (n, k).
+
+    Neither is below :math:`\log 2^{-52}`.
+    """
+    least = np.log(LEAST)
+    log_p = np.maximum(scores.log_probabilities, least)
+    if scores.n_classes == 2:  # the other class's is exact where 1 - p would be rounded
+        return log_p[:, 1:], log_p[:, :1]
+    rest = 1 - scores.probabilities.astype(np.float64)
+    return log_p, np.log(np.maximum(rest, LEAST))

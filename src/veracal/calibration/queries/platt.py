@@ -1,0 +1,387 @@
+r"""Parameters of a map as whole numbers on a public grid.
+
+Clipped gradients of an affine map of the logits.
+
+Equations that a calibrated affine map solves, and how steep they are.
+
+If :math:`P(y = c \mid z) = \mathrm{softmax}(Wz + b)_c`, then for *every* function f of the
+logits the residuals :math:`r = \mathrm{softmax}(Wz + b) - e_y` have
+:math:`E[r \, f(z)^\top] = 0`. With f = z these are the equations of maximum likelihood, and one
+record may add anything to them. With a bounded f they have the same solution, a record adds a
+bounded amount *without* a residual ever being clipped, and so the few records that are sure
+and wrong, which tell most, are not shortened: clipped gradients lose exactly these, and lead to
+maps that are too sure.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import softmax
+
+from veracal import _checks
+from veracal._types import Array, Floats, Frozen, Ints
+from veracal.calibration.maps.base import check_width, digest
+from veracal.calibration.maps.parametric import Form, Platt, readable_logits, weighted
+from veracal.calibration.queries.records import VectorSum, check_inverse, labeled
+from veracal.data import Kind
+from veracal.queries import BinnedSum, Setting
+
+_MOST_BITS = 24  # a parameter is then a float exactly, and so is its product with a small one
+_MOST = 1_024  # of a weight or a bias
+
+
+@dataclass(frozen=True)
+class ParameterGrid:
+    r"""Weights and biases :math:`k \cdot 2^{-bits}`, within public bounds.
+
+    Whoever is asked about a map on it gets a short list of small integers, and two parties who
+    have the list have the same map to the last bit.
+
+    Parameters
+    ----------
+    bits : int from 0 to 24
+    most_weight, most_bias : int
+        Largest weight and bias, up and down.
+
+    Guarantees
+    ----------
+    The grid is declared before any record is read. Rounding to it is done with what was
+    released already and costs nothing.
+
+    Examples
+    --------
+    >>> grid = ParameterGrid(bits=4)
+    >>> map_ = grid.nearest([0.33, 99.0], [0.01, -0.26])
+    >>> grid.units(map_)
+    (5, 256, 0, -4)
+    >>> grid.map((5, 256, 0, -4), "vector", 2) == map_
+    True
+    """
+
+    bits: int = 12
+    most_weight: int = 16
+    most_bias: int = 16
+
+    def __post_init__(self) -> None:
+        _checks.whole(bits=self.bits, least=0)
+        _checks.whole(most_weight=self.most_weight, most_bias=self.most_bias)
+        largest = max(self.most_weight, self.most_bias)
+        if self.bits > _MOST_BITS or largest > _MOST:
+            raise ValueError(
+                f"Expected at most {_MOST_BITS} bits and bounds of at most {_MOST}, got {self}."
+            )
+        for name in ("bits", "most_weight", "most_bias"):
+            object.__setattr__(self, name, int(getattr(self, name)))
+
+    @property
+    def step(self) -> float:
+        """Distance of two neighbors on the grid."""
+        return math.ldexp(1.0, -self.bits)
+
+    def nearest(self, weights: ArrayLike, bias: ArrayLike, reads: Kind | None = None) -> Platt:
+        """The map on the grid that is nearest in every parameter."""
+        return Platt(self._rounded(weights, self.most_weight), self.rounded(bias), reads)
+
+    def rounded(self, bias: ArrayLike) -> Floats:
+        """Biases on the grid."""
+        return self._rounded(bias, self.most_bias)
+
+    def units(self, map_: Platt) -> tuple[int, ...]:
+        """Weights, row after row, then biases, as whole numbers; refuses a map off the grid."""
+        if not isinstance(map_, Platt):
+            raise ValueError(f"Expected a Platt map, got {map_!r}.")
+        if self.nearest(map_.weights, map_.bias, map_.reads) != map_:
+            raise ValueError(
+                f"Expected weights within {self.most_weight} and biases within "
+                f"{self.most_bias}, all multiples of 2^-{self.bits}, got another map. Round "
+                "it with ParameterGrid.nearest."
+            )
+        flat = np.concatenate([np.ravel(map_.weights), map_.bias])
+        return tuple(int(unit) for unit in np.rint(flat / self.step))
+
+    def map(
+        self, units: Iterable[int], form: Form, classes: int, reads: Kind | None = None
+    ) -> Platt:
+        """The map of whole numbers, as :meth:`units` gives them."""
+        shape = weight_shape(form, classes)
+        flat = np.array([int(unit) for unit in units], dtype=np.float64) * self.step
+        if len(flat) != math.prod(shape) + classes:
+            raise ValueError(
+                f"Expected {math.prod(shape) + classes} whole numbers for a {form} of "
+                f"{classes} classes, got {len(flat)}."
+            )
+        found = Platt(flat[:-classes].reshape(shape), flat[-classes:], reads)
+        self.units(found)  # refuses what is out of bounds
+        return found
+
+    def _rounded(self, values: ArrayLike, most: int) -> Floats:
+        """Numbers on the grid, the nearest within the bound."""
+        inside = np.clip(np.asarray(values, dtype=np.float64), -most, most)
+        result: Floats = np.rint(inside / self.step) * self.step + 0.0  # and no minus zero
+        return result
+
+
+def weight_shape(form: Form, classes: int) -> tuple[int, ...]:
+    """Shape of the weights."""
+    _checks.one_of(("scalar", "vector", "matrix"), form=form)
+    return (classes,) * ("scalar", "vector", "matrix").index(form)
+
+
+@dataclass(frozen=True)
+class PlattGradient(VectorSum):
+    r"""Sum of clipped gradients of the loss in the weights and the bias of a Platt map.
+
+    With :math:`r = \mathrm{softmax}(Wz + b) - e_y` a record's gradient is
+    :math:`(r \cdot z, r)`, :math:`(r \circ z, r)` or :math:`(r z^\top, r)` where W is a
+    number, a diagonal or a matrix. Weights and bias are clipped together, in the L2 norm.
+
+    Parameters
+    ----------
+    map : Platt
+        Where the gradient is taken.
+    clip : float
+        Longest gradient of one record.
+    step : int
+        Number of the step, as of :class:`TemperatureGradient`.
+    bits : int
+        Of the grid.
+    """
+
+    map: Platt
+    clip: float = 10.0
+    step: int = 0
+    bits: int = 10
+
+    name = "Platt gradient"
+    power = 2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.map, Platt):
+            raise ValueError(f"Expected a Platt map, got {self.map!r}.")
+        _checks.whole(step=self.step, least=0)
+        _ = self.sums
+
+    @property
+    def entries(self) -> int:
+        """Number of weights, and one bias a class."""
+        return int(np.size(self.map.weights)) + len(self.map.bias)
+
+    @property
+    def bound(self) -> float:
+        """The clip."""
+        return self.clip
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Map, clip and step."""
+        told = {"map": digest(self.map), "form": self.map.form}
+        return Frozen({**told, "clip": float(self.clip), "step": int(self.step)})
+
+    def per_record(self, records: Any) -> Array:
+        """Each record's gradient, of shape (n, entries)."""
+        scores = labeled(records)
+        self.map.check(scores)
+        return platt_gradients(self.map, readable_logits(scores), scores.known_labels)
+
+
+def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
+    """Gradient of each record's loss: weights first, row after row, then the bias.
+
+    Parameters
+    ----------
+    map_ : Platt
+    z : array of shape (n, k)
+        Finite logits.
+    labels : array of ints of shape (n,)
+
+    Returns
+    -------
+    array of shape (n, weights + k)
+    """
+    residual = residuals(map_, z, labels)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return products(map_.form, residual, z)
+
+
+def products(form: Form, residual: Floats, z: Floats) -> Floats:
+    """Residuals times logits or functions of them, as the weights lie; then residuals."""
+    if form == "scalar":
+        weights = (residual * z).sum(axis=1, keepdims=True)
+    elif form == "vector":
+        weights = residual * z
+    else:
+        weights = (residual[:, :, None] * z[:, None, :]).reshape(len(z), z.shape[1] ** 2)
+    result: Floats = np.concatenate([weights, residual], axis=1)
+    return result
+
+
+def residuals(map_: Platt, z: Floats, labels: Ints) -> Floats:
+    r"""What is left of the labels, :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        result: Floats = softmax(weighted(z, map_.weights) + map_.bias, axis=1)
+    result[np.arange(len(labels)), labels] -= 1
+    return result
+
+
+LEVEL = 8.0  # log-odds beyond which the level of an unsure class is clipped
+
+
+@dataclass(frozen=True)
+class PlattEquations(VectorSum):
+    r"""Sum of residuals, and of residuals times bounded logits.
+
+    A record adds :math:`(r \cdot f, r)`, :math:`(r \circ f, r)` or :math:`(r f^\top, r)` where
+    W is a number, a diagonal or a matrix, with :math:`f_c = \mathrm{clip}((z_c - m) / s, -1,
+    1)`. Since :math:`\lVert r \rVert_1 \le 2`, :math:`\lVert r \rVert_2^2 \le 2` and
+    :math:`|f_c| \le 1`, its L2 norm is at most :math:`\sqrt 6`, 2 or
+    :math:`\sqrt{2 (1 + k)}`.
+
+    Parameters
+    ----------
+    map : Platt
+        Where the residuals are taken. It must lie on the grid.
+    center, spread : float
+        The public numbers m and s.
+    step : int
+        Number of the step, as of :class:`TemperatureGradient`.
+    parameters : ParameterGrid
+        The enrolled grid.
+    bits : int
+        Of the grid of the answer.
+
+    Guarantees
+    ----------
+    The norm of what a record adds is at most :attr:`bound`, whatever the record; the sum
+    enforces it once more in integers. A map off the grid is refused before a record is read.
+    """
+
+    map: Platt
+    center: float = 0.0
+    spread: float = 1.0
+    step: int = 0
+    parameters: ParameterGrid = field(default_factory=ParameterGrid)
+    bits: int = 10
+
+    name = "Platt equations"
+    power = 2
+
+    def __post_init__(self) -> None:
+        _ = self.parameters.units(self.map), self.sums
+        _checks.positive(spread=self.spread)
+        _checks.whole(step=self.step, least=0)
+        if not math.isfinite(self.center):
+            raise ValueError(f"Expected a finite center, got center={self.center!r}.")
+
+    @property
+    def entries(self) -> int:
+        """Number of weights, and one bias a class."""
+        return int(np.size(self.map.weights)) + len(self.map.bias)
+
+    @property
+    def bound(self) -> float:
+        """Longest vector of a record."""
+        return equation_bound(self.map.form, len(self.map.bias))
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """The map as whole numbers, the grid, the center, the spread and the step."""
+        grid, units = self.parameters, self.parameters.units(self.map)
+        told: dict[str, Setting] = {
+            "form": self.map.form,
+            "reads": self.map.reads or "",
+            "parameters": " ".join(map(str, units)),
+            "parameter grid": f"{grid.bits} {grid.most_weight} {grid.most_bias}",
+        }
+        numbers = {"center": float(self.center), "spread": float(self.spread)}
+        return Frozen({**told, **numbers, "step": int(self.step)})
+
+    def per_record(self, records: Any) -> Array:
+        """Each record's residuals and products, of shape (n, entries)."""
+        scores = labeled(records)
+        self.map.check(scores)
+        z = readable_logits(scores)
+        seen = np.clip((z - self.center) / self.spread, -1.0, 1.0)
+        return products(self.map.form, residuals(self.map, z, scores.known_labels), seen)
+
+
+@dataclass(frozen=True)
+class PlattCurvature(VectorSum):
+    r"""How unsure the classes are at an inverse temperature, and at which log-odds.
+
+    With :math:`p = \mathrm{softmax}(\beta z)` and :math:`q_c = p_c (1 - p_c)` a record adds
+    :math:`\sum_c q_c` and :math:`\sum_c q_c \, \mathrm{clip}(\beta z_c / 8, -1, 1)`. The first
+    is how steep the equations of the biases are, all classes together; their ratio is where
+    the logits of unsure classes lie. No label is read.
+
+    Parameters
+    ----------
+    inverse : float
+        The inverse temperature :math:`\beta`.
+    classes : int
+        Public number k of classes: a record adds at most :math:`1 - 1/k` to each entry.
+    bits : int
+        Of the grid.
+    """
+
+    inverse: float
+    classes: int
+    bits: int = 12
+
+    name = "Platt curvature"
+    power = 2
+    entries = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inverse", check_inverse(self.inverse))
+        _checks.whole(classes=self.classes, least=2)
+        _ = self.sums
+
+    @property
+    def bound(self) -> float:
+        """Longest vector of a record."""
+        return math.sqrt(2.0) * (1 - 1 / self.classes)
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Temperature and number of classes."""
+        return Frozen({"inverse": self.inverse, "classes": int(self.classes)})
+
+    def per_record(self, records: Any) -> Array:
+        """Each record's two numbers."""
+        scores = labeled(records)
+        check_width(scores, int(self.classes), Platt.kind)
+        odds = self.inverse * readable_logits(scores)
+        p = softmax(odds, axis=1)
+        unsure = p * (1 - p)
+        level = np.clip(odds / LEVEL, -1.0, 1.0)
+        return np.stack([unsure.sum(axis=1), (unsure * level).sum(axis=1)], axis=1)
+
+
+def platt_counts(classes: int, reads: Kind | None = None) -> BinnedSum:
+    """Numbers of right and of wrong predictions, of scores that a map is for.
+
+    As :class:`CorrectWrong` without bins, but scores of other classes or of another kind are
+    refused: asked first, it keeps a fit that must fail from being charged at all.
+    """
+    fits = Platt(1.0, np.zeros(classes), reads)
+
+    def wrong(records: Any) -> Array:
+        scores = labeled(records)
+        fits.check(scores)
+        return ~np.asarray(scores.correct)
+
+    def ones(records: Any) -> Array:
+        return np.ones(len(records))
+
+    told: dict[str, Setting] = {"classes": int(classes), "reads": reads or ""}
+    return BinnedSum("right and wrong", ones, wrong, 2, 0, 1, bits=0, settings=told)
+
+
+def equation_bound(form: Form, classes: int) -> float:
+    """Longest that one record's part of the equations can be, in the L2 norm."""
+    squares = {"scalar": 6.0, "vector": 4.0, "matrix": 2.0 * (1 + classes)}
+    return math.sqrt(squares[form])

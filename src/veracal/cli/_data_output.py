@@ -1,0 +1,239 @@
+"""Data sets, schemas and splits as tables for people and as facts for programs."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from veracal.cli._output import counted, listed, table
+from veracal.data import (
+    Category,
+    Column,
+    Constant,
+    Dataset,
+    Entry,
+    Ignore,
+    Number,
+    Schema,
+    Slot,
+    Split,
+    Status,
+    Target,
+    Unit,
+    Vector,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+INTERNAL = "internal: private under add/remove"
+_WIDE = 100  # characters that the list of sets needs to have one line for each
+_NARROW = 80  # below it, what is declared about a column stands in one column
+_MARKS: Mapping[Status, str] = {"here": "●", "to fetch": "○", "elsewhere": "–"}
+_HEADINGS = {
+    "table": "Tables",
+    "images": "Images",
+    "text": "Text",
+    "model": "Models and what they say",
+}
+
+
+def entry_facts(known: Entry, folder: Path | None) -> dict[str, Any]:
+    """Everything the catalog says about a set."""
+    status, where = status_of(known, folder=folder)
+    return {
+        "name": known.name,
+        "title": known.title,
+        "kind": known.kind,
+        "shape": known.shape,
+        "task": known.task,
+        "licence": known.licence,
+        "sources": [str(source) for source in known.sources],
+        "parts": list(known.parts),
+        "variants": list(known.variants),
+        "note": known.note,
+        "status": status,
+        "where": where,
+    }
+
+
+def entry_tables(
+    entries: Iterable[Entry], folder: Path | None, width: int
+) -> Iterator["Group"]:
+    """One table for each kind of set, in two lines a set where one would be too narrow."""
+    entries = list(entries)
+    longest = max(len(known.name) for known in entries)
+    for kind, heading in _HEADINGS.items():
+        rows: list[tuple[str, ...]] = []
+        for known in (known for known in entries if known.kind == kind):
+            status, where = status_of(known, folder=folder)
+            name = f"{_MARKS[status]} {known.name:{longest}}"
+            if width >= _WIDE:
+                rows.append((name, f"{known.title:24}", f"{known.shape:33}", where))
+            else:
+                rows += [(name, known.title), ("", f"{known.shape}  ({where})")]
+        columns: tuple[str, ...] = ("  name", "what", "records × features × classes", "from")
+        if width < _WIDE:
+            columns = ("  name", "what, and records × features × classes (from)")
+        yield table(heading, columns, rows, whole=columns[0::2])
+
+
+def dataset_facts(dataset: Dataset, schema: Schema | None, dealt: Split) -> dict[str, Any]:
+    """What is declared about a set and how it was dealt, apart from its real counts."""
+    return {
+        "name": dataset.name,
+        "features": {"shape": list(dataset.X.shape[1:]), "names": list(dataset.feature_names)},
+        "classes": list(dataset.classes),
+        "groups": {name: list(group.names) for name, group in dataset.groups.items()},
+        "unit": "row" if dataset.units is None else "id",
+        "at_most": dataset.at_most,
+        "norm": dataset.norm,
+        "size": dataset.size,
+        "schema": None if schema is None else tomllib.loads(schema.to_toml()),
+        "split": {
+            "relation": dealt.relation,
+            "parts": {
+                name: {"share": share, "nominal_size": part.size}
+                for (name, part), share in zip(_parts(dealt), dealt.fractions, strict=True)
+                if part is not None
+            },
+        },
+        "internal": {
+            "note": INTERNAL,
+            "rows": len(dataset),
+            "parts": {name: len(part) for name, part in dealt.parts.items()},
+        },
+    }
+
+
+def dataset_tables(
+    dataset: Dataset, schema: Schema | None, dealt: Split, width: int
+) -> Iterator["Group"]:
+    """The schema, the figures that are public, and the split."""
+    if schema is not None:
+        columns: tuple[str, ...] = ("column", "kind", "declared", "if missing", "in X")
+        rows = [_column_row(name, column) for name, column in schema.columns.items()]
+        if width < _NARROW:
+            columns, rows = ("column", "declared", "in X"), list(map(_narrowed, rows))
+        yield table(f"{dataset.name}: the schema", columns, rows, right=("in X",))
+    yield table(f"{dataset.name}: what is public", ("", ""), _public(dataset, schema))
+    yield table(
+        f"{dataset.name}: a fresh split, each {_unit(dataset)} by a secret coin of its own",
+        ("part", "share", "nominal size", "real rows"),
+        [
+            (name, f"{share:.0%}", _or_not(part.size), f"{len(part):,}")
+            for (name, part), share in zip(_parts(dealt), dealt.fractions, strict=True)
+            if part is not None
+        ],
+        right=("share", "nominal size", "real rows"),
+        note=f"Real rows are {INTERNAL}.",
+    )
+
+
+def _parts(dealt: Split) -> list[tuple[str, Dataset | None]]:
+    """All three parts by name, those without a share included."""
+    return [(name, getattr(dealt, name)) for name in ("train", "calibration", "test")]
+
+
+def _unit(dataset: Dataset) -> str:
+    """What one coin is thrown for."""
+    return "row" if dataset.units is None else "unit"
+
+
+def _record(dataset: Dataset) -> str:
+    """What one record consists of."""
+    shape = dataset.X.shape[1:]
+    if dataset.X.dtype.kind == "T":
+        return "a text" if shape == (1,) else "a pair of texts"
+    if len(shape) == 1:
+        return counted(shape[0], "number")
+    return f"{'×'.join(map(str, shape))} pixels"
+
+
+def _or_not(value: object) -> str:
+    """Write a figure that need not be declared."""
+    return "not declared" if value is None else f"{value:,}"
+
+
+def _public(dataset: Dataset, schema: Schema | None) -> Iterator[tuple[str, str]]:
+    """Figures that are declared about a set."""
+    yield "classes", listed(dataset.classes)
+    yield "a record is", _record(dataset)
+    for name, group in dataset.groups.items():
+        yield f"group {name}", listed(group.names)
+    if dataset.units is None:
+        yield "unit", "the row"
+    else:
+        yield "unit", f"{(schema and schema.unit) or 'an id'}, with {_rows(dataset.at_most)}"
+    yield (
+        "norm of a row",
+        "not bounded" if dataset.norm is None else f"at most {_short(dataset.norm)}",
+    )
+    yield "declared size", _or_not(dataset.size)
+    if schema is not None and schema.missing:
+        yield "missing marks", listed(schema.missing, quote=True)
+
+
+def _rows(most: int | None) -> str:
+    """How many rows one unit may have."""
+    return "any number of rows" if most is None else f"at most {counted(most, 'row')}"
+
+
+def _short(number: float) -> str:
+    """Write a number so that two that differ look different."""
+    return f"{number:.12g}"
+
+
+def _narrowed(row: Sequence[str]) -> tuple[str, str, str]:
+    """One line of the table of columns, for a terminal with little room."""
+    name, kind, declared, missing, width = row
+    usual = missing in ("", "error")
+    words = [kind, declared, "" if usual else f"if missing: {missing}"]
+    return name, "; ".join(word for word in words if word), width
+
+
+def _column_row(name: str, column: Column) -> tuple[str, ...]:
+    """One line of the table of columns."""
+    kind = type(column).__name__.lower()
+    width = "–"
+    if not isinstance(column, Target | Unit | Slot | Ignore) and column.feature:
+        width = str(len(column.feature_names(name)))
+    return name, kind, _declared(column), _missing(column), width
+
+
+def _declared(column: Column) -> str:
+    """What a column was declared to hold."""
+    match column:
+        case Number():
+            return _bounds(column)
+        case Vector():
+            return f"{counted(column.size, 'number')}, {_bounds(column)}"
+        case Category():
+            return listed(column.values) + _outside(column.outside)
+        case Target():
+            return listed(column.classes)
+        case Unit():
+            return _rows(column.at_most)
+        case _:
+            return ""
+
+
+def _bounds(column: Number | Vector) -> str:
+    """Bounds of numbers, and what becomes of others."""
+    return f"{_short(column.lower)} to {_short(column.upper)}" + _outside(column.outside)
+
+
+def _outside(rule: str) -> str:
+    """What becomes of values that were not declared, where that is no error."""
+    return {"error": "", "clip": ", clipped", "ignore": ", others ignored"}[rule]
+
+
+def _missing(column: Column) -> str:
+    """What becomes of a missing value."""
+    treatment = getattr(column, "missing", None)
+    if isinstance(treatment, Constant):
+        return f"{listed([treatment.value])} instead"
+    words = {None: "error", "drop": "drop the row", "indicator": "indicator"}
+    return "" if isinstance(column, Ignore) else words[treatment]

@@ -1,0 +1,584 @@
+"""One column of a table becomes numbers, by its declaration.
+
+A table becomes a data set, by its schema, one row at a time.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from veracal._types import Array, Bools, Floats, Ints
+from veracal.data.columns import (
+    Category,
+    Column,
+    Constant,
+    Ignore,
+    Number,
+    Slot,
+    Target,
+    Text,
+    Unit,
+    Vector,
+)
+from veracal.data.dataset import Dataset, Group
+from veracal.data.labels import TEXT, frozen
+from veracal.data.row_digests import digests_of_frame
+from veracal.data.schema import Schema
+from veracal.data.units import limit_contributions
+from veracal.errors import DataError
+
+_SHOWN = 40  # characters of a wrong field that an error repeats
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """One column of a table: its values, which of them are missing, where it stands.
+
+    Values may come with their numbers, null where there is none, for columns are converted
+    faster together than one by one.
+    """
+
+    values: pl.Series
+    missing: Bools
+    where: str
+    start: int
+    numbers: pl.Series | None = None
+
+    def refuse(self, wrong: Bools, expected: str, remedy: str) -> None:
+        """Raise for the first wrong value, if any, naming its record."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            value = self.values[int(rows[0])]
+            text = repr(value.to_list() if isinstance(value, pl.Series) else value)
+            shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+            record = self.start + int(rows[0]) + 1
+            raise DataError(self.where, expected, f"{shown} in record {record}", remedy)
+
+
+def find_missing(
+    values: pl.Series,
+    marks: Sequence[str],
+    where: str,
+    start: int,
+    numbers: pl.Series | None = None,
+) -> Cells:
+    """Find the missing values of a column: nulls, and fields that are a declared mark.
+
+    A vector is missing as a whole if any of its entries is.
+    """
+    if isinstance(values.dtype, pl.Array):
+        values = values.arr.to_list()
+    if isinstance(values.dtype, pl.List):
+        some = _is_missing(values.explode(empty_as_null=False, keep_nulls=False), marks)
+        owner = np.repeat(np.arange(len(values)), values.list.len().fill_null(0).to_numpy())
+        missing = values.is_null().to_numpy() | (
+            np.bincount(owner, weights=some, minlength=len(values)) > 0
+        )
+    else:
+        missing = _is_missing(values, marks)
+    return Cells(values, missing, where, start, numbers)
+
+
+def numbers_of(frame: pl.DataFrame, columns: Mapping[str, Column]) -> dict[str, pl.Series]:
+    """Texts of numeric columns as numbers, null where they are none, all cores at work."""
+    numeric = {name for name, column in columns.items() if isinstance(column, Number)}
+    texts = [n for n, kind in frame.schema.items() if kind == pl.String and n in numeric]
+    found = frame.select(pl.col(texts).cast(pl.Float64, strict=False))
+    return {column.name: column for column in found.iter_columns()}
+
+
+def _is_missing(values: pl.Series, marks: Sequence[str]) -> Bools:
+    """Tell which values are null, or written as one of the marks."""
+    found = np.zeros(len(values), dtype=bool)
+    if values.null_count():
+        found |= values.is_null().to_numpy()
+    if values.dtype == pl.String and marks:
+        found |= values.is_in(list(marks)).fill_null(True).to_numpy()
+    elif values.dtype.is_integer():
+        whole = [int(mark) for mark in marks if re.fullmatch(r"[+-]?[0-9]{1,18}", mark)]
+        if whole:  # as integers: a float cannot tell all ids apart
+            found |= values.cast(pl.Int128).is_in(whole).fill_null(True).to_numpy()
+    elif values.dtype.is_float():
+        numbers = [float(mark) for mark in marks if _is_float(mark)]
+        if numbers:
+            found |= values.is_in(numbers).fill_null(True).to_numpy()
+        if any(math.isnan(number) for number in numbers):
+            found |= values.is_nan().fill_null(True).to_numpy()
+    return found
+
+
+def _is_float(mark: str) -> bool:
+    """Tell whether a mark can stand in a column of numbers."""
+    try:
+        float(mark)
+    except ValueError:
+        return False
+    return "_" not in mark  # Python reads 1_0 as 10
+
+
+def _treat(cells: Cells, column: Column) -> None:
+    """Refuse missing values where no treatment was declared."""
+    if getattr(column, "missing", None) is None:
+        cells.refuse(
+            cells.missing,
+            "a value (no treatment of missing ones is declared)",
+            "Declare missing = 'drop', 'indicator' or { constant = … } for the column.",
+        )
+
+
+def encode_column(cells: Cells, column: Column) -> Array:
+    """Encode one column; what stands in rows to be dropped does not matter.
+
+    Returns
+    -------
+    array of shape (n,), or (n, size) for a vector
+        Numbers in their own scale, with NaN where an indicator is to tell of a missing
+        value; positions among declared values or classes, the one after the last for an
+        indicated missing value and -1 for an ignored one; ids; texts.
+    """
+    _treat(cells, column)
+    match column:
+        case Number():
+            return _numbers(cells, column)
+        case Category():
+            return _categories(cells, column)
+        case Vector():
+            return _vectors(cells, column)
+        case Text():
+            return _texts(cells, column)
+        case Target():
+            values = tuple(map(str, column.classes))
+            return _positions(cells, values, "Declare the class, or correct the record.")
+        case Unit() | Slot():
+            return _ids(cells)
+        case _:
+            raise AssertionError(column)
+
+
+def _numbers(cells: Cells, column: Number) -> Floats:
+    """Values in their own scale; NaN marks the missing ones that an indicator will tell."""
+    numbers = _floats(cells)
+    if cells.missing.any():
+        numbers = np.where(cells.missing, _substitute(column), numbers)
+    elif len(numbers) and numbers.min() >= column.lower and numbers.max() <= column.upper:
+        return numbers  # no comparison holds for a NaN, which comes out of min and max
+    # NaN fails every comparison, so rows of a missing value are named as such.
+    fine = ((numbers >= column.lower) & (numbers <= column.upper)) | cells.missing
+    if fine.all():
+        return numbers
+    bounds = f"a number in [{column.lower:g}, {column.upper:g}]"
+    cells.refuse(~(np.isfinite(numbers) | cells.missing), bounds, "Correct the record.")
+    if column.outside == "error":
+        cells.refuse(~fine, bounds, "Widen the bounds, or declare outside = 'clip'.")
+    return np.clip(numbers, column.lower, column.upper)
+
+
+def _substitute(column: Number) -> float:
+    """What stands for a missing number: NaN where an indicator will tell of it."""
+    if isinstance(column.missing, Constant):
+        return float(column.missing.value)
+    return math.nan if column.missing == "indicator" else column.lower
+
+
+def _floats(cells: Cells) -> Floats:
+    """Convert text or numbers to floats; a present value that is no number is refused."""
+    values = cells.values
+    if values.dtype.is_temporal() or values.dtype.is_nested():
+        raise DataError(
+            cells.where,
+            "numbers",
+            f"the type {values.dtype}",
+            "Convert it, or ignore the column.",
+        )
+    numbers = values.cast(pl.Float64, strict=False) if cells.numbers is None else cells.numbers
+    if numbers.null_count():
+        cells.refuse(
+            numbers.is_null().to_numpy() & ~cells.missing,
+            "a number",
+            "Correct the record, or list the mark under missing and declare a treatment.",
+        )
+        numbers = numbers.fill_null(0.0)
+    return numbers.to_numpy()
+
+
+def _categories(cells: Cells, column: Category) -> Ints:
+    """Positions among the declared values; one more for missing, -1 for ignored values."""
+    values = tuple(map(str, column.values))
+    if column.outside == "ignore":
+        codes = _lookup(cells, values)
+    else:
+        codes = _positions(cells, values, "Declare the value, or correct the record.")
+    if isinstance(column.missing, Constant):
+        codes[cells.missing] = values.index(str(column.missing.value))
+    elif column.missing == "indicator":
+        codes[cells.missing] = len(values)
+    return codes
+
+
+def _positions(cells: Cells, values: tuple[str, ...], remedy: str) -> Ints:
+    """Positions among declared values; a present value that is not declared is refused."""
+    codes = _lookup(cells, values)
+    listed = ", ".join(map(repr, values[:8])) + (", …" if len(values) > 8 else "")
+    cells.refuse((codes < 0) & ~cells.missing, f"one of {listed}", remedy)
+    return np.maximum(codes, 0)
+
+
+def _lookup(cells: Cells, values: tuple[str, ...]) -> Ints:
+    """Positions among declared values, -1 where there is none."""
+    texts = _as_text(cells)
+    codes = texts.cast(pl.Enum(values), strict=False).to_physical().cast(pl.Int64)
+    return np.array(codes.fill_null(-1).to_numpy())
+
+
+def _as_text(cells: Cells) -> pl.Series:
+    """Write values as text, as a CSV file would show them."""
+    values = cells.values
+    if values.dtype.is_nested() or values.dtype.is_temporal() or values.dtype == pl.Binary:
+        raise DataError(
+            cells.where,
+            "text or whole numbers",
+            f"the type {values.dtype}",
+            "Convert the column.",
+        )
+    if values.dtype.is_float():
+        whole = (values == values.floor()) | values.is_null() | pl.Series(cells.missing)
+        cells.refuse(
+            ~whole.fill_null(False).to_numpy(), "text or whole numbers", "Convert the column."
+        )
+        values = values.cast(pl.Int64, strict=False)
+        cells.refuse(
+            values.is_null().to_numpy() & ~cells.missing,
+            "whole numbers of at most 64 bits",
+            "Convert the column.",
+        )
+    return values.cast(pl.String)
+
+
+def _ids(cells: Cells) -> Array:
+    """Ids of units, as whole numbers or text; rows without one will have been dropped."""
+    if cells.values.dtype.is_integer():
+        return np.array(cells.values.fill_null(0).to_numpy())
+    if cells.values.dtype.is_float():  # larger ones were rounded, because one is missing
+        large = (cells.values.abs() > 2.0**53).fill_null(False).to_numpy()
+        cells.refuse(large & ~cells.missing, "ids up to 2^53 as floats", "Store them as text.")
+    texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
+    cells.refuse((texts == "") & ~cells.missing, "an id", "List '' under missing, and drop it.")
+    texts[cells.missing] = "(dropped)"
+    return texts
+
+
+def _texts(cells: Cells, column: Text) -> Array:
+    """Sentences, with the declared constant for the missing ones."""
+    filled = column.missing.value if isinstance(column.missing, Constant) else ""
+    texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
+    texts[cells.missing] = str(filled)
+    return texts
+
+
+def _vectors(cells: Cells, column: Vector) -> Floats:
+    """Rows of numbers, all of the declared length, bounds checked or enforced."""
+    values, present = cells.values, ~cells.missing
+    if not isinstance(values.dtype, pl.List):
+        raise DataError(
+            cells.where,
+            f"lists of {column.size} numbers",
+            f"the type {values.dtype}",
+            "Correct the declared size or the column.",
+        )
+    lengths = values.list.len().fill_null(column.size).to_numpy()
+    expected = f"a list of {column.size} numbers"
+    cells.refuse(present & (lengths != column.size), expected, "Correct the size.")
+    rows = np.zeros((len(values), column.size))
+    flat = values.filter(pl.Series(present)).explode(empty_as_null=False, keep_nulls=False)
+    numbers = flat.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+    rows[present] = numbers.reshape(-1, column.size)
+    bounds = f"{column.size} numbers in [{column.lower:g}, {column.upper:g}]"
+    cells.refuse(np.logical_not(np.isfinite(rows).all(axis=1)), bounds, "Correct the record.")
+    if column.outside == "error":
+        outside = ((rows < column.lower) | (rows > column.upper)).any(axis=1) & present
+        cells.refuse(outside, bounds, "Widen the bounds, or declare outside = 'clip'.")
+    return np.clip(rows, column.lower, column.upper)
+
+
+_SHOWN_encode = 40  # characters of a wrong field that an error repeats
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table as its schema encodes them, whether or not anybody knows their labels.
+
+    Attributes
+    ----------
+    X : array of shape (n, d), or of text
+    groups : mapping of str to Group
+    units, slots : array of ids, of shape (n,), optional
+    y : array of ints of shape (n,), or None without labels
+    numbers : array of ints of shape (n,)
+        Which row of the table each of them is, counted from 0. Those that are left out were
+        dropped by the schema.
+    row_digests : array of shape (n,), optional
+        Identity of each record, where it was asked for.
+    """
+
+    X: Array
+    groups: Mapping[str, Group]
+    units: Array | None
+    y: Ints | None
+    numbers: Ints
+    slots: Array | None = None
+    row_digests: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        return f"Rows(n={len(self)})"
+
+    def take(self, index: Ints) -> "Rows":
+        """Keep the rows of ``index``, in its order."""
+        return Rows(
+            frozen(self.X[index]),
+            {name: group.take(index) for name, group in self.groups.items()},
+            None if self.units is None else self.units[index],
+            None if self.y is None else self.y[index],
+            self.numbers[index],
+            None if self.slots is None else self.slots[index],
+            None if self.row_digests is None else self.row_digests[index],
+        )
+
+
+def encode(
+    frame: pl.DataFrame,
+    schema: Schema,
+    *,
+    where: str,
+    start: int = 0,
+    row_digests: bool = False,
+    written: bool = False,
+) -> Dataset:
+    """Encode rows of a table.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Columns of text as they stood in a file, or already typed.
+    schema : Schema
+        What each column was declared to be.
+    where : str
+        Name of the table, for errors.
+    start : int
+        Number of records before the first row, for errors.
+    row_digests : bool
+        Whether to compute the identity of each record, from the frame as it is.
+    written : bool
+        Whether the file holds nothing but text, as CSV does.
+
+    Guarantees
+    ----------
+    Row i of the result depends on row i of the frame and on the schema alone; rows are
+    dropped for what they are, never for what others are. A row outside its declaration
+    raises, and then nothing of the frame is returned.
+    """
+    found = encode_rows(
+        frame,
+        schema,
+        where=where,
+        start=start,
+        labeled=True,
+        row_digests=row_digests,
+        written=written,
+    )
+    assert found.y is not None
+    return Dataset(
+        found.X,
+        found.y,
+        schema.classes,
+        groups=found.groups,
+        units=found.units,
+        slots=found.slots,
+        row_digests=found.row_digests,
+        encoded=True,
+        feature_names=schema.feature_names,
+        size=schema.size,
+        norm=schema.norm,
+        may_drop=any(getattr(c, "missing", None) == "drop" for c in schema.columns.values()),
+        name=schema.name,
+    )
+
+
+def encode_nothing(schema: Schema, *, where: str) -> Dataset:
+    """What a schema declares, as a data set without a row.
+
+    Its form, classes, groups and declared figures are those of every table that the schema
+    describes, so that whatever follows from them is known before a record is read.
+    """
+    numbers, text = pl.List(pl.Float64), pl.String()
+    frame = pl.DataFrame(
+        [
+            pl.Series(name, [], numbers if isinstance(column, Vector) else text)
+            for name, column in schema.columns.items()
+        ]
+    )
+    whole = encode(frame, schema, where=where, row_digests=True)
+    return limit_contributions(whole, at_most=schema.at_most)
+
+
+def encode_rows(
+    frame: pl.DataFrame,
+    schema: Schema,
+    *,
+    where: str,
+    start: int = 0,
+    labeled: bool,
+    row_digests: bool = False,
+    written: bool = False,
+) -> Rows:
+    """Encode rows of a table, with their labels or without: then nobody looks at the target.
+
+    Parameters and guarantees are those of :func:`encode`.
+    """
+    given, frame = frame, join_vectors(frame, schema, where)
+    check_columns(frame.columns, schema, where, labeled=labeled)
+    dropped = np.zeros(frame.height, dtype=bool)
+    encoded: dict[str, Array] = {}
+    numbers = numbers_of(frame, schema.columns)
+    for name, column in schema.columns.items():
+        if isinstance(column, Ignore) or (isinstance(column, Target) and not labeled):
+            continue
+        place = f"{where}: column {name!r}"
+        cells = find_missing(frame[name], schema.missing, place, start, numbers.get(name))
+        if getattr(column, "missing", None) == "drop":
+            dropped |= cells.missing
+        encoded[name] = encode_column(cells, column)
+    rows = Rows(
+        frozen(_assemble(encoded, schema, frame.height)),
+        {name: _group(encoded, schema, name) for name in schema.groups},
+        None if schema.unit is None else encoded[schema.unit],
+        encoded.get(schema.target),
+        start + np.arange(frame.height),
+        None if schema.slot is None else encoded[schema.slot],
+        digests_of_frame(given, schema, written=written) if row_digests else None,
+    )
+    return rows.take(np.flatnonzero(~dropped)) if dropped.any() else rows
+
+
+def check_columns(
+    names: Sequence[str], schema: Schema, where: str, *, labeled: bool = True
+) -> None:
+    """Refuse a table whose columns are not exactly the declared ones.
+
+    Columns to be ignored need not be there, and without labels the target need not either.
+    """
+    undeclared = [name for name in names if name not in schema.columns]
+    spared = Ignore if labeled else (Ignore, Target)
+    needed = (name for name, c in schema.columns.items() if not isinstance(c, spared))
+    absent = [name for name in needed if name not in names]
+    if undeclared:
+        raise DataError(
+            where,
+            f"only the {len(schema.columns)} declared columns",
+            f"also {', '.join(map(repr, undeclared[:5]))}",
+            "Declare each, with kind = 'ignore' if nobody needs it.",
+        )
+    if absent:
+        raise DataError(
+            where,
+            f"a column {absent[0]!r}",
+            f"{'' if len(names) > 8 else 'only '}{_listed(list(names), 8)}",
+            "Correct the schema or the table.",
+        )
+
+
+def _listed(names: list[str], most: int) -> str:
+    """The first names, shortened, and how many more there are."""
+    shown = ", ".join(
+        repr(name if len(name) <= 40 else f"{name[:40]}…") for name in names[:most]
+    )
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def join_vectors(frame: pl.DataFrame, schema: Schema, where: str) -> pl.DataFrame:
+    """Gather the columns ``name_0``, ``name_1``, … that stand for a declared vector."""
+    for name, column in schema.columns.items():
+        parts = column.feature_names(name) if isinstance(column, Vector) else ()
+        if parts and name not in frame.columns and parts[0] in frame.columns:
+            absent = [part for part in parts if part not in frame.columns]
+            if absent:
+                raise DataError(
+                    where,
+                    f"columns {parts[0]!r} to {parts[-1]!r}",
+                    f"no {absent[0]!r}",
+                    "Correct the size of the vector.",
+                )
+            joined = pl.concat_list([pl.col(part) for part in parts]).alias(name)
+            frame = frame.with_columns(joined).drop(parts)
+    return frame
+
+
+def clip_rows(X: Floats, norm: float) -> Floats:
+    r"""Scale rows down to a Euclidean norm of at most ``norm``.
+
+    Guarantees
+    ----------
+    The computed norm of every row is at most ``norm``; shorter rows are unchanged.
+    """
+    largest = np.maximum(np.abs(X).max(axis=1, initial=0), np.finfo(X.dtype).tiny)
+    norms = largest * np.linalg.norm(X / largest[:, None], axis=1)  # squares may overflow
+    long = norms > norm
+    # A computed norm may be an ulp too small, so aim a little below the bound.
+    X[long] *= (norm * (1 - 1e-12) / norms[long])[:, None]
+    return X
+
+
+def _group(encoded: Mapping[str, Array], schema: Schema, name: str) -> Group:
+    """The group each row is in."""
+    grouping = schema.groups[name]
+    column = schema.columns[grouping.column]
+    codes = _group_codes(encoded[grouping.column], column, grouping.edges)
+    return Group(codes, grouping.names(column))
+
+
+def _group_codes(values: Array, column: Column, edges: Sequence[float] | None) -> Ints:
+    """Codes of the group each row is in."""
+    if edges is None:
+        return values
+    codes = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
+    if getattr(column, "missing", None) == "indicator":
+        codes[np.isnan(values)] = len(edges) - 1
+    return codes
+
+
+def _assemble(encoded: dict[str, Array], schema: Schema, n: int) -> Array:
+    """Put the columns of X side by side."""
+    features = schema.features
+    if all(isinstance(column, Text) for column in features.values()):
+        return np.stack([encoded[name] for name in features], axis=1)
+    X = np.zeros((n, len(schema.feature_names)))
+    place = 0
+    for name, column in features.items():
+        width = len(column.feature_names(name))
+        _fill(X[:, place : place + width], encoded[name], column)
+        place += width
+    return X if schema.norm is None else clip_rows(X, schema.norm)
+
+
+def _fill(block: Floats, values: Array, column: Column) -> None:
+    """Write one column's encoding into its place in X."""
+    if isinstance(column, Category):
+        known = np.flatnonzero((values >= 0) & (values < block.shape[1]))
+        block[known, values[known]] = 1
+        return
+    assert isinstance(column, Number | Vector)
+    scaled = (values - column.shift) / column.scale
+    if isinstance(column, Vector):
+        block[:] = scaled
+    elif column.missing == "indicator":
+        missing = np.isnan(values)
+        block[:, 0] = np.where(missing, 0, scaled)
+        block[:, 1] = missing
+    else:
+        block[:, 0] = scaled

@@ -1,0 +1,91 @@
+"""Which reader a file's name calls for."""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from veracal._types import Progress
+from veracal.data.arrays import read_npz
+from veracal.data.files import Limits, readable
+from veracal.data.sets.idx import is_idx, read_idx_pair
+from veracal.data.tables import (
+    frame_of_arrays,
+    parquet_rows,
+    read_arrow,
+    read_csv,
+    read_parquet,
+    table_columns,
+)
+from veracal.errors import DataError
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_PARQUET = (".parquet", ".pq")
+_ARROW = (".arrow", ".arrows", ".feather", ".ipc")
+SUFFIXES = (*_SEPARATORS, *_PARQUET, *_ARROW, ".npz")
+
+
+def stated_rows(path: Path, limits: Limits) -> int | None:
+    """Number of records that a file states at its head or foot; None if only a count tells."""
+    return parquet_rows(path, limits) if path.suffix.lower() in _PARQUET else None
+
+
+def is_text(path: Path) -> bool:
+    """Tell whether a file is one of separated fields, by its name."""
+    return path.suffix.lower() in _SEPARATORS
+
+
+def text_columns(path: Path, separator: str | None, limits: Limits) -> int:
+    """How many fields the first line of such a file has."""
+    between = separator or _SEPARATORS[path.suffix.lower()]
+    return len(table_columns(path, header=False, separator=between, limits=limits))
+
+
+def read_table(
+    path: Path,
+    *,
+    header: bool = True,
+    names: Sequence[str] | None = None,
+    separator: str | None = None,
+    ignored: Collection[str] = (),
+    rows: int = 65_536,
+    limits: Limits,
+    progress: Progress | None = None,
+) -> Iterator[pl.DataFrame]:
+    """Stream the records of a CSV, TSV, Parquet, Arrow, npz or idx file.
+
+    Parameters
+    ----------
+    header : bool
+        Whether the first line of a CSV file names the columns.
+    names : sequence of str, optional
+        Names for the columns of a CSV file without a header; made up if not given.
+    separator : str, optional
+        Character between the fields of a CSV file, if its suffix does not tell.
+    ignored : collection of str
+        Columns that nobody needs, which are not read where the form allows it.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _SEPARATORS:
+        separator = separator or _SEPARATORS[suffix]
+        if not header and names is None:
+            names = table_columns(path, header=False, separator=separator, limits=limits)
+        return read_csv(
+            path,
+            names=None if header else names,
+            separator=separator,
+            limits=limits,
+            progress=progress,
+        )
+    if suffix in _PARQUET:
+        return read_parquet(path, rows=rows, ignored=ignored, limits=limits, progress=progress)
+    if suffix in _ARROW:
+        return read_arrow(path, ignored=ignored, limits=limits, progress=progress)
+    if suffix == ".npz":
+        return iter([frame_of_arrays(read_npz(path, limits), path, limits)])
+    if is_idx(path):
+        return iter([frame_of_arrays(read_idx_pair(path, limits), path, limits)])
+    readable(path, limits)
+    raise DataError(
+        str(path), f"a file ending in {', '.join(SUFFIXES)}", repr(suffix), "Convert it to one."
+    )

@@ -1,1 +1,0 @@
-"""Files of every form, read without surprises."""

@@ -1,0 +1,629 @@
+"""What a look at the records tells of a file's columns.
+
+Lines of a draft: what each column of a file is proposed to be.
+
+A first proposal of a schema, which somebody must still make true.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from veracal._types import Progress
+from veracal.data.files import DEFAULT_LIMITS, Limits, opened
+from veracal.data.formats import read_table
+from veracal.data.schema import FORMAT, SEPARATORS, quoted
+from veracal.data.tables import is_known, table_columns
+from veracal.errors import DataError
+
+MOST_VALUES = 40  # a column with more different values is not proposed as a category
+_MARKS = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", ".", "-")
+_MOST_ODD = 3  # a column of numbers with more other spellings is not one of numbers
+_LONGEST_MARK = 30
+_MOSTLY = 0.8
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass
+class Profile:
+    """What was seen of one column so far.
+
+    Attributes
+    ----------
+    values : set of str, or None
+        Different values; None if they are too many for a category.
+    marks : set of str
+        Spellings that usually stand for a missing value.
+    odd : set of str, or None
+        Values that are no finite number; None if they are too many.
+    present, numbers : int
+        Records with a value, and with a number.
+    whole : bool
+        Whether all numbers are.
+    low, high : float
+        The least and the largest number.
+    longest : int
+        Characters of the longest value.
+    widths : set of int
+        Lengths of lists, if it is a column of them.
+    foreign : str, optional
+        Type of a column that no schema can read; nothing else is known of it.
+    """
+
+    values: set[str] | None = field(default_factory=set)
+    marks: set[str] = field(default_factory=set)
+    odd: set[str] | None = field(default_factory=set)
+    present: int = 0
+    numbers: int = 0
+    whole: bool = True
+    low: float = float("inf")
+    high: float = float("-inf")
+    longest: int = 0
+    widths: set[int] = field(default_factory=set)
+    foreign: str | None = None
+
+    def see(self, column: pl.Series) -> None:
+        """Take in one batch of the column."""
+        if isinstance(column.dtype, pl.Array | pl.List):
+            lists = column if isinstance(column.dtype, pl.List) else column.arr.to_list()
+            self.widths |= set(lists.list.len().drop_nulls().unique().to_list())
+            column = lists.explode(empty_as_null=True, keep_nulls=True)
+        texts = _as_text(column)
+        missing = texts.is_in(_MARKS) | texts.is_null()
+        self.marks |= set(texts.filter(missing).drop_nulls().unique().to_list())
+        if texts.is_null().any():
+            self.marks.add("")
+        present = texts.filter(~missing)
+        self.present += present.len()
+        self.longest = max(self.longest, int(present.str.len_chars().max() or 0))  # type: ignore[arg-type]
+        self.values = _joined(self.values, present, MOST_VALUES)
+        self._see_numbers(present)
+
+    def _see_numbers(self, present: pl.Series) -> None:
+        """Take in the values that are numbers, and those that are not."""
+        numbers = present.cast(pl.Float64, strict=False)
+        finite = numbers.is_finite().fill_null(False)
+        self.odd = _joined(self.odd, present.filter(~finite), _MOST_ODD)
+        numbers = numbers.filter(finite)
+        if numbers.len():
+            self.numbers += numbers.len()
+            self.low = min(self.low, float(numbers.min()))  # type: ignore[arg-type]
+            self.high = max(self.high, float(numbers.max()))  # type: ignore[arg-type]
+            self.whole &= bool((numbers == numbers.floor()).all())
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether every value is a number."""
+        return self.odd == set()
+
+    @property
+    def is_code(self) -> bool:
+        """Whether its numbers are codes for yes and no, rather than a quantity."""
+        codes = None if self.values is None else self.values - (self.odd or set())
+        return codes is not None and codes <= {"0", "1", "2"} and len(codes) <= 2
+
+    @property
+    def is_quantity(self) -> bool:
+        """Whether its numbers, if it has any, measure something."""
+        return self.low < self.high and not self.is_code
+
+    @property
+    def is_mostly_numeric(self) -> bool:
+        """Whether all but a few spellings are numbers."""
+        return bool(self.odd) and self.numbers >= _MOSTLY * self.present
+
+    @property
+    def suggested_marks(self) -> set[str]:
+        """Spellings among numbers that may stand for a missing one: no digits, as in '90+'."""
+        odd = self.odd or set()
+        wordy = all(
+            len(text) <= _LONGEST_MARK and not any(map(str.isdigit, text)) for text in odd
+        )
+        return odd if self.is_mostly_numeric and self.is_quantity and wordy else set()
+
+    def without(self, marks: Collection[str]) -> "Profile":
+        """Return the column as it looks once these spellings stand for a missing value."""
+        values, odd = (None if seen is None else seen - {*marks} for seen in self._seen)
+        found = {mark for seen in self._seen if seen for mark in seen & {*marks}}
+        return replace(self, values=values, odd=odd, marks=self.marks | found)
+
+    @property
+    def _seen(self) -> tuple[set[str] | None, set[str] | None]:
+        return self.values, self.odd
+
+
+def look(
+    path: Path,
+    *,
+    header: bool,
+    separator: str | None,
+    limits: Limits,
+    progress: Progress | None,
+) -> dict[str, Profile]:
+    """Read a file once and say what each of its columns looks like, in their order."""
+    _check_columns(path, header, separator, limits)
+    types = _column_types(path, limits)
+    foreign = {name: str(kind) for name, kind in types.items() if not is_known(kind)}
+    profiles = {name: Profile(foreign=foreign.get(name)) for name in types}
+    frames = read_table(
+        path,
+        header=header,
+        separator=separator,
+        ignored=foreign,
+        limits=limits,
+        progress=progress,
+    )
+    rows = 0
+    for frame in frames:
+        rows += frame.height
+        for column in frame.iter_columns():
+            profiles.setdefault(column.name, Profile()).see(column)
+    if not rows:
+        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
+    return profiles
+
+
+def _as_text(column: pl.Series) -> pl.Series:
+    """Write values as a CSV file would show them, whole numbers without a point."""
+    if column.dtype.is_float():
+        whole = column.cast(pl.Int64, strict=False)
+        if (whole.cast(column.dtype) == column).fill_null(column.is_null()).all():
+            return whole.cast(pl.String)
+    return column.cast(pl.String, strict=False)
+
+
+def _joined(seen: set[str] | None, texts: pl.Series, most: int) -> set[str] | None:
+    """Add different texts to those seen before, unless they become too many."""
+    if seen is None:
+        return None
+    seen = seen | set(texts.unique().to_list())
+    return seen if len(seen) <= most else None
+
+
+def _column_types(path: Path, limits: Limits) -> dict[str, pa.DataType]:
+    """Types that a Parquet or Arrow file states for its columns; none for other files."""
+    suffix = path.suffix.lower()
+    with opened(path, limits) as file:
+        try:
+            if suffix in (".parquet", ".pq"):
+                schema = pa.parquet.read_schema(file)
+            elif suffix in (".arrow", ".arrows", ".feather", ".ipc"):
+                magic = file.read(6) == b"ARROW1"
+                file.seek(0)
+                schema = (pa.ipc.open_file if magic else pa.ipc.open_stream)(file).schema
+            else:
+                return {}
+        except (pa.ArrowException, OSError):
+            return {}  # whoever reads the records says what is wrong with the file
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def _check_columns(path: Path, header: bool, separator: str | None, limits: Limits) -> None:
+    """Refuse a CSV file of one column, which is usually one with another separator."""
+    usual = _SEPARATORS.get(path.suffix.lower())
+    if usual is None:
+        return
+    used = separator or usual
+    if len(table_columns(path, header=header, separator=used, limits=limits)) > 1:
+        return
+    line = table_columns(path, header=True, separator=used, limits=limits)[0]
+    others = [other for other in (";", "\t", "|", ",") if other in line and other != used]
+    raise DataError(
+        str(path),
+        f"several columns, separated by {used!r}",
+        f"one in the first line, {line[:60]!r}",
+        f"If {others[0]!r} separates them, pass it as separator (--separator {others[0]!r})."
+        if others
+        else "A column to predict and one to predict it from are needed.",
+    )
+
+
+Reason = Literal["read from the records", "to be filled in"]
+Role = Literal["target", "guess", "unit", "slot", "group"] | None
+
+_LARGEST_WHOLE = 2**53  # above it a float has no room for all whole numbers
+_MARKS_draft_lines: Mapping[Reason | None, str] = {
+    "read from the records": "! ",
+    "to be filled in": "? ",
+    None: "",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a draft: TOML, a comment, and why it must not stay as it is, if so."""
+
+    toml: str
+    note: str = ""
+    reason: Reason | None = None
+
+    def __str__(self) -> str:
+        comment = _MARKS_draft_lines[self.reason] + self.note
+        return f"{self.toml}  # {comment}" if comment else self.toml
+
+    @property
+    def field(self) -> str:
+        """What the line sets, or would set if it were no comment."""
+        return self.toml.strip("# []").partition(" =")[0]
+
+
+def column_lines(profile: Profile, before: Profile, role: Role) -> list[Line]:
+    """Propose a declaration of one column.
+
+    Parameters
+    ----------
+    profile, before : Profile
+        How the column looks with and without the marks suggested for missing values.
+    role : Role
+        What it is for, if somebody said so.
+    """
+    choice = "drop"
+    if role == "slot":
+        return [Line('kind = "slot"', "an id of a place, which a replacement inherits")]
+    if role == "unit":
+        lines = [Line('kind = "unit"')]
+        lines.append(Line("# at_most = 1", "the most rows anybody may contribute"))
+    elif role == "target":
+        lines = [Line('kind = "target"'), _classes(profile)]
+    elif role == "guess":
+        kind = read('kind = "target"', "a guess: is it what you want to predict?")
+        lines = [kind, _classes(profile)]
+    elif profile.widths:
+        lines = _vector(profile)
+    else:
+        lines = _feature(profile, before, role == "group")
+        choice = "indicator"
+    if lines[0].toml == 'kind = "ignore"':
+        return lines
+    return [*lines, _missing(profile, choice)]
+
+
+def group_lines(profile: Profile) -> list[Line]:
+    """Propose edges that divide people by a number; a category needs none."""
+    if not (profile.is_numeric and profile.is_quantity):
+        return []
+    low, high = _ends(profile)
+    half = low / 2 + high / 2
+    if low < half < high:
+        return [read(f"edges = {quoted([low, half, high])}", "the ends and half-way")]
+    return [fill(f"edges = {quoted([low, high])}", "where to cut")]
+
+
+def read(toml: str, note: str) -> Line:
+    """Make a line that came out of the records."""
+    return Line(toml, note, "read from the records")
+
+
+def fill(toml: str, note: str) -> Line:
+    """Make a line that says nothing yet."""
+    return Line(toml, f"to be filled in: {note}", "to be filled in")
+
+
+def _missing(profile: Profile, choice: str) -> Line:
+    """What becomes of missing values, which may be none in these records by chance."""
+    others = '; or "drop", or { constant = … }' if choice == "indicator" else ""
+    if profile.marks:
+        return read(f'missing = "{choice}"', f"some are missing{others}")
+    return read(f'# missing = "{choice}"', "none is missing; can any be?")
+
+
+def _classes(profile: Profile) -> Line:
+    """The classes of a target, or as many as are needed to make sense."""
+    values = _sorted(profile)
+    if len(values) >= 2:
+        return read(f"classes = {quoted(values)}", "those that occur")
+    if values:
+        return fill(f"classes = {quoted([*values, 'another class'])}", "only one class occurs")
+    return fill('classes = ["replace", "me"]', "the classes, of which there are few")
+
+
+def _vector(profile: Profile) -> list[Line]:
+    """Lines for a column of lists."""
+    if len(profile.widths) != 1 or 0 in profile.widths:
+        return [read('kind = "ignore"', "lists of different lengths")]
+    size = read(f"size = {profile.widths.copy().pop()}", "the length of every list")
+    return [read('kind = "vector"', "lists of numbers"), size, *_bounds(profile)]
+
+
+def _feature(profile: Profile, before: Profile, is_group: bool) -> list[Line]:
+    """Lines for what a column seems to be."""
+    values = _sorted(profile)
+    if profile.is_numeric and profile.is_quantity:
+        odd = ", ".join(map(repr, sorted(before.odd or ())))
+        note = f"mostly numbers, but also {odd}: a missing mark?" if odd else "only numbers"
+        return [read('kind = "number"', note), *_bounds(profile)]
+    if values and (is_group or not profile.is_numeric or profile.is_code):
+        kind = read('kind = "category"', "few different values")
+        return [kind, read(f"values = {quoted(values)}", "those that occur")]
+    if is_group:
+        kind = read('kind = "category"', _why_not(profile))
+        return [kind, fill('values = ["replace", "me"]', "every value it may have")]
+    return [read('kind = "ignore"', _why_not(profile))]
+
+
+def _why_not(profile: Profile) -> str:
+    """Say why a column is not proposed as a feature."""
+    if profile.foreign is not None:
+        return f"a schema cannot read the type {profile.foreign}"
+    if not profile.present:
+        return "no record has a value"
+    if profile.values is not None:
+        return "the same in every record"
+    if profile.is_mostly_numeric:
+        odd = ", ".join(repr(text[:20]) for text in sorted(profile.odd or ()))
+        return f"mostly numbers, but also {odd}: write them as numbers?"
+    if profile.longest > 30:
+        return 'free text? Then kind = "text", and no other features'
+    return 'too many values for a category: an id? Then kind = "unit"'
+
+
+def _bounds(profile: Profile) -> list[Line]:
+    """Lines for the bounds of numbers."""
+    if not profile.low < profile.high:
+        return [fill("lower = 0", "no two values differ"), fill("upper = 1", "as above")]
+    low, high = _ends(profile)
+    return [read(f"lower = {low}", "the smallest"), read(f"upper = {high}", "the largest")]
+
+
+def _ends(profile: Profile) -> tuple[float, float]:
+    """The smallest and the largest number, written without a point if all are whole."""
+    low, high = profile.low, profile.high
+    if profile.whole and max(abs(low), abs(high)) <= _LARGEST_WHOLE:
+        return int(low), int(high)
+    return low, high
+
+
+def _sorted(profile: Profile) -> list[str]:
+    """Different values in their order, if they are few."""
+    return sorted(profile.values or (), key=float if profile.is_numeric else str)
+
+
+_TARGET_NAMES = ("target", "label", "class", "y", "outcome", "diagnosis")
+_OPENING = """\
+# A DRAFT, made by looking at the records. Lines marked '!' were read from them:
+# put what is publicly known in their place (a code book, the law, a device's
+# range). Lines marked '?' are to be filled in. Then delete the next line.
+draft = true"""
+_FEATURES = {f'kind = "{kind}"' for kind in ("number", "category", "vector")}
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A field of a draft that cannot stay as it is: where it stands, and why."""
+
+    where: str
+    field: str
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Text of a proposed schema, which loads only once ``draft = true`` is deleted from it."""
+
+    text: str
+    warnings: tuple[Warned, ...]
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """What columns are for, as far as somebody said so."""
+
+    target: str
+    unit: str | None
+    slot: str | None
+    groups: tuple[str, ...]
+    guessed: bool
+
+    def of(self, name: str) -> Role:
+        """Role of one column."""
+        if name == self.target:
+            return "guess" if self.guessed else "target"
+        if name == self.unit:
+            return "unit"
+        if name == self.slot:
+            return "slot"
+        return "group" if name in self.groups else None
+
+
+def draft(
+    path: str | Path,
+    *,
+    target: str | None = None,
+    unit: str | None = None,
+    slot: str | None = None,
+    groups: Sequence[str] = (),
+    header: bool = True,
+    separator: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Progress | None = None,
+) -> Draft:
+    """Read a file and propose a schema for it.
+
+    Parameters
+    ----------
+    path : path
+        A CSV, TSV, Parquet, Arrow or npz file.
+    target, unit : str, optional
+        Columns to predict, and that say whom a row belongs to. Without a target one is
+        guessed by its name, or else the last column is taken.
+    slot : str, optional
+        In place of a unit, under replace-one: column with the id of the place that a row
+        holds, which a replacement inherits.
+    groups : sequence of str
+        Columns by which results will be told apart.
+    header : bool
+        Whether the first line of a CSV file names its columns.
+    separator : str, optional
+        Character between fields of a CSV file; by default a comma, and a tab for ``.tsv``.
+
+    Guarantees
+    ----------
+    None: a draft is made of what the records say, so publishing it, or training by it,
+    leaks. Each such field carries a warning, what a column is taken for and that nothing
+    in it was missing included, and the text is refused as a schema until somebody deletes
+    its line ``draft = true``.
+    """
+    path = Path(path)
+    if separator is not None and not (len(separator) == 1 and separator in SEPARATORS):
+        raise DataError(
+            "separator",
+            "one character that can stand between fields",
+            repr(separator),
+            "Name a comma, semicolon, tab, bar, colon or blank.",
+        )
+    profiles = look(path, header=header, separator=separator, limits=limits, progress=progress)
+    if unit is not None and slot is not None:
+        raise DataError(
+            str(path),
+            "a unit (for add-remove) or a slot (for replace-one)",
+            "both",
+            "Name one of them.",
+        )
+    roles = _roles(path, profiles, target, unit, slot, tuple(dict.fromkeys(groups)))
+    profiles = _with_classes(profiles, roles.target)
+    return _written(path, profiles, roles, header, separator)
+
+
+def _with_classes(profiles: dict[str, Profile], target: str) -> dict[str, Profile]:
+    """Take a mark for a class where a column to predict would have one class without it.
+
+    Classes are written as + and - more often than labels are missing as -.
+    """
+    found = profiles[target]
+    marks = found.marks - {""}
+    if len(found.values or ()) != 1 or found.is_numeric or not marks:
+        return profiles
+    others = {name: replace(each, marks=each.marks - marks) for name, each in profiles.items()}
+    values = {*(found.values or ()), *marks}
+    kept = replace(found, values=values, marks=found.marks - marks)
+    return {**others, target: kept}
+
+
+def _roles(
+    path: Path,
+    profiles: Mapping[str, Profile],
+    target: str | None,
+    unit: str | None,
+    slot: str | None,
+    groups: tuple[str, ...],
+) -> _Roles:
+    """Settle what columns are for, or raise."""
+    for name in (*groups, *(word for word in (target, unit, slot) if word is not None)):
+        if name not in profiles:
+            known = ", ".join(map(repr, list(profiles)[:12]))
+            if len(profiles) > 12:
+                known += f", …, {list(profiles)[-1]!r}"  # where the target often is
+            raise DataError(
+                str(path), f"a column among {known}", repr(name), "Check the spelling."
+            )
+        profile = profiles[name]
+        if profile.foreign or profile.widths:
+            raise DataError(
+                f"{path}: column {name!r}",
+                "single values, as numbers or text",
+                f"the type {profile.foreign}" if profile.foreign else "lists",
+                "Convert the column, or name another.",
+            )
+    left = [name for name, p in profiles.items() if not (p.foreign or p.widths)]
+    left = [name for name in left if name not in (unit, slot, *groups)]
+    named = [name for name in left if name.lower() in _TARGET_NAMES]
+    guess = target or next(iter(named or left[-1:]), None)
+    if guess is None:
+        raise DataError(
+            str(path),
+            "a column to predict",
+            "none beside those with another role",
+            "Name fewer, or check the separator.",
+        )
+    roles = _Roles(guess, unit, slot, groups, guessed=target is None)
+    _check_roles(path, roles)
+    return roles
+
+
+def _check_roles(path: Path, roles: _Roles) -> None:
+    """Raise if a column has two roles that do not go together."""
+    if roles.target in (roles.unit, roles.slot):
+        raise DataError(
+            f"{path}: column {roles.target!r}",
+            "one column to predict, another that says whom a row belongs to",
+            "one for both",
+            "Name two.",
+        )
+    for name in roles.groups:
+        taken = {roles.target: "the target", roles.unit: "the unit", roles.slot: "the slot"}
+        role = taken.get(name)
+        if role is not None:
+            raise DataError(
+                f"{path}: group {name!r}",
+                "an attribute that people share, beside the target and the unit",
+                f"{role} itself",
+                "Name another column.",
+            )
+
+
+def _written(
+    path: Path,
+    profiles: Mapping[str, Profile],
+    roles: _Roles,
+    header: bool,
+    separator: str | None,
+) -> Draft:
+    """Write the proposal down."""
+    suggested: set[str] = set()
+    for name, profile in profiles.items():
+        if name not in (roles.target, roles.unit, roles.slot):
+            suggested |= profile.suggested_marks
+    seen = {name: profile.without(suggested) for name, profile in profiles.items()}
+    columns = {
+        name: column_lines(profile, profiles[name], roles.of(name))
+        for name, profile in seen.items()
+    }
+    sections = {"schema": list(_heading(path, seen, columns.values(), header, separator))}
+    for name, lines in columns.items():
+        sections[f"column {name!r}"] = [Line(f"\n[columns.{quoted(name)}]"), *lines]
+    for name in roles.groups:
+        title = [Line(f"\n[groups.{quoted(name)}]"), Line(f"column = {quoted(name)}")]
+        sections[f"group {name!r}"] = [*title, *group_lines(seen[name])]
+    text = "\n".join(str(line) for lines in sections.values() for line in lines)
+    return Draft(text + "\n", tuple(_warnings(sections)))
+
+
+def _warnings(sections: Mapping[str, Iterable[Line]]) -> Iterator[Warned]:
+    """One warning for each line that must not stay as it is."""
+    for where, lines in sections.items():
+        for line in lines:
+            if line.reason is not None:
+                yield Warned(where, line.field, line.reason)
+
+
+def _heading(
+    path: Path,
+    profiles: Mapping[str, Profile],
+    columns: Iterable[Sequence[Line]],
+    header: bool,
+    separator: str | None,
+) -> Iterator[Line]:
+    """Lines about the table as a whole."""
+    yield Line(_OPENING)
+    yield Line(f"format = {FORMAT}")
+    # A name whose bytes are no text cannot stand in TOML.
+    yield Line(f"name = {quoted(path.stem.encode(errors='replace').decode())}")
+    yield Line("# size = 1000", "a public figure for the number of rows: do not count them")
+    yield Line("# norm = 1.0", "a public bound on the Euclidean norm of a row of X, if any")
+    if not header:
+        yield Line("header = false")
+    if separator is not None:
+        yield Line(f"separator = {quoted(separator)}")
+    marks = sorted(set().union(*(profile.marks for profile in profiles.values())))
+    if marks:
+        yield read(f"missing = {quoted(marks)}", "spellings of a missing value that occur")
+    else:
+        yield read('# missing = [""]', "no missing value occurs; can any?")
+    if {lines[0].toml for lines in columns}.isdisjoint(_FEATURES):
+        yield fill("# [columns]", "none looks like a feature; declare one")

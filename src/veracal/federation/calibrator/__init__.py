@@ -1,1 +1,0 @@
-"""The calibrator's side: who asks sources elsewhere, and remembers every word."""

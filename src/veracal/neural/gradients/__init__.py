@@ -1,0 +1,1 @@
+"""Clipped per-example gradient sums."""

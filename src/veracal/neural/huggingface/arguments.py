@@ -1,0 +1,525 @@
+"""What a private fine-tuning promises, beside what ``TrainingArguments`` say.
+
+From Hugging Face's arguments to a descent of our own, by public knowledge alone.
+
+Refusals of what a private training could not honor, before anything is read.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from transformers import (
+    DataCollatorWithPadding,
+    DefaultDataCollator,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+)
+
+from veracal import _checks, _random
+from veracal.accounting import RELATIONS, Relation, Unit
+from veracal.mechanisms import SGD, Adam, Clip, Descent, Flat, Schedule, Update
+from veracal.neural.gradient_sums import Layout
+from veracal.neural.gradients.choice import WAYS, Way
+from veracal.training import Goal
+
+
+@dataclass(frozen=True)
+class PrivacyArguments:
+    """Settings of a :class:`PrivateTrainer` that ``TrainingArguments`` have no word for.
+
+    Parameters
+    ----------
+    epsilon : float > 0, optional
+        Most that the training may cost; the noise is found from it.
+    noise_multiplier : float > 0 or Schedule, optional
+        The noise on a clipped sum, divided by the clip bound, in place of ``epsilon``.
+    delta : float in (0, 1)
+        Below 1 / ``size``.
+    size : int, optional
+        Declared number of records. Left out, it is read off the records: the training is then
+        *not private* under add-remove, and ``not_private_because_`` says so. With a ledger
+        that is refused: the real number would be charged as a sampling rate.
+    clip : float > 0 or Clip, optional
+        Bound on the gradient of each example; a number c stands for ``Flat(c)``. By default
+        ``TrainingArguments.max_grad_norm``, which is not applied to whole batches here.
+    sampling_rate : float in (0, 1], optional
+        Probability that a record enters a batch. By default the expected batch,
+        ``per_device_train_batch_size * gradient_accumulation_steps``, divided by the size.
+    max_length : int, optional
+        Tokens to which every text is padded, and after which it is cut. Needed unless the
+        records were tokenized to a declared length (``tokenized``).
+    relation : {"add-remove", "replace-one"}
+    unit : Unit, optional
+        Whom the guarantee protects; by default one record. That nobody has more rows than
+        ``unit.at_most`` is taken on trust, and ``statement_`` says so, unless ``unit_column``
+        is given.
+    unit_column : str, optional
+        Name under which every row says whose it is. Of every unit the first ``unit.at_most``
+        rows are then used, and the others contribute nothing. Arrays have no such column:
+        give rows.
+    gradients : {"ghost", "functional", "hooks"}, optional
+        How gradients of examples are taken. By default by what each layer has seen
+        ("ghost") where that is right for the model, and side by side ("functional")
+        elsewhere. The two are tried in this order and not timed.
+    random_state : int or Generator, optional
+        Makes a run repeatable for tests, and therefore *not private*. None is fresh secret
+        entropy, the only choice under which the guarantee holds.
+
+    Examples
+    --------
+    >>> PrivacyArguments(epsilon=8.0, delta=1e-6, size=67_349, max_length=64).relation
+    'add-remove'
+    """
+
+    epsilon: float | None = None
+    noise_multiplier: float | Schedule | None = None
+    delta: float = 1e-5
+    size: int | None = None
+    clip: float | Clip | None = None
+    sampling_rate: float | None = None
+    max_length: int | None = None
+    relation: Relation = "add-remove"
+    unit: Unit | None = None
+    unit_column: str | None = None
+    gradients: Way | None = None
+    random_state: int | np.random.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                "Expected either epsilon or noise_multiplier, got "
+                f"epsilon={self.epsilon!r} and noise_multiplier={self.noise_multiplier!r}: the "
+                "number of steps is fixed by TrainingArguments, so one follows from the other."
+            )
+        if self.epsilon is not None:
+            _checks.positive(epsilon=self.epsilon)
+        _checks.positive(delta=self.delta)
+        _checks.fraction(delta=self.delta)
+        for name in ("size", "max_length"):
+            if getattr(self, name) is not None:
+                _checks.whole(**{name: getattr(self, name)})
+        if self.sampling_rate is not None:
+            _checks.positive(sampling_rate=self.sampling_rate)
+            _checks.fraction(sampling_rate=self.sampling_rate)
+        _checks.positive_or("a clip rule, such as Flat(1.0)", Clip | None, clip=self.clip)
+        noise = self.noise_multiplier
+        _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)
+        _checks.one_of(RELATIONS, relation=self.relation)
+        if not isinstance(self.unit, Unit | None):
+            raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        self._check_column()
+        if self.gradients is not None:
+            _checks.one_of(WAYS, gradients=self.gradients)
+        _random.check_state(self.random_state)
+
+    def _check_column(self) -> None:
+        """Refuse a column of ids that is none, or that nobody said the meaning of."""
+        column = self.unit_column
+        if column is None:
+            return
+        if not (isinstance(column, str) and column):
+            raise ValueError(f"Expected unit_column to be a name or None, got {column!r}.")
+        if self.unit is None or self.unit.name == "record":
+            raise ValueError(
+                f"Expected a unit that the ids in unit_column={column!r} are of, got "
+                f"unit={self.unit!r}. Give unit=Unit('patient', at_most=...), or leave out the "
+                "column if rows are really what is to be protected."
+            )
+
+
+Falls = Literal["constant", "linear", "cosine"]
+_FALLS: dict[str, Falls] = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+}
+SCHEDULES = tuple(_FALLS)
+
+
+@dataclass(frozen=True)
+class Warmed(Schedule):
+    r"""A learning rate that rises first, and then stays or falls to zero.
+
+    .. math:: r \, t / W \text{ for } t < W, \text{ then } r, \;
+        r \, (1 - u) \text{ or } r \, (1 + \cos \pi u) / 2
+        \text{ for } u = (t - W) / \max(1, T - W)
+
+    at step t, as ``transformers.get_scheduler`` has it.
+
+    Attributes
+    ----------
+    peak : float
+        The rate r.
+    warmup : int
+        The number W of steps in which it rises.
+    steps : int
+        The number T of all steps.
+    falls : {"constant", "linear", "cosine"}
+        How it falls, if at all.
+    """
+
+    peak: float
+    warmup: int
+    steps: int
+    falls: Falls
+
+    def at(self, step: int) -> float:
+        """The rate at one step."""
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        if self.falls == "linear":
+            return self.peak * (1 - done)
+        if self.falls == "cosine":
+            return self.peak * (1 + math.cos(math.pi * done)) / 2
+        return self.peak
+
+
+@dataclass(frozen=True)
+class Decayed:
+    r"""An update rule that also shrinks some of the weights, by :math:`\alpha_t \lambda w`.
+
+    Hugging Face decays neither biases nor normalizations.
+
+    Attributes
+    ----------
+    rule : SGD or Adam
+        Without a decay of its own.
+    weight_decay : float
+        The factor :math:`\lambda`.
+    spans : tuple of (int, int)
+        Where the weights that shrink start and end in the vector.
+    """
+
+    rule: SGD | Adam
+    weight_decay: float
+    spans: tuple[tuple[int, int], ...]
+
+    def start(self, weights: Any) -> Any:
+        """What the rule remembers."""
+        return self.rule.start(weights)
+
+    def step(self, weights: Any, gradient: Any, state: Any, t: int) -> tuple[Any, Any]:
+        """Follow the rule, and shrink."""
+        moved, state = self.rule.step(weights, gradient, state, t)
+        rate = self.rule.rate
+        share = (rate.at(t) if isinstance(rate, Schedule) else rate) * self.weight_decay
+        for start, end in self.spans:
+            moved[start:end] -= share * weights[start:end]
+        return moved, state
+
+    def part(self, start: int, end: int) -> "Decayed":
+        """The rule for some of the weights."""
+        cut = [(max(a, start) - start, min(b, end) - start) for a, b in self.spans]
+        return replace(self, spans=tuple((a, b) for a, b in cut if a < b))
+
+
+def sampling_rate(args: TrainingArguments, privacy: PrivacyArguments, size: int) -> float:
+    """Probability that a record enters a batch, from declared numbers alone."""
+    if privacy.sampling_rate is not None:
+        return float(privacy.sampling_rate)
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    if batch > size:
+        raise ValueError(
+            f"Expected a batch of at most {size} records, the declared size, got "
+            f"per_device_train_batch_size={args.per_device_train_batch_size} times "
+            f"gradient_accumulation_steps={args.gradient_accumulation_steps}."
+        )
+    return batch / size
+
+
+def descent_for(
+    args: TrainingArguments,
+    privacy: PrivacyArguments,
+    size: int,
+    layout: Layout,
+    decayed: Collection[str],
+) -> Descent:
+    """The descent that the arguments describe.
+
+    Parameters
+    ----------
+    args : TrainingArguments
+    privacy : PrivacyArguments
+    size : int
+        Declared number of records.
+    layout : Layout
+        Of the parameters that are trained.
+    decayed : collection of str
+        Names of the parameters that weight decay applies to.
+    """
+    if privacy.delta * size >= 1:
+        raise ValueError(
+            f"Expected delta below 1 / size, got delta={privacy.delta!r} with size={size}: it "
+            "would allow publishing some record whole. Choose a smaller delta."
+        )
+    rate = sampling_rate(args, privacy, size)
+    limited = args.max_steps > 0
+    goal = Goal(
+        privacy.epsilon,
+        privacy.delta,
+        privacy.noise_multiplier,
+        args.max_steps if limited else None,
+        None if limited else args.num_train_epochs,
+        rate,
+        _clip(args, privacy),
+        SGD(1.0),  # stands in until the number of steps is known; it costs nothing
+        0.0,
+        privacy.relation,
+        privacy.unit or Unit(),
+    )
+    found = goal.descent(rate * size)
+    update = _update(args, int(found.steps), layout, decayed)
+    return Descent(
+        found.sampler,
+        found.clip,
+        update,
+        found.noise_multiplier,
+        found.steps,
+        found.expected_batch,
+        found.relation,
+    )
+
+
+def _clip(args: TrainingArguments, privacy: PrivacyArguments) -> Clip:
+    """The clip rule."""
+    if privacy.clip is None:
+        return Flat(float(args.max_grad_norm))
+    return privacy.clip if isinstance(privacy.clip, Clip) else Flat(privacy.clip)
+
+
+def _update(
+    args: TrainingArguments, steps: int, layout: Layout, decayed: Collection[str]
+) -> Update:
+    """The update rule, with its schedule."""
+    rate = learning_rate(args, steps)
+    rule: SGD | Adam
+    if args.optim == "sgd":
+        rule = SGD(rate)
+    else:
+        betas = (args.adam_beta1, args.adam_beta2)
+        rule = Adam(rate, betas=betas, stability=args.adam_epsilon)
+    if not args.weight_decay:
+        return rule
+    if not 0 < args.weight_decay < math.inf:
+        raise ValueError(f"Expected weight_decay >= 0, got {args.weight_decay!r}.")
+    spans = tuple((one.start, one.end) for one in layout.places if one.name in decayed)
+    return Decayed(rule, float(args.weight_decay), spans)
+
+
+def learning_rate(args: TrainingArguments, steps: int) -> Warmed:
+    """The learning rate of every step."""
+    kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    warmup = 0 if kind == "constant" else args.get_warmup_steps(steps)
+    rate = Warmed(float(args.learning_rate), int(warmup), steps, _FALLS[kind])
+    if not rate.values(steps).max() > 0:
+        raise ValueError(
+            f"Expected steps with a learning rate above zero, got {steps} steps with "
+            f"warmup_steps={args.warmup_steps!r}. Take more steps, or less warmup."
+        )
+    return rate
+
+
+@dataclass(frozen=True)
+class _Only:
+    """An argument, the values it may have, and why it may have no others."""
+
+    name: str
+    allowed: tuple[object, ...]
+    why: str
+
+
+_NONE = (None, False, "", ())
+_PRECISE = "gradients are clipped and summed in float32 and float64"
+_ONE_PASS = "gradients of examples are taken in one plain pass through the model"  # noqa: S105
+_COINS = "every record enters a batch by its own secret coin"
+_PLAIN = "it trains on the CPU of one machine"
+_SCHEDULED = "rates are settled before the first step, and by no figure of the records"
+_ONLY = (
+    _Only("fp16", _NONE, _PRECISE),
+    _Only("bf16", _NONE, _PRECISE),
+    _Only("torch_compile", _NONE, _ONE_PASS),
+    _Only("gradient_checkpointing", _NONE, _ONE_PASS),
+    _Only("use_liger_kernel", _NONE, _ONE_PASS),
+    _Only("neftune_noise_alpha", _NONE, "noise is added to sums of gradients, not to inputs"),
+    _Only("train_sampling_strategy", ("random",), f"{_COINS}, whatever its length"),
+    _Only("data_seed", _NONE, f"{_COINS}, which no seed repeats"),
+    _Only("full_determinism", _NONE, "noise and batches are secret, and cannot be repeated"),
+    _Only("dataloader_drop_last", _NONE, f"{_COINS}: there is no last batch to drop"),
+    _Only("auto_find_batch_size", _NONE, "the expected batch is fixed before a record is read"),
+    _Only(
+        "load_best_model_at_end",
+        _NONE,
+        "choosing a model by its score on records would cost privacy that nobody charged",
+    ),
+    _Only(
+        "save_strategy",
+        ("no", "steps", "epoch"),
+        "the best model by its score on records is a choice that nobody charged",
+    ),
+    _Only("include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"),
+    _Only("optim_args", _NONE, "the update rule is our own"),
+    _Only("optim_target_modules", _NONE, "the update rule is our own"),
+    _Only("lr_scheduler_kwargs", _NONE, "the schedule is our own"),
+    _Only("label_names", (None, ["labels"]), "the labels are classes"),
+    _Only("push_to_hub", _NONE, "nothing is sent anywhere; use save_model and push yourself"),
+    _Only("enable_jit_checkpoint", _NONE, "a run cannot be resumed"),
+    _Only("resume_from_checkpoint", _NONE, "a run cannot be resumed"),
+    _Only("deepspeed", _NONE, _PLAIN),
+    _Only("fsdp", _NONE, _PLAIN),
+    _Only("world_size", (1,), _PLAIN),
+)
+_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
+_OWN_LOOP = (
+    "compute_loss",
+    "create_optimizer",
+    "create_scheduler",
+    "get_batch_samples",
+    "get_train_dataloader",
+    "training_step",
+    "_get_train_sampler",
+)
+
+
+def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
+    """Refuse arguments that the training could not keep to.
+
+    Raises
+    ------
+    ValueError
+        Which names the argument, what it may be, and why.
+    """
+    for only in _ONLY:
+        found = _value(getattr(args, only.name, only.allowed[0]))
+        if not any(found == one and type(found) is type(one) for one in only.allowed):
+            raise ValueError(
+                f"Expected {_shown(only)} in a private training, got {only.name}={found!r}: "
+                f"{only.why}."
+            )
+    _check_choice("optim", args.optim, _OPTIMIZERS, "the update rule is our own")
+    _check_choice("lr_scheduler_type", args.lr_scheduler_type, SCHEDULES, _SCHEDULED)
+    if args.device.type != "cpu":
+        raise ValueError(
+            f"Expected a training on the CPU, got {args.device}. Set use_cpu=True."
+        )
+    _checks.positive(learning_rate=args.learning_rate)
+    _check_once(args, privacy)
+
+
+def _check_once(args: TrainingArguments, privacy: PrivacyArguments) -> None:
+    """Refuse what is said twice, in two ways."""
+    if privacy.sampling_rate is not None and args.gradient_accumulation_steps != 1:
+        raise ValueError(
+            "Expected sampling_rate or gradient_accumulation_steps, which both fix the "
+            f"expected batch, got sampling_rate={privacy.sampling_rate!r} and "
+            f"gradient_accumulation_steps={args.gradient_accumulation_steps!r}. Leave one out."
+        )
+    bound = getattr(privacy.clip, "bound", privacy.clip)
+    usual = TrainingArguments.max_grad_norm  # which nobody may have chosen
+    if bound is None:
+        if not args.max_grad_norm or args.max_grad_norm <= 0:
+            raise ValueError(
+                "Expected max_grad_norm > 0, which bounds the gradient of each example where "
+                f"clip is not given, got max_grad_norm={args.max_grad_norm!r}."
+            )
+    elif args.max_grad_norm not in (usual, 0, 0.0, None, bound):
+        raise ValueError(
+            "Expected one bound on gradients, got "
+            f"clip={privacy.clip!r} and max_grad_norm={args.max_grad_norm!r}, which would "
+            "bound those of whole batches. Leave out max_grad_norm."
+        )
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuse a trainer with parts that its own loop has no use for.
+
+    Raises
+    ------
+    ValueError
+        Which names the part, and what to do.
+    """
+    for name in _OWN_LOOP:
+        if getattr(type(trainer), name, None) is not getattr(Trainer, name, None):
+            raise ValueError(
+                f"Expected a PrivateTrainer as it is, got {type(trainer).__name__}, which "
+                f"overrides {name}: it would never be called."
+            )
+    given = {
+        "optimizers": trainer.optimizer or trainer.lr_scheduler,
+        "optimizer_cls_and_kwargs": trainer.optimizer_cls_and_kwargs,
+        "compute_loss_func": trainer.compute_loss_func,
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"Expected no {name}: the loss is cross-entropy and the update follows "
+                f"TrainingArguments (optim, learning_rate, weight_decay), got {value!r}."
+            )
+    mixed = getattr(trainer.accelerator, "mixed_precision", "no")
+    if mixed != "no":  # ACCELERATE_MIXED_PRECISION; an evaluation would wrap the model
+        raise ValueError(
+            f"Expected no mixed precision: {_PRECISE}; got mixed_precision={mixed!r} of "
+            "accelerate. Unset ACCELERATE_MIXED_PRECISION."
+        )
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, EarlyStoppingCallback):
+            raise ValueError(
+                "Expected no EarlyStoppingCallback: a run that scores on records have ended "
+                "promises nothing. Fix the number of steps beforehand."
+            )
+    _check_collator(trainer.data_collator)
+    _check_task(trainer.model)
+
+
+def _check_collator(collator: Any) -> None:
+    """Refuse a collator that would see examples together."""
+    usual = isinstance(collator, DataCollatorWithPadding | DefaultDataCollator)
+    if not usual and collator is not default_data_collator:
+        raise ValueError(
+            "Expected no data_collator, or one that pads, got "
+            f"{type(collator).__name__}: it sees several examples at once. Texts are padded to "
+            "max_length here, each by itself."
+        )
+
+
+def _check_task(model: Any) -> None:
+    """Refuse a model that does not choose one of several classes."""
+    config = getattr(model, "config", None)
+    classes = getattr(config, "num_labels", None)
+    if classes is None or classes < 2:
+        raise ValueError(
+            "Expected a model for sequence classification with two classes or more, got "
+            f"{type(model).__name__} with num_labels={classes!r}."
+        )
+    problem = getattr(config, "problem_type", None)
+    if problem not in (None, "single_label_classification"):
+        raise ValueError(
+            "Expected problem_type=None or 'single_label_classification', got "
+            f"problem_type={problem!r}."
+        )
+
+
+def _check_choice(name: str, found: Any, allowed: tuple[str, ...], why: str) -> None:
+    """Refuse a word that is not among those allowed."""
+    if _value(found) not in allowed:
+        raise ValueError(
+            f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got "
+            f"{name}={_value(found)!r}: {why}. Choose one of these."
+        )
+
+
+def _value(found: Any) -> Any:
+    """What an enumeration stands for."""
+    return getattr(found, "value", found)
+
+
+def _shown(only: _Only) -> str:
+    """What an argument may be, as one would write it."""
+    words = [repr(one) for one in only.allowed if one not in _NONE]
+    return f"{only.name}={' or '.join(words)}" if words else f"no {only.name}"

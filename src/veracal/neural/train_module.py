@@ -1,0 +1,298 @@
+"""Training a module of PyTorch by one call, for whoever does not want a classifier."""
+
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import Dataset as Examples
+from torch.utils.data import IterableDataset, TensorDataset
+
+from veracal import _checks
+from veracal._types import Array
+from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
+from veracal.data import Dataset, Label
+from veracal.ledger import Ledger, check_ledger
+from veracal.mechanisms import Clip, FullBatch, Langevin, Poisson, Schedule, Update
+from veracal.neural.gradients.blocks import Losses
+from veracal.neural.gradients.choice import Way
+from veracal.neural.network import Hook, PrivateNetwork
+from veracal.neural.run import Internal, SelfCheck
+from veracal.neural.synthetic_inputs import Augment
+from veracal.queries import Holder, charged
+from veracal.training import Ablation, Average
+
+Data = Dataset | Holder | Examples[Any] | tuple[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A module that was trained, and what may be claimed of it.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        Plain, without wrappers, set to ``eval()``.
+    event : Event or None
+        What it cost; None for an ablation.
+    statement : Statement or NotPrivate
+        What is promised, or why nothing is.
+    self_check : SelfCheck
+    model : PrivateNetwork
+        The same as a classifier, for whatever comes next: calibration, an audit, a report.
+    """
+
+    module: nn.Module = field(repr=False)
+    event: Event | None
+    statement: Statement | NotPrivate
+    self_check: SelfCheck
+    model: PrivateNetwork = field(repr=False)
+
+    @property
+    def internal(self) -> Internal:
+        """What was met among the records. *Internal*: it must not leave."""
+        return self.model.internal_
+
+
+def train(
+    module: nn.Module | Callable[[], nn.Module],
+    data: Data,
+    *,
+    clip: float | Clip = 1.0,
+    update: float | Update | None = None,
+    sampler: Poisson | FullBatch = Poisson(0.1),  # noqa: B008 - frozen
+    noise: float | Schedule | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    steps: int | None = None,
+    epochs: float | None = None,
+    weight_decay: float = 0.0,
+    average: Average = 0.0,
+    loss: Losses | None = None,
+    prepare: Callable[[Array], Tensor] | None = None,
+    augment: Augment | None = None,
+    gradients: Way | None = None,
+    block: int = 128,
+    classes: Sequence[Label] | None = None,
+    size: int | None = None,
+    relation: Relation = "add-remove",
+    unit: Unit | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "training",
+    request: str | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 50,
+    not_private: Ablation | None = None,
+    on_step: Hook | None = None,
+    verbose: bool = False,
+    random_state: int | np.random.Generator | None = None,
+) -> Trained:
+    r"""Train a module with differential privacy.
+
+    It is :class:`~veracal.neural.PrivateNetwork` by one call: the same descent (clip
+    rule × update rule × sampler), event and noise.
+
+    Parameters
+    ----------
+    module : torch.nn.Module, or a function that makes one
+        It stays as it is; a copy is trained.
+    data : Dataset, Holder, pair of arrays or tensors, or torch.utils.data.Dataset
+        Records. A pair is inputs of shape (n, ...) and labels of shape (n,); a data set of
+        torch's has a length and gives such pairs one by one, all of which are read once, into
+        memory. Let it do nothing at random: views of an example are made by ``augment``.
+    clip, update
+        Rules, or a number for ``Flat`` and ``SGD``.
+    sampler : Poisson or FullBatch
+        Who takes part in a step.
+    noise : float > 0 or Schedule, optional
+        The noise multiplier. Without one it is found for ``epsilon`` and ``delta``; with both,
+        the run ends when these are spent.
+    epsilon, delta : float
+    classes, size
+        Declared, unless a data set declares them. What is left to be read from records makes
+        the result one that is not private, and is refused beside a ledger.
+    ledger : Ledger, optional
+        Pays for the run before its first step. A :class:`~veracal.queries.Holder` has one.
+    purpose, request : str
+        As of :meth:`veracal.queries.Holder.fit`.
+    steps, epochs, weight_decay, average, loss, prepare, augment, gradients, block, relation, \
+unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
+        As of :class:`~veracal.neural.PrivateNetwork`.
+
+    Guarantees
+    ----------
+    Those of :class:`~veracal.neural.PrivateNetwork`. With a ledger, settings and the
+    form of the records are checked first, as well as that rows are finite and labels declared,
+    as when a :class:`~veracal.data.Dataset` is made; then the cost is charged; then gradients
+    are taken.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X, y = torch.randn(200, 3), torch.arange(200) % 2
+    >>> told = {"classes": [0, 1], "size": 200, "steps": 5}
+    >>> done = train(nn.Linear(3, 2), (X, y), noise=2.0, sampler=Poisson(0.2), **told)
+    >>> done.module
+    Linear(in_features=3, out_features=2, bias=True)
+    >>> done.event
+    Repeated(event=PoissonGaussian(noise=2.0, sensitivity=1.0, ..., rate=0.2), times=5)
+    """
+    if ledger is not None:
+        check_ledger(ledger)
+    _checks.positive_or("a Schedule", Schedule | None, noise=noise)
+    if noise is None and epsilon is None and not isinstance(update, Langevin):
+        raise ValueError("Expected noise=..., epsilon=... or both, got neither.")
+    model = PrivateNetwork(
+        module,
+        epsilon,
+        delta,
+        noise_multiplier=noise,
+        epochs=epochs,
+        steps=steps,
+        sampling_rate=_rate(sampler),
+        clip=clip,
+        update=update,
+        weight_decay=weight_decay,
+        average=average,
+        loss=loss,
+        prepare=prepare,
+        augment=augment,
+        gradients=gradients,
+        block=block,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        not_private=not_private,
+        on_step=on_step,
+        verbose=verbose,
+        classes=classes,
+        size=size,
+        relation=relation,
+        unit=unit,
+        random_state=random_state,
+    )
+    _fit(model, data, ledger, purpose, request)
+    return Trained(model.module_, model.event_, model.statement_, model.self_check_, model)
+
+
+def _rate(sampler: object) -> float:
+    """The probability with which a record takes part in a step."""
+    if not isinstance(sampler, Poisson | FullBatch):
+        raise ValueError(
+            "Expected a sampler of veracal.privacy, whose cost is known (Poisson(rate) or "
+            f"FullBatch()), got {sampler!r}."
+        )
+    return sampler.rate if isinstance(sampler, Poisson) else 1.0
+
+
+def _fit(
+    model: PrivateNetwork, data: Data, ledger: Ledger | None, purpose: str, request: str | None
+) -> None:
+    """Charge whoever pays, and fit."""
+    if isinstance(data, Holder):
+        if ledger is not None:
+            raise ValueError("Expected no ledger beside a Holder, which has one, got both.")
+        data.fit(model, purpose=purpose, request=request)
+    elif ledger is None:
+        if request is not None:
+            raise ValueError(f"Expected a ledger for request={request!r}, got none.")
+        if isinstance(data, Dataset):
+            model.fit_records(data)
+        else:
+            model.fit(*_arrays(data))
+    elif isinstance(data, Dataset):
+        Holder(data, ledger).fit(model, purpose=purpose, request=request)
+    else:
+        _fit_paid(model, _arrays(data), ledger, purpose, request)
+
+
+def _fit_paid(
+    model: PrivateNetwork,
+    arrays: tuple[Array, Array],
+    ledger: Ledger,
+    purpose: str,
+    request: str | None,
+) -> None:
+    """Charge a ledger, and fit to arrays."""
+    if model.checkpoint is not None or request is not None:
+        raise ValueError(
+            "Expected a veracal.data.Dataset for a run that goes on under one charge "
+            "(checkpoint=..., request=...), whose name says which records it is of, got arrays."
+        )
+    unit = ledger.budget.unit
+    if unit.at_most > 1 or unit != (model.unit or Unit()):
+        raise ValueError(
+            "Expected a veracal.data.Dataset, with whom each row belongs to, for a ledger that "
+            f"protects {unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
+        )
+    event, facts = model.event(), model._facts(*arrays)
+    if facts.reasons:
+        raise ValueError(
+            "Expected everything declared that a ledger pays for, but "
+            f"{' and '.join(facts.reasons)}. Nothing was charged."
+        )
+    ledger.charge(event, purpose)
+    with charged(ledger):
+        model._fitted(facts)
+    if model.event_ != event:
+        raise ValueError(
+            f"{purpose!r} was charged as {event!r}, but the fit says it was {model.event_!r}. "
+            "Do not release this model: its cost is not the one that was paid."
+        )
+
+
+def _arrays(data: object) -> tuple[Array, Array]:
+    """Inputs and labels as arrays."""
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    elif isinstance(data, Examples):
+        data = _read(data)
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(
+            "Expected data to be a Dataset or Holder of veracal, a pair (inputs, labels), or a "
+            f"torch.utils.data.Dataset of such pairs, got {_kind(data)}."
+        )
+    inputs, labels = (_array(one) for one in data)
+    return inputs, labels
+
+
+def _read(examples: Examples[Any]) -> tuple[Array, Array]:
+    """All examples of a data set of torch's, one after the other."""
+    if isinstance(examples, IterableDataset) or not isinstance(examples, Sized):
+        raise ValueError(
+            "Expected a data set with a length, whose examples are asked for by their numbers, "
+            f"got {_kind(examples)}: coins cannot be tossed for examples that only pass by."
+        )
+    pairs = [examples[i] for i in range(len(examples))]
+    if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
+        raise ValueError(
+            "Expected one example or more, each a pair (input, label), got a data set of "
+            f"{_kind(pairs[0]) if pairs else 'none'}."
+        )
+    inputs = [_array(one) for one, _ in pairs]
+    if not all(one.shape == inputs[0].shape for one in inputs):
+        raise ValueError(
+            "Expected inputs of one shape, got several. Pad or cut them to one that is public."
+        )
+    return np.stack(inputs), np.stack([_array(label) for _, label in pairs])
+
+
+def _array(values: Any) -> Array:
+    """Values as an array, wherever they are."""
+    try:
+        tensor = isinstance(values, Tensor)
+        found: Array = values.detach().cpu().numpy() if tensor else np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            "Expected values that make one dense array of a type that numpy has, got "
+            f"{_kind(values)} for which there is none. Use to_dense() or float(), and rows of "
+            "one shape."
+        ) from error
+    return found
+
+
+def _kind(value: object) -> str:
+    """What something is, without what is in it."""
+    several = isinstance(value, tuple | list)
+    return type(value).__name__ + (f" of {len(value)}" if several else "")  # type: ignore[arg-type]

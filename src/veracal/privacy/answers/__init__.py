@@ -1,1 +1,0 @@
-"""Questions to private records, and answers with exact noise."""

@@ -1,1 +1,0 @@
-"""What events cost, alone and together."""

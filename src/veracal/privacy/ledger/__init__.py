@@ -1,1 +1,0 @@
-"""One file that is charged before any record is read."""

@@ -1,0 +1,597 @@
+"""What is public about the records of a fit, and what had to be read off them.
+
+What a statement says about the weights that a training begins with.
+
+A guarantee covers what a fit adds. Weights that were trained before are taken as public; if
+they were trained on the same records, the cost of that training adds to the cost of this one. A
+fit in this process leaves digests of its weights behind, one for each array, so that a later
+fit that begins with any of them can name it. Weights that came from a file or from another
+process are not recognized.
+
+What every private classifier shares: the way from records to a fit, and what it claims.
+
+Classifiers that decide by weighted sums of features.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_expit, log_softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from veracal import _checks, _random
+from veracal._display import Shown
+from veracal._types import Array, Floats, Ints, aligned
+from veracal.accounting import (
+    REPEATABLE,
+    UNFINISHED,
+    Event,
+    NotPrivate,
+    Relation,
+    Statement,
+    Unit,
+    statement,
+)
+from veracal.data import (
+    Dataset,
+    Label,
+    MappedRows,
+    at_places,
+    check_classes,
+    encode_labels,
+    places_alike,
+)
+from veracal.errors import DataError
+from veracal.queries import charge_terms, check_protected, note_charge
+
+_ENTRIES = 1 << 22  # of rows that are looked at together
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
+class Facts:
+    """The records of one fit, and what is known about them.
+
+    Attributes
+    ----------
+    X : array or MappedRows of shape (n, d)
+    codes : array of ints in [0, k), of shape (n,)
+        Position of each label among the classes; empty as long as they have not been read.
+    classes : array of shape (k,)
+    size : int
+        Declared number of records. The real one where ``reasons`` says so, where replace-one
+        makes it public, and where the model has no use for it.
+    norm : float or None
+        Declared bound on the norm of a row, if any.
+    reasons : tuple of str
+        What was read from the records in want of a declaration. Not empty: not private.
+    """
+
+    X: Array | MappedRows
+    codes: Ints
+    classes: Array
+    size: int
+    norm: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def facts_of_arrays(
+    X: Array | MappedRows,
+    y: Array,
+    *,
+    classes: Sequence[Label] | None,
+    size: int | None,
+    relation: Relation,
+    needs_size: bool = True,
+) -> Facts:
+    """Take what was declared, and infer the rest for scikit-learn's sake."""
+    reasons = []
+    codes: Ints
+    if classes is None:
+        known, codes = np.unique(y, return_inverse=True)
+        reasons.append("the classes were read from the labels; declare classes=...")
+        if len(known) < 2:
+            raise ValueError(
+                f"Expected two classes or more, got one class ({known[0]!r}) in the labels. "
+                "Declare every class the records may have: classes=..."
+            )
+    else:
+        known = declared_classes(classes)
+        codes = encode_labels(y, known.tolist(), "labels")
+    if size is None:
+        if relation == "add-remove" and needs_size:
+            reasons.append("the number of records was read from them; declare size=...")
+        size = len(X)
+    check_size(size, len(X), relation)
+    return Facts(X, codes, known, int(size), None, tuple(reasons))
+
+
+def public_facts(
+    dataset: Dataset,
+    *,
+    classes: Sequence[Label] | None,
+    size: int | None,
+    relation: Relation,
+    unit: Unit | None = None,
+    needs_size: bool = True,
+    all_here: bool = True,
+) -> Facts:
+    """Take what the data set or the model declares; nothing is inferred, no record is read.
+
+    Where not all records are here, the size must be declared, and is that of all.
+
+    Raises
+    ------
+    DataError
+        By what is public alone, so that it may be raised before anything is charged.
+    """
+    check_protected(dataset, relation, unit)
+    declared = dataset.size if size is None else size
+    if declared is None and (relation == "replace-one" or not needs_size):
+        declared = len(dataset) if needs_size else max(1, len(dataset))
+    if declared is None:
+        raise DataError(
+            dataset.name,
+            "a declared number of records",
+            "none",
+            "Give size=... to the model or to the data set: the real number is private.",
+        )
+    check_size(declared, len(dataset) if all_here else declared, relation)
+    known = declared_classes(dataset.classes if classes is None else classes)
+    if set(known.tolist()) != set(dataset.classes):
+        raise DataError(
+            f"{dataset.name}: classes",
+            f"the classes of the model, {known.tolist()}",
+            repr(list(dataset.classes)),
+            "Declare the same classes on both sides.",
+        )
+    return Facts(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
+
+
+def with_labels(facts: Facts, dataset: Dataset) -> Facts:
+    """Read the labels, as positions among the model's classes."""
+    place = {label: position for position, label in enumerate(facts.classes.tolist())}
+    codes = np.array([place[label] for label in dataset.classes])[dataset.y]
+    return replace(facts, codes=codes)
+
+
+def declared_classes(classes: Sequence[Label]) -> Array:
+    """Declared classes in ascending order, as scikit-learn keeps them."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise DataError(
+            "model: classes", "a list of labels", repr(classes), "Write classes=[...]."
+        )
+    return np.unique(np.asarray(check_classes(list(classes), "model")))
+
+
+def check_numbers(dataset: Dataset) -> None:
+    """Refuse what is no data set, images and text, by the form of the records alone."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
+            "for arrays."
+        )
+    if dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu":
+        raise DataError(
+            f"{dataset.name}: features",
+            "numbers of shape (n, d)",
+            f"{dataset.X.dtype} of shape (n, {', '.join(map(str, dataset.X.shape[1:]))})",
+            "Turn images or text into frozen features first (veracal.neural).",
+        )
+
+
+def check_size(size: int, n: int, relation: Relation) -> None:
+    """Refuse a size that is none, or is not n where n is public."""
+    _checks.whole(size=size)
+    if relation == "replace-one" and size != n:
+        raise ValueError(
+            f"Expected size={n}, the number of records, which replace-one takes to be "
+            f"public, got size={size!r}."
+        )
+
+
+def row_norms(X: Array | MappedRows) -> Floats:
+    """Euclidean norms of all rows in float64, read some at a time."""
+    norms = np.empty(len(X))
+    rows = max(1, _ENTRIES // max(1, X.shape[1]))
+    for start in range(0, len(X), rows):
+        block = np.asarray(X[start : start + rows], dtype=np.float64)
+        norms[start : start + len(block)] = _norms(block)
+    return norms
+
+
+def _norms(rows: Floats) -> Floats:
+    """Norms of some rows; where squares would overflow or vanish, of rows scaled first.
+
+    Rows of numbers that follow each other in memory are added up each by itself, in an order
+    that depends on their width alone: a clip rule that jumps must not see other rows in them.
+    """
+    rows = np.ascontiguousarray(rows)
+    with np.errstate(all="ignore"):
+        norms: Floats = np.sqrt(np.square(rows).sum(axis=1))
+        odd = np.flatnonzero(~((norms > 1e-140) & (norms < 1e140)))
+        if len(odd):
+            peaks = np.abs(rows[odd]).max(axis=1, initial=0.0)
+            scaled = rows[odd] / np.where(peaks > 0, peaks, 1.0)[:, None]
+            norms[odd] = peaks * np.sqrt(np.square(scaled).sum(axis=1))
+    return norms
+
+
+PUBLIC = "the weights that the training began with, which are taken as public"
+_MOST = 1 << 16  # digests that are kept
+_TRAINED: dict[bytes, str] = {}
+
+
+def remember(weights: Iterable[Array], records: str) -> None:
+    """Remember that weights were trained on records of some name."""
+    for one in weights:
+        if len(_TRAINED) >= _MOST:
+            del _TRAINED[next(iter(_TRAINED))]  # the oldest
+        _TRAINED[_digest(one)] = records
+
+
+def not_covered(weights: Iterable[Array]) -> tuple[str, ...]:
+    """What a statement does not cover, for a training that begins with some weights.
+
+    Parameters
+    ----------
+    weights : iterable of arrays
+        All of them, trained now or not.
+
+    Examples
+    --------
+    >>> start = np.array([0.25, -0.5])
+    >>> not_covered([start]) == (PUBLIC,)
+    True
+    >>> remember([start], "patients")
+    >>> not_covered([start])[0][:73]
+    "the weights that the training began with: an earlier fit on 'patients' tr"
+    """
+    found = dict.fromkeys(_TRAINED.get(_digest(one)) for one in weights)
+    named = [
+        f"the weights that the training began with: an earlier fit on {name!r} trained them, "
+        "and its cost adds to this one where the records are the same"
+        for name in found
+        if name is not None
+    ]
+    return tuple(named) or (PUBLIC,)
+
+
+def _digest(weights: Array) -> bytes:
+    """A digest of the values in float32, in which networks have them: no copy is made."""
+    values = np.ascontiguousarray(weights, dtype=np.float32)
+    return hashlib.blake2b(values.data, digest_size=16).digest()
+
+
+_ENTRIES_estimator = 1 << 22  # of rows on disk that are checked together
+# What is about the records, or about the process that holds them, and not about the model.
+_INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
+
+
+class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
+    """A classifier that knows its cost before it sees a record.
+
+    A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``
+    among its parameters, states its cost in ``_cost``, and learns in ``_learn`` from records
+    that were checked here.
+
+    Guarantees
+    ----------
+    :meth:`fit` may stop with an error that depends on a record, as scikit-learn demands (a
+    NaN, an undeclared label), and infers what was not declared; ``private_`` is then False
+    and ``statement_`` gives the reasons. :meth:`fit_records` infers nothing, and what
+    :meth:`check_records` lets pass raises no error that depends on a record. Copies and pickles
+    hold no figure that is internal.
+    """
+
+    classes: Sequence[Label] | None
+    size: int | None
+    relation: Relation
+    unit: Unit | None
+    random_state: int | np.random.Generator | None
+    event_: Event | None
+    not_private_because_: tuple[str, ...]
+    charged_: bool
+    _ledger_total: str | None = None
+    _began_with: tuple[str, ...]  # what a statement does not cover of its first weights
+    _records_name: str = "arrays"
+    _needs_size: bool = True  # whether anything depends on the number of records
+    _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
+
+    def event(self) -> Event:
+        """Cost of one fit, known before any record is read.
+
+        Raises
+        ------
+        ValueError
+            If the settings are wrong, or have no cost because they are not private.
+        """
+        self._check_settings()
+        cost = self._cost(self.size)
+        if cost is None:
+            raise ValueError(
+                f"Expected settings with a guarantee, got {self!r}, which is not private: "
+                "it has no cost that could be charged."
+            )
+        return cost
+
+    @abstractmethod
+    def _cost(self, size: int | None) -> Event | None:
+        """Cost of one fit with that declared size; None where it is not private."""
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise unless the settings make sense, private or not."""
+
+    @abstractmethod
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        """Learn from checked records; return why the result is not private, if it is not."""
+
+    def _check_kind(self, dataset: Dataset) -> None:
+        """Refuse records of another kind than the model takes, by their form alone."""
+        check_numbers(dataset)
+
+    def _check_form(self, facts: Facts) -> None:
+        """Refuse records whose form does not fit, by their width and their classes alone."""
+
+    def _delta(self) -> float:
+        """The delta at which ``statement_`` states epsilon; 0 where the cost is pure."""
+        return 0.0
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, classes: Sequence[Label] | None = None
+    ) -> Self:
+        """Fit to rows X of shape (n, d) and labels y of shape (n,).
+
+        Parameters
+        ----------
+        X : array, numpy.memmap or MappedRows of shape (n, d)
+            Numbers, all finite. A matrix on disk is read some rows at a time.
+        y : array of shape (n,)
+        classes : sequence of str or int, optional
+            Declared classes, where the model was not given them.
+        """
+        self.__dict__.pop("_records_name", None)
+        return self._fitted(self._facts(X, y, classes))
+
+    def _facts(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> Facts:
+        """Rows and labels, checked; nothing is learned from them yet."""
+        self._check_settings()
+        _random.check_state(self.random_state)
+        rows, labels = self._validated(X, y)
+        facts = facts_of_arrays(
+            rows,
+            labels,
+            classes=self.classes if classes is None else classes,
+            size=self.size,
+            relation=self.relation,
+            needs_size=self._needs_size,
+        )
+        self._check_form(facts)
+        return facts
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be fitted, by what is public about it.
+
+        :meth:`veracal.queries.Holder.fit` calls this before anything is charged.
+        """
+        self._check_kind(dataset)
+        self._check_settings()
+        _random.check_state(self.random_state)
+        self._check_form(self._public(dataset))
+
+    def fit_records(self, dataset: Dataset) -> Self:
+        """Fit to a data set, whose declared classes, size and norm are taken."""
+        self.check_records(dataset)
+        self.n_features_in_ = dataset.X.shape[1]
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
+        self._records_name = dataset.name
+        return self._fitted(with_labels(self._public(dataset), dataset))
+
+    def _public(self, dataset: Dataset) -> Facts:
+        """What is public about a data set."""
+        return public_facts(
+            dataset,
+            classes=self.classes,
+            size=self.size,
+            relation=self.relation,
+            unit=self.unit,
+            needs_size=self._needs_size,
+            all_here=self._all_here,
+        )
+
+    @property
+    def _all_here(self) -> bool:
+        """Whether all records are in the data set that is fitted."""
+        return True
+
+    def _fitted(self, facts: Facts) -> Self:
+        """Learn, and write down what may be claimed."""
+        cost = self._cost(facts.size)
+        rng = _random.generator(self.random_state)
+        reasons = facts.reasons
+        if not _random.is_secret(rng):
+            reasons += (REPEATABLE,)
+        self.classes_ = facts.classes
+        # What an earlier fit claimed must not outlive one that is interrupted.
+        self.event_, self.not_private_because_ = None, (UNFINISHED,)
+        self._note_charge()
+        self._began_with = ()
+        with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
+            reasons += self._learn(facts, rng)
+        if cost is None and not reasons:
+            reasons = ("its settings have no cost that could be stated",)
+        self.not_private_because_ = reasons
+        self.event_ = cost  # of before the fit: nothing that happened in it can change it
+        return self
+
+    @property
+    def private_(self) -> bool:
+        """Whether the guarantee of ``event_`` holds for this fit."""
+        check_is_fitted(self)
+        return self.event_ is not None and not self.not_private_because_
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """What this fit promises, in words and as JSON; computed when asked for."""
+        check_is_fitted(self)
+        if self.event_ is None or self.not_private_because_:
+            return NotPrivate(self.not_private_because_)
+        return statement(
+            self.event_,
+            self._delta(),
+            self.unit,
+            covers=("the weights of the classifier",),
+            exact_noise=self._exact_noise,
+            **charge_terms(self),
+        )
+
+    def _note_charge(self) -> None:
+        """Note whether a ledger was charged for this fit, and the ledger's total."""
+        note_charge(self)
+
+    def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
+        """Rows and labels, as scikit-learn wants them checked."""
+        mapped = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
+        if not isinstance(mapped, MappedRows):
+            rows, labels = validate_data(
+                self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1
+            )
+            check_classification_targets(labels)
+            return rows, labels
+        for block in mapped.windows(max(1, _ENTRIES_estimator // max(1, mapped.shape[1]))):
+            check_array(block, dtype=None, estimator=self)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if len(labels) != len(mapped):
+            raise ValueError(
+                f"Expected one label for each of {len(mapped)} rows, got {len(labels)}."
+            )
+        self.n_features_in_ = mapped.shape[1]
+        return mapped, labels
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file gets: the model, and nothing internal.
+
+        It serves pickle, joblib, copy.deepcopy and torch.save, and every estimator around this
+        one.
+        """
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _INTERNAL}
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # At the budgets of small test tables the noise outweighs what there is to learn.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+_BLOCK = 256  # rows multiplied together
+_SUMS = 40  # of made-up rows, of which some would show another order of additions
+_SATURATED = 700.0  # where a logistic function is 1 to the last of its digits
+
+
+def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
+    r"""Weighted sums :math:`x_i \cdot w_c + b_c`, of shape (n, k).
+
+    Guarantees
+    ----------
+    The sums of a row have the same bits, whoever stands beside or before it, on the terms of
+    :func:`veracal.data.rows.at_places`.
+    """
+    result, done = np.empty((len(X), len(coef)), dtype=np.float64), 0
+    block, coef = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype), aligned(coef)
+    places = _places(coef.shape, coef.dtype)
+    for sums in at_places(lambda rows: rows @ coef.T, X, places, block):
+        result[done : done + len(sums)] = sums + intercept
+        done += len(sums)
+    return result
+
+
+def apart_logits(sums: Floats) -> Floats:
+    r"""Logits :math:`\ln\sigma(s)` of classes that were learnt apart from each other.
+
+    Beyond s = 700 float64 soon has no numbers left between them and 0. There
+    :math:`700\ln\sigma(700)/s` stands in, which differs by less than 1e-304 and goes on rising:
+    the largest sum has the largest logit.
+
+    Examples
+    --------
+    >>> int(apart_logits(np.array([0.0, 1000.0, 2000.0])).argmax())
+    2
+    """
+    found: Floats = log_expit(np.minimum(sums, _SATURATED))
+    return found * (_SATURATED / np.maximum(sums, _SATURATED))
+
+
+def _places(shape: tuple[int, int], dtype: Any) -> Ints:
+    """Places that are alike in a product with made-up weights of a shape.
+
+    Not with the real ones: where those are zero, one order of additions looks like another.
+    """
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal(shape).astype(dtype)
+    tried = max(4, _SUMS // shape[0])
+    some = rng.standard_normal((tried + 1, shape[1])).astype(dtype)
+    made_up = np.resize(some, (_BLOCK, shape[1]))
+    return places_alike(lambda rows: rows @ weights.T, made_up, tried)
+
+
+class LinearClassifier(PrivateEstimator):
+    """A private classifier with ``coef_`` and ``intercept_``, in scikit-learn's shapes.
+
+    Two classes have one row of weights, more have one row for each class. ``_one_vs_rest``
+    tells whether those rows were learnt apart from each other.
+    """
+
+    coef_: Floats
+    intercept_: Floats
+    _one_vs_rest: bool = False
+    rows_apart = True  # see margins; logits_of need not see to it
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Weighted sums: of shape (n,) for two classes, (n, k) for more."""
+        sums = self._margins(X)
+        return sums[:, 0] if sums.shape[1] == 1 else sums
+
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`."""
+        sums = self._margins(X)
+        if sums.shape[1] == 1:
+            return np.hstack([np.zeros_like(sums), sums])
+        return apart_logits(sums) if self._one_vs_rest else sums
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The likeliest class of each row."""
+        sums = self._margins(X)
+        chosen = (sums[:, 0] > 0).astype(int) if sums.shape[1] == 1 else sums.argmax(axis=1)
+        labels: Array = self.classes_[chosen]
+        return labels
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities of the classes, of shape (n, k)."""
+        result: Floats = log_softmax(self.logits(X), axis=1)
+        return result
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def _margins(self, X: Any) -> Floats:
+        """Weighted sums of checked rows, of shape (n, rows of weights)."""
+        check_is_fitted(self)
+        if isinstance(X, MappedRows):
+            if X.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"Expected {self.n_features_in_} features, got {X.shape[1]} in {X!r}."
+                )
+            return margins(X, self.coef_, self.intercept_)
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return margins(rows, self.coef_, self.intercept_)

@@ -1,1 +1,0 @@
-"""Ways to sum clipped per-example gradients of a network."""

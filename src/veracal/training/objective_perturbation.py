@@ -1,0 +1,430 @@
+r"""The minimizer of a perturbed objective, rounded to a public grid, for noise of real numbers.
+
+Objective perturbation is private for real arithmetic: the minimizer :math:`w(b)` has a density
+because the noise b has one. Computed in floating point from a floating-point b, its low-order
+bits show which records it was computed from. Here the *rounded* real minimizer is released,
+:math:`\operatorname{round}(w(b)/h)\,h`, which is a post-processing of the private release.
+
+It is found exactly. The objective is :math:`\lambda`-strongly convex, so that approximate
+weights with the gradient g are within :math:`\lVert g \rVert / \lambda` of the minimizer. With
+a bound on :math:`\lVert g \rVert` that includes the rounding of its computation and what is not
+yet known of b, this is a ball that contains :math:`w(b)`. If the ball lies inside one cell of
+the grid, that cell is the answer. If not, the gradient is computed with more digits, and more
+digits of b are drawn, until it does.
+
+Logistic regression whose objective is perturbed before it is minimized.
+"""
+
+import math
+from collections.abc import Sequence
+from decimal import Context, Decimal, getcontext, localcontext
+from typing import Any
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Floats, Ints
+from veracal.accounting import Event, Pure, Relation, Unit
+from veracal.data import Label
+from veracal.errors import AnswerError
+from veracal.mechanisms import SphericalNoise
+from veracal.training.base import Facts
+from veracal.training.newton import (
+    RESIDUAL,
+    TOL,
+    Hessians,
+    Problem,
+    Products,
+    Rows,
+    minimize,
+    problem_of,
+    slopes,
+)
+from veracal.training.perturbation import (
+    NOT_PRIVATE,
+    RULES,
+    ClippedRows,
+    Perturbation,
+    PerturbedClassifier,
+    divided,
+    reach,
+)
+
+_FINE = 20  # binary digits of R / (lambda sqrt(d)) to which weights are rounded
+_DENSE, _MOST_DENSE = 128, 4096  # features up to which matrices are formed, if need be
+_SOON = 4  # steps of Newton's method after which matrices are worth their time
+_BLOCK = 8192  # rows that are added up in one product, at most
+_CHAIN = 64  # products that are added up one after the other in extended precision
+_STEPS = 100  # of Newton's method with many digits
+_DIGITS = 40  # at first, in decimal arithmetic
+_FAR = 10_000  # margins whose chance is zero in decimal arithmetic of a thousand digits
+
+
+def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
+    r"""Step h of the public grid of released minimizers, a power of two.
+
+    At most :math:`2^{-20} R / (\lambda\sqrt d)`: rounding then moves the weights no further
+    than a gradient of :math:`2^{-21} R` would, for a penalty :math:`\lambda`.
+
+    Examples
+    --------
+    >>> minimizer_grid_step(1.0, 1.0, 4) == 2.0**-21
+    True
+    """
+    exponent = math.frexp(R / penalty / math.sqrt(d))[1] - 1
+    return math.ldexp(1.0, exponent - _FINE)
+
+
+def rounded_minimizers(
+    X: Rows,
+    signs: Ints,
+    noise: Sequence[SphericalNoise],
+    *,
+    penalty: Floats,
+    step: float,
+    tol: float,
+    limit: float,
+) -> Floats:
+    """Multiples of ``step`` next to the minimizers, one of each noise vector.
+
+    Parameters
+    ----------
+    X : rows of shape (n, d)
+    signs : array of -1 and 1, of shape (models, n)
+    noise : sequence of SphericalNoise
+        The linear term of each model.
+    penalty : array of shape (d,)
+    step : float
+        Of the grid, a power of two.
+    tol, limit : float
+        For :func:`~.solver.minimize`.
+
+    Returns
+    -------
+    array of shape (models, d)
+
+    Guarantees
+    ----------
+    Every entry is the multiple that is nearest to the real minimizer for the real noise.
+    Rounding is bounded by the standard model of floating-point arithmetic, for products that
+    are added up in any order, and for exponentials that are right to a few units in the last
+    place. How long it takes depends on the records.
+    """
+    with localcontext(Context(prec=_DIGITS)):  # whatever the thread's own arithmetic is
+        linear = np.array([[_middle(span) for span in one.intervals()] for one in noise])
+        weights = minimize(X, signs, linear, penalty=penalty, tol=tol, limit=limit)
+        problem = problem_of(X, signs, linear, penalty)
+        released = np.empty_like(weights)
+        for model, (w, one) in enumerate(zip(weights, noise, strict=True)):
+            part = problem.of([model])
+            found = _in_float64(part, w, step)
+            if found is None:
+                found = _in_long_double(part, w, one, step)
+            if found is None:
+                found = _in_decimal(part, w, one, step)
+            released[model] = [k * step for k in found]
+    return released
+
+
+def _middle(span: tuple[Decimal, Decimal]) -> float:
+    """A float in or next to an interval."""
+    return float((span[0] + span[1]) / 2)
+
+
+def _rounding(problem: Problem, added: Sequence[float], rows: int, entries: int) -> float:
+    r"""A bound on the rounding of a gradient, in units in the last place.
+
+    Of the three parts of :func:`~.logistic.slopes`: a sum over rows in chains of at most
+    ``rows`` additions, margins in chains of at most ``entries``, whose error the bends pass on,
+    and penalty and noise, to which sums of blocks are added.
+    """
+    pulls, bends, others = added
+    blocks = math.ceil(int(problem.X.shape[0]) / _BLOCK)
+    many = pulls * (rows + blocks + 60) + bends * (entries + 60) + others * (blocks + 8)
+    return 2 * many
+
+
+def _nearest(w: Array, radius: float, step: float) -> list[int] | None:
+    """Cell of the grid that contains a ball; None if it reaches into another one."""
+    far = w.dtype.type(radius) * (1 + 1e-6) + 4 * np.finfo(w.dtype).eps * np.abs(w)
+    low, high = np.rint((w - far) / step), np.rint((w + far) / step)
+    return [int(k) for k in low] if np.array_equal(low, high) else None
+
+
+def _in_float64(problem: Problem, w: Floats, step: float) -> list[int] | None:
+    """By the gradient in float64; what is not known of the noise is one of its roundings."""
+    n, d = (int(size) for size in problem.X.shape)
+    seen = slopes(problem, w[None])
+    added = float(seen.rounding[0]) * 2.0**49  # which has 16 units of 2^-53 of all parts
+    gap = float(seen.lengths[0])
+    gap += 2.0**-53 * _rounding(problem, (added, 0.0, 0.0), min(n, _BLOCK) + d, 0)
+    return _nearest(w, gap / float(problem.penalty.min()), step)
+
+
+def _in_long_double(
+    problem: Problem, w: Floats, noise: SphericalNoise, step: float
+) -> list[int] | None:
+    """By the gradient in the processor's extended precision, if it has any."""
+    if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
+        return None
+    near = w.astype(np.longdouble)
+    linear = np.array([_long(span) for span in noise.intervals()])
+    unit, d = float(np.finfo(np.longdouble).eps), len(w)
+    for _ in range(3):
+        g, added = _long_gradient(problem, near, linear)
+        gap = float(np.sqrt(g @ g))
+        chains = _CHAIN + _BLOCK // _CHAIN, _CHAIN + math.ceil(d / _CHAIN)
+        gap += unit * _rounding(problem, added, *chains)
+        found = _nearest(near, gap / float(problem.penalty.min()), step)
+        if found is not None:
+            return found
+        near = near + _newton(problem, near.astype(np.float64), g.astype(np.float64))
+    return None
+
+
+def _long(span: tuple[Decimal, Decimal]) -> Any:
+    """The middle of an interval in extended precision: a float, and what it leaves."""
+    middle = (span[0] + span[1]) / 2
+    first = float(middle)
+    return np.longdouble(first) + np.longdouble(float(middle - Decimal(first)))
+
+
+def _long_gradient(
+    problem: Problem, w: Array, linear: Array
+) -> tuple[Array, tuple[float, float, float]]:
+    """Gradient in extended precision, in short chains, and the lengths of what is added up."""
+    g = problem.penalty * w + linear
+    length, pulls, bends = float(np.linalg.norm(w)), 0.0, 0.0
+    with np.errstate(over="ignore"):
+        for _, rows, signs in problem.blocks(_BLOCK):
+            signed = (rows * np.reshape(signs, (-1, 1))).astype(np.longdouble)
+            chances = 1 / (1 + np.exp(_chained(signed, w)))
+            norms, small = np.linalg.norm(rows, axis=1), chances.astype(np.float64)
+            pulls += float(small @ norms)
+            bends += float((small * (1 - small)) @ norms**2)
+            g = g - _chained(signed.T, chances)
+    others = float(np.linalg.norm(problem.penalty * w) + np.linalg.norm(linear))
+    return g, (pulls, length * bends, others)
+
+
+def _chained(matrix: Array, vector: Array) -> Array:
+    """A product whose sums have few additions one after the other."""
+    found = np.zeros(len(matrix), dtype=np.longdouble)
+    for start in range(0, len(vector), _CHAIN):
+        found += matrix[:, start : start + _CHAIN] @ vector[start : start + _CHAIN]
+    return found
+
+
+def _newton(problem: Problem, w: Floats, g: Floats, tried: int = 0) -> Floats:
+    """A Newton step, in float64."""
+    d = problem.X.shape[1]
+    dense = d <= (_DENSE if tried < _SOON else _MOST_DENSE)
+    curvature = Hessians(problem) if dense else Products(problem)
+    slopes(problem, w[None], curvature)
+    found: Floats = curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
+    return found
+
+
+def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float) -> list[int]:
+    """By the gradient in decimal arithmetic of more and more digits."""
+    least, unit = Decimal(float(problem.penalty.min())), Decimal(step)
+    near, digits, before = [Decimal(float(one)) for one in w], _DIGITS, Decimal("Infinity")
+    for tried in range(_STEPS):
+        with localcontext(Context(prec=digits)):
+            spans = noise.intervals()
+            g, rounding = _decimal_gradient(problem, near, [(a + b) / 2 for a, b in spans])
+            gap = sum((one * one for one in g), rounding**2).sqrt() + rounding
+            gap += sum((b - a for a, b in spans), Decimal(0))
+            far = gap / least * 2
+            ends = [
+                [int(((one + side) / unit).to_integral_value()) for one in near]
+                for side in (-far, far)
+            ]
+            if ends[0] == ends[1]:
+                return ends[0]
+            if far > before / 2:  # nothing is gained with these digits
+                digits += 20
+                noise.refine()
+            before = far
+            at, slope = (np.array([float(one) for one in some]) for some in (near, g))
+            steps = _newton(problem, at, slope, tried)
+            near = [one + Decimal(float(move)) for one, move in zip(near, steps, strict=True)]
+    raise AnswerError(
+        "Expected to find the rounded minimizer of the objective, and did not within "
+        f"{_STEPS} steps; nothing is released. Use a smaller C, or a smaller norm."
+    )
+
+
+def _decimal_gradient(
+    problem: Problem, w: list[Decimal], linear: list[Decimal]
+) -> tuple[list[Decimal], Decimal]:
+    """Gradient in decimal arithmetic, and a bound on its rounding."""
+    penalty = [Decimal(float(one)) for one in problem.penalty]
+    g = [a * b + c for a, b, c in zip(penalty, w, linear, strict=True)]
+    added = sum(map(abs, g), Decimal(0)) + 2 * sum(map(abs, linear), Decimal(0))
+    size = 1 + sum(map(abs, w), Decimal(0))
+    for _, rows, signs in problem.blocks(_BLOCK):
+        for row in (rows * np.reshape(signs, (-1, 1))).tolist():
+            x = [Decimal(one) for one in row]
+            margin = sum(map(Decimal.__mul__, x, w), Decimal(0))
+            # Beyond that it is below any rounding here.
+            chance = 1 / (1 + margin.exp()) if margin < _FAR else Decimal(0)
+            g = [a - chance * b for a, b in zip(g, x, strict=True)]
+            reach = sum(map(abs, x), Decimal(0))
+            added += reach * (1 + size * reach)
+    # Fewer than 10^10 roundings, each of 10^(1 - digits) of what is added.
+    return g, added * Decimal(10) ** (12 - getcontext().prec)
+
+
+class ObjectivePerturbation(PerturbedClassifier):
+    r"""Logistic regression, the minimizer of an objective with a random linear term.
+
+    .. math::
+
+        \min_w \sum_i \ln(1 + e^{-s_i w \cdot x_i})
+        + \frac\lambda2 \lVert w \rVert^2 + b \cdot w
+
+    Rows longer than ``norm`` are clipped to it, a one is appended for the intercept, and all
+    coordinates are penalized. Penalty and noise follow from :func:`~.rules.one_log`; smaller
+    epsilon raises both. The objective is that of Chaudhuri, Monteleoni and Sarwate (2011,
+    https://www.jmlr.org/papers/v12/chaudhuri11a.html) for a sum of losses and rows of any
+    norm. More than two classes are learnt one against the rest, at epsilon / K each.
+
+    Parameters
+    ----------
+    epsilon : float > 0
+        What one unit pays: one record, or all rows of ``unit``.
+    C : float > 0
+        Inverse of the least penalty, as in scikit-learn; a small epsilon asks for more
+        penalty than 1 / C, and ``lambda_total_`` tells how much was used.
+    norm : float, optional
+        Public bound on the norm of a row; longer rows are clipped, and nobody is told. None:
+        what the data set declares. Read from the records in want of both, which is *not
+        private*.
+    rule : {"one-log", "cms11", "diffprivlib-0.6.2"}
+        ``"cms11"`` is private too, with more noise. ``"diffprivlib-0.6.2"`` has the law of
+        that version of diffprivlib and is **not epsilon-DP**: it costs no event, and what it
+        fits is never called private.
+    fit_intercept : bool
+    classes : sequence of str or int, optional
+        Declared classes; a class without members is learnt like any other.
+    size : int, optional
+        Declared number of records. Nothing here is computed from it.
+    relation : {"add-remove", "replace-one"}
+        Under replace-one the noise is twice as large.
+    unit : Unit, optional
+        Whom epsilon protects; each of its rows gets epsilon / ``unit.at_most``.
+    random_state : int or Generator, optional
+        None draws secret noise, the only private choice.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays
+    lambda_total_, intercept_penalty_ : float
+        Penalties that were used, for features and intercept.
+    noise_scale_ : float
+        Scale of the Gamma law of the noise's length; its shape is ``coef_.shape[1]``, plus
+        one with an intercept.
+    epsilon_prime_ : float
+        What was left of ``epsilon_per_class_`` for the noise.
+    epsilon_per_class_ : float
+        Epsilon of one row in one binary model: of two classes all, of K > 2 a K-th.
+    norm_, reach_ : float
+        Bounds on rows, without and with the appended one.
+    grid_step_ : float
+        Step of the public grid on which the weights lie.
+
+    Guarantees
+    ----------
+    Unless the rule says otherwise, a fit is epsilon-differentially private for one unit under
+    ``relation``, by the proof in :func:`~.rules.one_log`, basic composition over classes and
+    group privacy over rows. It rests on the exact minimizer for noise of real numbers. What is
+    released is that minimizer rounded to a public grid, which is found exactly
+    (:mod:`~.rounded_minimizer`), so that low-order bits carry nothing.
+
+    Examples
+    --------
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0]] * 50), ["no", "yes"] * 50
+    >>> model = ObjectivePerturbation(8.0, norm=1.0, classes=["no", "yes"], size=100).fit(X, y)
+    >>> model.event_, model.private_
+    (Pure(epsilon=8.0, relation='add-remove'), True)
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        C: float = 1.0,
+        norm: float | None = None,
+        rule: str = "one-log",
+        fit_intercept: bool = True,
+        classes: Sequence[Label] | None = None,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.C = C
+        self.norm = norm
+        self.rule = rule
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        text: str = super().__repr__(N_CHAR_MAX)
+        known = isinstance(self.rule, str) and self.rule in NOT_PRIVATE
+        return f"{text} (not epsilon-DP)" if known else text
+
+    def perturbation(self, norm: float, k: int = 2) -> Perturbation:
+        """Penalty and noise of each binary model, for rows of a norm and k classes."""
+        epsilon = divided(self._epsilon_per_row(), k if k > 2 else 1)
+        R = reach(norm, fit_intercept=self.fit_intercept)
+        return RULES[self.rule](epsilon, self.C, R, self.relation)
+
+    def penalties(self, used: Perturbation, d: int) -> Floats:
+        """Penalty of each of d weights, of which the last may be the intercept."""
+        penalty = np.full(d, used.lambda_total)
+        if self.fit_intercept:
+            penalty[-1] = used.intercept_penalty
+        return penalty
+
+    def _check_settings(self) -> None:
+        _checks.one_of(RULES, rule=self.rule)
+        super()._check_settings()
+
+    def _cost(self, size: int | None) -> Event | None:
+        if self.rule in NOT_PRIVATE:
+            return None
+        return Pure(self._epsilon_per_row(), self.relation)
+
+    def _penalty(self, norm: float) -> float:
+        return self.perturbation(norm).lambda_total
+
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        reasons = super()._learn(facts, rng)
+        return (*reasons, NOT_PRIVATE[self.rule]) if self.rule in NOT_PRIVATE else reasons
+
+    def _weights(
+        self, rows: Floats | ClippedRows, signs: Ints, rng: np.random.Generator
+    ) -> Floats:
+        k, d = len(signs), rows.shape[1]
+        used = self.perturbation(self.norm_, k)
+        self.lambda_total_, self.intercept_penalty_ = used.lambda_total, used.intercept_penalty
+        self.noise_scale_, self.epsilon_prime_ = used.noise_scale, used.epsilon_prime
+        self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
+        penalty = self.penalties(used, d)
+        self.grid_step_ = minimizer_grid_step(self.reach_, used.lambda_total, d)
+        return rounded_minimizers(
+            rows,
+            signs,
+            [SphericalNoise(used.noise_scale, d, rng=rng) for _ in range(k)],
+            penalty=penalty,
+            step=self.grid_step_,
+            tol=TOL * min(1.0, self.reach_),
+            limit=RESIDUAL * self.reach_,
+        )

@@ -1,0 +1,357 @@
+"""Noise of which only the length matters.
+
+Logistic regression released with noise on its weights.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Floats, Ints
+from veracal.accounting import Budget, Event, Gaussian, Pure, Relation, Unit, noise_for
+from veracal.data import Label
+from veracal.mechanisms import rounded_gaussian, rounded_spherical
+from veracal.training.newton import RESIDUAL, TOL, minimize
+from veracal.training.perturbation import ClippedRows, PerturbedClassifier, divided, reach
+
+
+def spherical_gamma(
+    d: int, scale: float, *, rng: np.random.Generator, size: int | None = None
+) -> Floats:
+    r"""Vectors of density proportional to :math:`e^{-\lVert b \rVert / s}`.
+
+    In polar coordinates :math:`db = r^{d-1} dr\, du`, so that the length has density
+    proportional to :math:`r^{d-1} e^{-r/s}`, which is Gamma of shape d and scale s, and the
+    direction is uniform on the sphere and independent of it (Chaudhuri, Monteleoni and
+    Sarwate 2011, Section 4, https://www.jmlr.org/papers/v12/chaudhuri11a.html). A normal
+    vector divided by its length is such a direction.
+
+    Parameters
+    ----------
+    d : int
+        Number of entries.
+    scale : float > 0
+        The scale s.
+    rng : Generator
+    size : int, optional
+        How many vectors. None: one, of shape (d,).
+
+    Returns
+    -------
+    array of shape (d,) or (size, d)
+
+    Guarantees
+    ----------
+    The log density at two points differs by at most their distance divided by s: added to
+    a vector of L2 sensitivity D, it is (D / s)-differentially private.
+    """
+    _checks.whole(d=d)
+    _checks.positive(scale=scale)
+    count = 1 if size is None else size
+    directions = rng.standard_normal((count, d))
+    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+    directions[lengths[:, 0] == 0, 0] = 1.0  # a draw of zeros still needs a direction
+    lengths[lengths == 0] = 1.0
+    vectors: Floats = directions / lengths * rng.gamma(d, scale, (count, 1))
+    return vectors[0] if size is None else vectors
+
+
+_UP = 1 + 1e-12
+_FINE = 34  # binary digits of the sensitivity that the grid of the weights has
+_MOST_WEIGHTS = 2**28  # of one binary model, for which rounding adds a millionth at most
+_ROUNDING = 2.0**-20  # share of the sensitivity that rounding the weights to the grid adds
+
+
+def sensitivity(C: float, R: float, relation: Relation) -> float:
+    r"""The most that one row moves the minimizer, in the L2 norm.
+
+    .. math::
+
+        \Delta_2 = (RC + 2\gamma C)(1 + 2^{-20}),
+        \text{ or, if a record is replaced, } (2RC + 2\gamma C)(1 + 2^{-20})
+
+    Parameters
+    ----------
+    C : float
+        Inverse of the penalty.
+    R : float
+        Bound on the norm of a row, the appended one included.
+    relation : {"add-remove", "replace-one"}
+
+    Guarantees
+    ----------
+    The *sum* of losses with the penalty :math:`\frac1{2C} \lVert w \rVert^2` on all
+    coordinates is 1/C-strongly convex. At the minimizer for one data set, the gradient
+    for its neighbor is that of the rows by which they differ, of norm at most R or 2R; by
+    strong convexity the minimizers are within C times that (Chaudhuri, Monteleoni and Sarwate
+    2011, Lemma 7). A gradient of length :math:`\gamma = 10^{-5} R` at most, which is verified
+    before anything is released, leaves each of the two within :math:`\gamma C` of its
+    minimizer. None of this holds for an intercept that is not penalized.
+
+    The last factor is for rounding: d weights on a grid of step h are each within
+    :math:`\sqrt d\,h/2` of what they were, so that neighbors move apart by
+    :math:`\sqrt d\,h` at most, and :func:`grid_step` has
+    :math:`h \le 2^{-34} (RC + 2\gamma C)` for :math:`d \le 2^{28}`.
+
+    Examples
+    --------
+    >>> round(sensitivity(2.0, 1.0, "replace-one"), 3)
+    4.0
+    """
+    moved = R if relation == "add-remove" else 2 * R
+    return (moved + 2 * RESIDUAL * R) * C * (1 + _ROUNDING) * _UP
+
+
+def grid_step(sensitivity: float) -> float:
+    """Step of the public grid of the weights: a power of two, 2^-34 of the sensitivity.
+
+    Examples
+    --------
+    >>> grid_step(1.5) == 2.0**-34
+    True
+    """
+    # Of the power of two below, less a bit for the share that rounding itself takes.
+    return math.ldexp(1.0, math.frexp(sensitivity / (1 + _ROUNDING) / _UP)[1] - 1 - _FINE)
+
+
+@dataclass(frozen=True)
+class OutputNoise:
+    """The distribution of the noise on the weights of each binary model.
+
+    A real vector, of Gamma length or Gaussian, rounded to the grid of the weights. Rounding
+    moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
+
+    Attributes
+    ----------
+    sensitivity : float
+        Of the weights of one binary model, for one row.
+    noise_scale : float or None
+        Scale of the Gamma law of the length, if pure.
+    noise_std : float or None
+        Standard deviation on each weight, if Gaussian.
+    epsilon_per_class : float or None
+        Epsilon of one row in one binary model, if pure.
+    """
+
+    sensitivity: float
+    noise_scale: float | None
+    noise_std: float | None
+    epsilon_per_class: float | None
+
+    @property
+    def step(self) -> float:
+        """Step of the grid of the weights."""
+        return grid_step(self.sensitivity)
+
+    def release(self, exact: Floats, *, rng: np.random.Generator) -> Floats:
+        """Round weights of shape (models, d) to the grid, and add exact noise to them.
+
+        Guarantees
+        ----------
+        Integers are added to integers; the sum becomes the nearest float afterwards.
+        """
+        d, step = exact.shape[1], self.step
+        if d > _MOST_WEIGHTS:
+            raise ValueError(f"Expected at most {_MOST_WEIGHTS} weights, got {d}.")
+        return np.array(
+            [
+                [
+                    (round(w / step) + k) * step
+                    for w, k in zip(row, self._units(d, rng), strict=True)
+                ]
+                for row in exact.tolist()
+            ]
+        )
+
+    def _units(self, d: int, rng: np.random.Generator) -> list[int]:
+        """Noise on the weights of one binary model, in steps of the grid."""
+        if self.noise_scale is not None:
+            return rounded_spherical(self.noise_scale / self.step, d, rng=rng)
+        assert self.noise_std is not None
+        return rounded_gaussian(self.noise_std / self.step, d, rng=rng)
+
+    def simulate(self, exact: Floats, count: int, *, rng: np.random.Generator) -> Floats:
+        """Many draws of :meth:`release` at once, in floating point: *not private*.
+
+        Returns
+        -------
+        array of shape (count, models, d)
+        """
+        models, d = exact.shape
+        if self.noise_scale is not None:
+            noise = spherical_gamma(d, self.noise_scale, rng=rng, size=count * models)
+        else:
+            assert self.noise_std is not None
+            noise = rng.normal(0.0, self.noise_std, (count * models, d))
+        units = np.rint(noise.reshape(count, models, d) / self.step)
+        found: Floats = (units + np.rint(exact / self.step)) * self.step
+        return found
+
+
+class OutputPerturbation(PerturbedClassifier):
+    r"""Logistic regression whose weights are released with noise.
+
+    .. math::
+
+        \operatorname*{argmin}_w \sum_i \ln(1 + e^{-s_i w \cdot x_i})
+        + \frac1{2C} \lVert w \rVert^2 \; + \; b
+
+    Rows longer than ``norm`` are clipped to it, a one is appended for the intercept, and all
+    coordinates are penalized, so that one row moves the minimizer by at most
+    :func:`sensitivity`. With ``delta=0`` the noise has density proportional to
+    :math:`e^{-\varepsilon\lVert b \rVert / \Delta_2}` (Chaudhuri, Monteleoni and Sarwate 2011,
+    Algorithm 1); otherwise it is Gaussian, as much as epsilon and delta ask for (Balle and
+    Wang 2018). The minimizer is rounded to a public grid, and the noise to the same grid. More
+    than two classes are learnt one against the rest: at epsilon / K each, or with Gaussian
+    noise as one vector whose sensitivity is :math:`\sqrt K` times that of one model.
+
+    Parameters
+    ----------
+    epsilon : float > 0
+        What one unit pays: one record, or all rows of ``unit``.
+    delta : float in [0, 1)
+    C : float > 0
+        Inverse of the penalty, as in scikit-learn. Noise grows with it.
+    norm : float, optional
+        Public bound on the norm of a row; longer rows are clipped, and nobody is told. None:
+        what the data set declares. Read from the records in want of both, which is *not
+        private*.
+    fit_intercept : bool
+    classes : sequence of str or int, optional
+        Declared classes; a class without members is learnt like any other.
+    size : int, optional
+        Declared number of records. Nothing here is computed from it.
+    relation : {"add-remove", "replace-one"}
+        Under replace-one the noise is twice as large.
+    unit : Unit, optional
+        Whom epsilon and delta protect.
+    random_state : int or Generator, optional
+        None draws secret noise, the only private choice.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays
+    sensitivity_ : float
+        Of the weights of one binary model, for one row.
+    noise_scale_ : float or None
+        Scale of the Gamma law of the noise's length (shape d, with the intercept), if pure.
+    noise_std_ : float or None
+        Standard deviation of the noise on each weight, if Gaussian.
+    epsilon_per_class_ : float or None
+        Epsilon of one row in one binary model, if pure.
+    lambda_total_ : float
+        The penalty 1 / C.
+    norm_, reach_ : float
+        Bounds on rows, without and with the appended one.
+    grid_step_ : float
+        Step of the public grid on which the weights lie.
+
+    Guarantees
+    ----------
+    A fit is (epsilon, delta)-differentially private for one unit under ``relation``. Weights
+    are integers of a public grid before noise is added, and the noise is the nearest integer to
+    a real number, sampled exactly (:mod:`veracal.mechanisms.discrete_noise`), so that the
+    low-order bits of a release carry nothing. The
+    event of Gaussian noise has no unit of length: noise divided by sensitivity, which is
+    known before the norm is.
+
+    Examples
+    --------
+    >>> OutputPerturbation(0.5, relation="replace-one").event()
+    Pure(epsilon=0.5, relation='replace-one')
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 0.0,
+        *,
+        C: float = 1.0,
+        norm: float | None = None,
+        fit_intercept: bool = True,
+        classes: Sequence[Label] | None = None,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.C = C
+        self.norm = norm
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        _checks.fraction(delta=self.delta)
+        if self.delta >= 1:
+            raise ValueError(f"Expected delta below 1, got delta={self.delta!r}.")
+        super()._check_settings()
+
+    def _cost(self, size: int | None) -> Event | None:
+        if self.delta == 0:
+            return Pure(self._epsilon_per_row(), self.relation)
+        return Gaussian(self._multiplier(), 1.0, self.relation)
+
+    def _delta(self) -> float:
+        return float(self.delta)
+
+    def _multiplier(self) -> float:
+        """Noise divided by the sensitivity of one row."""
+        budget = Budget(self.epsilon, self.delta, self.relation, self.unit or Unit())
+        return noise_multiplier(budget)
+
+    def _penalty(self, norm: float) -> float:
+        return 1 / self.C
+
+    def noise(self, norm: float, k: int = 2) -> OutputNoise:
+        """Law of the noise of each binary model, for rows of a norm and k classes."""
+        models = k if k > 2 else 1
+        moved = sensitivity(
+            self.C, reach(norm, fit_intercept=self.fit_intercept), self.relation
+        )
+        if self.delta == 0:
+            epsilon = divided(self._epsilon_per_row(), models)
+            return OutputNoise(moved, moved / epsilon * _UP, None, epsilon)
+        std = self._multiplier() * math.sqrt(models) * moved * _UP
+        return OutputNoise(moved, None, std, None)
+
+    def exact(self, rows: Floats | ClippedRows, signs: Ints, norm: float) -> Floats:
+        """Weights of each binary model without noise, which nobody may see."""
+        R = reach(norm, fit_intercept=self.fit_intercept)
+        return minimize(
+            rows,
+            signs,
+            np.zeros((len(signs), rows.shape[1])),
+            penalty=1 / self.C,
+            tol=TOL * min(1.0, R),
+            limit=RESIDUAL * R,
+        )
+
+    def _weights(
+        self, rows: Floats | ClippedRows, signs: Ints, rng: np.random.Generator
+    ) -> Floats:
+        k = len(signs)
+        law = self.noise(self.norm_, k)
+        self.lambda_total_, self.sensitivity_ = 1 / self.C, law.sensitivity
+        self.noise_scale_, self.noise_std_ = law.noise_scale, law.noise_std
+        self.epsilon_per_class_, self.grid_step_ = law.epsilon_per_class, law.step
+        return law.release(self.exact(rows, signs, self.norm_), rng=rng)
+
+
+@lru_cache(maxsize=256)
+def noise_multiplier(budget: Budget) -> float:
+    """The least noise for a statistic of sensitivity 1 that keeps a budget with a delta."""
+
+    def release(noise: float) -> Gaussian:
+        return Gaussian(noise, 1.0, budget.relation)
+
+    return noise_for(budget, release, tolerance=1e-6)

@@ -1,0 +1,459 @@
+r"""Rows shortened to a declared norm, with a one appended for the intercept.
+
+How much penalty and noise an objective needs for a budget.
+
+The objective is :math:`\sum_i \ell(s_i\, w \cdot x_i) + \frac\lambda2 \lVert w \rVert^2 +
+b \cdot w` with :math:`\lVert x_i \rVert \le R`, the logistic loss
+(:math:`|\ell'| \le 1`, :math:`0 \le \ell'' \le c = \frac14`) and noise b of density
+proportional to :math:`e^{-\lVert b \rVert / s}`. Its minimizer is released.
+
+The release has a density. With :math:`g_D(w) = \sum_i \nabla\ell_i(w) + \lambda w` and the
+Hessian :math:`H_D(w) = \nabla g_D(w) \succeq \lambda I`, w is released exactly if
+:math:`b = -g_D(w)`, a bijection, so that
+
+.. math:: p_D(w) \propto e^{-\lVert g_D(w) \rVert / s} \det H_D(w).
+
+The proof needs the *exact* minimizer, and the penalty on *every* coordinate, the
+intercept's included: otherwise H has a direction that nothing bounds from below.
+
+What both perturbed logistic regressions share: declared norms, and one model a class.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from veracal import _checks
+from veracal._types import Array, Floats, Ints
+from veracal.accounting import RELATIONS, Relation, Unit
+from veracal.data import Dataset, MappedRows
+from veracal.errors import DataError
+from veracal.training.base import (
+    Facts,
+    LinearClassifier,
+    declared_classes,
+    row_norms,
+    with_labels,
+)
+
+_IN_MEMORY = 1 << 25  # numbers that are clipped once and kept, instead of at every pass
+_LARGE = 1e150
+_SLACK = 1e-9  # rounding of a norm of up to a million entries, and of a declared one
+
+
+def reach(norm: float, *, fit_intercept: bool) -> float:
+    r"""The most R that one clipped row moves a gradient: its norm with the appended one.
+
+    .. math:: R = \sqrt{c^2 + 1}, \text{ without an intercept } R = c
+
+    Both a billionth larger, which is more than the rounding of a clipped row.
+
+    Examples
+    --------
+    >>> round(reach(3.0, fit_intercept=False), 6)
+    3.0
+    """
+    return float(np.hypot(norm, 1.0) if fit_intercept else norm) * (1 + _SLACK)
+
+
+def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
+    r"""Scale rows longer than ``norm`` down to it, and append a one to each.
+
+    Parameters
+    ----------
+    block : array of shape (n, d)
+    norm : float > 0
+    fit_intercept : bool
+        Whether to append a one.
+
+    Returns
+    -------
+    array of float64, of shape (n, d) or (n, d + 1)
+
+    Guarantees
+    ----------
+    No row is longer than :func:`reach`; how many were scaled is written nowhere. A row with
+    NaN or infinity in it becomes a row of zeros (and its one): selected, not multiplied.
+
+    Examples
+    --------
+    >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0, fit_intercept=True).round(2)
+    array([[0.6, 0.8, 1. ],
+           [0.3, 0.4, 1. ]])
+    """
+    n, d = block.shape
+    result = np.ones((n, d + fit_intercept))
+    rows = result[:, :d]
+    rows[:] = block
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    odd = ~(lengths < _LARGE)  # a square overflowed, or is not a number
+    long = (lengths > norm) & ~odd
+    rows[long] *= (norm / lengths[long])[:, None]
+    rows[odd] = _clip_odd(rows[odd], norm)
+    return result
+
+
+def _clip_odd(rows: Floats, norm: float) -> Floats:
+    """Rows beyond 1e150, scaled by their largest entry first; broken ones become zeros."""
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+    peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
+    rows = rows / peaks[:, None]
+    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+    clipped_rows: Floats = rows * (norm / lengths)[:, None]
+    return clipped_rows  # zeros stay zeros
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
+class ClippedRows:
+    """Rows of a matrix, possibly on disk, clipped whenever they are read.
+
+    Attributes
+    ----------
+    X : array or MappedRows of shape (n, d)
+    norm : float
+    fit_intercept : bool
+    """
+
+    X: Array | MappedRows
+    norm: float
+    fit_intercept: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the clipped rows."""
+        return len(self.X), self.X.shape[1] + self.fit_intercept
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __getitem__(self, rows: slice) -> Floats:
+        return clip_rows(self.X[rows], self.norm, fit_intercept=self.fit_intercept)
+
+
+def clipped(X: Array | MappedRows, norm: float, *, fit_intercept: bool) -> Floats | ClippedRows:
+    """Clip rows now if they fit into memory, otherwise block by block as they are read."""
+    lazily = ClippedRows(X, norm, fit_intercept)
+    return lazily if np.prod(lazily.shape) > _IN_MEMORY else lazily[0 : len(X)]
+
+
+CURVATURE = 0.25  # the most that the second derivative of the logistic loss reaches
+_UP = 1 + 1e-12  # more than the rounding of a few operations
+_LEAST_PENALTY = 1e-6
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """Penalty and noise of one binary model.
+
+    Attributes
+    ----------
+    lambda_total : float
+        The whole coefficient of the penalty, not an addition to 1 / C.
+    intercept_penalty : float
+        The same for the intercept; another one only under a rule that is not private.
+    epsilon_prime : float
+        What is left of epsilon for the noise.
+    noise_scale : float
+        Scale s of the noise: its length is Gamma of this scale and of shape d.
+    """
+
+    lambda_total: float
+    intercept_penalty: float
+    epsilon_prime: float
+    noise_scale: float
+
+
+Rule = Callable[[float, float, float, Relation], Perturbation]
+
+
+def one_log(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
+    r"""Penalty and noise with a single logarithm, and without a cliff.
+
+    .. math::
+
+        \lambda = \max\Bigl(\frac1C, \frac{cR^2}{e^{\varepsilon/2} - 1}\Bigr), \quad
+        \varepsilon' = \varepsilon - \ln\Bigl(1 + \frac{cR^2}{\lambda}\Bigr)
+        \ge \frac\varepsilon2, \quad
+        s = \frac{R}{\varepsilon'} \text{ or, if a record is replaced, } \frac{2R}{\varepsilon'}
+
+    Parameters
+    ----------
+    epsilon : float > 0
+        For one row.
+    C : float > 0
+        Inverse of the least penalty.
+    R : float > 0
+        Bound on the norm of a row, the appended one included.
+    relation : {"add-remove", "replace-one"}
+
+    Guarantees
+    ----------
+    The release is epsilon-differentially private for one row under the relation, for any
+    records. *Noise*: at the same w, the gradients of neighbors differ by one row's
+    :math:`\ell' s x` of norm at most R, or by two of them, at most 2R; hence by the triangle
+    inequality the first factor of the density changes by at most
+    :math:`e^{\varepsilon'}`. *Determinant*: at the same w the Hessians of neighbors are
+    :math:`A + h\,xx^\top` and A, or :math:`A + h' x'x'^\top`, with the *same*
+    :math:`A \succeq \lambda I` of the rows they share and :math:`0 \le h, h' \le c`. By the
+    matrix determinant lemma
+
+    .. math::
+
+        \frac{\det(A + h\,xx^\top)}{\det(A + h' x'x'^\top)}
+        = \frac{1 + h\,x^\top A^{-1} x}{1 + h' x'^\top A^{-1} x'}
+        \le 1 + \frac{cR^2}{\lambda},
+
+    and the same holds with the roles exchanged. Both factors together are at most
+    :math:`e^{\varepsilon'} (1 + cR^2/\lambda) = e^\varepsilon`. Chaudhuri, Monteleoni and
+    Sarwate (2011, Theorem 9) bound a difference of rank two instead and pay the logarithm
+    twice, see :func:`cms11`.
+    """
+    bend = CURVATURE * R * R
+    penalty = max(1 / C, bend / _expm1(epsilon / 2) * _UP)
+    left = epsilon - math.log1p(bend / penalty)
+    return _uniform(penalty, left, R, relation)
+
+
+def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
+    r"""Penalty and noise by the published proof, with two logarithms; for comparison.
+
+    .. math::
+
+        \lambda = \frac1C, \quad
+        \varepsilon' = \varepsilon - 2\ln\Bigl(1 + \frac{cR^2}{\lambda}\Bigr);
+        \quad \text{if } \varepsilon' \le 0:\quad
+        \lambda = \frac{cR^2}{e^{\varepsilon/4} - 1},\ \varepsilon' = \frac\varepsilon2
+
+    Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 2, for a sum of losses and rows of norm
+    R. Just above :math:`\varepsilon' = 0` its noise explodes: there is a cliff.
+
+    Guarantees
+    ----------
+    Epsilon-differentially private as :func:`one_log` is, whose logarithm is half of what
+    is set aside here: :math:`\varepsilon' + \ln(1 + cR^2/\lambda) \le \varepsilon` in both
+    branches.
+    """
+    bend = CURVATURE * R * R
+    penalty = 1 / C
+    left = epsilon - 2 * math.log1p(bend / penalty)
+    if left <= 0:
+        penalty, left = bend / _expm1(epsilon / 4) * _UP, epsilon / 2
+    return _uniform(penalty, left, R, relation)
+
+
+def diffprivlib_062(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
+    r"""Penalty and noise of diffprivlib 0.6.2: **not** epsilon-differentially private.
+
+    .. math::
+
+        \varepsilon' = \varepsilon - 2\ln\Bigl(1 + \frac{cR}{\alpha/2}\Bigr),\ \Delta = 0;
+        \quad \text{if } \varepsilon' \le 0:\quad
+        \Delta = \frac{cR}{e^{\varepsilon/4} - 1} - \frac\alpha2,\
+        \varepsilon' = \frac\varepsilon2
+
+    with :math:`\alpha = 1/C` and noise of scale :math:`2R/\varepsilon'` whatever the relation.
+    The features are penalized by :math:`\alpha + \Delta`, the intercept by :math:`\Delta`
+    alone. It takes cR where the determinant needs :math:`cR^2`, and with
+    :math:`\Delta = 0` nothing bounds the intercept: at R = 10 and epsilon = 0.5 neighbors
+    are told apart at 1.02.
+
+    Where it leaves the intercept without any penalty there may be no minimizer, and
+    diffprivlib returns where its search gives up; a penalty of a millionth stands in here.
+    """
+    alpha = 1 / C
+    left, more = epsilon - 2 * math.log1p(CURVATURE * R / (alpha / 2)), 0.0
+    if left <= 0:
+        more = CURVATURE * R / _expm1(epsilon / 4) - alpha / 2
+        left = epsilon / 2
+    return Perturbation(alpha + more, max(more, _LEAST_PENALTY), left, 2 * R / left)
+
+
+RULES: dict[str, Rule] = {
+    "one-log": one_log,
+    "cms11": cms11,
+    "diffprivlib-0.6.2": diffprivlib_062,
+}
+NOT_PRIVATE = {
+    "diffprivlib-0.6.2": (
+        "rule='diffprivlib-0.6.2' is not epsilon-differentially private: it adds too little "
+        "noise and penalty for rows of norm above 1 and for the intercept"
+    )
+}
+
+
+def divided(epsilon: float, parts: int) -> float:
+    """The largest float that, taken ``parts`` times as it is written, stays within epsilon.
+
+    Examples
+    --------
+    >>> divided(1.0, 3)
+    0.3333333333333333
+    """
+    whole, part = Fraction(repr(float(epsilon))), float(epsilon) / parts
+    while parts * Fraction(repr(part)) > whole:
+        part = math.nextafter(part, 0.0)
+    return part
+
+
+def _uniform(penalty: float, left: float, R: float, relation: Relation) -> Perturbation:
+    """The same penalty on every coordinate, and noise for the relation."""
+    moved = R if relation == "add-remove" else 2 * R
+    return Perturbation(penalty, penalty, left, moved / left * _UP)
+
+
+def _expm1(exponent: float) -> float:
+    """An exponential less one, that stays finite."""
+    return math.expm1(min(exponent, 700.0))
+
+
+_LEAST, _MOST = 1e-12, 1e12
+_STEEPEST = 1e9  # squared norm of a row over the penalty, beyond which float64 may not solve
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
+class Binary:
+    """The binary problems of a fit, before any noise.
+
+    Attributes
+    ----------
+    rows : array or ClippedRows of shape (n, d)
+        With the appended one, if there is an intercept.
+    signs : array of -1 and 1, of shape (models, n)
+        One model for two classes, one for each of more.
+    classes : array of shape (k,)
+    norm : float
+        To which rows were clipped.
+    """
+
+    rows: Floats | ClippedRows
+    signs: Ints
+    classes: Array
+    norm: float
+
+
+class PerturbedClassifier(LinearClassifier):
+    """Logistic regression on rows of a declared norm, one against the rest if many classes."""
+
+    _one_vs_rest = True
+    _needs_size = False  # sums are minimized, not means
+    _exact_noise = True
+    epsilon: float
+    C: float
+    norm: float | None
+    fit_intercept: bool
+
+    @abstractmethod
+    def _weights(
+        self, rows: Floats | ClippedRows, signs: Ints, rng: np.random.Generator
+    ) -> Floats:
+        """Noisy weights of each binary model."""
+
+    @abstractmethod
+    def _penalty(self, norm: float) -> float:
+        """The least penalty that a fit with this norm uses."""
+
+    def _check_settings(self) -> None:
+        """Refuse settings that make no sense, or that float64 cannot compute with."""
+        _checks.positive(epsilon=self.epsilon)
+        _between(C=self.C)
+        _checks.one_of(RELATIONS, relation=self.relation)
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise ValueError(
+                f"Expected fit_intercept to be True or False, got {self.fit_intercept!r}."
+            )
+        if self.unit is not None and not isinstance(self.unit, Unit):
+            raise ValueError(f"Expected a Unit or None, got unit={self.unit!r}.")
+        if self.size is not None:
+            _checks.whole(size=self.size)
+        if self.classes is not None:
+            declared_classes(self.classes)
+        if self.norm is not None:
+            self._check_norm(self.norm)
+
+    def _check_norm(self, norm: float) -> None:
+        """Refuse a declared norm so large beside the penalty that no minimizer is found."""
+        _between(norm=norm)
+        R = reach(norm, fit_intercept=self.fit_intercept)
+        if _STEEPEST * self._penalty(norm) < R * R:
+            raise ValueError(
+                f"Expected C times the squared norm of a row to be at most {_STEEPEST:g}, got "
+                f"C={self.C!r} and a norm of {norm!r}. Scale the rows down, or use a smaller C."
+            )
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be fitted, by what is public about it."""
+        super().check_records(dataset)
+        norm = dataset.norm if self.norm is None else self.norm
+        if norm is None:
+            raise DataError(
+                f"{dataset.name}: norm",
+                "a declared bound on the norm of a row",
+                "none",
+                "Give norm=... to the model or to the data set: longer rows are clipped.",
+            )
+        self._check_norm(norm)
+
+    def binary(self, dataset: Dataset) -> Binary:
+        """What :meth:`fit_records` solves, for whoever solves it many times over.
+
+        Nothing of it is private: it holds the records.
+        """
+        self.check_records(dataset)
+        facts = with_labels(self._public(dataset), dataset)
+        norm = facts.norm if self.norm is None else self.norm
+        assert norm is not None  # check_records has seen to it
+        return self._binary(facts, float(norm))
+
+    def _binary(self, facts: Facts, norm: float) -> Binary:
+        """Clip the rows, and take each class against the rest."""
+        rows = clipped(facts.X, norm, fit_intercept=self.fit_intercept)
+        signs = one_vs_rest(facts.codes, len(facts.classes))
+        return Binary(rows, signs, facts.classes, norm)
+
+    def _epsilon_per_row(self) -> float:
+        """Epsilon of one row, of which a unit has several."""
+        return divided(self.epsilon, 1 if self.unit is None else self.unit.at_most)
+
+    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+        """Clip the rows, and learn one model for two classes, or one for each of more."""
+        norm = facts.norm if self.norm is None else self.norm
+        reasons: tuple[str, ...] = ()
+        if norm is None:
+            norm = float(row_norms(facts.X).max(initial=0.0)) or 1.0
+            reasons = ("the norm of the rows was read from them; declare norm=...",)
+        self.norm_ = float(norm)
+        self.reach_ = reach(self.norm_, fit_intercept=self.fit_intercept)
+        task = self._binary(facts, self.norm_)
+        weights = self._weights(task.rows, task.signs, rng)
+        if self.fit_intercept:
+            self.coef_, self.intercept_ = weights[:, :-1], weights[:, -1]
+        else:
+            self.coef_, self.intercept_ = weights, np.zeros(len(weights))
+        return reasons
+
+
+def one_vs_rest(codes: Ints, k: int) -> Ints:
+    """Signs of shape (1, n) for two classes, the second being positive, else of (k, n).
+
+    Examples
+    --------
+    >>> one_vs_rest(np.array([0, 1]), 2)
+    array([[-1,  1]], dtype=int8)
+    """
+    positive = np.arange(k) if k > 2 else np.array([1])
+    return np.where(codes == positive[:, None], 1, -1).astype(np.int8)
+
+
+def _between(**values: float) -> None:
+    """Raise unless every value is a number that float64 can compute with here."""
+    _checks.positive(**values)
+    for name, value in values.items():
+        if not _LEAST <= value <= _MOST:
+            raise ValueError(
+                f"Expected {name} between {_LEAST:g} and {_MOST:g}, got {name}={value!r}."
+            )

@@ -1,0 +1,532 @@
+"""What the transformers here share: a cost known beforehand, and rows that may be on disk.
+
+Declared bounds of columns, and where a value lies between them.
+
+Rows that are no longer than declared.
+
+Columns scaled by what is declared about them.
+
+One column for each declared category.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from veracal import _checks
+from veracal._display import Shown
+from veracal._types import Array, Floats
+from veracal.accounting import UNFINISHED, Event
+from veracal.data import Dataset, MappedRows
+from veracal.queries import note_charge
+from veracal.training.base import check_numbers
+
+_ROWS = 65_536  # rows of a file that are in memory at a time
+
+
+class PrivateTransformer(TransformerMixin, Shown, ABC):  # type: ignore[misc]
+    """A transformer that says what it costs before it sees a record.
+
+    A final class states in ``_undeclared`` what it would have to read off the records, learns
+    in ``_learn`` and turns rows in ``_apply``, each row by itself.
+
+    Guarantees
+    ----------
+    ``event()`` returns None where a fit reads nothing off the records, so that it costs
+    nothing, an event where it does and is charged, and raises where it would and is not.
+    :meth:`fit` infers what was not declared, and ``private_`` is then False.
+    :meth:`fit_records` infers nothing, and what :meth:`check_records` lets pass raises no
+    error that depends on a record.
+    """
+
+    event_: Event | None
+    not_private_because_: tuple[str, ...]
+
+    def event(self) -> Event | None:
+        """Cost of one fit, known before any record is read; None: it costs nothing.
+
+        Raises
+        ------
+        ValueError
+            If the settings are wrong, or leave something to be read off the records.
+        """
+        self._check_settings()
+        missing = self._undeclared()
+        if missing:
+            raise ValueError(
+                f"Expected settings with a guarantee, got {self!r}: {'; '.join(missing)}."
+            )
+        return self._cost()
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise unless the settings make sense, private or not."""
+
+    @abstractmethod
+    def _undeclared(self) -> tuple[str, ...]:
+        """What a fit would have to read off the records in want of a declaration."""
+
+    def _check_form(self, width: int) -> None:
+        """Refuse rows of another width than was declared."""
+
+    def _cost(self) -> Event | None:
+        """Cost of one fit; None where it reads nothing."""
+        return None
+
+    @abstractmethod
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        """Learn from checked rows; return why the result is not private, if it is not.
+
+        The size is the one a data set declares, None where there is none.
+        """
+
+    @abstractmethod
+    def _apply(self, rows: Array) -> Array:
+        """Turn some rows, each by itself."""
+
+    def longest_row(self) -> float | None:
+        """Bound on the norm of a transformed row, where the settings imply one."""
+        return None
+
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
+        """Fit to rows X of shape (n, d); y is not looked at."""
+        self._check_settings()
+        rows = self._validated(X, reset=True)
+        self._check_form(rows.shape[1])
+        return self._fitted(rows, None)
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be transformed, by what is public about it."""
+        self.event()
+        check_numbers(dataset)
+        self._check_form(dataset.X.shape[1])
+
+    def fit_records(self, dataset: Dataset) -> Self:
+        """Fit to a data set, whose declared size is taken; nothing is inferred."""
+        self.check_records(dataset)
+        self.n_features_in_ = dataset.X.shape[1]
+        return self._fitted(dataset.X, dataset.size)
+
+    def _fitted(self, rows: Array | MappedRows, size: int | None) -> Self:
+        """Learn, and write down what may be claimed."""
+        cost = self._cost()
+        # What an earlier fit claimed must not outlive one that is interrupted.
+        self.event_, self.not_private_because_ = None, (UNFINISHED,)
+        note_charge(self)
+        with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
+            reasons = self._undeclared() + self._learn(rows, size)
+        self.event_, self.not_private_because_ = cost, reasons
+        return self
+
+    @property
+    def private_(self) -> bool:
+        """Whether nothing was read off the records that ``event_`` does not pay for."""
+        check_is_fitted(self)
+        return not self.not_private_because_
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Turn rows X of shape (n, d) into an array in memory."""
+        check_is_fitted(self)
+        rows = self._validated(X, reset=False)
+        if isinstance(rows, MappedRows):
+            return np.concatenate([self._apply(block) for block in rows.windows(_ROWS)])
+        return self._apply(rows)
+
+    def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
+        """Rows, as scikit-learn wants them checked."""
+        mapped = MappedRows.of(X) if isinstance(X, np.memmap) else X
+        if not isinstance(mapped, MappedRows):
+            checked: Array = validate_data(
+                self, X, dtype=[np.float64, np.float32], reset=reset, ensure_min_samples=1
+            )
+            return checked
+        for block in mapped.windows(_ROWS):
+            check_array(block, dtype=None, estimator=self)
+        if reset:
+            self.n_features_in_ = mapped.shape[1]
+        elif mapped.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"Expected {self.n_features_in_} features, got {mapped.shape[1]} in {mapped!r}."
+            )
+        return mapped
+
+
+def float_type(rows: Array) -> np.dtype[Any]:
+    """Precision of a result: single where the rows are no wider floats, else double."""
+    single = rows.dtype.kind == "f" and rows.dtype.itemsize <= np.dtype(np.float32).itemsize
+    return np.dtype(np.float32 if single else np.float64)
+
+
+Pair = tuple[float, float]
+Bounds = Pair | Sequence[Pair]
+_ROWS_bounds = 65_536
+
+
+def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
+    """Bounds as an array of shape (columns, 2); of one row where one pair is for all columns.
+
+    Raises
+    ------
+    ValueError
+        Unless all are finite, and the lower of each pair is below the upper.
+    """
+    try:
+        pairs = np.atleast_2d(np.asarray(bounds, dtype=np.float64))
+    except (TypeError, ValueError):
+        pairs = np.empty(0)
+    fits = pairs.ndim == 2 and pairs.shape[1] == 2 and np.isfinite(pairs).all()
+    # Half of each, or their distance may be infinite.
+    if not fits or not (pairs[:, 1] / 2 - pairs[:, 0] / 2 >= np.finfo(np.float64).tiny).all():
+        raise ValueError(
+            f"Expected {name} to be one (low, high) of finite numbers, low < high, or one such "
+            f"pair for each column, got {name}={bounds!r}."
+        )
+    return pairs
+
+
+def bounds_of_columns(bounds: Any, width: int) -> tuple[Floats, Floats]:
+    """Lower and upper bounds, each of shape (width,)."""
+    pairs = check_bounds(bounds)
+    if len(pairs) not in (1, width):
+        raise ValueError(
+            f"Expected one pair of bounds for each of {width} columns, or one for all, got "
+            f"{len(pairs)} pairs."
+        )
+    low, high = np.broadcast_to(pairs, (width, 2)).T
+    return low, high
+
+
+def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
+    """Smallest and largest value of each column: read off the records, so *not private*.
+
+    A column of one value gets bounds around it.
+    """
+    blocks = [
+        np.asarray(rows[start : start + _ROWS_bounds], dtype=np.float64)
+        for start in range(0, len(rows), _ROWS_bounds)
+    ]
+    low = np.min([block.min(axis=0) for block in blocks], axis=0)
+    high = np.max([block.max(axis=0) for block in blocks], axis=0)
+    flat = high / 2 - low / 2 < np.finfo(np.float64).tiny
+    room = np.maximum(np.abs(low) * 1e-6, 1e-6)
+    return np.where(flat, low - room, low), np.where(flat, high + room, high)
+
+
+def share_between(rows: Array, low: Floats, high: Floats) -> Floats:
+    r"""Where values lie between bounds, from 0 to 1: :math:`(x - low) / (high - low)`, clipped.
+
+    Parameters
+    ----------
+    rows : array of shape (n, d)
+    low, high : arrays of shape (d,)
+
+    Returns
+    -------
+    array of float64 of shape (n, d)
+
+    Guarantees
+    ----------
+    Every entry is in [0, 1] and depends on its own value alone: a value beyond a bound, an
+    infinite one included, counts as the bound, and one that is not a number as the middle.
+    """
+    values = np.clip(rows.astype(np.float64), low, high) / 2  # halves, whose distance is finite
+    shares = (values - low / 2) / (high / 2 - low / 2)
+    return np.where(np.isnan(shares), 0.5, np.clip(shares, 0.0, 1.0))
+
+
+_SLACK = 2e-6  # a computed norm may be a little low, and single precision rounds up
+_LEAST, _MOST = 1e-100, 1e100
+
+
+def shortened(rows: Floats, norm: float) -> Floats:
+    r"""Scale rows down that are longer than a norm: :math:`x \min(1, c / \lVert x \rVert)`.
+
+    Parameters
+    ----------
+    rows : array of finite floats, of shape (n, d)
+    norm : float
+        The bound c.
+
+    Returns
+    -------
+    array of the same shape and type
+
+    Guarantees
+    ----------
+    Every row of the result is finite and no longer than ``norm``, roundings included, and
+    depends on its own row alone. Norms are taken of rows divided by their largest entry, so
+    that none overflows, however large a finite number is.
+    """
+    aim = norm * (1 - _SLACK)
+    peaks = np.abs(rows).max(axis=1, keepdims=True, initial=0.0).astype(np.float64)
+    unit = rows / np.where(peaks > 0, peaks, 1.0)
+    lengths = np.linalg.norm(unit, axis=1, keepdims=True)  # from 1 to the root of d
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    long = peaks > aim / lengths
+    # Chosen, not multiplied: a factor may underflow where a row is huge.
+    result: Floats = np.where(long, unit * (aim / lengths), rows).astype(rows.dtype)
+    return result
+
+
+class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
+    """Shorten rows that are longer than a declared norm, and count none of them.
+
+    Parameters
+    ----------
+    norm : float from 1e-100 to 1e100
+        Longest Euclidean norm of a row.
+
+    Attributes
+    ----------
+    private_ : bool
+        Always True: nothing is read off the records.
+
+    Guarantees
+    ----------
+    A fit reads no record. No row of the result is longer than ``norm``, roundings included,
+    and each depends on its own row alone.
+
+    Examples
+    --------
+    >>> NormClipper(1.0).fit_transform([[3.0, 4.0], [0.3, 0.4]]).round(3)
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    """
+
+    def __init__(self, norm: float = 1.0) -> None:
+        self.norm = norm
+
+    def _check_settings(self) -> None:
+        _checks.positive(norm=self.norm)
+        if not _LEAST <= self.norm <= _MOST:
+            raise ValueError(
+                f"Expected norm between {_LEAST:g} and {_MOST:g}, got norm={self.norm!r}."
+            )
+
+    def _undeclared(self) -> tuple[str, ...]:
+        return ()
+
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        return ()
+
+    def _apply(self, rows: Array) -> Array:
+        return shortened(rows.astype(float_type(rows)), self.norm)
+
+    def longest_row(self) -> float | None:
+        """Bound on the norm of a transformed row."""
+        return float(self.norm)
+
+
+class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
+    r"""Scale columns from declared bounds to a common range.
+
+    .. math:: to_0 + (to_1 - to_0) \frac{\min(\max(x, low), high) - low}{high - low}
+
+    Parameters
+    ----------
+    bounds : (low, high), or one such pair for each column, optional
+        Values outside are clipped. They must be known without the records: from the
+        definition of the column, or a public data set. None: read off the records, so not
+        private.
+    to : (low, high)
+        The range of the result.
+
+    Attributes
+    ----------
+    low_, high_ : arrays of shape (d,)
+    private_ : bool
+    not_private_because_ : tuple of str
+
+    Guarantees
+    ----------
+    With declared bounds a fit reads no record, and each value of the result depends on one
+    value alone and lies in ``to``.
+
+    Examples
+    --------
+    >>> BoundedScaler(bounds=(0, 100)).fit_transform([[25.0], [50.0], [1000.0]]).ravel()
+    array([0.25, 0.5 , 1.  ])
+    """
+
+    def __init__(self, bounds: Bounds | None = None, *, to: Pair = (0.0, 1.0)) -> None:
+        self.bounds = bounds
+        self.to = to
+
+    def _check_settings(self) -> None:
+        if self.bounds is not None:
+            check_bounds(self.bounds)
+        pairs = check_bounds(self.to, "to")
+        if pairs.shape != (1, 2) or not math.isfinite(float(self.to[1]) - float(self.to[0])):
+            raise ValueError(f"Expected one (low, high) for to, got to={self.to!r}.")
+
+    def _undeclared(self) -> tuple[str, ...]:
+        if self.bounds is None:
+            return ("the bounds of the columns were read off the records; declare bounds=...",)
+        return ()
+
+    def _check_form(self, width: int) -> None:
+        if self.bounds is not None:
+            bounds_of_columns(self.bounds, width)
+
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        self.low_, self.high_ = (
+            observed_bounds(rows)
+            if self.bounds is None
+            else bounds_of_columns(self.bounds, rows.shape[1])
+        )
+        return ()
+
+    def _apply(self, rows: Array) -> Array:
+        dtype = float_type(rows)
+        low, high = _inward(self.to, dtype)
+        shares = share_between(rows, self.low_, self.high_)
+        scaled = (self.to[0] + (self.to[1] - self.to[0]) * shares).astype(dtype)
+        result: Array = np.clip(scaled, low, high)
+        return result
+
+    def longest_row(self) -> float | None:
+        """Bound on the norm of a transformed row."""
+        return float(np.sqrt(self.n_features_in_) * np.abs(self.to).max())
+
+
+def _inward(to: Pair, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The ends of a range in another precision, none of them outside of it."""
+    low, high = np.asarray(to[0], dtype), np.asarray(to[1], dtype)
+    if float(low) < to[0]:
+        low = np.nextafter(low, dtype.type(np.inf))
+    if float(high) > to[1]:
+        high = np.nextafter(high, dtype.type(-np.inf))
+    return low, high
+
+
+_ENCODING: dict[str, Any] = {"handle_unknown": "ignore", "sparse_output": False}
+
+
+class DeclaredOneHot(PrivateTransformer):
+    """One-hot columns over declared categories, by scikit-learn's ``OneHotEncoder``.
+
+    Parameters
+    ----------
+    categories : sequence of sequences, one for each column, optional
+        Every category of each column, numbers in ascending order. None: read off the
+        records, so not private. Numbers are compared in single precision, unless two
+        categories are one there, so that records of both precisions find the same ones.
+
+    Attributes
+    ----------
+    encoder_ : OneHotEncoder
+    categories_ : list of arrays, one for each column
+    private_ : bool
+    not_private_because_ : tuple of str
+
+    Guarantees
+    ----------
+    With declared categories a fit reads no record: the encoder is fitted to a row made of
+    first categories. An undeclared value raises nothing and becomes zeros in all columns of
+    its feature.
+
+    Examples
+    --------
+    >>> DeclaredOneHot([["no", "yes"]]).fit_transform([["yes"], ["perhaps"]])
+    array([[0., 1.],
+           [0., 0.]])
+    """
+
+    def __init__(self, categories: Sequence[Sequence[Any]] | None = None) -> None:
+        self.categories = categories
+
+    def _check_settings(self) -> None:
+        for column in () if self.categories is None else self.categories:
+            values = [] if isinstance(column, str) else list(column)
+            kinds = {isinstance(value, str) for value in values}
+            if len(kinds) != 1 or any(value != value for value in values):
+                raise ValueError(
+                    "Expected categories to be one sequence for each column, all text or all "
+                    f"numbers, none missing, got {column!r} in categories={self.categories!r}."
+                )
+            if len(set(values)) < len(values) or (
+                kinds == {False} and values != sorted(values)
+            ):
+                raise ValueError(
+                    "Expected different categories, numbers in ascending order, got "
+                    f"{column!r} in categories={self.categories!r}."
+                )
+
+    def _undeclared(self) -> tuple[str, ...]:
+        if self.categories is None:
+            return ("the categories were read off the records; declare categories=...",)
+        return ()
+
+    def _check_form(self, width: int) -> None:
+        if self.categories is not None and len(self.categories) != width:
+            raise ValueError(
+                f"Expected categories of {width} columns, got {len(self.categories)}."
+            )
+
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        if self.categories is None:
+            self.encoder_ = OneHotEncoder(**_ENCODING).fit(rows[:])
+        else:
+            dtype = _common_type(self.categories, rows.dtype)
+            columns = [np.asarray(list(column), dtype) for column in self.categories]
+            made_up = np.asarray([[column[0] for column in columns]], dtype)
+            self.encoder_ = OneHotEncoder(categories=columns, **_ENCODING).fit(made_up)
+        self.categories_ = self.encoder_.categories_
+        return ()
+
+    def _apply(self, rows: Array) -> Array:
+        wanted = self.encoder_.categories_[0].dtype
+        if self.categories is not None and wanted.kind == "f" and rows.dtype.kind in "fiu":
+            with np.errstate(over="ignore"):
+                rows = rows.astype(wanted)
+            rows = np.where(np.isinf(rows), np.nan, rows)  # no category, and raises nothing
+        encoded: Array = self.encoder_.transform(rows)
+        return encoded
+
+    def longest_row(self) -> float | None:
+        """Bound on the norm of a transformed row: one entry of 1 for each feature."""
+        return float(np.sqrt(self.n_features_in_))
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Names of the columns: feature and category."""
+        check_is_fitted(self)
+        if input_features is None and "feature_names_in_" in vars(self):
+            input_features = self.feature_names_in_
+        names: Array = self.encoder_.get_feature_names_out(input_features)
+        return names
+
+    def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
+        """Rows of numbers or text, which numpy must not cut to a fixed length."""
+        if isinstance(X, np.memmap | MappedRows):
+            return super()._validated(X, reset=reset)
+        rows: Array = validate_data(
+            self, X, dtype=None, ensure_all_finite="allow-nan", reset=reset
+        )
+        return rows if rows.dtype.kind in "fiu" else rows.astype(object)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = True  # as any other value that was not declared
+        return tags
+
+
+def _common_type(categories: Sequence[Sequence[Any]], found: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which categories are compared, by what is declared and the rows' kind."""
+    if found.kind not in "fiu":
+        return np.dtype(object)
+    with np.errstate(over="ignore"):
+        columns = [np.asarray(list(column), np.float64) for column in categories]
+        single = [column.astype(np.float32) for column in columns]
+    if found.kind in "iu" and all((column % 1 == 0).all() for column in columns):
+        return np.dtype(np.int64)
+    apart = all(len(np.unique(c)) == len(c) and np.isfinite(c).all() for c in single)
+    return np.dtype(np.float32 if apart else np.float64)

@@ -1,0 +1,388 @@
+r"""Means and spreads of columns from one noisy vector.
+
+Every value is first placed in [-1, 1] by declared bounds. One record of d columns adds
+:math:`(u_1, \dots, u_d, u_1^2, \dots, u_d^2)` to a sum; noise is added to that sum once, and
+all else follows from the noisy sum and a declared number of records.
+
+What transformers share that divide by one noisy release of means and squares.
+
+Columns standardized by noisy means and spreads.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from sklearn.base import OneToOneFeatureMixin
+from sklearn.utils.validation import check_is_fitted
+
+from veracal import _checks, _random
+from veracal._types import Array, Floats, Ints
+from veracal.accounting import (
+    RELATIONS,
+    REPEATABLE,
+    Budget,
+    Event,
+    Gaussian,
+    NotPrivate,
+    Relation,
+    Statement,
+    Unit,
+    noise_for,
+    statement,
+)
+from veracal.data import Dataset, MappedRows
+from veracal.errors import DataError
+from veracal.mechanisms import rounded_gaussian
+from veracal.queries import charge_terms, check_protected
+from veracal.training.base import check_size
+from veracal.training.preprocessing import (
+    Bounds,
+    PrivateTransformer,
+    bounds_of_columns,
+    check_bounds,
+    float_type,
+    observed_bounds,
+    share_between,
+)
+
+UNITS = 2**20  # in which values are added, as whole numbers
+LEAST_VARIANCE = 1e-4  # in [-1, 1]: a spread of a hundredth of half the range
+
+
+def unit_values(rows: Array, low: Floats, high: Floats) -> Floats:
+    """Place values in [-1, 1]; see :func:`~.bounds.share_between`."""
+    return 2 * share_between(rows, low, high) - 1
+
+
+def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
+    r"""Exact sums of values and of their squares, in millionths or so.
+
+    With :math:`k = \mathrm{rint}(u U)` for a value u in [-1, 1], a record contributes
+    k and :math:`\mathrm{rint}(k^2 / U)`, both whole, so that neither the order nor the
+    blocks of the rows change a bit.
+
+    Parameters
+    ----------
+    blocks : iterable of arrays of shape (rows, d)
+    low, high : arrays of shape (d,)
+
+    Returns
+    -------
+    array of int64 of shape (2, d)
+    Guarantees
+    ----------
+    Divided by U, it moves by at most :func:`moment_sensitivity` in the L2 norm between
+    neighbors.
+    """
+    sums = np.zeros((2, len(low)), dtype=np.int64)
+    for block in blocks:
+        k = np.rint(unit_values(block, low, high) * UNITS)
+        sums[0] += k.astype(np.int64).sum(axis=0)
+        sums[1] += np.rint(k * k / UNITS).astype(np.int64).sum(axis=0)
+    return sums
+
+
+def moment_sensitivity(width: int, relation: Relation) -> float:
+    r"""Most that the sums of values and squares move between neighbors, in the L2 norm.
+
+    A record adds :math:`u^2 + u^4 \le 2` to the squared norm in each of d columns, so one
+    that comes or goes moves the sums by at most :math:`\sqrt{2d}`.
+
+    One that takes the place of another moves a column, with :math:`\delta = |u - v|` and
+    :math:`s = |u + v|`, by :math:`\delta^2 + (u^2 - v^2)^2 = \delta^2 (1 + s^2)`. Values in
+    [-1, 1] have :math:`s + \delta \le 2`, so this is at most
+    :math:`f(\delta) = \delta^2 (1 + (2 - \delta)^2)`, whose derivative
+    :math:`2\delta(5 - 6\delta + 2\delta^2)` is never negative: at most :math:`f(2) = 4`, and
+    the sums move by at most :math:`2\sqrt{d}`, less than twice the other figure.
+
+    Rounding adds nothing. Values lie on the grid before they are squared. The square's
+    rounding is off by :math:`r = 1/U` at most for both records together, which adds
+    :math:`2 s \delta r + r^2 \le 5 h r` with :math:`h = 2 - \delta \ge s`. If h is 0, both
+    values are ends and their squares are whole; otherwise :math:`h \ge r`, and
+    :math:`4 - f(2 - h) = h (4 - 5h + 4h^2 - h^3) \ge 2h` leaves room for it.
+
+    Parameters
+    ----------
+    width : int
+        The number of columns d.
+    relation : {"add-remove", "replace-one"}
+
+    Examples
+    --------
+    >>> moment_sensitivity(2, "add-remove"), moment_sensitivity(4, "replace-one")
+    (2.0, 4.0)
+    """
+    _checks.one_of(RELATIONS, relation=relation)
+    square = (2 if relation == "add-remove" else 4) * width
+    root = math.sqrt(square)
+    return root if int(root) ** 2 == square else math.nextafter(root, math.inf)
+
+
+def noisy_moments(
+    sums: Ints, size: int, noise_std: float, *, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    r"""Means and standard deviations in [-1, 1], from sums with noise.
+
+    .. math:: \tilde m = \tilde S_1 / n, \qquad
+        \tilde v = \tilde S_2 / n - \tilde m^2 \quad \text{from } v_{least} \text{ to } 1
+
+    Parameters
+    ----------
+    sums : array of shape (2, d)
+        Of :func:`moment_sums`.
+    size : int
+        The *declared* number of records n.
+    noise_std : float
+        Of the Gaussian noise on every entry, in units of 1. It is rounded to the grid of the
+        sums, whose step is 1 / U, and sampled exactly.
+
+    Returns
+    -------
+    means, standard deviations : arrays of shape (d,)
+        A variance is at least :data:`LEAST_VARIANCE`, and no less than the noise on it:
+        below that nothing is known of it.
+
+    Guarantees
+    ----------
+    The sums are used once, in the noisy vector; everything else is declared. Noise and sums
+    are integers, so that the noisy vector is a post-processing of Gaussian noise on the sums.
+    """
+    drawn = rounded_gaussian(noise_std * UNITS, sums.size, rng=rng)
+    units = [int(exact) + noise for exact, noise in zip(sums.flat, drawn, strict=True)]
+    noisy = np.array([one / UNITS for one in units]).reshape(sums.shape)
+    means = np.clip(noisy[0] / size, -1.0, 1.0)
+    least = min(1.0, max(LEAST_VARIANCE, noise_std / size))
+    return means, np.sqrt(np.clip(noisy[1] / size - means**2, least, 1.0))
+
+
+class MomentTransformer(PrivateTransformer):
+    """A transformer that is charged for one vector with Gaussian noise.
+
+    A final class stores the settings below among its parameters, and sets what it learns from
+    the noisy vector in ``_release``.
+    """
+
+    noise_multiplier: float | None
+    epsilon: float | None
+    delta: float
+    size: int | None
+    relation: Relation
+    unit: Unit | None
+    random_state: int | np.random.Generator | None
+    _covers: str  # what the vector tells, for a statement
+
+    def _check_settings(self) -> None:
+        _checks.one_of(RELATIONS, relation=self.relation)
+        _checks.positive(delta=self.delta)
+        if self.noise_multiplier is not None:
+            _checks.positive(noise_multiplier=self.noise_multiplier)
+        if self.noise_multiplier is not None and self.epsilon is not None:
+            raise ValueError(
+                "Expected noise_multiplier or epsilon, got both: one follows from the other."
+            )
+        Budget(1.0 if self.epsilon is None else self.epsilon, self.delta, self.relation)
+        if self.size is not None:
+            _checks.whole(size=self.size)
+        _random.check_state(self.random_state)
+
+    def _undeclared(self) -> tuple[str, ...]:
+        return ()
+
+    def _cost(self) -> Event:
+        return Gaussian(self._multiplier(), 1.0, self.relation)
+
+    def _multiplier(self) -> float:
+        """Noise in units of the sensitivity."""
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        epsilon = 1.0 if self.epsilon is None else self.epsilon
+        budget = Budget(epsilon, self.delta, self.relation, self.unit or Unit())
+        return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
+
+    def _check_declared(self, dataset: Dataset) -> None:
+        """Refuse a data set whose unit or size does not fit, or is not declared."""
+        check_protected(dataset, self.relation, self.unit)
+        if self.relation == "replace-one":
+            check_size(self.size or len(dataset), len(dataset), self.relation)
+        elif self.size is None and dataset.size is None:
+            raise DataError(
+                dataset.name,
+                "a declared number of records",
+                "none",
+                "Give size=... to the standardizer or to the data set: the real number is "
+                "private.",
+            )
+
+    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
+        reasons: tuple[str, ...] = ()
+        declared = size if self.size is None else self.size
+        if self.relation == "replace-one":
+            check_size(self.size or len(rows), len(rows), self.relation)
+            declared = len(rows)
+        elif declared is None:
+            reasons += ("the number of records was read from them; declare size=...",)
+            declared = len(rows)
+        rng = _random.generator(self.random_state)
+        if not _random.is_secret(rng):
+            reasons += (REPEATABLE,)
+        self._release(rows, declared, rng)
+        return reasons
+
+    @abstractmethod
+    def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
+        """Set what follows from the noisy vector; exact sums never leave the fit."""
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """What this fit promises, in words and as JSON; computed when asked for."""
+        if not self.private_:
+            return NotPrivate(self.not_private_because_)
+        assert self.event_ is not None
+        return statement(
+            self.event_,
+            self.delta,
+            self.unit,
+            covers=(self._covers,),
+            exact_noise=True,
+            **charge_terms(self),
+        )
+
+
+_CELLS = 2**22  # numbers of a block
+
+
+class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ignore[misc]
+    r"""Subtract noisy means and divide by noisy standard deviations; charged.
+
+    Values are clipped to declared bounds and placed in [-1, 1]. Their sums and sums of
+    squares get Gaussian noise, once, rounded to the grid on which they are exact. All means and
+    spreads follow from that vector and the declared size
+    (:mod:`veracal.training.standardizer`).
+
+    Parameters
+    ----------
+    bounds : (low, high), or one such pair for each column, optional
+        Values outside are clipped. None: read off the records, so not private.
+    noise_multiplier : float > 0, optional
+        Noise on the vector, divided by the most that one row moves it.
+    epsilon : float > 0, optional
+        The noise is found for it. With neither, epsilon is 1.
+    delta : float in (0, 1)
+    size : int, optional
+        Declared number of records. None: counted, so not private under add-remove.
+    relation : {"add-remove", "replace-one"}
+    unit : Unit, optional
+        Whom epsilon protects; by default one row.
+    random_state : int, Generator or None
+        None, fresh secret entropy, is the only private choice.
+
+    Attributes
+    ----------
+    mean_, scale_ : arrays of shape (d,)
+        Noisy, in the units of the columns.
+    event_ : Event
+    private_ : bool
+    not_private_because_ : tuple of str
+    statement_ : Statement or NotPrivate
+
+    Guarantees
+    ----------
+    One row moves the vector by at most :func:`~.moments.moment_sensitivity`, roundings
+    included, and the event says how much noise that meets: it is stated in units of the
+    sensitivity, so that it depends on no width. The real number of records enters nowhere
+    but the sums. Sums are integers of a public grid, and the noise on them is Gaussian noise
+    rounded to that grid, sampled exactly. A transformed value depends on its own value and on
+    what was released.
+
+    Examples
+    --------
+    >>> scaler = PrivateStandardizer(bounds=(0, 100), noise_multiplier=2.0, size=1000)
+    >>> scaler.event()
+    Gaussian(noise=2.0, sensitivity=1.0, relation='add-remove')
+    >>> scaler.fit(np.full((1000, 1), 40.0)).private_
+    True
+    """
+
+    _covers = "the means and spreads of the columns"
+
+    def __init__(
+        self,
+        bounds: Bounds | None = None,
+        *,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        size: int | None = None,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.bounds = bounds
+        self.noise_multiplier = noise_multiplier
+        self.epsilon = epsilon
+        self.delta = delta
+        self.size = size
+        self.relation = relation
+        self.unit = unit
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.bounds is not None:
+            check_bounds(self.bounds)
+
+    def _undeclared(self) -> tuple[str, ...]:
+        if self.bounds is None:
+            return ("the bounds of the columns were read off the records; declare bounds=...",)
+        return ()
+
+    def _check_form(self, width: int) -> None:
+        if self.bounds is not None:
+            bounds_of_columns(self.bounds, width)
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Refuse a data set that cannot be transformed, by what is public about it."""
+        super().check_records(dataset)
+        self._check_declared(dataset)
+
+    def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
+        width = rows.shape[1]
+        self.low_, self.high_ = (
+            observed_bounds(rows)
+            if self.bounds is None
+            else bounds_of_columns(self.bounds, width)
+        )
+        std = self._noise_std(width)
+        self._released = noisy_moments(self._sums(rows), size, std, rng=rng)
+
+    def _noise_std(self, width: int) -> float:
+        """Standard deviation of the noise on each sum."""
+        return self._multiplier() * moment_sensitivity(width, self.relation)
+
+    def _sums(self, rows: Array | MappedRows) -> Any:
+        """Exact sums, which never leave the fit."""
+        step = max(1, _CELLS // rows.shape[1])
+        blocks = (rows[start : start + step] for start in range(0, len(rows), step))
+        return moment_sums(blocks, self.low_, self.high_)
+
+    def _apply(self, rows: Array) -> Array:
+        means, spreads = self._released
+        units = unit_values(rows, self.low_, self.high_)
+        result: Array = ((units - means) / spreads).astype(float_type(rows))
+        return result
+
+    @property
+    def mean_(self) -> Floats:
+        """Noisy means, in the units of the columns."""
+        check_is_fitted(self)
+        share = (self._released[0] + 1) / 2
+        return self.low_ * (1 - share) + self.high_ * share
+
+    @property
+    def scale_(self) -> Floats:
+        """Noisy standard deviations, in the units of the columns."""
+        check_is_fitted(self)
+        return self._released[1] * (self.high_ / 2 - self.low_ / 2)

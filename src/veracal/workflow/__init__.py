@@ -1,0 +1,129 @@
+"""The whole job: config, run, remeasurement, audit and comparison."""
+
+from typing import TYPE_CHECKING
+
+from veracal._lazy import attach
+
+if TYPE_CHECKING:
+    from veracal.workflow.auditing import AuditRun, OnRuns, audit_config, keep_place
+    from veracal.workflow.charging import (
+        OnNotice,
+        ledger_path,
+        open_data_ledger,
+        partitions_path,
+    )
+    from veracal.workflow.comparing import Way, check_ways, compare_ways, is_begun
+    from veracal.workflow.config import (
+        Config,
+        DataConfig,
+        PrivacyConfig,
+        RecalibrationConfig,
+        check_used,
+    )
+    from veracal.workflow.job import today
+    from veracal.workflow.local_federation import (
+        EACH,
+        Courier,
+        Hospital,
+        LocalFederation,
+        is_made,
+        make_local,
+        open_local,
+    )
+    from veracal.workflow.remeasuring import found_near, measure_again
+    from veracal.workflow.results import RESULTS, results_of, write_recalibrated
+    from veracal.workflow.running import OnProgress, Run, run
+    from veracal.workflow.steps import TEST
+
+__all__ = [
+    "EACH",
+    "RESULTS",
+    "TEST",
+    "AuditRun",
+    "Config",
+    "Courier",
+    "DataConfig",
+    "Hospital",
+    "LocalFederation",
+    "OnNotice",
+    "OnProgress",
+    "OnRuns",
+    "PrivacyConfig",
+    "RecalibrationConfig",
+    "Run",
+    "Way",
+    "audit_config",
+    "check_used",
+    "check_ways",
+    "compare_ways",
+    "found_near",
+    "is_begun",
+    "is_made",
+    "keep_place",
+    "ledger_path",
+    "make_local",
+    "measure_again",
+    "open_data_ledger",
+    "open_local",
+    "partitions_path",
+    "results_of",
+    "run",
+    "today",
+    "write_recalibrated",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "auditing": (
+            "AuditRun",
+            "OnRuns",
+            "audit_config",
+            "keep_place",
+        ),
+        "charging": (
+            "OnNotice",
+            "ledger_path",
+            "open_data_ledger",
+            "partitions_path",
+        ),
+        "comparing": (
+            "Way",
+            "check_ways",
+            "compare_ways",
+            "is_begun",
+        ),
+        "config": (
+            "Config",
+            "DataConfig",
+            "PrivacyConfig",
+            "RecalibrationConfig",
+            "check_used",
+        ),
+        "job": ("today",),
+        "local_federation": (
+            "Courier",
+            "EACH",
+            "Hospital",
+            "LocalFederation",
+            "is_made",
+            "make_local",
+            "open_local",
+        ),
+        "remeasuring": (
+            "found_near",
+            "measure_again",
+        ),
+        "results": (
+            "RESULTS",
+            "results_of",
+            "write_recalibrated",
+        ),
+        "running": (
+            "OnProgress",
+            "Run",
+            "run",
+        ),
+        "steps": ("TEST",),
+    },
+)
