@@ -42,6 +42,8 @@ from veracal.queries import NotASum
 from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import answered, check_neighbors
 
+EVALUATE = "veracal.calibration.queries.scalars.TemperatureGradient.evaluate"
+
 NAME = "calibration"
 SECONDS = 20
 ADD = "veracal.queries.curator.add_discrete_laplace"
@@ -189,10 +191,8 @@ MUTANTS: dict[str, Patches] = {
     "sum rounded instead of records": {"veracal.queries.query.ScalarSum.evaluate": sum_rounded},
     "mean over the true number": {"veracal.queries.query.ScalarSum.evaluate": mean_instead},
     "slopes not clipped": {
-        "veracal.calibration.queries.scalars.TemperatureGradient.evaluate": lambda self, records: (
-            np.array(
-                [int(np.clip(np.nan_to_num(self_slopes(self, records)), -1e6, 1e6).sum() * 64)]
-            )
+        EVALUATE: lambda self, records: np.array(
+            [int(np.clip(np.nan_to_num(self_slopes(self, records)), -1e6, 1e6).sum() * 64)]
         )
     },
     "two scores instead of a difference": {

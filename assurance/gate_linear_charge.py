@@ -69,6 +69,8 @@ WRONG_FORM: tuple[dict[str, Any], ...] = (
     {"initial": (np.full((1, 3), np.nan), np.zeros(1))},
 )
 
+CHECK_FORM = "veracal.training.logistic.PrivateLogisticRegression._check_form"
+
 
 # ---------------------------------------------------------------- mutants
 
@@ -104,11 +106,7 @@ MUTANTS: dict[str, Patches] = {
     "M17 forget to charge": {FIT: free},
     "M18 charge after the fit": {FIT: charged_late},
     "form checked after the charge": {FIT: checked_late},
-    "form of the start not checked": {
-        "veracal.training.logistic.PrivateLogisticRegression._check_form": lambda model, facts: (
-            None
-        )
-    },
+    "form of the start not checked": {CHECK_FORM: lambda model, facts: None},
     "settings not checked": {
         "veracal.training.logistic.PrivateLogisticRegression._check_settings": lambda model: (
             None

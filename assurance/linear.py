@@ -24,7 +24,8 @@ SUMS = "veracal.training.gradient_sums."
 CLIPPED = "veracal.training.gradient_sums.clipped_residuals"
 NORMS = "veracal.training.gradient_sums.gradient_norms"
 LOOP = "veracal.mechanisms.dp_sgd.Descent."
-_LIMITS = "veracal.training.gradient_sums.threadpool_limits"  # looks for libraries on disk, for longer than a fit takes
+# Looks for libraries on disk, for longer than a fit takes.
+_LIMITS = "veracal.training.gradient_sums.threadpool_limits"
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Discrete noise that follows a label, in place of OpenDP's, for tests and gates.
 
 OpenDP takes its randomness from OpenSSL, which replacing ``os.urandom`` does not reach. Here
-the two constructors of ``veracal.mechanisms.discrete_noise`` are replaced by samplers of the same
-distributions. The library itself keeps one source of noise that nothing can set.
+the two constructors of ``veracal.mechanisms.discrete_noise`` are replaced by samplers of the
+same distributions. The library itself keeps one source of noise that nothing can set.
 """
 
 import hashlib

@@ -24,7 +24,7 @@ def test_other_names_are_not():
 def test_whoever_measures_brings_no_accounting_along():
     code = (
         "import sys, veracal.calibration as room\nroom.measure, room.stream_totals\n"
-        "heavy = {'opendp', 'dp_accounting', 'veracal.privacy'} & set(sys.modules)\n"
+        "heavy = {'opendp', 'dp_accounting', 'veracal.queries'} & set(sys.modules)\n"
         "room.PrivateTemperature\n"
         "sys.exit(', '.join(heavy) or 'opendp' not in sys.modules)"
     )

@@ -107,7 +107,7 @@ def test_relations_do_not_mix():
 
 
 def test_only_events_compose():
-    with pytest.raises(ValueError, match="Expected an event of veracal.privacy"):
+    with pytest.raises(ValueError, match="Expected an event of veracal.accounting"):
         Composed((Pure(0.1), 0.1))
     with pytest.raises(ValueError, match="Expected one event or more"):
         Composed(())
@@ -116,7 +116,7 @@ def test_only_events_compose():
         """An event that claims to be another."""
 
     Pure2.__name__ = "Pure"
-    with pytest.raises(ValueError, match="Expected an event of veracal.privacy"):
+    with pytest.raises(ValueError, match="Expected an event of veracal.accounting"):
         Repeated(Pure2(0.1), 2)
 
 

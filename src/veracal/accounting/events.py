@@ -388,8 +388,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
     {'kind': 'Pure', 'epsilon': 0.5, 'relation': 'add-remove'}
     """
     written: dict[str, Any] = {"kind": type(event).__name__}
-    for field in fields(event):
-        value = getattr(event, field.name)
+    for each in fields(event):
+        value = getattr(event, each.name)
         if isinstance(value, tuple):
             value = [event_to_json(v) if type(v).__name__ in KINDS else v for v in value]
         elif type(value).__name__ in KINDS:
@@ -441,7 +441,7 @@ def _events(events: object) -> "tuple[Event, ...]":
 def _is_event(event: object) -> None:
     """Refuse what is no event of ours."""
     if type(event).__name__ not in KINDS or type(event) is not KINDS[type(event).__name__]:
-        raise ValueError(f"Expected an event of veracal.privacy, got {event!r}.")
+        raise ValueError(f"Expected an event of veracal.accounting, got {event!r}.")
 
 
 def _nonnegative(**values: float) -> None:

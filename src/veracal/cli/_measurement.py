@@ -151,8 +151,8 @@ class Internal:
                 shown[f"ece, {PAPER_BINS} bins"] = self.paper
         console = _show.console()
         console.print(figure_table(title, shown, self.floors))
-        for table in group_tables(self.groups, self.gaps):
-            console.print(table)
+        for one in group_tables(self.groups, self.gaps):
+            console.print(one)
         typer.echo("\n" + drawn(drawable(self.curve), marks()))
 
 

@@ -197,7 +197,7 @@ def enroll(
 
     try:
         outs = _source_enroll.Outs(out, node_key_out)
-        _source_enroll.run(folder, places, declared, outs, yes=yes, json=json)
+        _source_enroll.enroll_source(folder, places, declared, outs, yes=yes, json=json)
     except VeracalError:
         raise
     except ValueError as error:
@@ -235,10 +235,10 @@ def serve(
     the calibrator, and asks for what you enrolled, or it is refused. What
     happens is told here, and kept for 'veracal source log'.
     """
-    from veracal.cli import _source_enroll as _source_serve
+    from veracal.cli import _source_enroll
 
-    ways = _source_serve.Ways(inbox, outbox, flower, ca, node_key, once)
-    _source_serve.run(folder, enrolment, ways)
+    ways = _source_enroll.Ways(inbox, outbox, flower, ca, node_key, once)
+    _source_enroll.serve_source(folder, enrolment, ways)
 
 
 @app.command(epilog="Example:  veracal source status north")

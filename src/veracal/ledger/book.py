@@ -114,7 +114,7 @@ def check_ledger(ledger: object) -> None:
     """Refuse what is no ledger, before anything else is done."""
     if not isinstance(ledger, Ledger):
         raise ValueError(
-            f"Expected a Ledger of veracal.privacy, got {ledger!r}. Ledger(path) is one that "
+            f"Expected a Ledger of veracal.ledger, got {ledger!r}. Ledger(path) is one that "
             "exists, and open_ledger(path, budget) makes one."
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from veracal import _checks
-from veracal.accounting import Event, events
+from veracal.accounting import Event, event_from_json, event_to_json
 from veracal.errors import LedgerError
 from veracal.ledger.plan import Item
 
@@ -122,7 +122,7 @@ class Entry:
         written = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             **written,
-            "event": None if self.event is None else events.to_json(self.event),
+            "event": None if self.event is None else event_to_json(self.event),
             "items": [item.to_json() for item in self.items],
             "extension": None if self.extension is None else list(self.extension),
         }
@@ -133,7 +133,7 @@ class Entry:
         try:
             values = json.loads(text)
             event, extension = values["event"], values["extension"]
-            values["event"] = None if event is None else events.from_json(event)
+            values["event"] = None if event is None else event_from_json(event)
             values["extension"] = None if extension is None else tuple(extension)
             values["items"] = tuple(map(Item.from_json, values["items"]))
             entry = cls(**values)

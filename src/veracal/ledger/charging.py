@@ -23,7 +23,7 @@ from sqlite3 import Connection
 from typing import Literal
 
 from veracal import _checks
-from veracal.accounting import Event, events
+from veracal.accounting import Event, event_to_json
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.ledger import storage as tables
 from veracal.ledger.chain import Entry, Outcome, canonical, digest
@@ -82,7 +82,7 @@ class Asked:
         if self.request is None:
             return None
         asked = {
-            "event": events.to_json(self.event),
+            "event": event_to_json(self.event),
             "purpose": self.purpose,
             "part": self.part,
             "delta": self.delta,

@@ -22,7 +22,8 @@ from veracal.accounting import (
     Event,
     Repeated,
     epsilon_for,
-    events,
+    event_from_json,
+    event_to_json,
     pure_epsilon,
     rounded_up,
 )
@@ -158,12 +159,12 @@ class Item:
     def to_json(self) -> dict[str, Any]:
         """Write the item as what JSON can hold."""
         written = {"purpose": self.purpose, "times": self.times, "part": self.part}
-        return {**written, "event": events.to_json(self.event)}
+        return {**written, "event": event_to_json(self.event)}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> "Item":
         """Read an item back."""
-        return cls(**{**written, "event": events.from_json(written["event"])})
+        return cls(**{**written, "event": event_from_json(written["event"])})
 
 
 def unpaid_of(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:

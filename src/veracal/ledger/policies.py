@@ -44,7 +44,8 @@ from veracal.accounting import (
     Event,
     Unit,
     epsilon_for,
-    events,
+    event_from_json,
+    event_to_json,
     micro_epsilon,
     pure_epsilon,
     rdp_at,
@@ -502,8 +503,8 @@ def rule_for(
 def readable(event: Event) -> None:
     """Raise unless an event can be written down and read back as it is."""
     if type(event) not in events.KINDS.values():
-        raise ValueError(f"Expected an event of veracal.privacy, got {event!r}.")
-    if events.from_json(json.loads(canonical(events.to_json(event)))) != event:
+        raise ValueError(f"Expected an event of veracal.accounting, got {event!r}.")
+    if event_from_json(json.loads(canonical(event_to_json(event)))) != event:
         raise ValueError(f"Expected an event that can be written down, got {event!r}.")
 
 

@@ -274,8 +274,8 @@ def step_in_place(
         moved, after = rule.step(weights[at], gradient(at), some, t)
         old = (weights[at], *_leaves(some))
         new = [_apart(one, old) for one in (moved, *_leaves(after))]
-        for place, values in zip(old, new, strict=True):
-            place[...] = values
+        for place, changed in zip(old, new, strict=True):
+            place[...] = changed
     return state
 
 
@@ -588,7 +588,8 @@ class Descent:
             raise ValueError(
                 f"Expected a finite clipped sum of shape {tuple(weights.shape)}, got one of "
                 f"shape {tuple(total.shape)}, or one with NaN or infinity. Sum with "
-                "veracal.mechanisms.clipped_sum, or leave out what selection(...) does not keep."
+                "veracal.mechanisms.clipped_sum, or leave out what selection(...) does not "
+                "keep."
             )
         return Clipped(total, clipped.exceeding)
 
@@ -678,7 +679,7 @@ def _check_parts(sampler: object, clip: object, update: object) -> None:
     for name, part, kind in (("sampler", sampler, Sampler), ("clip", clip, Clip)):
         if not isinstance(part, kind):
             raise ValueError(
-                f"Expected a {name} of veracal.privacy, whose cost is known, got {part!r}."
+                f"Expected a {name} of veracal.mechanisms, whose cost is known, got {part!r}."
             )
     if not isinstance(update, Update):
         raise ValueError(f"Expected an update rule with start and step, got {update!r}.")

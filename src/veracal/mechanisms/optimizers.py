@@ -357,7 +357,8 @@ class Langevin:
     mode : {"mean", "sum", "langevin"}
     pre_noise : float >= 0
         Standard deviation of noise on each gradient *before* it is clipped, which whoever
-        computes the gradients adds (:func:`veracal.mechanisms.pre_noised`). It earns no privacy.
+        computes the gradients adds (:func:`veracal.mechanisms.pre_noised`). It earns no
+        privacy.
     records : int, optional
         Declared number of records, for the total loss in mode ``"langevin"``.
 

@@ -180,7 +180,7 @@ def _rate(sampler: object) -> float:
     """The probability with which a record takes part in a step."""
     if not isinstance(sampler, Poisson | FullBatch):
         raise ValueError(
-            "Expected a sampler of veracal.privacy, whose cost is known (Poisson(rate) or "
+            "Expected a sampler of veracal.mechanisms, whose cost is known (Poisson(rate) or "
             f"FullBatch()), got {sampler!r}."
         )
     return sampler.rate if isinstance(sampler, Poisson) else 1.0

@@ -186,8 +186,8 @@ def shows_weights(model: object) -> bool:
     """Whether a fit of a model may show weights, or noise, to code of the caller's.
 
     That is a hook ``on_step``, or ``callbacks``, of the model or of a model inside it, other
-    than :class:`~veracal.mechanisms.StepProgress` and Veracal's own ``TrainingCurve``, which keeps
-    its losses to itself until the model is recorded. Both are compared by their exact types.
+    than :class:`~veracal.mechanisms.StepProgress` and Veracal's own ``TrainingCurve``, which
+    keeps its losses to itself until the model is recorded. Both are compared by their exact types.
     Of a search even step counts tell, namely of its secret number of trials.
     """
     settings = _settings(model)

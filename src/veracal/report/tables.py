@@ -322,11 +322,11 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
 def _figures(told: Mapping[str, Any]) -> Table | None:
     """Accuracy and calibration error on the institutions' records."""
     rows = []
-    for side, words in _SIDES_federated:
+    for side, label in _SIDES_federated:
         found = mapping(mapping(told.get(side)).get("overall")) or mapping(told.get(side))
         if found:
             names = ("accuracy", "ece")
-            rows.append((words, *(cell(estimate(found.get(name))) for name in names)))
+            rows.append((label, *(cell(estimate(found.get(name))) for name in names)))
     heads = ("on their records", "right", "calibration error (ece)")
     caption = "Before and after, released with noise by the institutions"
     return Table(caption, heads, tuple(rows)) if rows else None

@@ -7,8 +7,8 @@ their batches. With weights :math:`W_j` of model j, one row for each class, and 
 .. math:: \sum_{i \in B_j} c(\lVert r_{ij} \rVert \lVert x_i \rVert) \, r_{ij} \, x_i^\top,
     \qquad r_{ij} = \operatorname{softmax}(W_j x_i) - e_{y_i},
 
-as in :mod:`veracal.training.gradient_sums`. Where all models share a batch, the weights of all stand
-below each other in one matrix product; else there is a smaller one for each model. Classes come
+as in :mod:`veracal.training.gradient_sums`. Where all models share a batch, the weights of
+all stand below each other in one matrix product; else there is a smaller one for each model. Classes come
 before rows here: sums over classes then run along contiguous rows.
 
 Nothing computed here is released: it tells how much of a decision is chance. So neither lots
@@ -16,7 +16,8 @@ nor blocks keep the rounding of one record from another, and noise need not be s
 
 Batches and noise of many fits at once, drawn side by side.
 
-Each record enters each batch by a coin of its own, as :class:`veracal.mechanisms.Poisson` has it.
+Each record enters each batch by a coin of its own, as :class:`veracal.mechanisms.Poisson` has
+it.
 What depends on the models is how a batch is best written down, and that follows from shapes:
 
 - *shared* rows: who takes part is the same for all models;

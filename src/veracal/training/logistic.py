@@ -96,8 +96,8 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     ----------
     All weights after all steps cost what :meth:`event` says, which depends on the settings
     alone. One record moves the sum that the noise is added to by at most the clip bound, its
-    rounding included (:class:`veracal.training.gradient_sums.GradientSums` says what is taken for
-    exact); a record with a gradient that is not finite contributes zero. The
+    rounding included (:class:`veracal.training.gradient_sums.GradientSums` says what is taken
+    for exact); a record with a gradient that is not finite contributes zero. The
     real number of records enters nowhere but the coins. Sums and their noise are rounded to a
     public grid before they are added; the noise is in floating point, taken for real numbers.
 

@@ -74,7 +74,8 @@ class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
     ----------
     steps : list of (name, estimator)
         As of ``Pipeline``. A step states its cost, like all of :mod:`veracal.training`, or is
-        known to turn each row by itself (:func:`veracal.training.pipeline_steps.is_row_by_row`).
+        known to turn each row by itself
+        (:func:`veracal.training.pipeline_steps.is_row_by_row`).
     transform_input : list of str, optional
         As of ``Pipeline``, for :meth:`fit` only.
     memory : str or joblib.Memory, optional

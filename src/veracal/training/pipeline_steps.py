@@ -413,8 +413,7 @@ def is_row_by_row(step: Any) -> bool:
     function turns each row by itself and holds nothing of the records; so is a
     ``FrozenEstimator``, of which no fit changes anything, that it was fitted to public
     records or paid for before. Both are tried on made-up rows
-    (:func:`veracal.training.pipeline_steps.check_rows_apart`), which catches mistakes and proves
-    nothing.
+    (:func:`check_rows_apart`), which catches mistakes and proves nothing.
     """
     if type(step) is FrozenEstimator:
         return not own_reasons(step.estimator)

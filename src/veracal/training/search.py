@@ -319,8 +319,8 @@ class PrivateSearch(Winner, PrivateEstimator):
     number of trials K has the stated law, is independent of the records and is not shown.
 
     *No trial.* Under the Poisson law K may be 0. The default setting is then fitted to
-    made-up records (:func:`veracal.training.pipeline_steps.made_up`), so that what is returned has
-    the same law for all records; that no trial was made may be seen, and is as likely with any
+    made-up records (:func:`veracal.training.pipeline_steps.made_up`), so that what is returned
+    has the same law for all records; that no trial was made may be seen, and is as likely with any
     records.
 
     *K is not kept.* There is no attribute, log or table of trials. The time that a fit takes

@@ -151,7 +151,7 @@ class PrivateTwoTemperatures(PrivateFitter):
     questions. There the *gaps* of unsure and of sure predictions are asked for, sums of
     :math:`(1-s) g` and :math:`s g` with the confidence s of a record and its gap
     :math:`g = 1[\hat y = y] - \hat p`, and how fast they move. Both temperatures go where both
-    gaps are zero (:mod:`veracal.calibration.private.two_temperatures`); there they are asked for again.
+    gaps are zero; there they are asked for again.
     Since :math:`(1-s)|g| + s|g| = |g| \le 1`, both gaps together cost what one gap does. Each
     temperature stays within a factor of about 7 of the first.
 
