@@ -187,7 +187,8 @@ def shows_weights(model: object) -> bool:
 
     That is a hook ``on_step``, or ``callbacks``, of the model or of a model inside it, other
     than :class:`~veracal.mechanisms.StepProgress` and Veracal's own ``TrainingCurve``, which
-    keeps its losses to itself until the model is recorded. Both are compared by their exact types.
+    keeps its losses to itself until the model is recorded. Both are compared by their exact
+    types.
     Of a search even step counts tell, namely of its secret number of trials.
     """
     settings = _settings(model)

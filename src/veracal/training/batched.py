@@ -8,8 +8,8 @@ their batches. With weights :math:`W_j` of model j, one row for each class, and 
     \qquad r_{ij} = \operatorname{softmax}(W_j x_i) - e_{y_i},
 
 as in :mod:`veracal.training.gradient_sums`. Where all models share a batch, the weights of
-all stand below each other in one matrix product; else there is a smaller one for each model. Classes come
-before rows here: sums over classes then run along contiguous rows.
+all stand below each other in one matrix product; else there is a smaller one for each model.
+Classes come before rows here: sums over classes then run along contiguous rows.
 
 Nothing computed here is released: it tells how much of a decision is chance. So neither lots
 nor blocks keep the rounding of one record from another, and noise need not be secret.

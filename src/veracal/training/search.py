@@ -320,8 +320,8 @@ class PrivateSearch(Winner, PrivateEstimator):
 
     *No trial.* Under the Poisson law K may be 0. The default setting is then fitted to
     made-up records (:func:`veracal.training.pipeline_steps.made_up`), so that what is returned
-    has the same law for all records; that no trial was made may be seen, and is as likely with any
-    records.
+    has the same law for all records; that no trial was made may be seen, and is as likely with
+    any records.
 
     *K is not kept.* There is no attribute, log or table of trials. The time that a fit takes
     does tell of K, and is **not** hidden: do not show it, nor what a hook of the estimator
