@@ -60,10 +60,10 @@ def process_kept(torch: Any) -> Iterator[None]:
 
 def unchecked() -> Patches:
     """Accept half precision wherever it is found."""
-    ways = {f"{GRADIENTS}{way}.check_dtype": mock.Mock() for way in WAYS[1:]}
-    trials = ("checks", "gradients.choosing")
+    ways = {GRADIENTS + "engines.check_dtype": mock.Mock()}
+    trials = ("module_checks", "gradients.choice")
     free = {f"{DEEP}{name}.refuse_half_precision": nullcontext for name in trials}
-    return {GRADIENTS + "ghost._full": cast_up, **ways, **free}
+    return {GRADIENTS + "engines._full": cast_up, **ways, **free}
 
 
 def bare(name: str) -> Any:

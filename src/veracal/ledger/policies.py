@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from sqlite3 import Connection
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from scipy import optimize
 
@@ -502,7 +502,7 @@ def rule_for(
 
 def readable(event: Event) -> None:
     """Raise unless an event can be written down and read back as it is."""
-    if type(event) not in events.KINDS.values():
+    if type(event) not in get_args(Event):
         raise ValueError(f"Expected an event of veracal.accounting, got {event!r}.")
     if event_from_json(json.loads(canonical(event_to_json(event)))) != event:
         raise ValueError(f"Expected an event that can be written down, got {event!r}.")
