@@ -384,7 +384,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
     Examples
     --------
-    >>> to_json(Pure(0.5))
+    >>> event_to_json(Pure(0.5))
     {'kind': 'Pure', 'epsilon': 0.5, 'relation': 'add-remove'}
     """
     written: dict[str, Any] = {"kind": type(event).__name__}
@@ -394,7 +394,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
             value = [event_to_json(v) if type(v).__name__ in KINDS else v for v in value]
         elif type(value).__name__ in KINDS:
             value = event_to_json(value)
-        written[field.name] = value
+        written[each.name] = value
     return written
 
 
@@ -416,7 +416,7 @@ def event_from_json(written: Mapping[str, Any]) -> Event:
             "event",
             f"one of {', '.join(KINDS)} with its fields",
             repr(written)[:200],
-            "Write it with to_json.",
+            "Write it with event_to_json.",
         ) from cause
     return event
 
