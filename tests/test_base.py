@@ -1,4 +1,4 @@
-"""The few things every room rests on."""
+"""The helpers that every layer rests on."""
 
 import copy
 import multiprocessing

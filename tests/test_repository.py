@@ -14,6 +14,7 @@ import pytest
 from veracal.cli import main
 
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "veracal"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 LOADED = re.compile(
@@ -135,17 +136,30 @@ def test_no_tracked_file_names_a_place_on_somebodys_machine():
     assert not guilty
 
 
-def test_the_lower_rooms_stay_free_of_heavy_packages():
-    """The forbidden contract cannot name a room before it exists, so this one remembers."""
+def test_the_lower_layers_stay_free_of_heavy_packages():
+    """Import-linter forbids only what is listed: every layer below neural is."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
+    (order,) = [contract for contract in contracts if contract["type"] == "layers"]
     (forbidden,) = [c for c in contracts if "torch" in c.get("forbidden_modules", ())]
-    existing = {
-        f"veracal.{room}"
-        for room in ("data", "privacy", "calibration")
-        if (ROOT / "src" / "veracal" / room).is_dir()
-    }
-    assert set(forbidden["source_modules"]) == existing
+    below = order["layers"][order["layers"].index("neural") + 1 :]
+    names = {name.strip() for line in below for name in re.split(r"[|:]", line)}
+    layers = {f"veracal.{name}" for name in names if (SOURCE / name).is_dir()}
+    assert set(forbidden["source_modules"]) == layers
+
+
+def test_the_architecture_names_every_module():
+    """Modules by their path, packages by their folder; other files that it names exist, too."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", page))
+    modules = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")}
+    packages = {path.removesuffix("__init__.py") for path in modules if "/__init__.py" in path}
+    expected = {path for path in modules if not path.endswith("/__init__.py")} | packages
+    assert not expected - named, "not described"
+    missing = [
+        path for path in named if not ((SOURCE / path).exists() or (ROOT / path).exists())
+    ]
+    assert not missing, "described, but not there"
 
 
 @pytest.mark.full

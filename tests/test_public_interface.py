@@ -1,0 +1,132 @@
+"""Each package lists its public names three times: the lists agree, and every name imports."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+PACKAGES = {
+    ".".join(path.parent.relative_to(SOURCE).parts): path
+    for path in sorted((SOURCE / "veracal").rglob("__init__.py"))
+    if "attach(" in path.read_text(encoding="utf-8")
+}
+ENTRY = re.compile(r"^::: (\S+)$", re.MULTILINE)
+REFERENCE = {
+    page.stem: ENTRY.findall(page.read_text(encoding="utf-8"))
+    for page in sorted((ROOT / "docs" / "reference").glob("*.md"))
+}
+
+
+def imported_names(package: str, module: ast.Module) -> list[tuple[str, str]]:
+    """Pairs of a submodule and a name, from the imports for type checkers."""
+    (block,) = (
+        node
+        for node in module.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    found = []
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom) and node.module is not None, ast.unparse(node)
+        assert node.module.startswith(f"{package}."), ast.unparse(node)
+        assert all(alias.asname is None for alias in node.names), ast.unparse(node)
+        submodule = node.module.removeprefix(f"{package}.")
+        found += [(submodule, alias.name) for alias in node.names]
+    return found
+
+
+def declared_names(module: ast.Module) -> list[str]:
+    """Names in ``__all__``."""
+    (value,) = (
+        node.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return list(ast.literal_eval(value))
+
+
+def attached_names(module: ast.Module) -> list[tuple[str, str]]:
+    """Pairs of a submodule and a name, from the call of ``attach``."""
+    (call,) = (
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "attach"
+    )
+    assert ast.unparse(call.args[0]) == "__name__"
+    exports = ast.literal_eval(call.args[1])
+    return [(submodule, name) for submodule, names in exports.items() for name in names]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_three_lists_of_public_names_agree(package):
+    module = ast.parse(PACKAGES[package].read_text(encoding="utf-8"))
+    imported, attached = imported_names(package, module), attached_names(module)
+    declared = declared_names(module)
+    assert len(declared) == len(set(declared))
+    assert sorted(imported) == sorted(attached)
+    assert sorted(name for _, name in attached) == sorted(declared)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_imports(package):
+    need_extras(package)
+    module = import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        assert name in dir(module)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_other_name_is_there(package):
+    need_extras(package)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        _ = import_module(package).nothing
+
+
+def test_every_layer_imports_its_names_lazily():
+    """All layers but the command line, whose modules nobody imports by name."""
+    layers = {f"veracal.{path.parent.name}" for path in SOURCE.glob("veracal/*/__init__.py")}
+    assert layers - {"veracal.cli"} == {name for name in PACKAGES if name.count(".") == 1}
+
+
+def test_measuring_imports_no_accounting():
+    code = (
+        "import sys, veracal.calibration as calibration\n"
+        "calibration.measure, calibration.stream_totals\n"
+        "heavy = {'opendp', 'dp_accounting', 'veracal.queries'} & set(sys.modules)\n"
+        "calibration.PrivateTemperature\n"
+        "sys.exit(', '.join(heavy) or 'opendp' not in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_reference_lists_each_name_once():
+    entries = Counter(entry for page in REFERENCE.values() for entry in page)
+    assert not [entry for entry, times in entries.items() if times > 1]
+    layers = {".".join(entry.split(".")[:2]) for entry in entries}
+    assert {name for name in PACKAGES if name.count(".") == 1} <= layers
+
+
+@pytest.mark.parametrize("page", REFERENCE)
+def test_entries_of_the_reference_are_public(page):
+    for entry in REFERENCE[page]:
+        need_extras(entry)
+        package, _, name = entry.rpartition(".")
+        assert getattr(import_module(package), name, None) or import_module(entry)
+        if package in PACKAGES:
+            assert name in import_module(package).__all__
+
+
+def need_extras(name: str) -> None:
+    """Skip what needs an extra that is not installed."""
+    if name.startswith("veracal.neural"):
+        pytest.importorskip("torch", reason="the torch extra is not installed")
+        pytest.importorskip("transformers", reason="the text extra is not installed")
+        pytest.importorskip("accelerate", reason="the text extra is not installed")
