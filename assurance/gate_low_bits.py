@@ -22,8 +22,7 @@ from scipy import special
 from assurance.ledgers import Patches, patched
 from veracal._types import Bools, Floats
 from veracal.data import Dataset
-from veracal.mechanisms import SGD, Descent, Flat, FullBatch, GlobalAdapt
-from veracal.mechanisms import discrete_noise as rounded_noise
+from veracal.mechanisms import SGD, Descent, Flat, FullBatch, GlobalAdapt, rounded_noise
 from veracal.mechanisms.clipping import Clipped
 from veracal.mechanisms.dp_sgd import NoiseAhead
 from veracal.neural import channel_standardizer as channel_moments

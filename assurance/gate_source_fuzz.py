@@ -85,7 +85,7 @@ def kept_error(self: EnvelopeError, *words: str) -> None:
 def price(check: Callable[[Any], bool]) -> Patches:
     """Another check of the price."""
     checks = {**requests._CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
-    return {"veracal.federation.protocol.messages._CHECKS_requests": checks}
+    return {"veracal.federation.protocol.messages._REQUEST_CHECKS": checks}
 
 
 ERRORS: list[tuple[EnvelopeError, bytearray]] = []

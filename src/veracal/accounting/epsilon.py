@@ -393,7 +393,7 @@ def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:
     return gaussian_epsilon(math.sqrt(total), delta)
 
 
-_COARSE, _FINE_planning = 8.0, 2.0  # grids of losses: to come near, and to decide on
+_COARSE, _FINE_SEARCH = 8.0, 2.0  # grids of losses: to come near, and to decide on
 _DOUBLE = math.log(2)
 _MOST = 40 * _DOUBLE
 _STEEP = 20.0  # stands for an infinite excess, which no interpolation can use
@@ -442,7 +442,7 @@ def noise_for(
         )
 
     @cache
-    def excess(noise: float, coarse: float = _FINE_planning) -> float:
+    def excess(noise: float, coarse: float = _FINE_SEARCH) -> float:
         """How far the cost of a noise level is above the budget, as a bounded logarithm."""
         cost = epsilon_for(release(noise), budget.delta, budget.unit, coarse=coarse)
         return min(max(math.log(max(cost, 1e-300) / budget.epsilon), -_STEEP), _STEEP)

@@ -280,7 +280,7 @@ NAME = "model.json"
 FORMAT, VERSION = "veracal classifier", 2
 _FIRST = 1  # without a federation; still written where there is none, for older readers
 _MOST = 64 * 2**20  # bytes of model.json
-_TYPES_manifest: Mapping[str, type | tuple[type, ...]] = {
+_MANIFEST_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "name": str,
     "classes": list,
     "features": int,
@@ -293,7 +293,7 @@ _TYPES_manifest: Mapping[str, type | tuple[type, ...]] = {
     "versions": dict,
     "files": dict,
 }
-_SECOND: Mapping[str, type | tuple[type, ...]] = {**_TYPES_manifest, "federation": dict}
+_SECOND: Mapping[str, type | tuple[type, ...]] = {**_MANIFEST_TYPES, "federation": dict}
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict
     told = found.pop("sha256", None)
     if told != _sha(_canonical(found)):
         raise _not_ours(where, "the file as it was written", "one that was changed")
-    types = _TYPES_manifest if found["version"] == _FIRST else _SECOND
+    types = _MANIFEST_TYPES if found["version"] == _FIRST else _SECOND
     del found["format"], found["version"]
     if set(found) != set(types):
         odd = sorted(set(found) ^ set(types))

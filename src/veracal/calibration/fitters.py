@@ -450,7 +450,7 @@ class _Problem:
 _MOST_CLASSES = 1_000  # each is a fit of its own
 _START = np.array([1.0, 1.0, 0.0])  # the identity
 _BOUNDS = [(0.0, 1e6), (0.0, 1e6), (-1e6, 1e6)]
-_OPTIONS_beta = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
+_BETA_OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
 
 
 class BetaCalibration(MapFitter):
@@ -519,12 +519,12 @@ def _fit_one(log_p: Floats, log_rest: Floats, hits: Array, ridge: float) -> Floa
         return float(value), gradient + ridge * away
 
     found: Floats = minimize(
-        loss, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_OPTIONS_beta
+        loss, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_BETA_OPTIONS
     ).x
     return found
 
 
-_MOST_CLASSES_isotonic = 10_000  # each is a fit of its own
+_MOST_ISOTONIC_CLASSES = 10_000  # each is a fit of its own
 
 
 class IsotonicCalibration(MapFitter):
@@ -563,10 +563,10 @@ class IsotonicCalibration(MapFitter):
         if self.form == "top-label":
             curves = [_curve(scores.confidence, scores.correct)]
         else:
-            if scores.n_classes > _MOST_CLASSES_isotonic:
+            if scores.n_classes > _MOST_ISOTONIC_CLASSES:
                 raise DataError(
                     scores.name,
-                    f"at most {_MOST_CLASSES_isotonic:,} classes for a curve each",
+                    f"at most {_MOST_ISOTONIC_CLASSES:,} classes for a curve each",
                     f"{scores.n_classes:,}",
                     "Use form='top-label', or a temperature.",
                 )

@@ -236,7 +236,7 @@ def show_status(folder: Path, *, json: bool) -> bool:
     source = read_source(folder)
     wrong = list(share_problems(source))
     facts = {**_source_facts(source), "problems": wrong}
-    facts["enrolments"] = [_facts_source_show(source, each) for each in every_enrolment(source)]
+    facts["enrolments"] = [_status_facts(source, each) for each in every_enrolment(source)]
     if json:
         _show.print_json(facts)
     else:
@@ -313,7 +313,7 @@ def _source_facts(source: SourceFolder) -> dict[str, Any]:
     }
 
 
-def _facts_source_show(source: SourceFolder, enrolment: Enrolment) -> dict[str, Any]:
+def _status_facts(source: SourceFolder, enrolment: Enrolment) -> dict[str, Any]:
     """What is shown of one enrolment."""
     terms, refusals = enrolment.terms, enrolment.refusals.lines()
     problems = list(problems_of(source, enrolment))

@@ -304,7 +304,7 @@ def _vectors(cells: Cells, column: Vector) -> Floats:
     return np.clip(rows, column.lower, column.upper)
 
 
-_SHOWN_encode = 40  # characters of a wrong field that an error repeats
+_SHOWN_CHARACTERS = 40  # characters of a wrong field that an error repeats
 
 
 @dataclass(frozen=True, eq=False)

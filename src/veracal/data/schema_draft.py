@@ -228,7 +228,7 @@ Reason = Literal["read from the records", "to be filled in"]
 Role = Literal["target", "guess", "unit", "slot", "group"] | None
 
 _LARGEST_WHOLE = 2**53  # above it a float has no room for all whole numbers
-_MARKS_draft_lines: Mapping[Reason | None, str] = {
+_REASON_MARKS: Mapping[Reason | None, str] = {
     "read from the records": "! ",
     "to be filled in": "? ",
     None: "",
@@ -244,7 +244,7 @@ class Line:
     reason: Reason | None = None
 
     def __str__(self) -> str:
-        comment = _MARKS_draft_lines[self.reason] + self.note
+        comment = _REASON_MARKS[self.reason] + self.note
         return f"{self.toml}  # {comment}" if comment else self.toml
 
     @property

@@ -264,7 +264,7 @@ _MESSAGE_TYPE, _MESSAGE_HEADER = 1, 2
 _DICTIONARY_DATA = 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _IS_DICTIONARY, _IS_BATCH = 2, 3
-_HARMLESS_ipc_sizes = 2**26  # bytes of one batch, which is unpacked as a whole
+_SMALL_BATCH = 2**26  # bytes of one batch, which is unpacked as a whole
 
 
 def check_batches(path: Path, limits: Limits) -> None:
@@ -276,7 +276,7 @@ def check_batches(path: Path, limits: Limits) -> None:
             for header, body in found:
                 unpacked = sum(_unpacked_sizes(header, body))
                 limits.check("memory_bytes", unpacked, path)
-                check_expansion(body.size, unpacked, path, limits, harmless=_HARMLESS_ipc_sizes)
+                check_expansion(body.size, unpacked, path, limits, harmless=_SMALL_BATCH)
         except (struct.error, IndexError, OverflowError) as cause:
             raise pa.ArrowInvalid(f"a header that cannot be followed: {cause}") from cause
 
@@ -348,7 +348,7 @@ def _follow(header: bytes, table: int, number: int) -> int | None:
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
-_HARMLESS_tables = 2**26  # bytes that may come of a few packed ones
+_SMALL_TABLE = 2**26  # bytes that may come of a few packed ones
 
 
 def read_parquet(
@@ -394,7 +394,7 @@ def _open_parquet(handle: BinaryIO, path: Path, limits: Limits) -> "pa.parquet.P
         unpacked += group.total_byte_size
         limits.check("memory_bytes", group.total_byte_size, path)
     # Of all groups together: many small ones make a large table, too.
-    check_expansion(packed, unpacked, path, limits, harmless=_HARMLESS_tables)
+    check_expansion(packed, unpacked, path, limits, harmless=_SMALL_TABLE)
     texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
     handle.seek(0)
     return pa.parquet.ParquetFile(handle, read_dictionary=texts, **settings)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     )
     from veracal.mechanisms.discrete_noise import (
         MOST_NOISE,
-        SphericalNoise,
         add_discrete_gaussian,
         add_discrete_laplace,
         discrete_gaussian_reach,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
         discrete_laplace_std,
         gaussian_noise,
         laplace_noise,
-        rounded_gaussian,
-        rounded_spherical,
     )
     from veracal.mechanisms.dp_sgd import Descended, Descent, Standing, Step
     from veracal.mechanisms.grid import (
@@ -61,6 +58,11 @@ if TYPE_CHECKING:
         TrainingCurve,
         hold_curves,
         sees_weights,
+    )
+    from veracal.mechanisms.rounded_noise import (
+        SphericalNoise,
+        rounded_gaussian,
+        rounded_spherical,
     )
     from veracal.mechanisms.sampling import FullBatch, Poisson
 
@@ -139,7 +141,6 @@ __getattr__, __dir__ = attach(
         ),
         "discrete_noise": (
             "MOST_NOISE",
-            "SphericalNoise",
             "add_discrete_gaussian",
             "add_discrete_laplace",
             "discrete_gaussian_reach",
@@ -148,6 +149,9 @@ __getattr__, __dir__ = attach(
             "discrete_laplace_std",
             "gaussian_noise",
             "laplace_noise",
+        ),
+        "rounded_noise": (
+            "SphericalNoise",
             "rounded_gaussian",
             "rounded_spherical",
         ),

@@ -207,7 +207,7 @@ def _emptied(drawn: "queue.Queue[Array | BaseException]") -> None:
             return
 
 
-_PIECE_pieces = (
+_STEP_PIECE = (
     1 << 16
 )  # weights of a piece: with all that a rule computes of them, they stay near
 
@@ -287,7 +287,7 @@ def _apart(array: Floats, others: tuple[Floats, ...]) -> Floats:
 
 def _spans(size: int) -> Iterator[slice]:
     """Pieces of a vector."""
-    return (slice(i, min(i + _PIECE_pieces, size)) for i in range(0, size, _PIECE_pieces))
+    return (slice(i, min(i + _STEP_PIECE, size)) for i in range(0, size, _STEP_PIECE))
 
 
 def _leaves(state: Any) -> tuple[Any, ...]:

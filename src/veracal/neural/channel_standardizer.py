@@ -189,7 +189,7 @@ def noisy_channel_moments(
     return means, np.sqrt(np.maximum(noisy[1] * square_norm - means**2, least))
 
 
-_CELLS_channel_standardizing = 2**22  # numbers of a block
+_BLOCK_CELLS = 2**22  # numbers of a block
 
 
 class PrivateChannelStandardizer(MomentTransformer):
@@ -388,7 +388,7 @@ class PrivateChannelStandardizer(MomentTransformer):
         """Standardize the channels of rows, which keep their shape and precision."""
         check_is_fitted(self)
         rows = self._validated(X, reset=False)
-        step = max(1, _CELLS_channel_standardizing // math.prod(rows.shape[1:]))
+        step = max(1, _BLOCK_CELLS // math.prod(rows.shape[1:]))
         result = np.empty(rows.shape, float_type(rows[:0]))
         for start in range(0, len(rows), step):
             result[start : start + step] = self._apply(rows[start : start + step])

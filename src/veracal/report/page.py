@@ -357,7 +357,7 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         drawn,
         results=results,
         title_of=results.name,
-        classes=listed(_sequence_page(results.data.get("classes"))),
+        classes=listed(_page_sequence(results.data.get("classes"))),
         statement=results.guarantee.get("text"),
         head=results.ledger.get("head"),
         protection=words.protection(results),
@@ -447,6 +447,6 @@ def _said(value: object) -> object:
     return visible(str(value), keep=_LINES)
 
 
-def _sequence_page(found: object) -> list[Any]:
+def _page_sequence(found: object) -> list[Any]:
     """A list, or an empty one; what is called a name by a mapping is its key."""
     return list(found) if isinstance(found, list | tuple) else list(mapping(found))

@@ -216,7 +216,10 @@ def _plain(value: object) -> str:
     return "not told" if value is None else str(value)
 
 
-_SIDES_federated = (("before", "without a map"), ("after", "with the map of the institutions"))
+_INSTITUTION_SIDES = (
+    ("before", "without a map"),
+    ("after", "with the map of the institutions"),
+)
 _SHOWN = 16  # digits of a hash that a table has room for
 
 
@@ -322,7 +325,7 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
 def _figures(told: Mapping[str, Any]) -> Table | None:
     """Accuracy and calibration error on the institutions' records."""
     rows = []
-    for side, label in _SIDES_federated:
+    for side, label in _INSTITUTION_SIDES:
         found = mapping(mapping(told.get(side)).get("overall")) or mapping(told.get(side))
         if found:
             names = ("accuracy", "ece")

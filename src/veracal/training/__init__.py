@@ -57,7 +57,13 @@ if TYPE_CHECKING:
     )
     from veracal.training.search import PrivateSearch
     from veracal.training.standardizer import MomentTransformer, PrivateStandardizer
-    from veracal.training.weight_noise import GammaNoise, GaussianNoise, output_arbitrariness
+    from veracal.training.weight_noise import (
+        GammaNoise,
+        GaussianNoise,
+        Noise,
+        gaussian_disagreement,
+        output_arbitrariness,
+    )
 
 __all__ = [
     "RESIDUAL",
@@ -77,6 +83,7 @@ __all__ = [
     "Many",
     "MomentTransformer",
     "Moving",
+    "Noise",
     "NormClipper",
     "ObjectivePerturbation",
     "OutputPerturbation",
@@ -95,6 +102,7 @@ __all__ = [
     "event_of",
     "fits_of",
     "float_type",
+    "gaussian_disagreement",
     "informative",
     "make_private_pipeline",
     "margins",
@@ -185,6 +193,8 @@ __getattr__, __dir__ = attach(
         "weight_noise": (
             "GammaNoise",
             "GaussianNoise",
+            "Noise",
+            "gaussian_disagreement",
             "output_arbitrariness",
         ),
     },

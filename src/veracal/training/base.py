@@ -270,7 +270,7 @@ def _digest(weights: Array) -> bytes:
     return hashlib.blake2b(values.data, digest_size=16).digest()
 
 
-_ENTRIES_estimator = 1 << 22  # of rows on disk that are checked together
+_CHECKED_ENTRIES = 1 << 22  # of rows on disk that are checked together
 # What is about the records, or about the process that holds them, and not about the model.
 _INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
 
@@ -466,7 +466,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
             )
             check_classification_targets(labels)
             return rows, labels
-        for block in mapped.windows(max(1, _ENTRIES_estimator // max(1, mapped.shape[1]))):
+        for block in mapped.windows(max(1, _CHECKED_ENTRIES // max(1, mapped.shape[1]))):
             check_array(block, dtype=None, estimator=self)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)

@@ -286,10 +286,8 @@ def _shortened(
 
 
 _MEMORY = 5  # steps that are remembered
-_LEAVE_quasi_newton = 0.3  # share of models found, from which on the others go on without them
-_OVERSHOT_quasi_newton = (
-    0.5  # of the slope at the start of a step: no more of it uphill at its end
-)
+_LEAVE_SHARE = 0.3  # share of models found, from which on the others go on without them
+_OVERSHOOT = 0.5  # of the slope at the start of a step: no more of it uphill at its end
 _TINY = np.float32(1e-30)
 
 
@@ -354,7 +352,7 @@ def quasi_newton(
         done = search.learn(step, trial, there, tol)
         if done.all():
             break
-        if np.mean(done) > _LEAVE_quasi_newton:
+        if np.mean(done) > _LEAVE_SHARE:
             found[:, search.places] = search.weights
             search = search.of(np.flatnonzero(~done))
     found[:, search.places] = search.weights
@@ -395,7 +393,7 @@ class _Search:
         self.memory = [*self.memory[1 - _MEMORY :], (step, change, inverse)]
         left = lengths(there)
         done: Bools = ~(left > tol * (lengths(self.noise) + lengths(trial)))  # or not a number
-        uphill = dots(there, step) > -_OVERSHOT_quasi_newton * dots(self.gradients, step)
+        uphill = dots(there, step) > -_OVERSHOOT * dots(self.gradients, step)
         models = np.flatnonzero(uphill & ~done)
         trial[:, models], there[:, models] = self.weights[:, models], self.gradients[:, models]
         self.weights, self.gradients = trial, there
@@ -419,10 +417,10 @@ class _Search:
 TOL = 1e-8  # of the gradient, relative to the noise and the penalty's pull that it adds up
 MOST = 1 << 22  # numbers in rows of which all that is needed can be held at once
 _MODELS = 2048  # searched for together
-_MARGINS_many = 1 << 22  # of them that are held
+_HELD_MARGINS = 1 << 22  # of them that are held
 _FEW = 16  # features up to which second derivatives are cheap
 _NEWTON_TOL, _QUASI_NEWTON_TOL = 3e-3, 5e-6
-_PASSES_many, _ROUNDS = 30, 3
+_MOST_PASSES, _ROUNDS = 30, 3
 _SOLVES = 12  # passes of conjugate gradients,
 _ENOUGH = 0.98  # which end when so many models are solved; the others get another round
 _MARGIN = 0.3  # of the tolerance, up to which they solve
@@ -501,7 +499,7 @@ class Many:
         """
         noise = problem_of(self._X, self._signs, linear, self._penalty).linear
         weights, solved = np.empty_like(noise), np.zeros(len(noise), dtype=bool)
-        together = max(1, min(_MODELS, _MARGINS_many // max(1, len(self._rows))))
+        together = max(1, min(_MODELS, _HELD_MARGINS // max(1, len(self._rows))))
         for start in range(0, len(noise), together):
             part = slice(start, start + together)
             with np.errstate(all="ignore"):  # what overflows is not solved, and seen below
@@ -550,9 +548,9 @@ class Many:
     def _search(self, start: Floats, noise: Floats, near: Responses) -> Floats:
         """Weights in single precision."""
         if self._pairs is not None:
-            return newton(self._pairs, noise, start, tol=_NEWTON_TOL, passes=_PASSES_many)
+            return newton(self._pairs, noise, start, tol=_NEWTON_TOL, passes=_MOST_PASSES)
         return quasi_newton(
-            self._light, noise, start, near, tol=_QUASI_NEWTON_TOL, passes=_PASSES_many
+            self._light, noise, start, near, tol=_QUASI_NEWTON_TOL, passes=_MOST_PASSES
         )
 
     def _corrected(

@@ -254,7 +254,7 @@ class OutputPerturbation(PerturbedClassifier):
     ----------
     A fit is (epsilon, delta)-differentially private for one unit under ``relation``. Weights
     are integers of a public grid before noise is added, and the noise is the nearest integer to
-    a real number, sampled exactly (:mod:`veracal.mechanisms.discrete_noise`), so that the
+    a real number, sampled exactly (:mod:`veracal.mechanisms.rounded_noise`), so that the
     low-order bits of a release carry nothing. The
     event of Gaussian noise has no unit of length: noise divided by sensitivity, which is
     known before the norm is.

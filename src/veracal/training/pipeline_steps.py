@@ -308,7 +308,7 @@ def not_apart(step: Any) -> ValueError:
     )
 
 
-_ROWS_steps = 65_536  # rows that are transformed together
+_TRANSFORMED_ROWS = 65_536  # rows that are transformed together
 _FORM = 16  # made-up rows that show the form of a step's result
 PART = "it is a part of a pipeline, whose statement counts"
 _ROW_BY_ROW = (FunctionTransformer, Normalizer, Binarizer, PolynomialFeatures)
@@ -510,9 +510,9 @@ def both_transformed(
     and so does a row for which a function of the user's raises an error. No warning tells of
     any of that.
     """
-    together = 1 if alone and not isinstance(step, PrivateTransformer) else _ROWS_steps
+    together = 1 if alone and not isinstance(step, PrivateTransformer) else _TRANSFORMED_ROWS
     changed = _transformed(step, dataset, stand_in, together)
-    return changed, _transformed(step, stand_in, stand_in, _ROWS_steps)
+    return changed, _transformed(step, stand_in, stand_in, _TRANSFORMED_ROWS)
 
 
 def _transformed(step: Any, dataset: Dataset, stand_in: Dataset, together: int) -> Dataset:
@@ -568,7 +568,8 @@ def _columns(dataset: Dataset, columns: Any) -> Dataset:
     """Some columns of a data set."""
     chosen, n = _chosen(dataset.X, columns), len(dataset)
     blocks = [
-        dataset.X[start : start + _ROWS_steps][:, chosen] for start in range(0, n, _ROWS_steps)
+        dataset.X[start : start + _TRANSFORMED_ROWS][:, chosen]
+        for start in range(0, n, _TRANSFORMED_ROWS)
     ]
     X = np.concatenate(blocks) if blocks else np.empty((0, len(chosen)))
     return replace(dataset, X=X, norm=None, feature_names=())

@@ -167,7 +167,7 @@ def float_type(rows: Array) -> np.dtype[Any]:
 
 Pair = tuple[float, float]
 Bounds = Pair | Sequence[Pair]
-_ROWS_bounds = 65_536
+_BOUND_ROWS = 65_536
 
 
 def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
@@ -210,8 +210,8 @@ def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
     A column of one value gets bounds around it.
     """
     blocks = [
-        np.asarray(rows[start : start + _ROWS_bounds], dtype=np.float64)
-        for start in range(0, len(rows), _ROWS_bounds)
+        np.asarray(rows[start : start + _BOUND_ROWS], dtype=np.float64)
+        for start in range(0, len(rows), _BOUND_ROWS)
     ]
     low = np.min([block.min(axis=0) for block in blocks], axis=0)
     high = np.max([block.max(axis=0) for block in blocks], axis=0)

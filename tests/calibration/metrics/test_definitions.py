@@ -217,8 +217,13 @@ def test_metrics_need_records_and_labels(name):
 def test_blocks_do_not_show(monkeypatch):
     made = scores(500, 7)
     whole = {name: getattr(metrics, name)(made) for name in ANY}
-    for module in ("adaptive", "classwise", "proper", "ranking"):
-        monkeypatch.setattr(f"veracal.calibration.metrics.{module}._CELLS", 20)
+    for at in (
+        "binned._CELLS",
+        "binned._CLASSWISE_CELLS",
+        "proper._CELLS",
+        "proper._RANKED_CELLS",
+    ):
+        monkeypatch.setattr(f"veracal.calibration.metrics.{at}", 20)
     monkeypatch.setattr("veracal.calibration.metrics.smooth._BLOCK", 3)
     monkeypatch.setattr("veracal.calibration.metrics.base._BYTES", 200)
     for name in ANY:

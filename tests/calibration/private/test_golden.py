@@ -14,7 +14,6 @@ from veracal.calibration.private.golden_section import (
     OBJECTIVES,
     GoldenTemperature,
     Told,
-    golden_section,
     narrowed,
 )
 from veracal.calibration.queries import Gap
@@ -254,7 +253,13 @@ def test_a_source_that_falls_silent_is_left_out_of_every_value(rng):
 
 def stale(ask, low, high, reductions):
     """A close mistake: a value is kept as it was when its point was asked for."""
-    return golden_section(lambda point: ask(point)[-1], low, high, reductions)
+    seen = []
+
+    def remember(point):
+        seen.append(ask(point)[-1])
+        return seen
+
+    return narrowed(remember, low, high, reductions)
 
 
 def test_values_of_other_sources_than_before_would_lead_astray(rng, monkeypatch):

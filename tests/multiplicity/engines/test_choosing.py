@@ -6,12 +6,13 @@ from sklearn.linear_model import LogisticRegression
 
 from veracal.data import Dataset
 from veracal.mechanisms import GlobalAdapt
-from veracal.multiplicity import audit, engine_for, gaussian_disagreement
+from veracal.multiplicity import audit, engine_for
 from veracal.multiplicity.engines import RetrainEngine, Seed
 from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,
     PrivateLogisticRegression,
+    gaussian_disagreement,
 )
 from veracal.training.perturbation import clip_rows
 

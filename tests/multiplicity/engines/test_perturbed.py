@@ -14,11 +14,10 @@ from tests.multiplicity.engines.contract import LEVEL, check_engine, same_law
 from veracal.accounting import Unit
 from veracal.data import Dataset
 from veracal.errors import DataError
-from veracal.multiplicity import gaussian_disagreement
 from veracal.multiplicity.engines import linear as perturbed
 from veracal.multiplicity.engines.base import Seed, Streams
 from veracal.multiplicity.engines.linear import ObjectiveEngine, OutputEngine
-from veracal.training import ObjectivePerturbation, OutputPerturbation
+from veracal.training import ObjectivePerturbation, OutputPerturbation, gaussian_disagreement
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import clip_rows
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from veracal.mechanisms import discrete_noise as rounded_noise
-from veracal.mechanisms.discrete_noise import (
+from veracal.mechanisms import rounded_noise
+from veracal.mechanisms.rounded_noise import (
     SphericalNoise,
     rounded_gaussian,
     rounded_spherical,

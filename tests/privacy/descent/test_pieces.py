@@ -68,7 +68,7 @@ RULES = [
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", 128)
+    monkeypatch.setattr(pieces, "_STEP_PIECE", 128)
     monkeypatch.setattr(ahead, "_DRAWN", 500)
     monkeypatch.setattr(ahead, "_PIECE", 300)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veracal.mechanisms.discrete_noise import SphericalNoise
+from veracal.mechanisms.rounded_noise import SphericalNoise
 from veracal.training import ObjectivePerturbation
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma

@@ -235,7 +235,7 @@ def _gaps(ranked: Array, probabilities: Floats, happened: Bools, bins: int) -> F
     return sums_by(cells.ravel(), gaps.T.ravel(), pieces * k)
 
 
-_CELLS_classwise = 2**18  # probabilities binned at a time
+_CLASSWISE_CELLS = 2**18  # probabilities binned at a time
 
 
 def sce(scores: Scores, bins: int = 15) -> float:
@@ -253,7 +253,7 @@ def sce(scores: Scores, bins: int = 15) -> float:
     need_records(scores)
     cells, k = _Cells(Bins(bins)), scores.n_classes
     size = k * cells.bins.count
-    sums, rest, rows = zeros(size), zeros(size), max(_CELLS_classwise, size) // k
+    sums, rest, rows = zeros(size), zeros(size), max(_CLASSWISE_CELLS, size) // k
     for start in range(0, len(scores), rows):
         part = scores.take(np.arange(start, min(start + rows, len(scores))))
         probabilities = part.probabilities

@@ -132,7 +132,7 @@ def _f1_by_class(scores: Scores) -> tuple[Floats, Bools]:
     return each, shown > 0
 
 
-_CELLS_ranking = 2**14  # numbers ranked at a time: they stay in the processor's cache
+_RANKED_CELLS = 2**14  # numbers ranked at a time: they stay in the processor's cache
 
 
 def auc(scores: Scores) -> float:
@@ -159,7 +159,7 @@ def auc(scores: Scores) -> float:
     values = sortable(scores, _ranked)
     if scores.n_classes == 2:
         return float(_areas(values, (labels == 1)[:, None])[0])
-    width, areas = max(1, _CELLS_ranking // len(scores)), []
+    width, areas = max(1, _RANKED_CELLS // len(scores)), []
     for start in range(0, len(present), width):
         columns = present[start : start + width]
         areas.append(_areas(values[:, columns], labels[:, None] == columns))

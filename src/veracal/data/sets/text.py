@@ -189,7 +189,7 @@ def _entry(
     )
 
 
-def _sentiment_text(domain: str, title: str, rows: int, file: str, unit: str) -> Entry:
+def _sentiment_entry(domain: str, title: str, rows: int, file: str, unit: str) -> Entry:
     """Entry of one of the four domains that were rated for VADER."""
     member = in_package(f"hutto_ICWSM_2014/{file}_GroundTruth.txt")
     package = FromPip(
@@ -376,10 +376,12 @@ _SHIFT = (
 )
 
 _SENTIMENT = (
-    _sentiment_text("movies", "rated film reviews", 10_605, "movieReviewSnippets", "sentence"),
-    _sentiment_text("tweets", "rated tweets", 4_200, "tweets", "tweet"),
-    _sentiment_text("amazon", "rated product reviews", 3_708, "amazonReviewSnippets", "review"),
-    _sentiment_text(
+    _sentiment_entry("movies", "rated film reviews", 10_605, "movieReviewSnippets", "sentence"),
+    _sentiment_entry("tweets", "rated tweets", 4_200, "tweets", "tweet"),
+    _sentiment_entry(
+        "amazon", "rated product reviews", 3_708, "amazonReviewSnippets", "review"
+    ),
+    _sentiment_entry(
         "nyt", "rated newspaper editorials", 5_190, "nytEditorialSnippets", "article"
     ),
 )

@@ -187,7 +187,7 @@ class Request:
             another type or out of bounds; and for an id that is not this question's.
         """
         told = schema.closed(
-            unseal(REQUEST, raw, key, most=MOST_REQUEST), _CHECKS_requests, "the request"
+            unseal(REQUEST, raw, key, most=MOST_REQUEST), _REQUEST_CHECKS, "the request"
         )
         head = told["head"]
         made = cls(
@@ -208,7 +208,7 @@ class Request:
         return made
 
 
-_CHECKS_requests: dict[str, schema.Check] = {
+_REQUEST_CHECKS: dict[str, schema.Check] = {
     "argument": schema.is_object,
     "data": schema.hexadecimal(MARK),
     "head": schema.optional(schema.is_object),

@@ -161,7 +161,7 @@ def _printable(why: str) -> str:
     return shown[:_LONGEST]
 
 
-_LONGEST_signed_heads = 4_096  # bytes of a line
+_LONGEST_HEAD = 4_096  # bytes of a line
 _END = "0" * HASH  # of no entry
 
 
@@ -310,8 +310,8 @@ class _Growing:
 
     def _whole(self, file: BinaryIO) -> Iterable[bytes]:
         """Lines that end; what does not may still be written."""
-        while line := file.readline(_LONGEST_signed_heads):
-            if not line.endswith(b"\n") and len(line) < _LONGEST_signed_heads:
+        while line := file.readline(_LONGEST_HEAD):
+            if not line.endswith(b"\n") and len(line) < _LONGEST_HEAD:
                 return
             self._read += len(line)
             yield line

@@ -197,7 +197,7 @@ def _parts(count: int, most: int) -> list[int]:
     return [len(part) for part in np.array_split(np.arange(count), parts)]
 
 
-_TOGETHER_perturbed = 2048
+_PERTURBED_TOGETHER = 2048
 _NUMBERS = 1 << 23  # scores that are held at a time
 
 
@@ -213,7 +213,7 @@ class _Perturbed(Engine):
         self.classes = train.classes
         self.people = len(self._X)
         each = max(1, self.people * len(self._task.signs))
-        self.together = max(1, min(_TOGETHER_perturbed, _NUMBERS // each))
+        self.together = max(1, min(_PERTURBED_TOGETHER, _NUMBERS // each))
 
     def settings(self) -> dict[str, Any]:
         """Parameters of the model, and hashes of records and people."""
