@@ -20,7 +20,6 @@ import torch
 
 from assurance.networks import (
     ADDING,
-    DEEP,
     LAYERS,
     Patches,
     Views,
@@ -43,9 +42,7 @@ from veracal.mechanisms import (
     Langevin,
 )
 from veracal.neural.gradients import engines as adding
-from veracal.neural.gradients import engines as functional
 from veracal.neural.gradients import engines as ghost
-from veracal.neural.gradients import engines as hooks
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block
 from veracal.neural.gradients.choice import WRITING
@@ -203,7 +200,6 @@ def removed_for_replaced(sampler: Any, noise: float, bound: float, relation: Any
     return Gaussian(noise, bound, relation)
 
 
-EVERY_WAY = [DEEP + f"gradients.{way}.add_clipped" for way in ("ghost", "functional", "hooks")]
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M4 half the sensitivity": costing(
@@ -214,7 +210,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "M5 no clip": {ADDING + "_chosen": unclipped},
     "M7 clip per batch": {ADDING + "_chosen": unclipped, **summed_otherwise(clipped_whole)},
-    "clip per parameter": dict.fromkeys(EVERY_WAY, by_layer),
+    "clip per parameter": {ADDING + "add_clipped": by_layer},
     "M8 what is not finite passes": {ADDING + "_chosen": broken_kept},
     "M9 clip to the median norm": {ADDING + "_chosen": to_median},
     "M12 mean over the realized batch": summed_otherwise(
@@ -227,14 +223,11 @@ MUTANTS: dict[str, Patches] = {
     "norms of places apart": {LAYERS + "Product.squares": places_apart},
     "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
     "norms of uses apart": {"veracal.neural.gradients.engines._also": uses_apart},
-    "noise before the clip not in the norm": {
-        DEEP + f"gradients.{way}.written_down": noise_not_in_norm for way in WRITING
-    },
+    "noise before the clip not in the norm": {ADDING + "written_down": noise_not_in_norm},
     "biases not in the norm": {LAYERS + "Each.squares": biases_free},
     "views clipped apart": {"veracal.neural.synthetic_inputs.Records.block": views_apart},
     "rules that jump add nothing": {ADDING + "_chosen": nothing_jumps},
 }
-assert functional.add_clipped is ghost.add_clipped is hooks.add_clipped is add
 
 
 # ---------------------------------------------------------------- replays

@@ -35,7 +35,7 @@ BOUND, NOISE, RATE, MANY = 0.3, 50.0, 0.3, 40
 # A threshold that the gradients of the network are about as long as.
 CLIPS: tuple[Clip, ...] = (Flat(BOUND), GlobalAdapt(BOUND, 10.0, rate=0.5, count_noise=1e-6))
 ALPHA, PATIENCE = 1e-7, 600.0  # seconds, which only a deadlock takes
-RANKS, TOGETHER = DEEP + "ranks.", DEEP + "together."
+RANKS = TOGETHER = DEEP + "distributed."
 send, answer, run_descent = Following._send, Link.answer, Descent.run
 summed = NetworkSums.__call__
 

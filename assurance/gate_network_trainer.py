@@ -36,7 +36,7 @@ from veracal.neural.run import Watched
 
 NAME = "network_trainer"
 SECONDS = 30
-TRAINER = DEEP + "hugging_face.trainer."
+TRAINER = DEEP + "huggingface.trainer."
 BOUND, SIZE, LENGTH, WORDS = 0.05, 5, 6, 9
 planned, note, whole_event = PrivateTrainer._planned, Watched.note, Descent.event
 

@@ -44,7 +44,7 @@ from veracal.training.base import with_labels
 
 NAME = "outcomes"
 SECONDS = 15
-READING = DEEP + "hugging_face.reading."
+READING = DEEP + "huggingface.data."
 SIZE, PATIENT = 30, Unit("patient", at_most=2)
 Outcome = tuple[list[Any], str, list[str]]
 

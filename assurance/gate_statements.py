@@ -74,12 +74,12 @@ check_units, charge_terms = holder.check_units, models.charge_terms
 MODELS_AT = "veracal.queries.curator."
 ASKING = "veracal.calibration.private.session."
 TERMS = tuple(
-    f"veracal.{room}.charge_terms"
-    for room in (
-        "training.estimator",
+    f"veracal.{module}.charge_terms"
+    for module in (
+        "training.base",
         "training.pipeline",
-        "training.preprocessing.by_moments",
-        "calibration.classifier",
+        "training.standardizer",
+        "calibration.private_classifier",
     )
 )
 CORRECT: Patches = {}

@@ -19,10 +19,10 @@ from veracal.neural.network import PrivateNetwork
 torch.func.vmap(torch.sin)(torch.zeros(1))
 Patches = Mapping[str, object]
 DEEP = "veracal.neural."
-TRIAL = DEEP + "gradients.choosing."
-ADDING = DEEP + "gradients.adding."
+TRIAL = DEEP + "gradients.choice."
+ADDING = DEEP + "gradients.engines."
 LAYERS = DEEP + "gradients.layers."
-SUMS = DEEP + "sums.NetworkSums."
+SUMS = DEEP + "gradient_sums.NetworkSums."
 LOOP = "veracal.mechanisms.dp_sgd.Descent."
 
 
