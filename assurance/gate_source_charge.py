@@ -91,7 +91,7 @@ def read_first(self: Desk, request: Any, price: Any, query: Query, records: Scor
 
 
 CHARGED = Desk._charged
-EVENT = sources.SOURCE + "pricing.laplace_event"
+EVENT = sources.SOURCE + "serving.laplace_event"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "charged for one row of a unit": {sources.SOURCE + "enrolling.open_ledger": for_one_row},
@@ -176,7 +176,7 @@ def watched() -> Iterator[Seen]:
     with (
         mock.patch(sources.EVALUATED, looked),
         mock.patch(sources.LAPLACE, seen.add_noise),
-        mock.patch(sources.SOURCE + "pricing.add_discrete_gaussian", seen.add_noise),
+        mock.patch(sources.SOURCE + "serving.add_discrete_gaussian", seen.add_noise),
     ):
         yield seen
 

@@ -101,7 +101,7 @@ MUTANTS: dict[str, Patches] = {
     "open schema": {"veracal.federation.protocol.envelopes.closed": open_schema},
     "1.0 passes for 1": price(lambda v: type(v) in (int, float) and v in NUMBERED),
     "numbers compared as floats": price(lambda v: type(v) is int and 1 <= float(v) <= 1e9),
-    "log not cut": {sources.SOURCE + "refusals.Refusals._cut": sources.unchecked},
+    "log not cut": {sources.SOURCE + "folder.Refusals._cut": sources.unchecked},
     "errors kept": {"veracal.federation.protocol.envelopes.EnvelopeError.__init__": kept_error},
 }
 
@@ -154,7 +154,7 @@ def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> i
 
 def quiet(north: Made) -> None:
     """No refusal was unexpected, and the log of them is bounded."""
-    log = north.folder / "refusals.log"
+    log = north.folder / "folder.log"
     assert log.stat().st_size < LONGEST_LOG, "the log of refusals grows"
     content = log.read_bytes()
     assert content.count(b"\n") <= refusals.MOST_LINES + 201, "the log of refusals grows"

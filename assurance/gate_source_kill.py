@@ -131,7 +131,7 @@ MUTANTS: dict[str, Patches] = {
         sources.SOURCE + "serving._kept": computed,
     },
     "head signed before the commit": {"veracal.ledger.storage.append": head_first},
-    "heads written anew": {sources.SOURCE + "signed_heads.SignedHeads.add": written_anew},
+    "heads written anew": {sources.SOURCE + "folder.SignedHeads.add": written_anew},
 }
 
 

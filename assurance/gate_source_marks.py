@@ -55,7 +55,7 @@ def key_for_all(cls: type[MarkKey], folder: Path) -> MarkKey:
     return cls(bytes(32))
 
 
-MARKS = sources.SOURCE + "marks.MarkKey."
+MARKS = sources.SOURCE + "folder.MarkKey."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a plain hash of a file": {MARKS + "of_file": plain_file},

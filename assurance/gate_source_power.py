@@ -66,8 +66,8 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "synchronous = OFF": synchronous("OFF"),
     "synchronous = NORMAL": synchronous("NORMAL"),
-    "heads not synced": {sources.SOURCE + "signed_heads.os.fsync": unchecked},
-    "heads not checked": {sources.SOURCE + "signed_heads.SignedHeads.check": unchecked},
+    "heads not synced": {sources.SOURCE + "folder.os.fsync": unchecked},
+    "heads not checked": {sources.SOURCE + "folder.SignedHeads.check": unchecked},
 }
 
 
