@@ -305,7 +305,7 @@ class World:
         with quiet[0], quiet[1]:
             return self.allowed(
                 source,
-                lambda: command.run(
+                lambda: command.enroll_source(
                     source,
                     places,
                     lambda model: declaration(**terms, model=model, most_each=None),

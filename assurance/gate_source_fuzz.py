@@ -154,7 +154,7 @@ def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> i
 
 def quiet(north: Made) -> None:
     """No refusal was unexpected, and the log of them is bounded."""
-    log = north.folder / "folder.log"
+    log = north.folder / "refusals.log"
     assert log.stat().st_size < LONGEST_LOG, "the log of refusals grows"
     content = log.read_bytes()
     assert content.count(b"\n") <= refusals.MOST_LINES + 201, "the log of refusals grows"
