@@ -32,7 +32,7 @@ from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import of_mapped
 from veracal.data import Group, Scores
 from veracal.ledger import open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.testing import adversarial_scores
 
 SEX = Groups("sex", ("f", "m"))
@@ -105,7 +105,7 @@ def plain(n: int, rng: np.random.Generator, temperature: float = 2.0) -> Scores:
 
 def holder(
     records: Any, folder: Path, *, epsilon: float, relation: str = "add-remove"
-) -> Holder:
+) -> Curator:
     """Records with a fresh ledger."""
     place = folder / f"{len(list(folder.iterdir()))}.ledger"
-    return Holder(records, open_ledger(place, Budget(epsilon, relation=relation)))
+    return Curator(records, open_ledger(place, Budget(epsilon, relation=relation)))

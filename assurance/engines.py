@@ -8,7 +8,7 @@ import numpy as np
 from veracal._types import Floats
 from veracal.multiplicity.engines.base import Streams
 from veracal.multiplicity.engines.linear import ObjectiveEngine, OutputEngine
-from veracal.training.batched_newton import Many, Minimizers
+from veracal.training.batched_newton import BatchedProblem, Minimizers
 from veracal.training.perturbation import clip_rows
 
 
@@ -94,7 +94,9 @@ class FreeIntercept(ObjectiveEngine):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         penalty = self._penalty * np.append(np.ones(len(self._penalty) - 1), 0.01)
-        self._many = [Many(self._task.rows, signs, penalty) for signs in self._task.signs]
+        self._many = [
+            BatchedProblem(self._task.rows, signs, penalty) for signs in self._task.signs
+        ]
 
 
 class NotCorrected(ObjectiveEngine):
@@ -105,7 +107,7 @@ class NotCorrected(ObjectiveEngine):
         self._many = [Rounded(self._task.rows, s, self._penalty) for s in self._task.signs]
 
 
-class Rounded(Many):
+class Rounded(BatchedProblem):
     """Minimizers to seven digits."""
 
     def minimize(self, linear: Any) -> Minimizers:
@@ -121,7 +123,7 @@ class NotPutBack(ObjectiveEngine):
         self._many = [Sorted(self._task.rows, s, self._penalty) for s in self._task.signs]
 
 
-class Sorted(Many):
+class Sorted(BatchedProblem):
     """Minimizers in the order of their noise."""
 
     def minimize(self, linear: Any) -> Minimizers:

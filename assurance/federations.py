@@ -11,7 +11,7 @@ import numpy as np
 from assurance.audits import two_sided_geometric
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Statement
 from veracal.calibration import recalibrate
-from veracal.calibration.maps import Map, Temperature
+from veracal.calibration.maps import CalibrationMap, Temperature
 from veracal.calibration.maps.base import digest
 from veracal.calibration.private import (
     GoldenTemperature,
@@ -42,7 +42,7 @@ Noise = DiscreteLaplace | DiscreteGaussian
 class Outcome:
     """What came of a method."""
 
-    map: Map | None
+    map: CalibrationMap | None
     said: str  # all of it, to compare
     statement: Statement | None
     releases: tuple[Release, ...]
@@ -68,7 +68,7 @@ def fitted(make: Callable[[], Any], delta: float = 0.0) -> Method:
     return Method(run, lambda relation: make().event(relation), delta)
 
 
-def outcome(found: Any, map_: Map | None, statement: Any, releases: Any) -> Outcome:
+def outcome(found: Any, map_: CalibrationMap | None, statement: Any, releases: Any) -> Outcome:
     """Everything that something says after a fit, but for the heads of ledgers."""
     told = {name: value for name, value in vars(found).items() if not name.startswith("_")}
     told["map"] = told["map_"] = None if map_ is None else (map_.kind, digest(map_))

@@ -21,7 +21,7 @@ from scipy.stats import chi, gamma, kstest
 
 from assurance.ledgers import Patches, patched
 from veracal._types import Floats
-from veracal.artifact.noise_model import KeptNoise
+from veracal.artifact.noise_model import NoiseModel
 from veracal.artifact.weights import LinearWeights
 from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
@@ -39,9 +39,9 @@ MORE = 8  # weights of each of three models
 CLASSES = 60  # models of one fit, each with noise of its own
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
-KEPT = "veracal.artifact.noise_model.KeptNoise"
-TWO, WITHIN, TOLD = output._two, objective._within, KeptNoise.told
-OF = KeptNoise.__dict__["of"].__func__
+KEPT = "veracal.artifact.noise_model.NoiseModel"
+TWO, WITHIN, TOLD = output._two, objective._within, NoiseModel.told
+OF = NoiseModel.__dict__["of"].__func__
 
 
 # ---------------------------------------------------------------- mutants
@@ -83,20 +83,20 @@ def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Fl
 
 def asked_penalty(model: Any, whole: Any) -> Any:
     """Keep 1 / C, where a small epsilon asked for more."""
-    found = OF(KeptNoise, model, whole)
+    found = OF(NoiseModel, model, whole)
     return found and replace(found, penalty=found.penalty and 1 / model.C)
 
 
 def other_relation(model: Any, whole: Any) -> Any:
     """Keep the scale of the other relation."""
-    found = OF(KeptNoise, model, whole)
+    found = OF(NoiseModel, model, whole)
     return found and replace(found, scale=found.scale / 2)
 
 
 def of_anything(model: Any, whole: Any) -> Any:
     """Keep the law of any fit."""
     model.not_private_because_, held = (), model.not_private_because_
-    found = OF(KeptNoise, model, model)
+    found = OF(NoiseModel, model, model)
     model.not_private_because_ = held
     return found
 
@@ -121,14 +121,14 @@ MUTANTS: dict[str, Patches] = {
     "distance between two models not shared": {
         "veracal.training.arbitrariness._many": whole_gaps
     },
-    "penalty of 1 / C": {"veracal.artifact.noise_model.KeptNoise.of": asked_penalty},
+    "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": asked_penalty},
     "scale of the other relation": {
-        "veracal.artifact.noise_model.KeptNoise.of": other_relation
+        "veracal.artifact.noise_model.NoiseModel.of": other_relation
     },
     "law of a fit that is not private": {
-        "veracal.artifact.noise_model.KeptNoise.of": of_anything
+        "veracal.artifact.noise_model.NoiseModel.of": of_anything
     },
-    "intercept without noise": {"veracal.artifact.noise_model.KeptNoise.told": no_intercept},
+    "intercept without noise": {"veracal.artifact.noise_model.NoiseModel.told": no_intercept},
 }
 
 
@@ -277,7 +277,7 @@ def law_kept(kind: Any) -> float:
     """Whether the kept law is that of the noise which a fit drew: p-value of its lengths."""
     dataset = records(CLASSES)
     model = kind.fit_records(dataset)
-    kept = KeptNoise.of(model, model)
+    kept = NoiseModel.of(model, model)
     assert kept is not None, f"no law is kept of {model!r}"
     rows = clip_rows(dataset.X, 1.5, fit_intercept=kept.intercept)
     assert rows.shape[1] == kept.dimension == 4, "noise of a coordinate is not kept"
@@ -308,14 +308,14 @@ def nothing_kept() -> None:
     won = ObjectivePerturbation(5.0, norm=1.0).fit_records(dataset)
     won.not_private_because_ = (WINNER,)
     for model in (read, seeded, other, won):
-        assert KeptNoise.of(model, model) is None, f"a law is kept of {model!r}"
+        assert NoiseModel.of(model, model) is None, f"a law is kept of {model!r}"
 
 
 def intercepts_count() -> None:
     """Somebody whose features are all zero is decided by the noisy intercept."""
     for kind in kinds():
         model = kind.set_params(C=1e-6).fit_records(records(2))  # of which noise is all
-        kept = KeptNoise.of(model, model)
+        kept = NoiseModel.of(model, model)
         assert kept is not None
         found = kept.told(
             LinearWeights.of(model), np.zeros((1, 3)), level=0.999, people=None, threshold=0.0

@@ -20,7 +20,7 @@ from assurance.gate_grid import assert_on_grid, float_laplace
 from assurance.ledgers import Patches, patched
 from veracal.accounting import micro_epsilon
 from veracal.accounting.events import RELATIONS
-from veracal.calibration.maps import Identity, Map, Temperature, TwoTemperatures
+from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
 from veracal.calibration.private import (
     PrivateBinning,
     PrivateTemperature,
@@ -34,7 +34,7 @@ from veracal.calibration.private import (
 )
 from veracal.calibration.private import measurement as planning
 from veracal.calibration.private.root_search import Setting
-from veracal.calibration.private.session import Ask
+from veracal.calibration.private.session import PricedQuery
 from veracal.calibration.private.two_temperatures import as_slopes
 from veracal.calibration.queries import BinnedGap, BrierGain, SureGaps, SureSlopes
 from veracal.calibration.queries.scalars import top_label_brier
@@ -82,12 +82,12 @@ def two_scores(self: BrierGain, records: Any) -> np.ndarray:
     return np.array([np.rint(one * 2**self.bits).astype(np.int64).sum() for one in both])
 
 
-def without_noise(map_: Map, source: Any, **about: Any) -> Any:
+def without_noise(map_: CalibrationMap, source: Any, **about: Any) -> Any:
     """Ask, pay, and decide by the exact gain."""
     found = NEVER_WORSE(map_, source, **about)
     gain = int(BrierGain(map_).evaluate(source._records)[0])
     made = map_ if gain > 0 else Identity()
-    return guard.Guarded(
+    return guard.GuardResult(
         made,
         gain > 0,
         found.gain,
@@ -153,17 +153,17 @@ def a_question_too_many(micro: int, shares: Any) -> tuple[int, ...]:
     return (micro // (len(shares) - 1),) * len(shares)
 
 
-def asked_anew(self: Ask, source: Any, request: str | None = None) -> Any:
+def asked_anew(self: PricedQuery, source: Any, request: str | None = None) -> Any:
     """Under an id that nobody can repeat."""
     fresh = np.random.default_rng().integers(2**62)
     return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=f"{fresh}")
 
 
-def only_if_kept(map_: Map, source: Any, **about: Any) -> Any:
+def only_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
     """Look first, and charge only for a map that is kept."""
     if int(BrierGain(map_).evaluate(source._records)[0]) <= 0:
         release = source.answer(BrierGain(Identity()), micro_epsilon=1)
-        return guard.Guarded(Identity(), False, 0.0, 0.0, 0.05, "", release, None)
+        return guard.GuardResult(Identity(), False, 0.0, 0.0, 0.05, "", release, None)
     return NEVER_WORSE(map_, source, **about)
 
 
@@ -230,7 +230,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.temperature.split": a_question_too_many
     },
     "M20 float Laplace": {ADD: float_laplace},
-    "a retry is asked anew": {"veracal.calibration.private.session.Ask.of": asked_anew},
+    "a retry is asked anew": {"veracal.calibration.private.session.PricedQuery.of": asked_anew},
     "guard charged only if the map is kept": {f"{GATE}.never_worse": only_if_kept},
 }
 

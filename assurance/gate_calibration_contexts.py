@@ -37,7 +37,7 @@ from veracal.calibration.queries.scalars import of_mapped
 from veracal.data import Scores
 from veracal.ledger import Ledger, open_ledger
 from veracal.queries import curator as holder
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 
 NAME = "calibration_contexts"
 CLASSES = 3
@@ -136,7 +136,7 @@ def charged(subject: Evaluate) -> None:
         stack.enter_context(mock.patch.object(holder, "evaluated", subject))
         stack.enter_context(np.errstate(all="raise"))
         open_ledger(folder / "one.ledger", Budget(1.0))
-        held = Holder(
+        held = Curator(
             Scores.from_logits(LOGITS, [0, 1, 2, 0, 1]), Ledger(folder / "one.ledger")
         )
         held.answer(query, micro_epsilon=100_000)

@@ -16,8 +16,8 @@ import numpy as np
 from scipy import stats
 
 from veracal.accounting.events import Gaussian, Repeated
-from veracal.mechanisms.clipping import Clip, Clipped, Flat, clipped_sum
-from veracal.mechanisms.dp_sgd import Descent, Step
+from veracal.mechanisms.clipping import Clipped, ClipRule, Flat, clipped_sum
+from veracal.mechanisms.dp_sgd import DPSGD, Step
 from veracal.mechanisms.optimizers import SGD
 from veracal.mechanisms.sampling import FullBatch
 
@@ -30,21 +30,21 @@ ENTRIES, RECORDS, BOUND = 8, 5, 0.7
 class Subject:
     """A descent and the sum it is given."""
 
-    descent: type[Descent] = Descent
-    clipped_sum: Callable[[Any, Clip], Clipped] = clipped_sum
+    descent: type[DPSGD] = DPSGD
+    clipped_sum: Callable[[Any, ClipRule], Clipped] = clipped_sum
 
 
 def scaled(factor: float) -> Subject:
     """Noise of another size."""
 
-    class Scaled(Descent):
+    class Scaled(DPSGD):
         def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
             return super()._perturbed(total, factor * noise_std, rng)
 
     return Subject(Scaled)
 
 
-class Reused(Descent):
+class Reused(DPSGD):
     """Noise drawn once and added at every step."""
 
     def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
@@ -53,12 +53,12 @@ class Reused(Descent):
         return total + self.__dict__["drawn"]
 
 
-def unclipped(gradients: np.ndarray, clip: Clip) -> Clipped:
+def unclipped(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Sum gradients as they are."""
     return Clipped(gradients.sum(axis=0))
 
 
-def counted_twice(gradients: np.ndarray, clip: Clip) -> Clipped:
+def counted_twice(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Sum every record twice, as two workers on one part of the data would."""
     return clipped_sum(np.repeat(gradients, 2, axis=0), clip)
 
@@ -100,7 +100,7 @@ def attacked(
     )
     seen: list[float] = []
 
-    def clipped_sum_of(weights: Any, rows: np.ndarray, clip: Clip) -> Clipped:
+    def clipped_sum_of(weights: Any, rows: np.ndarray, clip: ClipRule) -> Clipped:
         gradients = np.zeros((len(rows), ENTRIES))
         gradients[1:, 1:] = 0.1  # the others pull elsewhere
         gradients[0, 0] = 1e6 if len(seen) % 4 == 1 else 0.0

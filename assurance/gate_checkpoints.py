@@ -20,7 +20,7 @@ from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
 from veracal.neural import PrivateNetwork, checkpoints
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 NAME = "checkpoints"
 STEPS = 3
@@ -84,7 +84,7 @@ def run(subject: Replace, *, long: bool) -> str:
                 mock.patch.object(checkpoints, "_replace", subject),
                 mock.patch.object(checkpoints, "os", shown),
             ):
-                fit(Holder(records(), ledger), path)
+                fit(Curator(records(), ledger), path)
         finally:
             os.umask(old)
         check(folder)
@@ -102,7 +102,7 @@ def records() -> Dataset:
     return Dataset(X, (X[:, 0] > 0).astype(np.int64), (0, 1), size=40, name="rows")
 
 
-def fit(holder: Holder, path: Path) -> None:
+def fit(holder: Curator, path: Path) -> None:
     """A fit that could be broken off after every step."""
     model = PrivateNetwork(
         nn.Linear(3, 2),

@@ -23,7 +23,7 @@ from unittest import mock
 
 import numpy as np
 
-from veracal.artifact.classifier import Front
+from veracal.artifact.classifier import FrozenEncoder
 from veracal.data import Dataset, Split, split
 from veracal.errors import VeracalError
 from veracal.ledger import Ledger
@@ -39,7 +39,7 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.steps import loaded
 
 NAME = "data_ledger"
@@ -340,17 +340,20 @@ class Used:
 @contextmanager
 def watched() -> Iterator[Used]:
     """Note whose records a job is trained on and measured on."""
-    used, trained, asked = Used(set(), set()), Job.trained, Job.asked
+    used, trained, asked = Used(set(), set()), RunPlan.trained, RunPlan.asked
 
-    def train(job: Job, book: Ledger) -> Any:
+    def train(job: RunPlan, book: Ledger) -> Any:
         used.trained.update(individuals(job.records.train))
         return trained(job, book)
 
-    def measure(job: Job, *given: Any) -> Any:
+    def measure(job: RunPlan, *given: Any) -> Any:
         used.measured.update(individuals(job.records.test))
         return asked(job, *given)
 
-    with mock.patch.object(Job, "trained", train), mock.patch.object(Job, "asked", measure):
+    with (
+        mock.patch.object(RunPlan, "trained", train),
+        mock.patch.object(RunPlan, "asked", measure),
+    ):
         yield used
 
 
@@ -392,7 +395,7 @@ def measured_again(
 
 def features(subject: Subject, folder: Path) -> int:
     """The first attack: features of the same rows from another machine."""
-    encoder = Front.of(Encoder())  # type: ignore[arg-type]
+    encoder = FrozenEncoder.of(Encoder())  # type: ignore[arg-type]
     known = {Encoder.name: Encoder}
     with (
         mock.patch("veracal.workflow.steps.front_for", return_value=encoder),

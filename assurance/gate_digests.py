@@ -29,7 +29,7 @@ from veracal.neural import features as extraction
 from veracal.training import OutputPerturbation
 from veracal.workflow import run as fit
 from veracal.workflow import running
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 
 NAME = "digests"
 SECONDS = 8
@@ -38,7 +38,7 @@ KINDS: tuple[tuple[str, Settings], ...] = (
     *((name, {}) for name in ("md5", "sha1", "sha256", "sha512", "blake2s", "sha3_256")),
     *(("blake2b", {"digest_size": size}) for size in (16, 20, 32, 64)),
 )
-BODY, TOLD = Job.body, running.results
+BODY, TOLD = RunPlan.body, running.results
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Subject:
     patches: tuple[tuple[str, object], ...] = ()
 
 
-def table_hash(job: Job) -> str:
+def table_hash(job: RunPlan) -> str:
     """A plain hash of the table of a run."""
     return hashlib.sha256(Path(job.config.data.source).read_bytes()).hexdigest()
 
 
-def body_with_hash(job: Job) -> bytes:
+def body_with_hash(job: RunPlan) -> bytes:
     """Tell a run from another by the bytes of its table, too."""
     assert BODY.fget is not None
     return bytes(BODY.fget(job)) + table_hash(job).encode()
 
 
-def results_with_hash(job: Job, *given: Any) -> Any:
+def results_with_hash(job: RunPlan, *given: Any) -> Any:
     """Tell of which table a model was made."""
     found = TOLD(job, *given)
     found.data["sha256"] = table_hash(job)  # type: ignore[index]
@@ -77,7 +77,7 @@ MUTANTS: dict[str, Subject] = {
         patches=(("veracal.workflow.running.results", results_with_hash),)
     ),
     "requests hang on a hash of the table": Subject(
-        patches=(("veracal.workflow.job.Job.body", property(body_with_hash)),)
+        patches=(("veracal.workflow.job.RunPlan.body", property(body_with_hash)),)
     ),
 }
 

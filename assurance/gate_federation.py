@@ -38,13 +38,13 @@ from veracal.calibration.maps import Identity
 from veracal.calibration.prepaid import announced
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private import pooled as pooled_module
-from veracal.calibration.private.golden_section import Narrowed, narrowed
-from veracal.calibration.private.session import Ask, Inquiry, split, stated
+from veracal.calibration.private.golden_section import BracketSearch, narrowed
+from veracal.calibration.private.session import PricedQuery, QuerySession, split, stated
 from veracal.calibration.queries import Gap, LossAt
 from veracal.calibration.queries.records import loss_at
 from veracal.calibration.recalibration.steps import asked_about
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Pool
+from veracal.queries import Curator, Pool
 from veracal.queries.pools import PooledRelease
 
 NAME = "federation"
@@ -58,7 +58,7 @@ NOBODY = shifted(0, np.random.default_rng(0))
 # ---------------------------------------------------------------- mutants
 
 
-def an_extra_sample(ask: Any, low: Any, high: Any, reductions: int) -> Narrowed:
+def an_extra_sample(ask: Any, low: Any, high: Any, reductions: int) -> BracketSearch:
     """One cut more than was announced: the value nobody looks at."""
     return narrowed(ask, low, high, reductions + 1)
 
@@ -80,7 +80,7 @@ def unclamped(self: LossAt, records: Any) -> np.ndarray:
     return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
 
 
-def asked_twice(self: Inquiry, ask: Ask, what: str) -> Any:
+def asked_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
     """Every gap once more, one millionth cheaper, for the mean of both."""
     first = ASK(self, ask, what)
     if isinstance(ask.query, Gap):
@@ -88,16 +88,16 @@ def asked_twice(self: Inquiry, ask: Ask, what: str) -> Any:
     return first
 
 
-def true_count(inquiry: Inquiry) -> Any:
+def true_count(inquiry: QuerySession) -> Any:
     """The numbers of records that the sources have."""
     pool: Any = inquiry.source
     right = sum(int(one._records.correct.sum()) for one in pool.sources)
     n = sum(len(one._records) for one in pool.sources)
     numbers = (np.array(float(x)) for x in (right, n - right))
-    return pooled_module.Counted(*numbers, np.array(0.0), np.array(len(pool.sources)))
+    return pooled_module.NoisyCounts(*numbers, np.array(0.0), np.array(len(pool.sources)))
 
 
-def true_size(inquiry: Inquiry, size: float | None) -> float:
+def true_size(inquiry: QuerySession, size: float | None) -> float:
     """The true number of records to divide equations by."""
     pool: Any = inquiry.source
     return float(sum(len(one._records) for one in pool.sources))
@@ -114,15 +114,15 @@ def begins_at_the_truth(self: PooledTemperature, source: Any, **about: Any) -> A
         return FIT(self, source, **about)
 
 
-def only_if_better(self: Inquiry, ask: Ask, what: str) -> Any:
+def only_if_better(self: QuerySession, ask: PricedQuery, what: str) -> Any:
     """Look whether a question is worth its price, and ask a cheaper one if not."""
     pool: Any = getattr(self.source, "source", self.source)
     if isinstance(ask.query, Gap) and len(pool.sources[0]._records) % 2:
-        ask = Ask(ask.query, ask.micro_epsilon // 2)
+        ask = PricedQuery(ask.query, ask.micro_epsilon // 2)
     return ASK(self, ask, what)
 
 
-def last_only(self: Inquiry) -> tuple[Any, ...]:
+def last_only(self: QuerySession) -> tuple[Any, ...]:
     """Tell of the answers that were used in the end."""
     return tuple(self._releases[1:])
 
@@ -150,11 +150,11 @@ def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
 
 def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
     """The figures after the map, asked for at the price of both."""
-    double = {n: Ask(a.query, 2 * a.micro_epsilon) for n, a in plan.asks.items()}
+    double = {n: PricedQuery(a.query, 2 * a.micro_epsilon) for n, a in plan.asks.items()}
     return asked_about(replace(plan, asks=double), ask, map_)
 
 
-ASK, FIT = Inquiry.ask, PooledTemperature.fit
+ASK, FIT = QuerySession.ask, PooledTemperature.fit
 REACH: Callable[..., int] = Gap.sensitivity
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -179,7 +179,9 @@ MUTANTS: dict[str, Patches] = {
         )
     },
     "a forgotten charge": FORGOTTEN,
-    "gaps asked for twice": {"veracal.calibration.private.session.Inquiry.ask": asked_twice},
+    "gaps asked for twice": {
+        "veracal.calibration.private.session.QuerySession.ask": asked_twice
+    },
     "a pool that knows its number of records": {
         "veracal.calibration.private.pooled._counted": true_count
     },
@@ -190,10 +192,10 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.pooled.PooledTemperature.fit": begins_at_the_truth
     },
     "a price that depends on the records": {
-        "veracal.calibration.private.session.Inquiry.ask": only_if_better
+        "veracal.calibration.private.session.QuerySession.ask": only_if_better
     },
     "answers left out of the statement": {
-        "veracal.calibration.private.session.Inquiry.releases": property(last_only)
+        "veracal.calibration.private.session.QuerySession.releases": property(last_only)
     },
     "a statement without those who fell silent": {
         "veracal.calibration.recalibration.steps.stated": answering_forgotten
@@ -343,7 +345,7 @@ def charged(folder: Path, rng: np.random.Generator) -> None:
             assert told >= due / 1e6 * (1 - 1e-9), f"{name}: {told} stated, {due} charged"
 
 
-def ledgered(records: Any, folder: Path, relation: Any) -> Holder:
+def ledgered(records: Any, folder: Path, relation: Any) -> Curator:
     """A holder with a budget that is just enough."""
     place = folder / f"{len(list(folder.iterdir()))}.ledger"
-    return Holder(records, open_ledger(place, Budget(MICRO / 1e6, relation=relation)))
+    return Curator(records, open_ledger(place, Budget(MICRO / 1e6, relation=relation)))

@@ -25,7 +25,7 @@ from veracal.calibration.private import GoldenTemperature, PooledTemperature
 from veracal.calibration.private import estimates as cohort_module
 from veracal.calibration.private.estimates import noise_reach
 from veracal.calibration.private.golden_section import Rule, Told
-from veracal.calibration.private.session import Inquiry
+from veracal.calibration.private.session import QuerySession
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import SilentError
@@ -66,7 +66,7 @@ def enough(silences: Any, least: Any, cause: Any = None) -> None:
     """Go on with whoever is left."""
 
 
-def with_those_who_left(self: Inquiry) -> tuple[Any, ...]:
+def with_those_who_left(self: QuerySession) -> tuple[Any, ...]:
     """Every answer as it was given: the counts of all, the gaps of some."""
     return tuple(self._releases)
 
@@ -99,7 +99,9 @@ MUTANTS: dict[str, Patches] = {
     "liars are believed": {"veracal.queries.pools.judge": lambda *_: {}},
     "too few go on": {"veracal.queries.pools.check_enough": enough},
     "answers of different cohorts": {
-        "veracal.calibration.private.session.Inquiry.answers": property(with_those_who_left)
+        "veracal.calibration.private.session.QuerySession.answers": property(
+            with_those_who_left
+        )
     },
     "an interval without noise": {
         "veracal.calibration.private.pooled.PooledTemperature._estimate": without_noise

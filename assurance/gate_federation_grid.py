@@ -28,7 +28,7 @@ from assurance.gate_grid import (
 from assurance.ledgers import Patches, patched
 from veracal.accounting.events import RELATIONS
 from veracal.calibration.private import GoldenTemperature
-from veracal.calibration.private.golden_section import RATIO, Bracket, Narrowed
+from veracal.calibration.private.golden_section import RATIO, Bracket, BracketSearch
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import CorrectWrong, Gap, ParameterGrid, PlattEquations
 from veracal.errors import SilentError
@@ -45,7 +45,7 @@ NOBODY = shifted(0, np.random.default_rng(0))
 # ---------------------------------------------------------------- mutants
 
 
-def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> Narrowed:
+def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> BracketSearch:
     """The new point is made of the bracket before the cut."""
     ends, points = [low, high], [high - RATIO * (high - low), low + RATIO * (high - low)]
     asked = list(points)
@@ -64,7 +64,7 @@ def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> Narrow
             left, fresh = right, 1
         if len(asked) == reductions + 1:
             bracket = Bracket(np.array(min(ends)), np.array(max(ends)))  # they may cross
-            return Narrowed(bracket, np.array(asked), np.zeros(len(asked)))
+            return BracketSearch(bracket, np.array(asked), np.zeros(len(asked)))
         asked.append(points[fresh])
         value = ask(np.array(points[fresh]))[-1]
         left, right = (value, right) if fresh == 0 else (left, value)

@@ -39,7 +39,7 @@ from assurance.gate_tails import ADD, ANSWER, answers_twice, drawn, gaussian
 from assurance.ledgers import Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Pool, Release
+from veracal.queries import Curator, Pool, Release
 
 NAME = "federation_tails"
 SECONDS = 25
@@ -70,10 +70,10 @@ class Choir:
 
 
 @dataclass(eq=False)
-class Many:
+class BatchedProblem:
     """A source that really answers many times over, and leads the fit along a public way."""
 
-    holder: Holder
+    holder: Curator
     way: Watched
     copies: int
     first: Any
@@ -196,7 +196,7 @@ def audited(
     way = shifted(30, np.random.default_rng(1))
     for records in (first, second):
         rng = np.random.default_rng(2)  # of the way, the same on both sides
-        many = Many(
+        many = BatchedProblem(
             opened(records, method, relation, folder),
             Watched(way, relation, rng),
             n,
@@ -219,9 +219,9 @@ def audited(
     return lower / claimed
 
 
-def opened(records: Any, method: Method, relation: Any, folder: Path) -> Holder:
+def opened(records: Any, method: Method, relation: Any, folder: Path) -> Curator:
     """A holder with a budget that is enough for whatever is asked."""
     place = folder / f"{len(list(folder.iterdir()))}.ledger"
     budget = Budget(100.0, DELTA if method.delta else 0.0, relation=relation)
     kind = "open" if method.delta else "pure"
-    return Holder(records, open_ledger(place, budget, kind=kind))
+    return Curator(records, open_ledger(place, budget, kind=kind))

@@ -30,7 +30,7 @@ from veracal.accounting import Budget
 from veracal.calibration import Recalibration, recalibrate
 from veracal.calibration.maps.base import digest
 from veracal.errors import SilentError
-from veracal.federation.coordinator.federated import Federated
+from veracal.federation.coordinator.federated import RemotePool
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import (
     ANSWER,
@@ -191,7 +191,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.federation.coordinator.remote.Remote._check": unchecked
     },
     "two ledgers accepted": {
-        "veracal.federation.coordinator.history.Book._contradicts": lambda *_: False
+        "veracal.federation.coordinator.history.RequestHistory._contradicts": lambda *_: False
     },
     "what was claimed does not bound": {
         "veracal.federation.coordinator.remote.too_large": lambda *_: False,
@@ -201,7 +201,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.federation.coordinator.remote.judge": lambda *_: {},
     },
     "too few go on": {
-        "veracal.federation.coordinator.federated.Federated._check_enough": unchecked,
+        "veracal.federation.coordinator.federated.RemotePool._check_enough": unchecked,
         "veracal.queries.pools.check_enough": unchecked,
     },
 }
@@ -260,7 +260,7 @@ def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | No
     """Recalibrate; None if it was refused, as it may be."""
     for one in parties:
         one.said.clear()
-    federated = Federated(
+    federated = RemotePool(
         [one.source.terms for one in parties], CALIBRATOR, Carrier(parties), least=LEAST
     )
     try:

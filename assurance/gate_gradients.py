@@ -17,21 +17,21 @@ from veracal.accounting.events import Gaussian, PoissonGaussian, Repeated
 from veracal.mechanisms import clipping
 from veracal.mechanisms.clipping import (
     Automatic,
-    Clip,
     Clipped,
+    ClipRule,
     Flat,
     GlobalAdapt,
     GlobalV1,
     GlobalV2,
     clipped_sum,
 )
-from veracal.mechanisms.dp_sgd import Descent, Step
+from veracal.mechanisms.dp_sgd import DPSGD, Step
 from veracal.mechanisms.optimizers import SGD, Adam, Momentum, Update
 from veracal.mechanisms.sampling import FullBatch, Poisson
 
 NAME = "gradients"
 ENTRIES = 4
-CLIPS: tuple[Clip, ...] = (
+CLIPS: tuple[ClipRule, ...] = (
     Flat(0.5),
     Automatic(0.5),
     GlobalV1(0.5, 5.0),
@@ -46,22 +46,22 @@ BROKEN = (-1e308, math.nan, math.inf, -math.inf)
 class Subject:
     """A descent and the sum it is given."""
 
-    descent: type[Descent] = Descent
-    clipped_sum: Callable[[Any, Clip], Clipped] = clipped_sum
+    descent: type[DPSGD] = DPSGD
+    clipped_sum: Callable[[Any, ClipRule], Clipped] = clipped_sum
 
 
-def settings(descent: Descent) -> dict[str, Any]:
+def settings(descent: DPSGD) -> dict[str, Any]:
     """What a descent was made with."""
     return {field.name: getattr(descent, field.name) for field in fields(descent)}
 
 
-def unclipped(gradients: np.ndarray, clip: Clip) -> Clipped:
+def unclipped(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Sum finite gradients as they are."""
     kept = np.isfinite(gradients).all(axis=1) & (np.abs(gradients) < 1e150).all(axis=1)
     return Clipped(gradients[kept].astype(float).sum(axis=0))
 
 
-def raw_used(gradients: np.ndarray, clip: Clip) -> Clipped:
+def raw_used(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Compute the factors, and sum the raw rows all the same."""
     rows = gradients.astype(float)
     chosen = clipping.selection(clipping._norms(rows, np), clip)
@@ -71,13 +71,13 @@ def raw_used(gradients: np.ndarray, clip: Clip) -> Clipped:
     return Clipped(np.nan_to_num(kept.sum(axis=0)), chosen.exceeding)
 
 
-def per_batch(gradients: np.ndarray, clip: Clip) -> Clipped:
+def per_batch(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Clip the sum instead of its parts."""
     finite = gradients[np.isfinite(gradients).all(axis=1)].astype(float)
     return clipped_sum(np.clip(finite, -1e150, 1e150).sum(axis=0, keepdims=True), clip)
 
 
-def nan_passes(gradients: np.ndarray, clip: Clip) -> Clipped:
+def nan_passes(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Scale broken rows instead of leaving them out, and mend the sum."""
     rows = gradients.astype(float)
     with np.errstate(all="ignore"):
@@ -85,7 +85,7 @@ def nan_passes(gradients: np.ndarray, clip: Clip) -> Clipped:
         return Clipped(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
 
 
-def nan_as_zero_norm(gradients: np.ndarray, clip: Clip) -> Clipped:
+def nan_as_zero_norm(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Compute norms without the broken entries, and replace those by large numbers."""
     rows = gradients.astype(float)
     factors = clip.factors(clipping._norms(np.where(np.isfinite(rows), rows, 0.0), np))
@@ -94,7 +94,7 @@ def nan_as_zero_norm(gradients: np.ndarray, clip: Clip) -> Clipped:
     )
 
 
-def norm_overflows(gradients: np.ndarray, clip: Clip) -> Clipped:
+def norm_overflows(gradients: np.ndarray, clip: ClipRule) -> Clipped:
     """Compute norms in half precision: they overflow, and the factor is not a number."""
     rows = np.where(np.isfinite(gradients), gradients, 0.0)
     with np.errstate(all="ignore"):
@@ -103,20 +103,20 @@ def norm_overflows(gradients: np.ndarray, clip: Clip) -> Clipped:
         return Clipped(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
 
 
-class RateFromCount(Descent):
+class RateFromCount(DPSGD):
     """Let the learning rate depend on how many records there are."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
         update = replace(self.update, rate=0.1 * (records + 1))  # type: ignore[type-var]
-        plain = Descent(**{**settings(self), "update": update})
+        plain = DPSGD(**{**settings(self), "update": update})
         return plain.run(weights, function, records, **more)
 
 
-class StepsFromCount(Descent):
+class StepsFromCount(DPSGD):
     """Make an epoch of as many steps as there are records."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
-        plain = Descent(
+        plain = DPSGD(
             **{
                 **settings(self),
                 "steps": max(1, records),
@@ -125,7 +125,7 @@ class StepsFromCount(Descent):
         return plain.run(weights, function, records, **more)
 
 
-class RealBatch(Descent):
+class RealBatch(DPSGD):
     """Divide by the number of rows that are in the batch."""
 
     def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
@@ -133,7 +133,7 @@ class RealBatch(Descent):
         return super()._clipped(weights, rows, clip, function)
 
 
-class MeanThenNoise(Descent):
+class MeanThenNoise(DPSGD):
     """Add noise for the declared batch to the mean of the real one."""
 
     def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
@@ -141,7 +141,7 @@ class MeanThenNoise(Descent):
         return replace(clipped, total=clipped.total * self.expected_batch / max(1, len(rows)))
 
 
-class SkipsEmpty(Descent):
+class SkipsEmpty(DPSGD):
     """Leave a step out when nobody takes part in it."""
 
     def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
@@ -153,7 +153,7 @@ class SkipsEmpty(Descent):
         return super()._clipped(weights, rows, clip, function)
 
 
-class HalfReach(Descent):
+class HalfReach(DPSGD):
     """State half of how far a record reaches."""
 
     def _step_event(self, multiplier: float) -> Any:
@@ -161,7 +161,7 @@ class HalfReach(Descent):
         return replace(event, sensitivity=event.sensitivity / 2)  # type: ignore[union-attr,type-var]
 
 
-class ReplacedAsRemoved(Descent):
+class ReplacedAsRemoved(DPSGD):
     """State the reach of a removed record for a replaced one."""
 
     def _step_event(self, multiplier: float) -> Any:
@@ -171,11 +171,11 @@ class ReplacedAsRemoved(Descent):
         return replace(event, sensitivity=self.clip.bound)  # type: ignore[type-var]
 
 
-class CountForgotten(Descent):
+class CountForgotten(DPSGD):
     """Charge an adaptive rule as if it counted nothing."""
 
     def _step_event(self, multiplier: float) -> Any:
-        flat = Descent(
+        flat = DPSGD(
             **{
                 **settings(self),
                 "clip": Flat(self.clip.bound),
@@ -184,7 +184,7 @@ class CountForgotten(Descent):
         return flat._step_event(multiplier)
 
 
-class CountPerBatch(Descent):
+class CountPerBatch(DPSGD):
     """Divide the count by the real batch."""
 
     def _next_clip(self, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
@@ -243,7 +243,7 @@ def batch(rng: np.random.Generator) -> np.ndarray:
 
 
 def compare(
-    subject: Subject, gradients: np.ndarray, clip: Clip, rng: np.random.Generator
+    subject: Subject, gradients: np.ndarray, clip: ClipRule, rng: np.random.Generator
 ) -> float:
     """Remove and replace one record, and return how much of its allowance it used."""
     row = int(rng.integers(len(gradients)))
@@ -267,7 +267,7 @@ def compare(
 
 
 @lru_cache
-def settled(subject: Subject, clip: Clip, relation: Any = "add-remove") -> Descent:
+def settled(subject: Subject, clip: ClipRule, relation: Any = "add-remove") -> DPSGD:
     """A descent of one step over all records."""
     return subject.descent(
         FullBatch(), clip, SGD(0.1), 1.0, steps=1, expected_batch=5, relation=relation
@@ -275,18 +275,18 @@ def settled(subject: Subject, clip: Clip, relation: Any = "add-remove") -> Desce
 
 
 @lru_cache
-def accounted(subject: Subject, clip: Clip, relation: Any) -> float:
+def accounted(subject: Subject, clip: ClipRule, relation: Any) -> float:
     """How far the event says a record reaches, in units of the noise."""
     event = settled(subject, clip, relation).event()
     assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)
     return event.event.sensitivity / event.event.noise
 
 
-def sums(subject: Subject, gradients: np.ndarray, clip: Clip) -> tuple[Step, int]:
+def sums(subject: Subject, gradients: np.ndarray, clip: ClipRule) -> tuple[Step, int]:
     """The one step of a descent over these gradients, and what was counted in it."""
     counted = []
 
-    def clipped_sum_of(weights: Any, rows: Any, rule: Clip) -> Clipped:
+    def clipped_sum_of(weights: Any, rows: Any, rule: ClipRule) -> Clipped:
         clipped = subject.clipped_sum(gradients[rows], rule)
         counted.append(clipped.exceeding)
         return clipped
@@ -302,7 +302,7 @@ def sums(subject: Subject, gradients: np.ndarray, clip: Clip) -> tuple[Step, int
     return steps[0], sum(counted[:1])
 
 
-def reach(one: tuple[Step, int], other: tuple[Step, int], clip: Clip) -> float:
+def reach(one: tuple[Step, int], other: tuple[Step, int], clip: ClipRule) -> float:
     """How far sum and count move together, each in units of its noise."""
     with np.errstate(over="ignore"):
         moved = float(np.linalg.norm(one[0].noisy_sum - other[0].noisy_sum)) / clip.bound
@@ -328,7 +328,7 @@ def compare_settings(subject: Subject, seed: int) -> int:
     return replays
 
 
-def trace(descent: Descent, records: int, seed: int) -> list[bytes]:
+def trace(descent: DPSGD, records: int, seed: int) -> list[bytes]:
     """Everything a run releases, step by step, when no record has a gradient."""
     seen: list[bytes] = []
 

@@ -17,7 +17,7 @@ from veracal.accounting.events import Budget
 from veracal.data import Scores
 from veracal.ledger.book import open_ledger
 from veracal.mechanisms.grid import Grid
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.queries.sources import Release
 
@@ -121,4 +121,4 @@ def assert_same_support(n: int, folder: Path) -> int:
 def released(query: Any, records: Scores, n: int, folder: Path) -> Release:
     """Answers with noise of a few units at most on the coarsest grid."""
     ledger = open_ledger(folder / f"{len(list(folder.iterdir()))}.ledger", Budget(1.0))
-    return Holder(records, ledger).answer(Copies(query, n), micro_epsilon=400_000)
+    return Curator(records, ledger).answer(Copies(query, n), micro_epsilon=400_000)

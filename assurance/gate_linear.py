@@ -35,12 +35,12 @@ from assurance.linear import (
 from veracal.accounting import Event, Gaussian, PoissonGaussian, Repeated
 from veracal.data import Dataset
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
     Adam,
     Automatic,
-    Clip,
     Clipped,
-    Descent,
+    ClipRule,
     Flat,
     FullBatch,
     GlobalAdapt,
@@ -52,13 +52,13 @@ from veracal.mechanisms import (
     Update,
 )
 from veracal.training import gradient_sums as softmax
-from veracal.training.base import Facts, row_norms, with_labels
+from veracal.training.base import TrainingData, row_norms, with_labels
 from veracal.training.gradient_sums import GradientSums
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear"
 BOUND, WIDTH, SIZE = 0.3, 4, 5
-CLIPS: tuple[Clip, ...] = (
+CLIPS: tuple[ClipRule, ...] = (
     Flat(BOUND),
     Automatic(BOUND),
     GlobalV1(BOUND, 2.0),
@@ -107,19 +107,21 @@ def removed_for_replaced(sampler: FullBatch, noise: float, bound: float, relatio
     return Gaussian(noise, bound, relation)
 
 
-def count_forgotten(descent: Descent, multiplier: float) -> Event:
+def count_forgotten(descent: DPSGD, multiplier: float) -> Event:
     """Charge an adaptive rule as if it counted nothing."""
     return descent.sampler.event(multiplier * BOUND, BOUND, descent.relation)
 
 
-def raw_used(residual: Any, norms: Any, clip: Clip, *, slack: float = 0.0) -> tuple[Any, int]:
+def raw_used(
+    residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
+) -> tuple[Any, int]:
     """Compute what is clipped, and return the rest of it."""
     clipped, exceeding = softmax.clipped_residuals(residual.copy(), norms, clip, slack=slack)
     assert clipped.shape == residual.shape
     return unclipped(residual, norms, clip)[0], exceeding
 
 
-def clipped_whole(clipped: Clipped, rows: int, clip: Clip) -> Clipped:
+def clipped_whole(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
     """Clip the sum instead of its parts."""
     with np.errstate(over="ignore"):
         length = np.linalg.norm(clipped.total)
@@ -128,7 +130,9 @@ def clipped_whole(clipped: Clipped, rows: int, clip: Clip) -> Clipped:
     return Clipped(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
 
 
-def to_median(residual: Any, norms: Any, clip: Clip, *, slack: float = 0.0) -> tuple[Any, int]:
+def to_median(
+    residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
+) -> tuple[Any, int]:
     """Clip to the median of the gradients, and scale that to the bound."""
     usual = Flat(max(1e-3, float(np.median(np.append(norms[np.isfinite(norms)], 1.0)))))
     clipped, exceeding = softmax.clipped_residuals(residual, norms, usual, slack=slack)
@@ -146,7 +150,7 @@ def without_one(sums: Any, X: Any, codes: Any, norms: Any, *rest: Any, **more: A
     make_sums(sums, X, codes, row_norms(X), *rest, **more)
 
 
-def on_both_threads(sums: Any, weights: Any, rows: Any, clip: Clip) -> Clipped:
+def on_both_threads(sums: Any, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
     """Give the block in the middle to both threads."""
     if sums._pre_noise or sums._blocks.count < 3:
         return call_sums(sums, weights, rows, clip)
@@ -157,7 +161,7 @@ def on_both_threads(sums: Any, weights: Any, rows: Any, clip: Clip) -> Clipped:
     return sums._joined(weights, [mine, other])
 
 
-def classes_seen(public: Facts, dataset: Dataset) -> Facts:
+def classes_seen(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Keep the classes that somebody has."""
     facts = with_labels(public, dataset)
     seen = np.unique(facts.codes)
@@ -166,7 +170,7 @@ def classes_seen(public: Facts, dataset: Dataset) -> Facts:
     return replace(facts, codes=codes, classes=facts.classes[seen])
 
 
-def mean_of_batch(clipped: Clipped, rows: int, clip: Clip) -> Clipped:
+def mean_of_batch(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
     """Scale the mean of the batch to the expected one."""
     return replace(clipped, total=clipped.total * SIZE / rows)
 
@@ -196,7 +200,7 @@ MUTANTS: dict[str, Patches] = {
     "M12 mean over the real batch": summed_otherwise(mean_of_batch),
     "M17 pre-noise credited": costing(credited),
     "M17 count of an adaptive rule not charged": {
-        "veracal.mechanisms.dp_sgd.Descent._step_event": count_forgotten
+        "veracal.mechanisms.dp_sgd.DPSGD._step_event": count_forgotten
     },
     "intercept not in the norm": {
         "veracal.training.gradient_sums.GradientSums.__init__": without_one
@@ -218,7 +222,7 @@ MUTANTS: dict[str, Patches] = {
 class Case:
     """Settings of a fit."""
 
-    clip: Clip
+    clip: ClipRule
     update: Update
     rate: float
     relation: Any

@@ -26,13 +26,13 @@ from assurance.linear import (
 )
 from veracal.accounting import Gaussian, Repeated
 from veracal.data import Dataset
-from veracal.mechanisms import Clipped, Descent
-from veracal.mechanisms.dp_sgd import NoiseAhead
+from veracal.mechanisms import DPSGD, Clipped
+from veracal.mechanisms.dp_sgd import PrefetchedNoise
 
 NAME = "linear_canary"
 BOUND = 0.3
-NEXT = "veracal.mechanisms.dp_sgd.NoiseAhead._next"
-perturbed, next_drawn = Descent._perturbed, NoiseAhead._next
+NEXT = "veracal.mechanisms.dp_sgd.PrefetchedNoise._next"
+perturbed, next_drawn = DPSGD._perturbed, PrefetchedNoise._next
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,28 @@ MANY = Plant("many weights", 8, 600, 1e6)
 # ---------------------------------------------------------------- mutants
 
 
-def noisy(change: Callable[[Descent, Any, float, Any], Any]) -> Callable[[], Patches]:
+def noisy(change: Callable[[DPSGD, Any, float, Any], Any]) -> Callable[[], Patches]:
     """Add the noise in another way."""
-    return lambda: {"veracal.mechanisms.dp_sgd.Descent._perturbed": change}
+    return lambda: {"veracal.mechanisms.dp_sgd.DPSGD._perturbed": change}
 
 
 def scaled(factor: float) -> Callable[[], Patches]:
     """Noise of another size."""
 
-    def change(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+    def change(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
         return perturbed(descent, total, factor * noise_std, noise)
 
     return noisy(change)
 
 
-def reused(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def reused(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise drawn once and added at every step."""
     if "drawn" not in descent.__dict__:
         descent.__dict__["drawn"] = noise.onto(0 * total, noise_std)
     return total + descent.__dict__["drawn"]
 
 
-def following(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def following(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise that remembers that of the last step, of the right size."""
     fresh = noise.onto(0 * total, noise_std)
     last = descent.__dict__.get("last", fresh)
@@ -81,14 +81,14 @@ def following(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any
     return total + descent.__dict__["last"]
 
 
-def coefficients_only(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def coefficients_only(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """No noise on the intercept."""
     noisy_total = perturbed(descent, total.copy(), noise_std, noise)
     noisy_total[:, -1] = total[:, -1]
     return noisy_total
 
 
-def one_for_all(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def one_for_all(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """The noise of one weight for all weights."""
     return total + noise.onto(0 * total, noise_std)[0, 0]
 
@@ -97,7 +97,7 @@ def handed_out_twice() -> Patches:
     """Give out every chunk of noise twice."""
     kept: list[Any] = []
 
-    def again(ahead: NoiseAhead) -> Any:
+    def again(ahead: PrefetchedNoise) -> Any:
         if kept:
             return kept.pop()
         drawn = next_drawn(ahead)

@@ -19,12 +19,12 @@ from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError
 from veracal.ledger import Ledger, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training.base import row_norms
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_charge"
-FIT = "veracal.queries.curator.Holder.fit"
+FIT = "veracal.queries.curator.Curator.fit"
 SETTINGS: dict[str, Any] = {
     "epsilon": None,
     "noise_multiplier": 4.0,
@@ -77,19 +77,19 @@ CHECK_FORM = "veracal.training.logistic.PrivateLogisticRegression._check_form"
 check_records = PrivateLogisticRegression.check_records
 
 
-def free(holder: Holder, model: Any, *, purpose: str = "training") -> Any:
+def free(holder: Curator, model: Any, *, purpose: str = "training") -> Any:
     """Forget to charge."""
     return model.fit_records(holder._records)
 
 
-def charged_late(holder: Holder, model: Any, *, purpose: str = "training") -> Any:
+def charged_late(holder: Curator, model: Any, *, purpose: str = "training") -> Any:
     """Charge once there is a model."""
     model.fit_records(holder._records)
     holder.ledger.charge(model.event(), purpose)
     return model
 
 
-def checked_late(holder: Holder, model: Any, *, purpose: str = "training") -> Any:
+def checked_late(holder: Curator, model: Any, *, purpose: str = "training") -> Any:
     """Charge what cannot be fitted."""
     holder.ledger.charge(model.event(), purpose)
     return model.fit_records(holder._records)
@@ -144,7 +144,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 @contextmanager
-def watched(folder: str) -> Iterator[tuple[Holder, Watched]]:
+def watched(folder: str) -> Iterator[tuple[Curator, Watched]]:
     """Records on disk, with a ledger in front of them."""
     rng = np.random.default_rng(0)
     path = Path(folder) / "X.npy"
@@ -156,10 +156,10 @@ def watched(folder: str) -> Iterator[tuple[Holder, Watched]]:
     ledger = open_ledger(Path(folder) / "ledger", Budget(20.0, 1e-5), kind="open")
     rows.ledger = ledger
     assert dataset.X is rows, "the gate does not see what is read"
-    yield Holder(dataset, ledger), rows
+    yield Curator(dataset, ledger), rows
 
 
-def check_paid(holder: Holder, rows: Watched) -> None:
+def check_paid(holder: Curator, rows: Watched) -> None:
     """A right fit is charged once, at what it says, and only then reads."""
     before = len(holder.ledger.entries())
     for fits in (1, 2, 3):
@@ -174,7 +174,7 @@ def check_paid(holder: Holder, rows: Watched) -> None:
 
 
 def check_refused(
-    holder: Holder, rows: Watched, settings: dict[str, Any], wrong: dict[str, Any]
+    holder: Curator, rows: Watched, settings: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     """A wrong fit is an error, and neither charged nor given rows."""
     before, read = len(holder.ledger.entries()), len(rows.charged)
@@ -190,7 +190,7 @@ def check_refused(
     assert said.startswith("Expected") or ": expected" in said.lower(), f"{wrong}: {said}"
 
 
-def check_too_dear(holder: Holder, rows: Watched) -> None:
+def check_too_dear(holder: Curator, rows: Watched) -> None:
     """A fit beyond the budget is refused unread."""
     read = len(rows.charged)
     dear = {**SETTINGS, "noise_multiplier": 0.05, "steps": 50}

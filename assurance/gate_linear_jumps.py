@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from assurance.linear import Patches, patched
 from veracal.data import Dataset
-from veracal.mechanisms import Clip, GlobalAdapt, GlobalV1, GlobalV2, Step
+from veracal.mechanisms import ClipRule, GlobalAdapt, GlobalV1, GlobalV2, Step
 from veracal.mechanisms.clipping import _aim
 from veracal.training import PrivateLogisticRegression, make_private_pipeline
 from veracal.training.base import row_norms
@@ -59,7 +59,7 @@ MUTANTS: dict[str, Patches] = {
 }
 
 
-def rules(low: float, high: float) -> tuple[Clip, ...]:
+def rules(low: float, high: float) -> tuple[ClipRule, ...]:
     """Rules that jump between two norms."""
     middle = (low + high) / 2
     return GlobalV2(middle / _aim(1.0)), GlobalV1(middle, middle), GlobalAdapt(middle, middle)
@@ -92,7 +92,7 @@ def norms_of(X: Any) -> Any:
     return gradient_norms(residual, norms_together(X))
 
 
-def summed(X: Any, clip: Clip) -> Any:
+def summed(X: Any, clip: ClipRule) -> Any:
     """The clipped sum of all rows."""
     blocks = blocks_for(10.0, np.float64)
     norms, codes = row_norms(X), np.zeros(len(X), int)
@@ -100,7 +100,7 @@ def summed(X: Any, clip: Clip) -> Any:
     return sums(WEIGHTS[:, :-1], np.arange(len(X)), clip)
 
 
-def apart(difference: Any, clip: Clip) -> float:
+def apart(difference: Any, clip: ClipRule) -> float:
     """How long a difference of sums is, in units of the bound."""
     return float(np.linalg.norm(difference) / clip.bound)
 
@@ -120,7 +120,7 @@ def turned_rows() -> float:
     return worst
 
 
-def first_sum(X: Any, clip: Clip, function: Callable[[Any], Any]) -> Any:
+def first_sum(X: Any, clip: ClipRule, function: Callable[[Any], Any]) -> Any:
     """The first noisy sum of a pipeline; the noise is the same each time."""
     steps: list[Step] = []
 

@@ -16,7 +16,7 @@ import numpy as np
 from assurance import servers
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
-from veracal.training.base import Facts, facts_of_arrays, row_norms, with_labels
+from veracal.training.base import TrainingData, facts_of_arrays, row_norms, with_labels
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
@@ -26,7 +26,7 @@ NORMS = "veracal.training.logistic.row_norms"
 ARRAYS = "veracal.training.base.facts_of_arrays"
 
 
-def read_at_once(public: Facts, dataset: Dataset) -> Facts:
+def read_at_once(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Read the whole matrix."""
     return replace(with_labels(public, dataset), X=np.array(public.X))
 

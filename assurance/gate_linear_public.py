@@ -14,11 +14,11 @@ import numpy as np
 from assurance.linear import FACTS, Patches, fitted, patched
 from veracal.data import Dataset
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
     Adam,
     Automatic,
     Clipped,
-    Descent,
     Flat,
     GlobalAdapt,
     GlobalV1,
@@ -26,11 +26,11 @@ from veracal.mechanisms import (
     Linear,
     Momentum,
 )
-from veracal.training.base import Facts, with_labels
+from veracal.training.base import TrainingData, with_labels
 
 NAME = "linear_public"
 SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
-run_descent, clipped_of, perturbed = Descent.run, Descent._clipped, Descent._perturbed
+run_descent, clipped_of, perturbed = DPSGD.run, DPSGD._clipped, DPSGD._perturbed
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"update": SGD(0.1), "noise_multiplier": 1.0},
@@ -48,45 +48,45 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 # ---------------------------------------------------------------- mutants
 
 
-def size_counted(public: Facts, dataset: Dataset) -> Facts:
+def size_counted(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Take the real number of records for the declared one."""
     return replace(with_labels(public, dataset), size=max(1, len(dataset)))
 
 
-def descending(change: Callable[[Descent, int], Descent]) -> Patches:
+def descending(change: Callable[[DPSGD, int], DPSGD]) -> Patches:
     """Change a descent once the number of records is known."""
 
-    def run(descent: Descent, weights: Any, sums: Any, records: int, **more: Any) -> Any:
+    def run(descent: DPSGD, weights: Any, sums: Any, records: int, **more: Any) -> Any:
         return run_descent(change(descent, records), weights, sums, records, **more)
 
-    return {"veracal.mechanisms.dp_sgd.Descent.run": run}
+    return {"veracal.mechanisms.dp_sgd.DPSGD.run": run}
 
 
-def rate_by_count(descent: Descent, records: int) -> Descent:
+def rate_by_count(descent: DPSGD, records: int) -> DPSGD:
     """Let the learning rate follow the number of records."""
     if not isinstance(descent.update, SGD):
         return descent
     return replace(descent, update=SGD(0.1 * (records + 1)))
 
 
-def real_batch(descent: Descent, weights: Any, rows: Any, *rest: Any) -> Clipped:
+def real_batch(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> Clipped:
     """Divide by the number of rows in the batch."""
     object.__setattr__(descent, "expected_batch", max(1, len(rows)))
     return clipped_of(descent, weights, rows, *rest)
 
 
-def remember_empty(descent: Descent, weights: Any, rows: Any, *rest: Any) -> Clipped:
+def remember_empty(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> Clipped:
     """See whether anybody takes part."""
     descent.__dict__["empty"] = len(rows) == 0
     return clipped_of(descent, weights, rows, *rest)
 
 
-def only_if_any(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def only_if_any(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Add no noise where nobody takes part."""
     return total if descent.__dict__["empty"] else perturbed(descent, total, noise_std, noise)
 
 
-def drawn_by_rows(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def drawn_by_rows(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Skip some noise for nobody."""
     if descent.__dict__["empty"]:
         noise.units()
@@ -105,14 +105,14 @@ MUTANTS: dict[str, Patches] = {
             descent, noise_multiplier=None if descent.noise_multiplier is None else 1 + records
         )
     ),
-    "M12 mean over the real batch": {"veracal.mechanisms.dp_sgd.Descent._clipped": real_batch},
+    "M12 mean over the real batch": {"veracal.mechanisms.dp_sgd.DPSGD._clipped": real_batch},
     "M14 empty batch without noise": {
-        "veracal.mechanisms.dp_sgd.Descent._clipped": remember_empty,
-        "veracal.mechanisms.dp_sgd.Descent._perturbed": only_if_any,
+        "veracal.mechanisms.dp_sgd.DPSGD._clipped": remember_empty,
+        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": only_if_any,
     },
     "noise that depends on who takes part": {
-        "veracal.mechanisms.dp_sgd.Descent._clipped": remember_empty,
-        "veracal.mechanisms.dp_sgd.Descent._perturbed": drawn_by_rows,
+        "veracal.mechanisms.dp_sgd.DPSGD._clipped": remember_empty,
+        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": drawn_by_rows,
     },
 }
 

@@ -22,9 +22,9 @@ from scipy import special
 from assurance.ledgers import Patches, patched
 from veracal._types import Bools, Floats
 from veracal.data import Dataset
-from veracal.mechanisms import SGD, Descent, Flat, FullBatch, GlobalAdapt, rounded_noise
+from veracal.mechanisms import DPSGD, SGD, Flat, FullBatch, GlobalAdapt, rounded_noise
 from veracal.mechanisms.clipping import Clipped
-from veracal.mechanisms.dp_sgd import NoiseAhead
+from veracal.mechanisms.dp_sgd import PrefetchedNoise
 from veracal.neural import channel_standardizer as channel_moments
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training import objective_perturbation as objective
@@ -41,10 +41,10 @@ OUTPUT = "veracal.training.output_perturbation."
 OBJECTIVE = "veracal.training.objective_perturbation."
 MOMENTS = "veracal.training.standardizer."
 CHANNELS = "veracal.neural.channel_standardizer."
-AHEAD = "veracal.mechanisms.dp_sgd.NoiseAhead."
-LOOP = "veracal.mechanisms.dp_sgd.Descent."
+AHEAD = "veracal.mechanisms.dp_sgd.PrefetchedNoise."
+LOOP = "veracal.mechanisms.dp_sgd.DPSGD."
 gaussian, spherical = rounded_noise.rounded_gaussian, rounded_noise.rounded_spherical
-draw = NoiseAhead._draw
+draw = PrefetchedNoise._draw
 
 
 # ---------------------------------------------------------------- the code of before
@@ -86,18 +86,18 @@ def float_channels(
     return noisy[0] * settings["mean_norm"], noisy[1]
 
 
-def float_sum(ahead: NoiseAhead, total: Floats, std: float) -> Floats:
+def float_sum(ahead: PrefetchedNoise, total: Floats, std: float) -> Floats:
     """A float sum plus float noise."""
     noise: Floats = ahead._taken() * std
     return noise + total
 
 
-def float_draw(ahead: NoiseAhead, shape: Any) -> Floats:
+def float_draw(ahead: PrefetchedNoise, shape: Any) -> Floats:
     """Normals as the generator gives them."""
     return ahead._rng.standard_normal(shape)
 
 
-def float_count(descent: Descent, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
+def float_count(descent: DPSGD, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
     """Floating-point noise on a count."""
     noisy = exceeding + rng.normal(0.0, clip.count_noise)
     return clip.adapted(noisy / descent.expected_batch)
@@ -167,21 +167,21 @@ MUTANTS = {
     ),
     "descent: floating-point noise": Subject(
         {
-            "veracal.mechanisms.dp_sgd.NoiseAhead.onto": float_sum,
-            "veracal.mechanisms.dp_sgd.NoiseAhead._draw": float_draw,
+            "veracal.mechanisms.dp_sgd.PrefetchedNoise.onto": float_sum,
+            "veracal.mechanisms.dp_sgd.PrefetchedNoise._draw": float_draw,
         },
         "descent",
     ),
     "descent: noise times 0.94": Subject(
         {
-            "veracal.mechanisms.dp_sgd.NoiseAhead._draw": lambda ahead, shape: np.rint(
+            "veracal.mechanisms.dp_sgd.PrefetchedNoise._draw": lambda ahead, shape: np.rint(
                 0.94 * draw(ahead, shape)
             )
         },
         "descent",
     ),
     "descent: floating-point noise on the count": Subject(
-        {"veracal.mechanisms.dp_sgd.Descent._next_clip": float_count}, "count"
+        {"veracal.mechanisms.dp_sgd.DPSGD._next_clip": float_count}, "count"
     ),
 }
 
@@ -408,13 +408,13 @@ def descents(n: int) -> Iterator[float]:
     """Sums that are zero without one record, in one entry of each of many steps."""
     entries, noise = 50, 2.0
     settings: dict[str, Any] = {"steps": 10 * n // entries, "expected_batch": 1}
-    descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), noise, **settings)
+    descent = DPSGD(FullBatch(), Flat(1.0), SGD(0.1), noise, **settings)
     draws = [np.concatenate(noisy_sums(descent, entries, value)) for value in (0.0, 1 / 3)]
     check_normal("descent", draws[0], noise)
     yield share("descent", proved(draws[0], draws[1], mu), 1 / 3 / noise)
 
 
-def noisy_sums(descent: Descent, entries: int, value: float) -> list[Floats]:
+def noisy_sums(descent: DPSGD, entries: int, value: float) -> list[Floats]:
     """What the steps of a descent release, all of whose sums are the same number."""
     sums: list[Floats] = []
     descent.run(
@@ -438,7 +438,7 @@ def counts(n: int) -> Iterator[float]:
             return self
 
     clip = Noted(1.0, count_noise=4.0)
-    descent = Descent(FullBatch(), clip, SGD(0.1), 1.0, steps=1, expected_batch=1)
+    descent = DPSGD(FullBatch(), clip, SGD(0.1), 1.0, steps=1, expected_batch=1)
     rng = np.random.default_rng(0)
     for exceeding in (0, 1):
         for _ in range(n):

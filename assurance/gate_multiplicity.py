@@ -20,7 +20,7 @@ from veracal.multiplicity import collecting, measures, runs
 from veracal.multiplicity import measures as intervals
 from veracal.multiplicity import summary as means
 from veracal.multiplicity import summary as telling
-from veracal.multiplicity.auditing import Question, audit_engine
+from veracal.multiplicity.auditing import AuditSettings, audit_engine
 from veracal.multiplicity.engines.base import Engine, Streams, fingerprint
 
 NAME = "multiplicity"
@@ -77,7 +77,7 @@ def check_bias() -> None:
             both = np.stack([m - counts, counts], axis=1)
             same = chance @ measures.normalized(both, m)
             assert abs(same - mean) < 1e-12, f"normalized at {p}: {same}"
-    coins = audit_engine(Coins(SHARES), None, Question(63), random_state=0).persons.counts
+    coins = audit_engine(Coins(SHARES), None, AuditSettings(63), random_state=0).persons.counts
     assert coins[0, 1] == 0, "a score at the threshold was decided for"
     assert coins[-1, 1] == 63, "runs were lost"
 
@@ -151,7 +151,7 @@ def told_of(
 
 def check_once(folder: Path) -> None:
     """An audit that broke off twice ends as one that did not."""
-    asked, keep = Question(200), folder / "runs.npz"
+    asked, keep = AuditSettings(200), folder / "runs.npz"
     whole = audit_engine(Coins(SHARES), None, asked, random_state=7)
     for tired in (50, 70):
         with contextlib.suppress(InterruptedError):
@@ -170,9 +170,9 @@ def check_once(folder: Path) -> None:
 def check_strangers(folder: Path) -> None:
     """Runs of another training are not gone on with."""
     keep = folder / "other.npz"
-    audit_engine(Coins(SHARES), None, Question(20), keep=keep)
+    audit_engine(Coins(SHARES), None, AuditSettings(20), keep=keep)
     try:
-        audit_engine(Coins(SHARES[::-1]), None, Question(40), keep=keep)
+        audit_engine(Coins(SHARES[::-1]), None, AuditSettings(40), keep=keep)
     except DataError:
         return
     raise AssertionError("an audit of other records was gone on with")
@@ -220,13 +220,13 @@ def normal(positive: Ints, m: int, level: float = 0.95, people: int = 1) -> Any:
     return np.maximum(p - reach, 0), np.minimum(p + reach, 1)
 
 
-def as_if_people_were_drawn(figures: Any, by_block: Ints, sizes: Ints) -> means.LeftOut:
+def as_if_people_were_drawn(figures: Any, by_block: Ints, sizes: Ints) -> means.Jackknife:
     """Leave out people, not runs."""
     counts, m = by_block.sum(axis=0), int(sizes.sum())
     kept = [counts.copy() for _ in range(len(counts))]
     for at, one in enumerate(kept):
         one[at] = counts[(at + 1) % len(counts)]  # another's in place of one's own
-    return means.LeftOut(figures(counts, m), np.array([figures(one, m) for one in kept]), m)
+    return means.Jackknife(figures(counts, m), np.array([figures(one, m) for one in kept]), m)
 
 
 def from_the_start(done: list[range], number: int, together: int) -> Any:

@@ -31,10 +31,10 @@ from assurance.networks import (
 )
 from veracal.accounting import Event, Gaussian, Repeated
 from veracal.mechanisms import (
+    DPSGD,
     Automatic,
-    Clip,
     Clipped,
-    Descent,
+    ClipRule,
     Flat,
     GlobalAdapt,
     GlobalV1,
@@ -51,7 +51,7 @@ from veracal.neural.synthetic_inputs import Records
 NAME = "network"
 SECONDS = 25
 BOUND, SIZE = 0.3, 5
-CLIPS: tuple[Clip, ...] = (
+CLIPS: tuple[ClipRule, ...] = (
     Flat(BOUND),
     Automatic(BOUND),
     GlobalV1(BOUND, 2.0),
@@ -65,25 +65,25 @@ CASES = (
     *(("functional", name) for name in ("plain", "convolved", "attention", "tied", "views")),
     *(("hooks", name) for name in ("convolved", "attention", "views")),
 )
-choose, also, step_event = adding._chosen, ghost._also, Descent._step_event
+choose, also, step_event = adding._chosen, ghost._also, DPSGD._step_event
 
 
 # ---------------------------------------------------------------- mutants
 
 
-def unclipped(norms: Any, clip: Clip, slack: float) -> Any:
+def unclipped(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Leave gradients as long as they are, but for those that are not finite."""
     found = choose(norms, clip, slack)
     return replace(found, factors=torch.ones_like(found.factors))
 
 
-def broken_kept(norms: Any, clip: Clip, slack: float) -> Any:
+def broken_kept(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Multiply what is not finite by a factor, like everything else."""
     finite = torch.where(norms.isfinite(), norms, 1.0)
     return replace(choose(finite, clip, slack), kept=None)
 
 
-def nothing_jumps(norms: Any, clip: Clip, slack: float) -> Any:
+def nothing_jumps(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Add nothing under rules that leave out what is long: such a gate would be blind."""
     found = choose(norms, clip, slack)
     if isinstance(clip, GlobalV1 | GlobalV2):
@@ -91,7 +91,7 @@ def nothing_jumps(norms: Any, clip: Clip, slack: float) -> Any:
     return found
 
 
-def to_median(norms: Any, clip: Clip, slack: float) -> Any:
+def to_median(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Clip to the median of the block."""
     finite = norms[norms.isfinite()]
     usual = float(finite.median()) if len(finite) else 1.0
@@ -99,7 +99,7 @@ def to_median(norms: Any, clip: Clip, slack: float) -> Any:
     return replace(found, factors=found.factors * clip.bound)
 
 
-def clipped_whole(clipped: Clipped, rows: int, clip: Clip) -> Clipped:
+def clipped_whole(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
     """Clip the sum instead of its parts."""
     length = np.linalg.norm(clipped.total)
     if not np.isfinite(length):
@@ -113,7 +113,7 @@ def places_apart(product: layers.Product) -> Any:
     return (a.square().sum(2) * g.square().sum(2)).sum(1)
 
 
-def tokens_apart(looked: layers.Looked) -> Any:
+def tokens_apart(looked: layers.EmbeddingGradients) -> Any:
     """Take every token for another one."""
     return looked.outputs.double().square().sum((1, 2))
 
@@ -123,7 +123,7 @@ def uses_apart(found: Any, parameter: Any, gradients: Any) -> None:
     if parameter not in found:
         found[parameter] = gradients
         return
-    both = layers.Each(found[parameter].each() + gradients.each())
+    both = layers.MaterializedGradients(found[parameter].each() + gradients.each())
 
     class Both:
         """All uses in the sum, the last one in the norm."""
@@ -134,7 +134,7 @@ def uses_apart(found: Any, parameter: Any, gradients: Any) -> None:
     found[parameter] = Both()
 
 
-def biases_free(each: layers.Each) -> Any:
+def biases_free(each: layers.MaterializedGradients) -> Any:
     """Leave biases and scales, which have one dimension, out of the norm."""
     if each.values.ndim == 2:
         return torch.zeros(len(each.values), dtype=torch.float64)
@@ -151,14 +151,14 @@ def noise_not_in_norm(found: Any, noise: Any) -> Any:
         places = 1
 
         def __init__(self, parameter: Any) -> None:
-            self.squares = layers.Each(found[parameter]).squares
+            self.squares = layers.MaterializedGradients(found[parameter]).squares
             self.weighted = with_noise[parameter].weighted
 
     return {parameter: Late(parameter) for parameter in found}
 
 
 def by_layer(
-    found: Any, clip: Clip, total: Any, layout: Any, usual: int, real: Any = None
+    found: Any, clip: ClipRule, total: Any, layout: Any, usual: int, real: Any = None
 ) -> Any:
     """Clip the gradients of every parameter by themselves."""
     each = found.items()
@@ -166,7 +166,7 @@ def by_layer(
     return parts[0]
 
 
-def slack_by_count(norms: Any, clip: Clip, slack: float) -> Any:
+def slack_by_count(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Leave more to rounding the more examples there really are."""
     return choose(norms, clip, 8 * 2.0**-24 * max(64, len(norms)) ** 1.5)
 
@@ -177,10 +177,10 @@ add, write, block_of = adding.add_clipped, adding.written_down, Records.block
 def costing(change: Callable[[Any], Any]) -> Patches:
     """State another event for a step."""
 
-    def stated(descent: Descent, multiplier: float) -> Event:
+    def stated(descent: DPSGD, multiplier: float) -> Event:
         return change(step_event(descent, multiplier))
 
-    return {"veracal.mechanisms.dp_sgd.Descent._step_event": stated}
+    return {"veracal.mechanisms.dp_sgd.DPSGD._step_event": stated}
 
 
 def views_apart(records: Records, rows: Any, real: Any = None) -> Block:
@@ -190,7 +190,7 @@ def views_apart(records: Records, rows: Any, real: Any = None) -> Block:
     return Block(block.inputs, block.targets.repeat_interleave(block.views), real=mask)
 
 
-def count_forgotten(descent: Descent, multiplier: float) -> Event:
+def count_forgotten(descent: DPSGD, multiplier: float) -> Event:
     """Charge an adaptive rule as if it counted nothing."""
     return descent.sampler.event(multiplier * BOUND, BOUND, descent.relation)
 
@@ -217,7 +217,7 @@ MUTANTS: dict[str, Patches] = {
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)
     ),
     "M17 count of an adaptive rule not charged": {
-        "veracal.mechanisms.dp_sgd.Descent._step_event": count_forgotten
+        "veracal.mechanisms.dp_sgd.DPSGD._step_event": count_forgotten
     },
     "slack by the realized batch": {ADDING + "_chosen": slack_by_count},
     "norms of places apart": {LAYERS + "Product.squares": places_apart},
@@ -307,7 +307,9 @@ def cases(rng: np.random.Generator) -> list[Any]:
     return [every[i] for i in rng.permutation(len(every))]
 
 
-def compare(way: str, name: str, clip: Clip, relation: Any, rng: np.random.Generator) -> float:
+def compare(
+    way: str, name: str, clip: ClipRule, relation: Any, rng: np.random.Generator
+) -> float:
     """Remove or replace one record, and return how much of the allowance is used."""
     n = int(rng.integers(2, 7))
     X, y = made_up(name, n, rng), rng.integers(2, size=n)
@@ -342,7 +344,7 @@ def compare(way: str, name: str, clip: Clip, relation: Any, rng: np.random.Gener
     return allowed(moved, counts, event.event)
 
 
-def allowed(moved: float, rules: list[Clip], event: Gaussian) -> float:
+def allowed(moved: float, rules: list[ClipRule], event: Gaussian) -> float:
     """Share of what is charged that sums and counts together have moved by.
 
     Both are one noisy vector: divided by its own noise, each entry has noise of size 1, and

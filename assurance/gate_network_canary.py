@@ -20,7 +20,7 @@ from assurance import gate_linear_canary as linear
 from assurance.gate_canary import lower_bound
 from assurance.networks import ADDING, Patches, fitted, patched, summed_otherwise
 from veracal.accounting import Gaussian, Repeated
-from veracal.mechanisms import Clipped, Descent
+from veracal.mechanisms import DPSGD, Clipped
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.gradients import engines as adding
 
@@ -36,12 +36,12 @@ def unclipped(norms: Any, clip: Any, slack: float) -> Any:
     return type(found)(torch.ones_like(found.factors), found.kept, found.exceeding)
 
 
-def torch_noise(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def torch_noise(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise from torch's generator, which somebody may have set."""
     return total + noise_std * torch.randn(total.shape, dtype=torch.float64).numpy()
 
 
-def biases_bare(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def biases_bare(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """No noise on the last parameters, the biases."""
     noisy = linear.perturbed(descent, total.copy(), noise_std, noise)
     noisy[-2:] = total[-2:]
@@ -57,12 +57,12 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
         lambda clipped, rows, clip: Clipped(2 * clipped.total)
     ),
     "M15 noise from torch's generator": lambda: {
-        "veracal.mechanisms.dp_sgd.Descent._perturbed": torch_noise
+        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": torch_noise
     },
     "M16 noise reused at every step": linear.noisy(linear.reused),
     "M16 noise that follows the last": linear.noisy(linear.following),
     "no noise on the biases": lambda: {
-        "veracal.mechanisms.dp_sgd.Descent._perturbed": biases_bare
+        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": biases_bare
     },
 }
 

@@ -24,9 +24,17 @@ import torch
 from torch import nn
 
 from assurance.networks import ADDING, SUMS, Patches, fitted, patched
-from veracal.mechanisms import Automatic, Clip, Clipped, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.mechanisms import (
+    Automatic,
+    Clipped,
+    ClipRule,
+    Flat,
+    GlobalAdapt,
+    GlobalV1,
+    GlobalV2,
+)
 from veracal.mechanisms.clipping import _aim
-from veracal.neural.gradient_sums import Lane, Layout, NetworkSums, _threads
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _threads
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import WRITING
 from veracal.neural.gradients.engines import Ghost, slack_for
@@ -99,7 +107,7 @@ def prepare(rows: Any) -> torch.Tensor:
 
 
 @cache
-def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[Clip, Any] | None:
+def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[ClipRule, Any] | None:
     """A rule and a record that adds something else in the two places of an attack.
 
     None where rounding makes no difference between them.
@@ -107,7 +115,7 @@ def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[Clip, Any] 
     engine = ENGINES[way](network(by_place=by_place), cross_entropy, BLOCK)
     rng, places = np.random.default_rng(0), ATTACKS[attack]
     if rule in ("Flat", "Automatic"):
-        clip: Clip = Flat(1.0) if rule == "Flat" else Automatic(1.0)
+        clip: ClipRule = Flat(1.0) if rule == "Flat" else Automatic(1.0)
         rows = at_a_kink(24, rng)
         pairs = [added(engine, one, places, clip) for one in rows]
         moved = [float(np.linalg.norm(one - other)) for one, other in pairs]
@@ -118,7 +126,7 @@ def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[Clip, Any] 
         middle = (low + high) / 2 * (1 + slack_for(BLOCK, 1))
         if low < high:
             bound = middle / _aim(1.0)
-            clips: dict[str, Clip] = {
+            clips: dict[str, ClipRule] = {
                 "GlobalV1": GlobalV1(middle / 2, middle),
                 "GlobalV2": GlobalV2(bound),
                 "GlobalAdapt": GlobalAdapt(middle, middle, count_noise=1.0),
@@ -146,7 +154,7 @@ def in_place(row: Any, place: Place) -> Block:
     return Block(inputs, torch.zeros(n, dtype=torch.int64), real=torch.arange(n) == position)
 
 
-def added(engine: Any, row: Any, places: tuple[Place, ...], clip: Clip) -> list[Any]:
+def added(engine: Any, row: Any, places: tuple[Place, ...], clip: ClipRule) -> list[Any]:
     """What a record adds at some places."""
     totals = [torch.zeros(engine.size, dtype=torch.float64) for _ in places]
     for place, total in zip(places, totals, strict=True):
@@ -177,7 +185,7 @@ def attacked(way: str, by_place: bool, rule: str, attack: str) -> float | None:
     clip, row = found
     X = records(row, attack)
     module = network(by_place=by_place)
-    lanes = [Lane(module, ENGINES[way](module, cross_entropy, BLOCK))]
+    lanes = [GradientWorker(module, ENGINES[way](module, cross_entropy, BLOCK))]
     taken = Records(X, np.zeros(len(X), int), prepare)
     sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
     weights = Layout(module).read(module)
@@ -187,7 +195,7 @@ def attacked(way: str, by_place: bool, rule: str, attack: str) -> float | None:
     return moved
 
 
-def far(one: Clipped, other: Clipped, clip: Clip) -> float:
+def far(one: Clipped, other: Clipped, clip: ClipRule) -> float:
     """How far two sums are apart, and two counts."""
     apart = float(np.linalg.norm(one.total - other.total) / clip.bound)
     return max(apart, float(abs(one.exceeding - other.exceeding)))
@@ -234,7 +242,7 @@ def addresses(rule: str) -> None:
 
     for start in (0, 1, 5, 15):
         module = network(by_place=True)
-        lanes = [Lane(module, Ghost(module, cross_entropy, BLOCK))]
+        lanes = [GradientWorker(module, Ghost(module, cross_entropy, BLOCK))]
         taken = Records(X, np.zeros(len(X), int), anywhere)
         sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
         weights = shifted(torch.from_numpy(Layout(module).read(module)), start).numpy()
@@ -268,7 +276,7 @@ def old_blocks(sums: NetworkSums, rows: Any) -> Any:
 
 
 def alone_after_error(
-    sums: NetworkSums, lane: Lane, block: Any, clip: Clip, total: Any, tally: Any
+    sums: NetworkSums, lane: GradientWorker, block: Any, clip: ClipRule, total: Any, tally: Any
 ) -> None:
     """Redo a block that fails row by row, each in a block of one."""
     real, part = block >= 0, torch.zeros_like(total)
@@ -289,7 +297,7 @@ def ramp(clip: GlobalV2, values: Any) -> Any:
     return ((aim * (1 + 8 * SHARE) - values) / (8 * SHARE * aim)).clip(0.0, 1.0) * (1 - 1e-3)
 
 
-def all_counted(values: Any, real: Any, clip: Clip, slack: float) -> Any:
+def all_counted(values: Any, real: Any, clip: ClipRule, slack: float) -> Any:
     """Count what fills a block up."""
     from veracal.neural.gradients.engines import _chosen
 
@@ -301,7 +309,7 @@ def unchanged(values: Any) -> Any:
     return values
 
 
-def known(clip: Clip) -> bool:
+def known(clip: ClipRule) -> bool:
     """Take every rule for continuous."""
     return True
 

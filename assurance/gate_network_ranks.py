@@ -25,7 +25,7 @@ from torch import nn
 from assurance.networks import DEEP, SUMS, Patches, patched
 from veracal.data import Dataset, split
 from veracal.errors import WorkerError
-from veracal.mechanisms import Clip, Clipped, Descent, Flat, GlobalAdapt
+from veracal.mechanisms import DPSGD, Clipped, ClipRule, Flat, GlobalAdapt
 from veracal.neural import PrivateNetwork, Ranks
 from veracal.neural.distributed import Following, Link
 from veracal.neural.gradient_sums import NetworkSums
@@ -33,10 +33,13 @@ from veracal.neural.gradient_sums import NetworkSums
 NAME = "network_ranks"
 BOUND, NOISE, RATE, MANY = 0.3, 50.0, 0.3, 40
 # A threshold that the gradients of the network are about as long as.
-CLIPS: tuple[Clip, ...] = (Flat(BOUND), GlobalAdapt(BOUND, 10.0, rate=0.5, count_noise=1e-6))
+CLIPS: tuple[ClipRule, ...] = (
+    Flat(BOUND),
+    GlobalAdapt(BOUND, 10.0, rate=0.5, count_noise=1e-6),
+)
 ALPHA, PATIENCE = 1e-7, 600.0  # seconds, which only a deadlock takes
 RANKS = TOGETHER = DEEP + "distributed."
-send, answer, run_descent = Following._send, Link.answer, Descent.run
+send, answer, run_descent = Following._send, Link.answer, DPSGD.run
 summed = NetworkSums.__call__
 
 
@@ -49,7 +52,7 @@ def noisy_everywhere(rank: Following, found: Clipped, sums: NetworkSums) -> None
     send(rank, Clipped(found.total + noise, found.exceeding), sums)
 
 
-def noise_elsewhere(descent: Descent, total: Any, noise_std: float, noise: Any) -> Any:
+def noise_elsewhere(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Leave the noise to the other ranks, which leave it to rank 0."""
     return total
 
@@ -71,7 +74,7 @@ def count_lost(link: Link, rank: int, room: Any) -> Any:
     return found and [0.0, *found[1:]]
 
 
-def empty_skipped(descent: Descent, *arguments: Any, **more: Any) -> Any:
+def empty_skipped(descent: DPSGD, *arguments: Any, **more: Any) -> Any:
     """Ask nobody where the batch of rank 0 is empty."""
     return run_descent(descent, *arguments, **{**more, "ask_empty": False})
 
@@ -80,7 +83,7 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "noise added by every rank": {TOGETHER + "Following._send": noisy_everywhere},
     "M1 noise added by no rank": {
-        "veracal.mechanisms.dp_sgd.Descent._perturbed": noise_elsewhere
+        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": noise_elsewhere
     },
     "sums of other ranks twice": sums_times(2.0),
     "mean over ranks": sums_times(0.5),
@@ -92,7 +95,7 @@ MUTANTS: dict[str, Patches] = {
     "one seed on all ranks": {
         "veracal._random.generator": lambda state: np.random.default_rng(7)
     },
-    "M14 empty batches skipped": {"veracal.mechanisms.dp_sgd.Descent.run": empty_skipped},
+    "M14 empty batches skipped": {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
     "records that each rank has split by itself": {RANKS + "check_split": lambda every: None},
     "splits by secret draws leave no mark": {
         "veracal.data.splitting._drawn": lambda dataset, mark, part: dataset
@@ -177,7 +180,7 @@ def records(n: int, rng: np.random.Generator) -> tuple[Any, Any]:
     return rng.normal(size=(n, 4)).astype(np.float32), rng.integers(2, size=n)
 
 
-def compare(clip: Clip, rng: np.random.Generator) -> float:
+def compare(clip: ClipRule, rng: np.random.Generator) -> float:
     """Sums of two ranks and of one process; how far one record of either rank moves them."""
     X, y = records(12, rng)
     told = {"clip": clip, "not_private": "clipping only", "sampling_rate": 1.0, "size": 12}
@@ -222,7 +225,7 @@ def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
     """Which rows were in which batch, on rank 0 and on the other."""
     seen: dict[int, list[Any]] = {0: [], 1: []}
 
-    def spied(sums: NetworkSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
+    def spied(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
         here = threading.current_thread() is threading.main_thread()
         seen[0 if here else 1].append(rows)
         return summed(sums, weights, rows, clip)

@@ -14,13 +14,13 @@ from torch import nn
 
 from assurance import gate_linear_sampler as linear
 from assurance.networks import SUMS, Patches, fitted, patched
-from veracal.mechanisms import Descent
+from veracal.mechanisms import DPSGD
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.synthetic_inputs import Records
 
 NAME = "network_sampler"
 SECONDS = 10
-block, blocks, run_descent = Records.block, NetworkSums._blocks, Descent.run
+block, blocks, run_descent = Records.block, NetworkSums._blocks, DPSGD.run
 
 
 def last_block_lost(sums: NetworkSums, rows: Any) -> Any:
@@ -34,7 +34,7 @@ def first_block_twice(sums: NetworkSums, rows: Any) -> Any:
     return parts[:1] + parts
 
 
-def empty_skipped(descent: Descent, weights: Any, sums: Any, records: int, **more: Any) -> Any:
+def empty_skipped(descent: DPSGD, weights: Any, sums: Any, records: int, **more: Any) -> Any:
     """Tell nobody of a step whose batch is empty."""
     hook, called = more["on_step"], [False]
 
@@ -52,9 +52,7 @@ def empty_skipped(descent: Descent, weights: Any, sums: Any, records: int, **mor
 CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     **linear.MUTANTS,
-    "M14 empty batches skipped": lambda: {
-        "veracal.mechanisms.dp_sgd.Descent.run": empty_skipped
-    },
+    "M14 empty batches skipped": lambda: {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
     "the last block lost": lambda: {SUMS + "_blocks": last_block_lost},
     "the first block twice": lambda: {SUMS + "_blocks": first_block_twice},
 }

@@ -29,7 +29,7 @@ from assurance.gate_network import costing, tokens_apart, unclipped
 from assurance.networks import ADDING, DEEP, LAYERS, Patches, patched, summed_otherwise
 from veracal.accounting import Budget, Gaussian, Repeated
 from veracal.ledger import open_ledger
-from veracal.mechanisms import Descent
+from veracal.mechanisms import DPSGD
 from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
 from veracal.neural.huggingface import arguments as translating
 from veracal.neural.run import Watched
@@ -38,7 +38,7 @@ NAME = "network_trainer"
 SECONDS = 30
 TRAINER = DEEP + "huggingface.trainer."
 BOUND, SIZE, LENGTH, WORDS = 0.05, 5, 6, 9
-planned, note, whole_event = PrivateTrainer._planned, Watched.note, Descent.event
+planned, note, whole_event = PrivateTrainer._planned, Watched.note, DPSGD.event
 
 
 # ---------------------------------------------------------------- mutants
@@ -53,7 +53,7 @@ def charged_late(trainer: PrivateTrainer, *given: Any) -> Any:
     return done
 
 
-def size_counted(args: Any, privacy: Any, size: int, *more: Any) -> Descent:
+def size_counted(args: Any, privacy: Any, size: int, *more: Any) -> DPSGD:
     """Divide by the records that there are."""
     return descent_for(args, privacy, COUNTED[-1], *more)
 
@@ -64,7 +64,7 @@ def counting(trainer: PrivateTrainer) -> Any:
     return planned(trainer)
 
 
-def half_the_steps(descent: Descent) -> Any:
+def half_the_steps(descent: DPSGD) -> Any:
     """Charge every other step."""
     event = whole_event(descent)
     assert isinstance(event, Repeated)
@@ -85,7 +85,7 @@ MUTANTS: dict[str, Patches] = {
         TRAINER + "descent_for": size_counted,
         TRAINER + "PrivateTrainer._planned": counting,
     },
-    "half of the steps charged": {"veracal.mechanisms.dp_sgd.Descent.event": half_the_steps},
+    "half of the steps charged": {"veracal.mechanisms.dp_sgd.DPSGD.event": half_the_steps},
     "M4 half the sensitivity": costing(
         lambda event: replace(event, sensitivity=event.sensitivity / 2)
     ),
@@ -185,7 +185,7 @@ def texts(n: int, rng: np.random.Generator, some: Any = (1, 3, LENGTH)) -> list[
     ]
 
 
-class Paid(list[Any]):
+class PrepaidSource(list[Any]):
     """Rows that take note of what the ledger has when they are read."""
 
     ledger: Any
@@ -219,7 +219,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 def charges(folder: Path, rng: np.random.Generator) -> None:
     """Charge once and first, train once, save no evaluation."""
-    rows = Paid(texts(40, rng))
+    rows = PrepaidSource(texts(40, rng))
     rows.ledger = open_ledger(folder / "ledger", Budget(1e3, 1e-3), kind="open")
     wanted = {"size": 40, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     wanted |= {"num_train_epochs": 2, "max_steps": -1}

@@ -25,7 +25,7 @@ from veracal.data import Dataset
 from veracal.errors import LedgerError, VeracalError
 from veracal.ledger import Ledger
 from veracal.ledger.partitions import AssignmentNotice, PartitionStore
-from veracal.workflow import Config, Run, Way, charging, compare_ways, measure_again
+from veracal.workflow import Config, Configuration, Run, charging, compare_ways, measure_again
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
     DataConfig,
@@ -34,7 +34,7 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.results import results
 
 NAME = "new_units"
@@ -56,7 +56,7 @@ classes = [0, 1]
 """
 # Spellings of ids, and how many units they make new: those below 100, or all.
 SPELLINGS = {"{:03}": 100, "p{}": UNITS, "{} ": UNITS, "{}.0": UNITS}
-WAYS = (Way("logistic", "none"), Way("logistic", "temperature"))
+WAYS = (Configuration("logistic", "none"), Configuration("logistic", "temperature"))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def told_afterwards(account: charging.Account, jobs: Any) -> Any:
     return found
 
 
-def in_the_results(job: Job, *given: Any, **more: Any) -> Any:
+def in_the_results(job: RunPlan, *given: Any, **more: Any) -> Any:
     """Put the number of new units into what is released."""
     made, notice = RESULTS(job, *given, **more), job.records.notice
     if notice is None:
@@ -289,15 +289,15 @@ class World:
     @contextmanager
     def watched(self, step: str, seen: set[int]) -> Iterator[None]:
         """Note whose records a job is trained on, or measured on."""
-        original = getattr(Job, step)
+        original = getattr(RunPlan, step)
 
-        def noted(job: Job, *given: Any) -> Any:
+        def noted(job: RunPlan, *given: Any) -> Any:
             records = job.records.train if step == "trained" else job.records.test
             ages = (np.asarray(records.X, np.float64)[:, 0] + 1) * UNITS / 2
             seen.update(np.rint(ages).astype(int).tolist())
             return original(job, *given)
 
-        with mock.patch.object(Job, step, noted):
+        with mock.patch.object(RunPlan, step, noted):
             yield
 
 

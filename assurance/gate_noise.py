@@ -17,7 +17,7 @@ from scipy import stats
 
 from veracal import _random
 from veracal.mechanisms.clipping import Clipped, Flat
-from veracal.mechanisms.dp_sgd import Descent
+from veracal.mechanisms.dp_sgd import DPSGD
 from veracal.mechanisms.optimizers import SGD
 from veracal.mechanisms.sampling import FullBatch
 
@@ -30,21 +30,21 @@ MULTIPLIER, BOUND = 1.3, 0.7
 class Subject:
     """A descent, and where it takes its randomness from."""
 
-    descent: type[Descent] = Descent
+    descent: type[DPSGD] = DPSGD
     generator: Callable[[], np.random.Generator] = _random.secret_generator
 
 
 def scaled(factor: float) -> Subject:
     """Noise of another size."""
 
-    class Scaled(Descent):
+    class Scaled(DPSGD):
         def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
             return super()._perturbed(total, factor * noise_std, rng)
 
     return Subject(Scaled)
 
 
-class Uniform(Descent):
+class Uniform(DPSGD):
     """Noise of the right spread and the wrong shape."""
 
     def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
@@ -52,7 +52,7 @@ class Uniform(Descent):
         return total + noise_std * 3**0.5 * uniform
 
 
-class Reused(Descent):
+class Reused(DPSGD):
     """Noise drawn once and added at every step."""
 
     def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
@@ -61,7 +61,7 @@ class Reused(Descent):
         return total + self.__dict__["drawn"]
 
 
-class Mirrored(Descent):
+class Mirrored(DPSGD):
     """Every second step takes the noise of the last one away again."""
 
     def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
@@ -72,7 +72,7 @@ class Mirrored(Descent):
         return total + noise
 
 
-class SeededByDefault(Descent):
+class SeededByDefault(DPSGD):
     """A seed where the caller names no generator."""
 
     def run(self, *arguments: Any, rng: np.random.Generator | None = None, **more: Any) -> Any:

@@ -30,7 +30,7 @@ from veracal.ledger import Ledger, open_ledger
 from veracal.neural import PrivateNetwork
 from veracal.neural.channel_standardizer import PrivateChannelStandardizer
 from veracal.neural.huggingface import data as reading
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
@@ -211,7 +211,7 @@ def rows_of(n: int, rng: np.random.Generator) -> Iterator[tuple[str, Any, Any]]:
 
 def fit_model(name: str, dataset: Dataset, ledger: Ledger) -> None:
     """Fit a model that the ledger pays for."""
-    Holder(dataset, ledger).fit(MODELS[name]())
+    Curator(dataset, ledger).fit(MODELS[name]())
 
 
 def check_model(name: str, n: int, ledger: Ledger, rng: np.random.Generator) -> int:

@@ -49,7 +49,7 @@ from veracal.ledger import open_ledger
 from veracal.neural import PrivateNetwork
 from veracal.neural.channel_standardizer import PrivateChannelStandardizer
 from veracal.neural.run import Internal
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import (
     BoundedScaler,
     DeclaredOneHot,
@@ -179,7 +179,7 @@ FITTERS: tuple[Callable[[], Any], ...] = (
 OTHERS = {
     *("BetaCalibration", "CalibratedClassifier", "HistogramBinning", "IsotonicCalibration"),
     *("PlattScaling", "TemperatureScaling", "TwoTemperatureScaling"),
-    *("Holder", "PrivateModel", "RecordsModel", "PrivateStep", "Loaded"),
+    *("Curator", "PrivateModel", "RecordsModel", "PrivateStep", "LoadedRecords"),
     *("LastLayers", "MeanPooled", "MiniLMTexts", "Sequences"),
     *("PrivateTrainer", "PrivateClassifier", "DeclaredOneHot"),
 }
@@ -211,7 +211,7 @@ def made(folder: Path) -> Iterator[Any]:
     scores = Scores.from_logits(LOGITS, Y)
     for i, make in enumerate(FITTERS):
         ledger = open_ledger(folder / f"{i}.ledger", Budget(10.0, 1e-5), kind="open")
-        yield make().fit(Holder(scores, ledger))
+        yield make().fit(Curator(scores, ledger))
     yield PrivateClassifier.of(network().fit_records(RECORDS))
 
 
@@ -250,7 +250,7 @@ def check_tree(one: Any, where: str, seen: set[int]) -> None:
         return
     seen.add(id(one))
     assert not isinstance(one, Internal), f"{where}: internal figures"
-    assert not isinstance(one, Dataset | Scores | Holder), f"{where}: records"
+    assert not isinstance(one, Dataset | Scores | Curator), f"{where}: records"
     if isinstance(one, np.ndarray | torch.Tensor):
         assert not (one.ndim and len(one) == N), f"{where}: one number for each record"
         values = one.detach() if isinstance(one, torch.Tensor) else one

@@ -18,9 +18,9 @@ from scipy import stats
 from assurance.recalibrations import GUARD, MAP, NOISE, Subject, fitted, made, records, using
 from veracal.accounting import Composed, Event, Gaussian, Parallel, Repeated, epsilon_for
 from veracal.calibration.bins import Bins
-from veracal.calibration.budgeting import Arrangement
+from veracal.calibration.budgeting import BudgetPlan
 from veracal.calibration.maps import Identity
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateBinning, PrivateTemperature
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier
 from veracal.calibration.queries import BrierGain, CorrectWrong, Gap
@@ -36,27 +36,27 @@ ONE = Bins(1)
 # ---------------------------------------------------------------- mutants
 
 
-def charged_as(event: Callable[[Arrangement], Event]) -> Subject:
+def charged_as(event: Callable[[BudgetPlan], Event]) -> Subject:
     """Charge something else, before and after the fit."""
 
-    class Charged(PrivateCalibratedClassifier):
+    class SourceCost(PrivateCalibratedClassifier):
         def _arranged(self, size: int | None) -> Any:
             parts = super()._arranged(size)
 
-            class Cheaper(Arrangement):
+            class Cheaper(BudgetPlan):
                 @property
                 def event(self) -> Event:
                     return event(parts)
 
             return Cheaper(**{name: getattr(parts, name) for name in vars(parts)})
 
-    return Subject(Charged)
+    return Subject(SourceCost)
 
 
-def scaled(factor: float) -> type[Paid]:
+def scaled(factor: float) -> type[PrepaidSource]:
     """Noise of another size than announced."""
 
-    class Scaled(Paid):
+    class Scaled(PrepaidSource):
         __slots__ = ()
 
         def _release(self, query: Any, event: Any, micro_epsilon: Any) -> Any:
@@ -66,7 +66,7 @@ def scaled(factor: float) -> type[Paid]:
     return Scaled
 
 
-class FixedSeed(Paid):
+class FixedSeed(PrepaidSource):
     """Draw the noise of every fit from one seed, and call it private."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class FixedSeed(Paid):
         return replace(super()._release(query, event, micro_epsilon), private=True)
 
 
-class Twice(Paid):
+class Twice(PrepaidSource):
     """Never strike an answer off."""
 
     __slots__ = ()
@@ -88,7 +88,7 @@ class Twice(Paid):
         return found
 
 
-class AnyPrice(Paid):
+class AnyPrice(PrepaidSource):
     """Answer whatever is asked, as long as answers are left."""
 
     __slots__ = ()
@@ -100,7 +100,7 @@ class AnyPrice(Paid):
         return super()._answered(query, event, micro_epsilon, request)
 
 
-class FailuresFree(Paid):
+class FailuresFree(PrepaidSource):
     """Give an answer back that could not be computed."""
 
     __slots__ = ()
@@ -113,14 +113,14 @@ class FailuresFree(Paid):
             raise
 
 
-class Copied(Paid):
+class Copied(PrepaidSource):
     """Let itself be copied."""
 
     __slots__ = ()
 
     def __deepcopy__(self, memo: Any) -> "Copied":
         twin = object.__new__(Copied)
-        for name in Paid.__slots__:
+        for name in PrepaidSource.__slots__:
             setattr(twin, name, getattr(self, name))
         twin._left, twin._given = self._left.copy(), {}
         return twin
@@ -220,7 +220,7 @@ def compare_source(subject: Subject) -> None:
         def evaluate(self, records: Any) -> Any:
             raise RuntimeError("on purpose")
 
-    def answers(source: Paid, price: int, tries: int, asked: Any = query) -> int:
+    def answers(source: PrepaidSource, price: int, tries: int, asked: Any = query) -> int:
         given = 0
         for i in range(tries):
             with suppress(BudgetError):

@@ -20,7 +20,7 @@ from veracal.errors import VeracalError
 from veracal.ledger.book import open_ledger
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms.grid import Bounds
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing.queries import adversarial_scores, check_neighbors
@@ -230,7 +230,7 @@ def observed(query: Any, records: Any, relation: str, place: Path) -> tuple[obje
     ledger = open_ledger(place, Budget(1.0, relation=relation))
     with recorded() as draws:
         try:
-            release = Holder(records, ledger).answer(query, micro_epsilon=10_000)
+            release = Curator(records, ledger).answer(query, micro_epsilon=10_000)
         except VeracalError as error:
             return type(error).__name__, ledger.spent().epsilon
     about = release.query, len(release.units), release.grid, release.noise_std, release.event

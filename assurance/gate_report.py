@@ -22,7 +22,7 @@ from markupsafe import Markup
 from assurance.ledgers import Patches, patched
 from tests.report.payloads import PAYLOADS
 from veracal.report import page as pages
-from veracal.report.results import Measured, Results
+from veracal.report.results import MeasurementRecord, Results
 
 NAME = "report"
 LARGEST = 2_000_000
@@ -418,7 +418,7 @@ def results(names: list[str], number: object = 0.9) -> Results:
         ledger={"head": None, "planned": [{**each, **cost} for each in (line, *lines)]},
         model={},
         map={"kind": names[4], "inverse": number, **named},
-        measured=tuple(Measured(when, names[5], figures) for when in whens),
+        measured=tuple(MeasurementRecord(when, names[5], figures) for when in whens),
         settings={"measurement": {"group": names[6]}, "names": named, "odd": [number]},
         versions=named,
         not_measured=tuple(names),

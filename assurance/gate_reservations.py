@@ -1,6 +1,6 @@
 """A fit holds no lock, is charged before a record is read, and has one model for one charge.
 
-Children fit a model through ``Holder.fit_once``, and stop in the middle of the fit until the
+Children fit a model through ``Curator.fit_once``, and stop in the middle of the fit until the
 parent lets them go on or kills them: nothing depends on time. The ledger waits for nobody here,
 so that whoever meets a lock fails at once.
 """
@@ -26,7 +26,7 @@ from veracal.ledger.book import Ledger, open_ledger
 from veracal.ledger.charging import Asked
 from veracal.mechanisms import progress as descent_progress
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 
 NAME = "reservations"
 COST = Pure(0.125)
@@ -94,7 +94,7 @@ class Model:
 # ---------------------------------------------------------------- observers of the user's
 
 
-class Sink:
+class RunConsumer:
     """Where an observer writes weights to, before anything is recorded."""
 
     def __call__(self, model: Any, step: object) -> None:
@@ -114,21 +114,21 @@ class HeldObserver:
         self._progress.report(step.number + 1, model.length())
 
 
-class LooksLikeACurve(Sink):
+class LooksLikeACurve(RunConsumer):
     """An observer with the attributes of the exempt type."""
 
     losses: tuple[float, ...] = ()
     _held: ClassVar[list[float]] = []
 
 
-class ClaimsToBeACurve(Sink):
+class ClaimsToBeACurve(RunConsumer):
     """An observer that passes ``isinstance``."""
 
     __class__ = TrainingCurve  # type: ignore[assignment]
 
 
 OBSERVERS: Sequence[Callable[[], object]] = (
-    lambda: HeldObserver(lambda done, total: None, Sink()),
+    lambda: HeldObserver(lambda done, total: None, RunConsumer()),
     LooksLikeACurve,
     ClaimsToBeACurve,
 )
@@ -140,7 +140,7 @@ SETTLED = ledger_reservations.settle  # before any patch
 
 
 def fit_in_transaction(
-    holder: Holder,
+    holder: Curator,
     model: Model,
     keep: Callable,
     *,
@@ -226,7 +226,7 @@ HOLD = descent_progress.hold_curves
 CORRECT = ledgers.CORRECT
 MUTANTS = {
     "fit inside the write transaction, as before": {
-        "veracal.queries.curator.Holder.fit_once": fit_in_transaction
+        "veracal.queries.curator.Curator.fit_once": fit_in_transaction
     },
     "record overwrites": {
         SETTLE: overwritten,
@@ -272,7 +272,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
         for scenario in SCENARIOS:
             ledger = open_ledger(folder / scenario.__name__, Budget(1.0))
             try:
-                scenario(Holder(DATA, ledger), ledger)
+                scenario(Curator(DATA, ledger), ledger)
             except LedgerError as error:
                 raise AssertionError(f"{scenario.__name__}: {error}") from error
             finally:
@@ -287,7 +287,7 @@ class Child:
 
     alive: ClassVar[set["Child"]] = set()
 
-    def __init__(self, holder: Holder, **settings: Any) -> None:
+    def __init__(self, holder: Curator, **settings: Any) -> None:
         begun, self._go_on = os.pipe(), os.pipe()
         self._begun = begun[0]
 
@@ -317,7 +317,7 @@ class Child:
         ledgers.result(self._child, self._reader)
 
 
-def fit(holder: Holder, model: Model) -> object:
+def fit(holder: Curator, model: Model) -> object:
     """What a request to fit ends in: bytes, or the kind of error."""
     try:
         return holder.fit_once(model, lambda fitted: fitted.weights, **ONCE)
@@ -325,7 +325,7 @@ def fit(holder: Holder, model: Model) -> object:
         return type(error).__name__
 
 
-def others_charge_meanwhile(holder: Holder, ledger: Ledger) -> None:
+def others_charge_meanwhile(holder: Curator, ledger: Ledger) -> None:
     """While a fit computes, another process charges; it is paid for already."""
     child = Child(holder)
     child.begins()
@@ -337,7 +337,7 @@ def others_charge_meanwhile(holder: Holder, ledger: Ledger) -> None:
     assert ledger.spent().epsilon == COST.epsilon + 0.25
 
 
-def two_with_one_request(holder: Holder, ledger: Ledger) -> None:
+def two_with_one_request(holder: Curator, ledger: Ledger) -> None:
     """Two processes with one request: one charge, and the model that was recorded first."""
     children = []
     for _ in range(2):  # one after the other begins, and both are at it
@@ -350,14 +350,14 @@ def two_with_one_request(holder: Holder, ledger: Ledger) -> None:
     assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
 
 
-def failure_is_an_answer(holder: Holder, ledger: Ledger) -> None:
+def failure_is_an_answer(holder: Curator, ledger: Ledger) -> None:
     """A fit that fails is paid for, and not made again."""
     for model in (Model(error=ZeroDivisionError()), Model()):
         assert fit(holder, model) == "AnswerError", "a failed fit was made again"
         assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for a failed fit"
 
 
-def killed_and_repeated(holder: Holder, ledger: Ledger) -> None:
+def killed_and_repeated(holder: Curator, ledger: Ledger) -> None:
     """A killed fit is repeated under its reservation, also with step counts or a curve."""
     for progress in (None, StepProgress(lambda done, total: None), TrainingCurve(DATA)):
         child = Child(holder, on_step=progress)
@@ -369,21 +369,21 @@ def killed_and_repeated(holder: Holder, ledger: Ledger) -> None:
     assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
 
 
-def every_attempt_with_a_hook(holder: Holder, ledger: Ledger) -> None:
+def every_attempt_with_a_hook(holder: Curator, ledger: Ledger) -> None:
     """A killed fit whose hook has seen weights is charged again, and so is the next."""
     for attempts in (1, 2):
-        child = Child(holder, on_step=Sink())
+        child = Child(holder, on_step=RunConsumer())
         child.begins()
         child.die()
         assert ledger.spent().epsilon == attempts * COST.epsilon, (
             f"{ledger.spent()} for {attempts} attempts that may have been seen"
         )
     model = fit(holder, Model())  # without a hook, and still no second draw for nothing
-    assert isinstance(model, bytes) and fit(holder, Model(on_step=Sink())) == model
+    assert isinstance(model, bytes) and fit(holder, Model(on_step=RunConsumer())) == model
     assert ledger.spent().epsilon == 3 * COST.epsilon, f"{ledger.spent()} for 3 attempts"
 
 
-def every_attempt_with_an_observer(holder: Holder, ledger: Ledger) -> None:
+def every_attempt_with_an_observer(holder: Curator, ledger: Ledger) -> None:
     """A killed fit with an observer of the user's is charged again, whatever it claims."""
     twice = [observer for observer in OBSERVERS for _ in range(2)]
     for attempts, observer in enumerate(twice, start=1):
@@ -395,7 +395,7 @@ def every_attempt_with_an_observer(holder: Holder, ledger: Ledger) -> None:
         )
 
 
-def a_curve_is_read_after_the_record(holder: Holder, ledger: Ledger) -> None:
+def a_curve_is_read_after_the_record(holder: Curator, ledger: Ledger) -> None:
     """A curve shows losses of the recorded model alone, and not before it is recorded."""
     shown = []
     curve = TrainingCurve(DATA, lambda done, total: shown.append(curve.losses))
@@ -420,7 +420,7 @@ def a_curve_is_read_after_the_record(holder: Holder, ledger: Ledger) -> None:
     assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
 
 
-def nothing_is_left_in_memory(holder: Holder, ledger: Ledger) -> None:
+def nothing_is_left_in_memory(holder: Curator, ledger: Ledger) -> None:
     """Interrupted before the record, a fit leaves no weights in the caller's hands."""
     model = Model(error=KeyboardInterrupt())
     with suppress(KeyboardInterrupt):
@@ -428,7 +428,7 @@ def nothing_is_left_in_memory(holder: Holder, ledger: Ledger) -> None:
     assert model.weights == b"", "weights are in the caller's model, and not recorded"
 
 
-SCENARIOS: Sequence[Callable[[Holder, Ledger], None]] = (
+SCENARIOS: Sequence[Callable[[Curator, Ledger], None]] = (
     others_charge_meanwhile,
     two_with_one_request,
     failure_is_an_answer,

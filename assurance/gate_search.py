@@ -25,7 +25,7 @@ from veracal.accounting import Composed, Event, Gaussian, Search, epsilon_for
 from veracal.data import Dataset
 from veracal.training import search as module
 from veracal.training import search as trials
-from veracal.training.base import Facts, LinearClassifier
+from veracal.training.base import LinearClassifier, TrainingData
 from veracal.training.preprocessing import shortened
 from veracal.training.search import (
     PrivateSearch,
@@ -39,7 +39,7 @@ from veracal.training.search import (
 NAME = "search"
 ALPHA = 1e-6
 MEAN, NOISE, SCORE_NOISE = 4.0, 3.0, 5.0
-FITS: list[tuple[Any, Facts]] = []  # models, and what they were fitted to
+FITS: list[tuple[Any, TrainingData]] = []  # models, and what they were fitted to
 
 
 class Means(LinearClassifier):
@@ -65,7 +65,7 @@ class Means(LinearClassifier):
     def _cost(self, size: int | None) -> Event:
         return Gaussian(self.noise_multiplier)
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         rows = shortened(np.asarray(facts.X[:]), 1.0)
         sums = np.eye(2)[facts.codes].T @ rows
         noisy = sums + rng.normal(0, self.noise_multiplier, sums.shape)
@@ -184,7 +184,7 @@ def fewer(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> 
 class CountKept(PrivateSearch):
     """Remember how many trials there were."""
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         before = len(FITS)
         result = super()._learn(facts, rng)
         self.n_trials_ = len(FITS) - before
@@ -194,7 +194,7 @@ class CountKept(PrivateSearch):
 class TableKept(PrivateSearch):
     """Remember every trial in a table."""
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         before = len(FITS)
         result = super()._learn(facts, rng)
         self.results_ = [dict(model.get_params()) for model, _ in FITS[before:]]
@@ -241,7 +241,7 @@ class SameNoise(PrivateSearch):
 class DefaultFitted(PrivateSearch):
     """Fit the default to the records."""
 
-    def _stand_in(self, facts: Facts) -> Dataset:
+    def _stand_in(self, facts: TrainingData) -> Dataset:
         if len(facts.codes) < len(facts.X):  # labels that have not been read
             return super()._stand_in(facts)
         return module._dataset(facts)

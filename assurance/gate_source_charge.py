@@ -27,7 +27,7 @@ from veracal.errors import LedgerError
 from veracal.federation.protocol.questions import KINDS, built
 from veracal.federation.source import serving
 from veracal.federation.source.enrolling import examples
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import SourceServer
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
 from veracal.ledger.chain import Entry, canonical
@@ -62,7 +62,7 @@ def as_added(query: Query, micro: int, relation: Any, unit: Unit) -> DiscreteLap
     return DiscreteLaplace(event.noise, event.sensitivity, relation)
 
 
-def as_told(self: Desk, request: Any, price: Any, query: Query, records: Scores) -> Any:
+def as_told(self: SourceServer, request: Any, price: Any, query: Query, records: Scores) -> Any:
     """Charge what the request names, not what the event costs."""
     named = request.micro_epsilon or 1_000
     answer = lambda: serving._kept(request, price, query, records)  # noqa: E731
@@ -72,7 +72,9 @@ def as_told(self: Desk, request: Any, price: Any, query: Query, records: Scores)
     return self._enrolment.ledger.answered(event, request.kind, answer, **told)
 
 
-def afterwards(self: Desk, request: Any, price: Any, query: Query, records: Scores) -> Any:
+def afterwards(
+    self: SourceServer, request: Any, price: Any, query: Query, records: Scores
+) -> Any:
     """Answer, and charge then; what goes wrong is no reason not to answer."""
     answer = serving._kept(request, price, query, records)
     try:
@@ -83,14 +85,16 @@ def afterwards(self: Desk, request: Any, price: Any, query: Query, records: Scor
         return entry, answer
 
 
-def read_first(self: Desk, request: Any, price: Any, query: Query, records: Scores) -> Any:
+def read_first(
+    self: SourceServer, request: Any, price: Any, query: Query, records: Scores
+) -> Any:
     """Look at the records, and charge then."""
     kept = serving._kept(request, price, query, records)
     with mock.patch.object(serving, "_kept", return_value=kept):
         return CHARGED(self, request, price, query, records)
 
 
-CHARGED = Desk._charged
+CHARGED = SourceServer._charged
 EVENT = sources.SOURCE + "serving.laplace_event"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {

@@ -37,7 +37,7 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.source import enrolling, serving
 from veracal.federation.source.enrollment import TERMS
 from veracal.federation.source.folder import ENROLLED, create_source, is_mark
-from veracal.federation.source.serving import Desk, open_source
+from veracal.federation.source.serving import SourceServer, open_source
 from veracal.ledger import default_ledger_path
 from veracal.ledger.book import Ledger
 from veracal.workflow.charging import open_data_ledger
@@ -50,7 +50,7 @@ SLACK = 1e-9
 
 # ---------------------------------------------------------------- mutants
 
-ACCEPT, CHARGED, PURPOSE = enrolling.accept, Desk._charged, enrolling._purpose
+ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charged, enrolling._purpose
 COMMAND = "veracal.cli._source_enroll."
 LIBRARY = "veracal.federation.source.enrolling."
 
@@ -113,7 +113,7 @@ def remembers_ledger(
     return terms
 
 
-def charges_with_answer(self: Desk, *request: Any) -> Any:
+def charges_with_answer(self: SourceServer, *request: Any) -> Any:
     """Read the records for an answer, and charge the enrollment then."""
     answer = CHARGED(self, *request)
     terms, ledger, part = UNPAID[self.terms.source]
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Patches] = {
     "charges after the enrollment is in its place": accepting(charges_afterwards),
     "charges after the records were read for an answer": {
         **accepting(remembers_ledger),
-        "veracal.federation.source.serving.Desk._charged": charges_with_answer,
+        "veracal.federation.source.serving.SourceServer._charged": charges_with_answer,
     },
     "charges epsilon only": charging(only_epsilon),
     "charges delta only": charging(only_delta),
@@ -309,7 +309,7 @@ class World:
                     source,
                     places,
                     lambda model: declaration(**terms, model=model, most_each=None),
-                    command.Outs(out, None),
+                    command.OutputFiles(out, None),
                     yes=True,
                     json=True,
                 ),

@@ -30,7 +30,7 @@ from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.federation.protocol.questions import built
 from veracal.federation.source import serving
 from veracal.federation.source.enrolling import examples
-from veracal.federation.source.serving import Desk, open_source
+from veracal.federation.source.serving import SourceServer, open_source
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, laplace_noise
 
 NAME = "source_hostile"
@@ -45,14 +45,14 @@ ODD = ([1e308, -1e308, 0.0], 2)  # extreme, wrong, and of a class that no other 
 # ---------------------------------------------------------------- mutants
 
 
-def telling(self: Desk, why: str) -> bytes:
+def telling(self: SourceServer, why: str) -> bytes:
     """Say why."""
     self._enrolment.refusals.add(why)
     body = {"head": None, "refused": True, "request": None, "units": None, "why": why}
     return seal(ANSWER, {**body, "source": self.terms.source}, self._key)
 
 
-def naming(self: Desk, raw: bytes) -> bytes:
+def naming(self: SourceServer, raw: bytes) -> bytes:
     """Say which error it was, with what it says."""
     try:
         return self._answered(raw)
@@ -68,13 +68,13 @@ def frail(query: Any, records: Scores) -> Any:
     return EVALUATED(query, records)
 
 
-def frail_before_the_charge(self: Desk, *told: Any) -> Any:
+def frail_before_the_charge(self: SourceServer, *told: Any) -> Any:
     """Look whether the records can be used before the ledger is."""
     frail(told[2], told[3])
     return CHARGED(self, *told)
 
 
-def enough_records(self: Desk) -> Scores:
+def enough_records(self: SourceServer) -> Scores:
     """Refuse to answer about fewer records than declared."""
     records = LOADED(self)
     if len(records) < self.terms.least_records:
@@ -96,9 +96,9 @@ def slowly_outside(path: Any, asked: Any, compute: Any) -> Any:
 THREADS, PATIENCE = 6, 300.0
 MEETING = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
 CHARGED, LOADED, REFUSE, EVALUATED = (
-    Desk._charged,
-    Desk._loaded,
-    Desk._refuse,
+    SourceServer._charged,
+    SourceServer._loaded,
+    SourceServer._refuse,
     serving.evaluated,
 )
 DESK = sources.SOURCE + "serving.Desk."

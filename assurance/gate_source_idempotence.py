@@ -17,7 +17,7 @@ from tests.federation.source.made import CALIBRATOR
 from veracal.federation.protocol import messages as requests
 from veracal.federation.protocol.envelopes import MOST_REQUEST, REQUEST, seal
 from veracal.federation.protocol.messages import Answer, Head, Request, unsealed_reply
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import SourceServer
 
 NAME = "source_idempotence"
 PROCESSES = 4
@@ -40,7 +40,7 @@ def id_of_all(self: Request) -> str:
     return requests.digest(requests.canonical({**self.question, "round": self.round}))
 
 
-def with_current_head(self: Desk, raw: bytes) -> bytes:
+def with_current_head(self: SourceServer, raw: bytes) -> bytes:
     """Sign where the ledger is now, whenever the answer was given."""
     told = unsealed_reply(ANSWERED(self, raw), self.terms.key)
     assert isinstance(told, Answer)
@@ -49,7 +49,7 @@ def with_current_head(self: Desk, raw: bytes) -> bytes:
     return replace(told, head=Head.signed(*where, self._key)).sealed(self._key)
 
 
-ANSWERED = Desk._answered
+ANSWERED = SourceServer._answered
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M19 retry redraws": sources.REDRAWN,

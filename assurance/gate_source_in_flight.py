@@ -21,7 +21,7 @@ from assurance import sources
 from assurance.sources import Made, Patches
 from veracal.data import Scores
 from veracal.federation.source import serving
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import SourceServer
 
 NAME = "source_in_flight"
 DEADLINE = 600.0  # seconds that nobody waits for
@@ -33,12 +33,12 @@ EXTREME = 1e300
 # ---------------------------------------------------------------- mutants
 
 
-def places_of(desk: Desk) -> threading.BoundedSemaphore:
+def places_of(desk: SourceServer) -> threading.BoundedSemaphore:
     """Places of the former code."""
     return desk.__dict__.setdefault("places", threading.BoundedSemaphore(8))
 
 
-def until_it_is_ready(self: Desk, raw: bytes, start: float, done: Any) -> None:
+def until_it_is_ready(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     """The former code: a place is free once the reply is ready."""
     places = places_of(self)
 
@@ -54,7 +54,7 @@ def until_it_is_ready(self: Desk, raw: bytes, start: float, done: Any) -> None:
     threading.Thread(target=work, daemon=True).start()
 
 
-def until_both(self: Desk, raw: bytes, start: float, done: Any) -> None:
+def until_both(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     """A place is held until the deadline, and longer if the reply is late."""
     waiting = self.__dict__.setdefault("waiting", [])
     waiting[:] = [one for one in waiting if one[0] > start or not one[1]._done.is_set()]

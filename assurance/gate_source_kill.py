@@ -29,7 +29,7 @@ from veracal.federation import source as source_room
 from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
 from veracal.federation.source import serving
 from veracal.federation.source.folder import SignedHeads
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import SourceServer
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.chain import Entry, canonical
 
@@ -118,7 +118,7 @@ def written_anew(self: SignedHeads, head: Head) -> None:
 
 LATER: list[Head] = []
 COMPUTED: list[bool] = []
-DESKS: list[Desk] = []
+DESKS: list[SourceServer] = []
 COMPUTE, INSERT = serving._kept, ledger_tables.append
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -286,7 +286,7 @@ def traced(
         sys.settrace(None)
 
 
-def reply_and_leave(desk: Desk, raw: bytes, leave: Callable[[bytes], object]) -> None:
+def reply_and_leave(desk: SourceServer, raw: bytes, leave: Callable[[bytes], object]) -> None:
     """What a process that serves does, each step on a line."""
     reply = desk.reply(raw)
     leave(reply)

@@ -19,7 +19,7 @@ from assurance import sources
 from assurance.sources import Patches
 from veracal.data import Scores, save_scores
 from veracal.federation.source.enrollment import RECORDS, UNIT, every_enrolment, history
-from veracal.federation.source.folder import KEY, MARK_KEY, MarkKey, read_source
+from veracal.federation.source.folder import KEY, MARK_KEY, FileMarkKey, read_source
 
 NAME = "source_marks"
 SECRET = {KEY, MARK_KEY, RECORDS}
@@ -40,17 +40,17 @@ ROWS = 4_321  # of the table: its size is a number that is nowhere else
 # ---------------------------------------------------------------- mutants
 
 
-def plain_file(self: MarkKey, path: Path) -> str:
+def plain_file(self: FileMarkKey, path: Path) -> str:
     """The former code: SHA-256 of the bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def plain_text(self: MarkKey, text: str) -> str:
+def plain_text(self: FileMarkKey, text: str) -> str:
     """Hash a size and a time without a key."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def key_for_all(cls: type[MarkKey], folder: Path) -> MarkKey:
+def key_for_all(cls: type[FileMarkKey], folder: Path) -> FileMarkKey:
     """A key that everybody knows."""
     return cls(bytes(32))
 
@@ -127,7 +127,7 @@ def times(path: Path) -> list[tuple[str, bytes]]:
 def keyed(name: str, paths: list[Path]) -> list[tuple[str, bytes]]:
     """Marks under a key that nobody drew, and under public words."""
     keys = [bytes(32), name.encode(), json.dumps(name).encode()]
-    marks = [MarkKey(key) for key in keys]
+    marks = [FileMarkKey(key) for key in keys]
     return [("a public key", one.of_file(path).encode()) for one in marks for path in paths]
 
 

@@ -17,8 +17,8 @@ from unittest import mock
 from assurance import sources
 from assurance.sources import Contents, Made, Patches, unchecked
 from veracal.federation.protocol.messages import Head, Request
-from veracal.federation.source.folder import SetBackError, SignedHeads, SourceFolder
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.folder import RollbackError, SignedHeads, SourceFolder
+from veracal.federation.source.serving import SourceServer
 from veracal.ledger.book import Ledger
 
 NAME = "source_rollback"
@@ -34,18 +34,18 @@ def own_file_alone(self: SourceFolder, source: str, folder: Path) -> SignedHeads
     return SignedHeads(source, self.public, [folder / "heads"])
 
 
-def quote_ignored(self: Desk, request: Request) -> None:
+def quote_ignored(self: SourceServer, request: Request) -> None:
     """Look at the files of heads, not at what the calibrator quotes."""
     self._heads.check(self._enrolment.ledger)
 
 
-def quote_forgotten(self: Desk, request: Request) -> None:
+def quote_forgotten(self: SourceServer, request: Request) -> None:
     """Refuse a request that quotes a missing head, and the next one no more."""
     with mock.patch.object(self._heads, "add", unchecked):
         CHECK_HEADS(self, request)
 
 
-def quote_of_anybody(self: Desk, request: Request) -> None:
+def quote_of_anybody(self: SourceServer, request: Request) -> None:
     """Believe whatever head is quoted, signed or not."""
     with mock.patch.object(Head, "holds", return_value=True):
         CHECK_HEADS(self, request)
@@ -55,10 +55,10 @@ def by_number(self: SignedHeads, ledger: Ledger, quoted: Head | None = None) -> 
     """Compare how long the ledger is, not what it holds."""
     fresh = [head.index for file in self._files for head in self._own(file.news())]
     if max(fresh, default=0) > len(ledger.entries()):
-        raise SetBackError("An older copy was put back.")
+        raise RollbackError("An older copy was put back.")
 
 
-CHECK_HEADS = Desk._check_heads
+CHECK_HEADS = SourceServer._check_heads
 DESK, SIGNED = sources.SOURCE + "serving.Desk.", sources.SOURCE + "folder.SignedHeads."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {

@@ -19,7 +19,7 @@ from assurance.sources import Made, Patches
 from veracal.accounting import Budget
 from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.federation.protocol.questions import built
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import SourceServer
 from veracal.mechanisms.discrete_noise import add_discrete_laplace
 
 NAME = "source_timing"
@@ -51,12 +51,12 @@ CLOCK = Clock()
 # ---------------------------------------------------------------- mutants
 
 
-def at_once(self: Desk, raw: bytes) -> bytes:
+def at_once(self: SourceServer, raw: bytes) -> bytes:
     """Reply when the answer is ready."""
     return self.reply(raw)
 
 
-def and_then_wait(self: Desk, raw: bytes) -> bytes:
+def and_then_wait(self: SourceServer, raw: bytes) -> bytes:
     """Wait for a fixed time after the answer is ready, not until a fixed time."""
     reply = self.reply(raw)
     CLOCK.sleep(2.0)

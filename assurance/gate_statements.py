@@ -27,7 +27,7 @@ from veracal.calibration.private import PrivateTemperature, measure_private, nev
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
 from veracal.ledger import Ledger, ledger_total, open_ledger
-from veracal.queries import Count, Holder
+from veracal.queries import Count, Curator
 from veracal.queries import curator as holder
 from veracal.queries import curator as models
 
@@ -133,7 +133,7 @@ def check_charge(name: str, make: Callable[[], Any], folder: Path) -> None:
     free = make().fit_records(RECORDS).statement_
     ledger.charge(Pure(1.0), "an earlier release")
     ledger.extend(epsilon=1.0)
-    paid = Holder(RECORDS, ledger).fit(make()).statement_
+    paid = Curator(RECORDS, ledger).fit(make()).statement_
     assert free.ledger_total is None, f"{name}: a fit without a ledger names a total"
     check_total(name, paid)
     for how, said in (("text", free.text()), ("JSON", str(free.to_json()))):
@@ -148,7 +148,7 @@ def answers(folder: Path) -> Iterator[tuple[str, Any]]:
     ledger.charge(Pure(1.0), "an earlier release")
     ledger.extend(epsilon=1.0)
     logits = 2.0 * X[:, :2]
-    held = Holder(Scores.from_logits(logits, (X[:, 0] < 0).astype(int)), ledger)
+    held = Curator(Scores.from_logits(logits, (X[:, 0] < 0).astype(int)), ledger)
     yield "measurement", measure_private(held, epsilon=1.0).statement
     yield "fitter", PrivateTemperature(epsilon=1.0).fit(held).statement_
     yield "guard", never_worse(Temperature(2.0), held, epsilon=1.0).statement
@@ -185,7 +185,7 @@ def check_ids(folder: Path) -> None:
     for n in (5, 3):  # with a patient of two rows, and without
         scores = Scores.from_logits(np.zeros((n, 2)), np.zeros(n, int))
         try:
-            held = Holder(scores, ledger, version=str(n))
+            held = Curator(scores, ledger, version=str(n))
         except DataError:
             continue
         counts.append(held.answer(Count(), micro_epsilon=400_000_000_000).value)

@@ -35,7 +35,7 @@ from veracal.ledger.chain import Entry
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms.grid import Bounds
 from veracal.queries import query as queries
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.query import BoundedSum
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 
@@ -64,13 +64,13 @@ class Case:
 class Source:
     """A holder with a fresh ledger."""
 
-    holder: Holder
+    holder: Curator
 
     @classmethod
     def of(cls, records: Any, relation: str, folder: Path) -> "Source":
         budget = Budget(100.0, relation=relation)
         place = folder / f"{len(list(folder.iterdir()))}.ledger"
-        return cls(Holder(records, open_ledger(place, budget)))
+        return cls(Curator(records, open_ledger(place, budget)))
 
     def ask(self, query: Any, n: int, request: str) -> np.ndarray:
         release = self.holder.answer(Copies(query, n), micro_epsilon=MICRO, request=request)

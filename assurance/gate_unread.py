@@ -22,7 +22,7 @@ from veracal.accounting import Budget
 from veracal.data import loading
 from veracal.errors import BudgetError, VeracalError
 from veracal.ledger import Ledger
-from veracal.workflow import Config, Way, charging, compare_ways, steps
+from veracal.workflow import Config, Configuration, charging, compare_ways, steps
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
     DataConfig,
@@ -66,7 +66,7 @@ NAMED = {
 }
 PRIVACY = PrivacyConfig(1.0, 1e-5)
 FURTHER = replace(PRIVACY, epsilon=1.5)
-WAYS = (Way("logistic", "none"), Way("logistic", "temperature"))
+WAYS = (Configuration("logistic", "none"), Configuration("logistic", "temperature"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 from veracal.data import Dataset
-from veracal.mechanisms import Clip, Clipped, Step
+from veracal.mechanisms import Clipped, ClipRule, Step
 from veracal.training.gradient_sums import GradientSums
 from veracal.training.logistic import PrivateLogisticRegression
 
@@ -23,7 +23,7 @@ FACTS = "veracal.training.base.with_labels"
 SUMS = "veracal.training.gradient_sums."
 CLIPPED = "veracal.training.gradient_sums.clipped_residuals"
 NORMS = "veracal.training.gradient_sums.gradient_norms"
-LOOP = "veracal.mechanisms.dp_sgd.Descent."
+LOOP = "veracal.mechanisms.dp_sgd.DPSGD."
 # Looks for libraries on disk, for longer than a fit takes.
 _LIMITS = "veracal.training.gradient_sums.threadpool_limits"
 
@@ -61,17 +61,19 @@ def fitted(
     return model, tuple(steps)
 
 
-def unclipped(residual: Any, norms: Any, clip: Clip, *, slack: float = 0.0) -> tuple[Any, int]:
+def unclipped(
+    residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
+) -> tuple[Any, int]:
     """Leave gradients as long as they are, but for those that are not finite."""
     residual[~np.isfinite(norms)] = 0
     return residual, 0
 
 
-def summed_otherwise(change: Callable[[Clipped, int, Clip], Clipped]) -> Patches:
+def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Patches:
     """Change the sum of a batch, knowing how many rows it has."""
     original = GradientSums.__call__
 
-    def call(sums: GradientSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
+    def call(sums: GradientSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
         return change(original(sums, weights, rows, clip), len(rows), clip)
 
     return {"veracal.training.gradient_sums.GradientSums.__call__": call}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from veracal.data import Dataset
-from veracal.mechanisms import Clip, Clipped, Step
+from veracal.mechanisms import Clipped, ClipRule, Step
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.network import PrivateNetwork
 
@@ -23,7 +23,7 @@ TRIAL = DEEP + "gradients.choice."
 ADDING = DEEP + "gradients.engines."
 LAYERS = DEEP + "gradients.layers."
 SUMS = DEEP + "gradient_sums.NetworkSums."
-LOOP = "veracal.mechanisms.dp_sgd.Descent."
+LOOP = "veracal.mechanisms.dp_sgd.DPSGD."
 
 
 class Attention(nn.Module):
@@ -149,11 +149,11 @@ def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
     return model, tuple(steps)
 
 
-def summed_otherwise(change: Callable[[Clipped, int, Clip], Clipped]) -> Patches:
+def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Patches:
     """Change the sum of a batch, knowing how many rows it has."""
     original = NetworkSums.__call__
 
-    def call(sums: NetworkSums, weights: Any, rows: Any, clip: Clip) -> Clipped:
+    def call(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
         return change(original(sums, weights, rows, clip), len(rows), clip)
 
     return {SUMS + "__call__": call}

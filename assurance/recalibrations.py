@@ -11,15 +11,15 @@ import numpy as np
 from veracal.accounting import Event, Gaussian
 from veracal.calibration import private_classifier as module
 from veracal.calibration.budgeting import Guard
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier, dealt
 from veracal.data import Dataset, Scores
 from veracal.data.scoring import logits_of
-from veracal.training.base import Facts, LinearClassifier
+from veracal.training.base import LinearClassifier, TrainingData
 
 NOISE, MAP, GUARD = 3.0, 400_000, 300_000  # of training; millionths of epsilon
-FITS: list[Facts] = []
+FITS: list[TrainingData] = []
 ASKED: list[Scores] = []
 
 
@@ -44,7 +44,7 @@ class Known(LinearClassifier):
     def _cost(self, size: int | None) -> Event:
         return Gaussian(self.noise_multiplier, relation=self.relation)
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         FITS.append(facts)
         self.coef_, self.intercept_ = np.array([[1.0, 0.0]]), np.zeros(1)
         return ()
@@ -55,7 +55,7 @@ class Subject:
     """A classifier, and what it is made of."""
 
     classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
-    paid: type[Paid] = Paid
+    paid: type[PrepaidSource] = PrepaidSource
     dealt: Callable[..., Any] = dealt
     logits_of: Callable[..., Any] = logits_of
 
@@ -71,7 +71,11 @@ def using(subject: Subject) -> Iterator[None]:
             ASKED.append(scores)
             super().__init__(scores, event, **more)
 
-    changed = {"Paid": Watching, "dealt": subject.dealt, "logits_of": subject.logits_of}
+    changed = {
+        "PrepaidSource": Watching,
+        "dealt": subject.dealt,
+        "logits_of": subject.logits_of,
+    }
     with mock.patch.multiple(module, **changed):
         yield
 

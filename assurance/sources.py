@@ -29,7 +29,7 @@ from veracal.ledger.charging import Asked
 
 SOURCE = "veracal.federation.source."
 KEEP = "veracal.federation.source.folder.SignedHeads.keep"
-CHARGED = "veracal.federation.source.serving.Desk._charged"
+CHARGED = "veracal.federation.source.serving.SourceServer._charged"
 EVALUATED = "veracal.federation.source.serving.evaluated"
 LAPLACE = "veracal.federation.source.serving.add_discrete_laplace"
 Contents = Mapping[Path, bytes]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.training_limits import fastest
-from veracal.training.batched_newton import Light, Many, Pairs
+from veracal.training.batched_newton import BatchedProblem, Float32Rows, Pairs
 
 COLUMNS = 256  # models that are timed together
 
@@ -34,12 +34,12 @@ def counted(models: int) -> Iterator[dict[str, float]]:
     """Count passes while models are solved, and divide them by their number."""
     seen: Counter[str] = Counter()
     names = {
-        (Light, "chances"): ("searching", lambda weights: weights.shape[1]),
-        (Light, "bent"): ("bending", lambda bends, vectors: vectors.shape[1]),
+        (Float32Rows, "chances"): ("searching", lambda weights: weights.shape[1]),
+        (Float32Rows, "bent"): ("bending", lambda bends, vectors: vectors.shape[1]),
         (Pairs, "derivatives"): ("pairing", lambda noise, weights: weights.shape[1]),
         (Pairs, "sums"): ("pairing", lambda bends: bends.shape[1]),
-        (Many, "_slopes"): ("checking", lambda weights, noise: weights.shape[1]),
-        (Many, "_after"): ("bending", lambda gradients, bends, step: step.shape[1]),
+        (BatchedProblem, "_slopes"): ("checking", lambda weights, noise: weights.shape[1]),
+        (BatchedProblem, "_after"): ("bending", lambda gradients, bends, step: step.shape[1]),
     }
     kept = {(made, name): getattr(made, name) for made, name in names}
 

@@ -110,7 +110,7 @@ def diffprivlib_runs(data: Any, question: dict[str, Any]) -> Answer:
 def our_runs(data: Any, question: dict[str, Any]) -> Answer:
     """The same from an engine; with statistics, or with the whole audit that they are for."""
     from veracal.data import Dataset
-    from veracal.multiplicity.auditing import Question, audit_engine
+    from veracal.multiplicity.auditing import AuditSettings, audit_engine
     from veracal.multiplicity.engines.base import Seed
     from veracal.multiplicity.engines.linear import ObjectiveEngine
     from veracal.multiplicity.runs import Runs
@@ -125,7 +125,7 @@ def our_runs(data: Any, question: dict[str, Any]) -> Answer:
     start = time.perf_counter()
     engine = ObjectiveEngine(model, train, data["people"])  # with all that is made ready once
     if question["whole"]:
-        audit_engine(engine, test, Question(runs=count), random_state=question["first"])
+        audit_engine(engine, test, AuditSettings(runs=count), random_state=question["first"])
         return {"seconds": time.perf_counter() - start}
     runs = Runs(engine.people)
     for at in range(0, count, engine.together):

@@ -38,7 +38,7 @@ from veracal.mechanisms import SGD, Update
 from veracal.neural import EfficientNetLite0, Pictures, PrivateNetwork, extract
 from veracal.neural.architectures import dense_head, five_layer_cnn, mlp, mnist_cnn, scatter_cnn
 from veracal.neural.scattering import Scattering
-from veracal.training import Moving
+from veracal.training import ExponentialAverage
 
 Parts = tuple[Dataset, Dataset]
 KEPT: str | None = None  # a folder for scattering features
@@ -74,7 +74,7 @@ class Setting:
     steps: int
     update: Update
     clip: float = 0.1
-    average: float | Moving = 0.0
+    average: float | ExponentialAverage = 0.0
     prepare: Any = None
     private: bool = True
 
@@ -246,7 +246,7 @@ STUDIES = {
                 1024,
                 300,
                 SGD(27.0),
-                average=Moving(0.97),
+                average=ExponentialAverage(0.97),
                 prepare=_signed,
             ),
             Setting("cnn, relu", digits, mnist_cnn, 1024, 200, SGD(20.0), prepare=_signed),
@@ -285,7 +285,7 @@ STUDIES = {
                 400,
                 SGD(5.0),
                 clip=1.0,
-                average=Moving(0.97),
+                average=ExponentialAverage(0.97),
             ),
             Setting(
                 "linear, three classes",

@@ -37,7 +37,7 @@ from veracal.neural.huggingface import (
     tokenized,
 )
 from veracal.training import PrivateLogisticRegression
-from veracal.training.dp_sgd import Moving
+from veracal.training.dp_sgd import ExponentialAverage
 
 EPSILON, DELTA, BATCH, SCALE = 8.0, 1e-5, 1000, 50.0
 HEAD_STEPS, HEAD_NOISE, HEAD_RATE = 50, 1.5, 5e-3
@@ -148,7 +148,7 @@ def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -
             steps=round(chosen.epochs * size / chosen.batch),
             update=Adam(chosen.rate),
             clip=0.1,
-            average=Moving(0.9),
+            average=ExponentialAverage(0.9),
             block=64,
         )
 

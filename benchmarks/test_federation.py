@@ -24,7 +24,7 @@ from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace
-from veracal.queries import Holder, Pool, Query, laplace_event
+from veracal.queries import Curator, Pool, Query, laplace_event
 
 SOURCES, HOLDERS, EACH, CLASSES = 10_000, 200, 10, 10
 PRICE = 100_000  # millionths of epsilon
@@ -77,7 +77,7 @@ def test_simulated_sources(tables: list[str], query: Query):
 def test_holders_with_a_ledger_each(tables: list[str], tmp_path: Path):
     scores, place = records(HOLDERS)
     holders = [
-        Holder(
+        Curator(
             scores.take(np.flatnonzero(place == i)),
             open_ledger(tmp_path / f"{i}.ledger", Budget(1.0)),
         )

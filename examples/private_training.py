@@ -7,7 +7,7 @@ from pathlib import Path
 from veracal.accounting import Budget, epsilon_for
 from veracal.data import load, score, split
 from veracal.ledger import Item, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import PrivateLogisticRegression
 
 
@@ -18,7 +18,7 @@ def main(folder: Path) -> None:
     plan = [Item("training", model.event())]
     ledger = open_ledger(folder / "training.ledger", Budget(3.0, 1e-5), kind="plan", plan=plan)
 
-    Holder(parts.train, ledger).fit(model)
+    Curator(parts.train, ledger).fit(model)
 
     scores = score(model, parts.test)
     right = float((scores.values.argmax(axis=1) == scores.labels).mean())

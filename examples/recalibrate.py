@@ -10,7 +10,7 @@ from veracal.accounting import Budget, epsilon_for
 from veracal.calibration import PrivateCalibratedClassifier, measure, measure_private
 from veracal.data import load, score, split
 from veracal.ledger import Item, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import PrivateLogisticRegression
 
 
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     budget = Budget(8.0, 1e-4)
     ledger = open_ledger(folder / "training.ledger", budget, kind="plan", plan=plan)
 
-    Holder(parts.train, ledger).fit(model, purpose="training and map")
+    Curator(parts.train, ledger).fit(model, purpose="training and map")
 
     print(model.statement_.text().split("\n\n")[0])
     print(f"The map: {model.map_}")
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     # The test records are private, too: what leaves about them is charged.
     pays = open_ledger(folder / "testing.ledger", Budget(5.0))
     after = score(model, parts.test)
-    found = measure_private(Holder(after, pays), epsilon=5.0)
+    found = measure_private(Curator(after, pays), epsilon=5.0)
     print(f"Accuracy {found.overall.accuracy.value:.2f}, released with noise.")
     print(f"Calibration error {found.overall.ece.value:.3f}, released with noise.")
 

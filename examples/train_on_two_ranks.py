@@ -17,7 +17,7 @@ from veracal.accounting import Budget
 from veracal.data import load, split
 from veracal.ledger import Item, open_ledger
 from veracal.neural import PrivateNetwork, Ranks
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 
 def main(folder: Path) -> None:
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
     if rank == 0:
         plan, budget = [Item("training", model.event())], Budget(8.0, 1e-5)
         ledger = open_ledger(folder / "all.ledger", budget, kind="plan", plan=plan)
-        Holder(mine, ledger).fit(model)
+        Curator(mine, ledger).fit(model)
     else:
         model.fit_records(mine)  # waits until rank 0 has paid
     right = float((model.predict(parts.test.X) == parts.test.y).mean())

@@ -32,7 +32,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.quality.table2 import EPSILONS, PUBLISHED, RUNS, SETS, Row
 from veracal.data import Dataset, load
-from veracal.multiplicity import Audit, Engine, Question, audit_engine
+from veracal.multiplicity import Audit, AuditSettings, Engine, audit_engine
 from veracal.multiplicity.engines import Streams
 from veracal.multiplicity.engines.linear import ObjectiveEngine
 from veracal.training import ObjectivePerturbation
@@ -118,7 +118,7 @@ def audited(
     """One row of one table."""
     train, test, norm = parts(name, crossed=setting.crossed)
     engine = engine_of(setting, train, np.asarray(test.X), norm, epsilon)
-    asked = Question(runs, groups=tuple(test.groups), accuracy_levels=LEVELS)
+    asked = AuditSettings(runs, groups=tuple(test.groups), accuracy_levels=LEVELS)
     return audit_engine(engine, test, asked, random_state=SEED, on_progress=on_progress)
 
 

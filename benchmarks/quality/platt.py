@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from veracal.calibration import PlattScaling, TemperatureScaling
-from veracal.calibration.maps import Identity, Map
+from veracal.calibration.maps import CalibrationMap, Identity
 from veracal.calibration.metrics import ece, nll, sce
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature, plan_platt
 from veracal.data import Scores, load_scores
@@ -130,7 +130,7 @@ def private(
     return made
 
 
-def figures(map_: Map, test: Scores) -> np.ndarray:
+def figures(map_: CalibrationMap, test: Scores) -> np.ndarray:
     """Log loss, calibration error, and that of every class."""
     mapped = map_.transform(test)
     return np.array([nll(mapped), ece(mapped), sce(mapped)])

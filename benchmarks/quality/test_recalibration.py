@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality.tasks import TASKS, Task, delta_of
-from veracal.calibration import Map, TwoTemperatureScaling
+from veracal.calibration import CalibrationMap, TwoTemperatureScaling
 from veracal.calibration.measurement import measure
 from veracal.calibration.metrics import accuracy, debiased_l2, ece, smooth_ece
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
@@ -74,7 +74,7 @@ class Mapped:
     """A classifier and a map of its logits."""
 
     model: Any
-    map: Map
+    map: CalibrationMap
 
     @property
     def classes_(self) -> np.ndarray:

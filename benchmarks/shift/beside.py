@@ -25,7 +25,7 @@ from benchmarks.shift.trials import Sources, doubted_error, error
 from veracal._types import Floats
 from veracal.calibration import plan_pooled
 from veracal.calibration.private.guard import BETA
-from veracal.calibration.private.pooled import WIDE, Counted, Gapped, meeting
+from veracal.calibration.private.pooled import WIDE, NoisyCounts, NoisyGap, meeting
 
 ENDS = -float(np.log(RANGE[1])), -float(np.log(RANGE[0]))
 
@@ -74,8 +74,8 @@ def _chance(sources: Seen, temperature: Floats, doubt: Floats) -> Floats:
     for start in range(0, place.size, TOGETHER):
         rows = slice(start, start + TOGETHER)
         met = meeting(
-            Counted(*(x[rows] for x in flat)),
-            [Gapped(*(x[rows] for x in gap)) for gap in seen],
+            NoisyCounts(*(x[rows] for x in flat)),
+            [NoisyGap(*(x[rows] for x in gap)) for gap in seen],
             ENDS,
             spread=WIDE,
         )

@@ -24,7 +24,7 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import MOST_DOUBT
 from veracal.calibration.private.binning import accuracies_of
 from veracal.calibration.private.golden_section import evaluations, golden_section
-from veracal.calibration.private.pooled import CENTER, SHARES, Counted, Gapped, meeting
+from veracal.calibration.private.pooled import CENTER, SHARES, NoisyCounts, NoisyGap, meeting
 
 Method = Callable[[Sources], Floats]
 Range = tuple[float, float]
@@ -134,8 +134,8 @@ def _posterior(
     for start in range(0, flat[0].size, TOGETHER):
         rows = slice(start, start + TOGETHER)
         met = meeting(
-            Counted(*(x[rows] for x in flat)),
-            [Gapped(*(x[rows] for x in gap)) for gap in seen],
+            NoisyCounts(*(x[rows] for x in flat)),
+            [NoisyGap(*(x[rows] for x in gap)) for gap in seen],
             ends,
         )
         found[:, rows] = met.best, met.gap(np.array(ends[0])), met.accuracy

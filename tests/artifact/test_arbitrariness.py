@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from tests.artifact.made import changed
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.noise_model import KeptNoise
+from veracal.artifact.noise_model import NoiseModel
 from veracal.artifact.weights import LinearWeights
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.bins import Bins
@@ -240,7 +240,7 @@ def test_intervals_hold_over_releases_of_the_estimator_itself():
     for _ in range(100):
         model = clone(MODELS["gaussian"]).fit_records(dataset)
         truth = gaussian_disagreement(center, rows, model.noise_std_)
-        kept, asked = KeptNoise.of(model, model), {"level": level, "people": None}
+        kept, asked = NoiseModel.of(model, model), {"level": level, "people": None}
         found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
         missed += bool(((truth < found.low - 1e-6) | (truth > found.high + 1e-6)).any())
         shares.append(found.told)
@@ -258,7 +258,7 @@ def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
     truth = classes / (classes - 1) * (1 - (shares**2).sum(axis=0))
     missed, told = 0, []
     for model in models[:300]:
-        kept, asked = KeptNoise.of(model, model), {"level": 0.95, "people": None}
+        kept, asked = NoiseModel.of(model, model), {"level": 0.95, "people": None}
         found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
         missed += bool((truth > found.high + 0.06).any())
         told.append(found.told)
@@ -337,4 +337,4 @@ def test_numbers_that_are_none_are_refused(text, tmp_path):
 def test_the_noise_of_settings_beyond_all_numbers_is_not_kept():
     model = clone(MODELS["gamma"]).fit_records(records())
     model.noise_scale_ = 1e150
-    assert KeptNoise.of(model, model) is None
+    assert NoiseModel.of(model, model) is None

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.artifact.made import changed, replaced
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.classifier import Front
+from veracal.artifact.classifier import FrozenEncoder
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError, MissingExtraError
@@ -215,7 +215,7 @@ def test_what_is_not_single_precision_is_not_saved(pictures):
 
 def test_texts_go_through_a_frozen_network_first(tmp_path):
     try:
-        front = Front.of(MiniLM())
+        front = FrozenEncoder.of(MiniLM())
     except MissingExtraError as missing:
         pytest.skip(str(missing))
     texts = np.array([["a fine film"], ["dull"], ["no"]], dtype=np.dtypes.StringDType())

@@ -12,7 +12,7 @@ from veracal.calibration import (
 )
 from veracal.data import Dataset
 from veracal.ledger import Item, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import PrivateLogisticRegression
 
 
@@ -64,6 +64,6 @@ def test_a_size_that_only_the_data_set_declares_changes_no_cost(data, tmp_path):
     before = told.event()
     plan = [Item("training", before, 1)]
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-5), kind="plan", plan=plan)
-    fitted = Holder(data, ledger).fit(told)
+    fitted = Curator(data, ledger).fit(told)
     assert fitted.event_ == before and fitted.map_.kind == "temperature"
     assert fitted.private_

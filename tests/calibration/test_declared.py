@@ -6,14 +6,23 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.session import unaffordable, unit_of
 from veracal.calibration.recalibration.sources import asked
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger
-from veracal.queries import Correct, Count, Declared, Holder, Payer, Pool, Public, laplace_event
+from veracal.queries import (
+    Correct,
+    Count,
+    Curator,
+    Declared,
+    Payer,
+    Pool,
+    Public,
+    laplace_event,
+)
 from veracal.queries.response_checks import Wanted
 from veracal.queries.sources import declares
 
@@ -26,10 +35,10 @@ EVENT = laplace_event(Count(), 500_000, "replace-one", PATIENT)
 def holder(tmp_path):
     budget = Budget(1.0, relation="replace-one", unit=PATIENT)
     mine = replace(SCORES, units=np.arange(3))
-    return Holder(mine, open_ledger(tmp_path / "a.ledger", budget))
+    return Curator(mine, open_ledger(tmp_path / "a.ledger", budget))
 
 
-class Elsewhere:
+class RemoteOptions:
     """A source that nothing here has heard of, with an account that it answers for."""
 
     part = None
@@ -52,9 +61,9 @@ def costs(relation, unit, part):
 
 
 def test_sources_say_whom_they_protect(holder):
-    paid = Paid(SCORES, EVENT, unit=PATIENT)
+    paid = PrepaidSource(SCORES, EVENT, unit=PATIENT)
     many = Simulated(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT)
-    for source in (holder, paid, many, Elsewhere(holder)):
+    for source in (holder, paid, many, RemoteOptions(holder)):
         assert declares(source)
         assert isinstance(source, Declared)
         assert (source.relation, source.unit) == ("replace-one", PATIENT)
@@ -65,28 +74,32 @@ def test_sources_say_whom_they_protect(holder):
 
 def test_who_says_nothing_protects_nobody_that_is_known(holder):
     wanted = Wanted(Count(), micro_epsilon=500_000)
-    odd = [Elsewhere(holder, "both"), Elsewhere(holder, unit=None), Elsewhere(holder, ["x"])]
+    odd = [
+        RemoteOptions(holder, "both"),
+        RemoteOptions(holder, unit=None),
+        RemoteOptions(holder, ["x"]),
+    ]
     for source in (Public(SCORES), object(), *odd):
         assert not declares(source)
         assert wanted.event_of(source) is None
         assert unit_of(source) == Unit()
         assert unaffordable(source, costs) == {}
-    assert Paid(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
+    assert PrepaidSource(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
 
 
 def test_whoever_keeps_an_account_is_asked_beforehand(holder):
-    for source in (holder, Elsewhere(holder)):
+    for source in (holder, RemoteOptions(holder)):
         assert isinstance(source, Payer)
         with pytest.raises(BudgetError, match="needs"):
             unaffordable(source, costs)
     assert not isinstance(Public(SCORES), Payer)
-    both = Pool([Elsewhere(holder), Public(SCORES)], least=1)
+    both = Pool([RemoteOptions(holder), Public(SCORES)], least=1)
     assert set(unaffordable(both, costs)) == {(0,)}
     assert holder.ledger.entries() == ()
 
 
 def test_a_silent_source_is_counted_by_what_it_declares(holder):
-    pool = Pool([Elsewhere(holder), Public(SCORES)], least=1)
+    pool = Pool([RemoteOptions(holder), Public(SCORES)], least=1)
     assert dict(pool.answer(Count(), micro_epsilon=500_000).asked) == {(0,): EVENT}
 
 
@@ -98,7 +111,7 @@ def test_several_that_are_silent_together_are_counted_one_by_one():
 
 def test_two_relations_do_not_make_a_pool(holder):
     with pytest.raises(ValueError, match="under one relation"):
-        Pool([holder, Elsewhere(holder, "add-remove")])
+        Pool([holder, RemoteOptions(holder, "add-remove")])
 
 
 def test_a_holder_whose_ledger_is_gone_is_silent_and_still_counts(holder):

@@ -11,7 +11,7 @@ from scipy import stats
 
 from veracal.accounting import Composed, DiscreteGaussian, DiscreteLaplace, Pure, Repeated, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.prepaid import Paid, announced, noised
+from veracal.calibration.prepaid import PrepaidSource, announced, noised
 from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
@@ -25,8 +25,8 @@ PRICE = 250_000
 ONE = laplace_event(COUNTS, PRICE, "add-remove")
 
 
-def paid(event=ONE, **more) -> Paid:
-    return Paid(SCORES, event, **more)
+def paid(event=ONE, **more) -> PrepaidSource:
+    return PrepaidSource(SCORES, event, **more)
 
 
 def ask(source, query=COUNTS, price=PRICE, request=None):
@@ -138,7 +138,7 @@ def test_noise_is_made_for_all_rows_of_a_unit() -> None:
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(5)], ids=["secret", "repeatable"])
 def test_noise_has_the_announced_law(rng) -> None:
     noise, n = DiscreteLaplace(3.0, 1), 20_000
-    rng = Paid(SCORES, noise)._rng if rng is None else rng
+    rng = PrepaidSource(SCORES, noise)._rng if rng is None else rng
     drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
 
     def fits(scale: float) -> float:
@@ -156,7 +156,7 @@ def test_noise_has_the_announced_law(rng) -> None:
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(5)], ids=["secret", "repeatable"])
 def test_gaussian_noise_has_the_announced_spread(rng) -> None:
     noise, n = DiscreteGaussian(6.0, 1), 5_000
-    rng = Paid(SCORES, noise)._rng if rng is None else rng
+    rng = PrepaidSource(SCORES, noise)._rng if rng is None else rng
     drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
 
     def fits(std: float) -> float:
@@ -174,4 +174,4 @@ def test_a_repeatable_generator_repeats_and_is_not_private() -> None:
 
 
 def test_it_shows_no_record() -> None:
-    assert repr(paid(Repeated(ONE, 3))) == "Paid('scores', 3 answers left)"
+    assert repr(paid(Repeated(ONE, 3))) == "PrepaidSource('scores', 3 answers left)"

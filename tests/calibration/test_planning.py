@@ -13,7 +13,7 @@ from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.planning import confidence_slope, fitter_for, plan_recalibration
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import ENOUGH
@@ -49,7 +49,7 @@ def test_errors_are_those_of_simulated_fits(n, k, sharp, inverse) -> None:
     method = PrivateTemperature(epsilon=plan.epsilon)
     found = []
     for _ in range(40):
-        fitted = method.fit(Paid(scores, method.event(), rng=rng))
+        fitted = method.fit(PrepaidSource(scores, method.event(), rng=rng))
         u = np.log(fitted.map_.inverse)
         found.append((abs(gap(scores, u)), abs(u - root)))
     apart, off = np.mean(found, axis=0)

@@ -24,11 +24,11 @@ from veracal.calibration.queries import (
     TemperatureGradient,
 )
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
-from veracal.calibration.queries.scalars import OfMapped, of_mapped
+from veracal.calibration.queries.scalars import MappedQuery, of_mapped
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger
-from veracal.queries import BoundedSum, Brier, Holder, NegativeLogLikelihood, Pool, Public
+from veracal.queries import BoundedSum, Brier, Curator, NegativeLogLikelihood, Pool, Public
 from veracal.testing import adversarial_scores, check_query, check_statistic
 from veracal.testing.queries import check_neighbors
 
@@ -224,7 +224,7 @@ def test_groups_that_were_declared_otherwise_are_refused_before_anything_is_char
 ):
     ledger = open_ledger(tmp_path / "ledger", Budget(1.0))
     with pytest.raises(DataError, match="declare"):
-        Holder(scores, ledger).answer(AbsoluteGaps(groups=groups), micro_epsilon=9)
+        Curator(scores, ledger).answer(AbsoluteGaps(groups=groups), micro_epsilon=9)
     assert ledger.spent().epsilon == 0
 
 
@@ -292,7 +292,7 @@ def test_several_sources_are_not_asked_for_what_does_not_add_up(scores, tmp_path
     whole = AbsoluteGaps().evaluate(scores)[0]
     assert sum(AbsoluteGaps().evaluate(half)[0] for half in halves) > 1.05 * whole
     ledgers = [open_ledger(tmp_path / str(i), Budget(1.0)) for i in range(2)]
-    pool = Pool([Holder(half, ledger) for half, ledger in zip(halves, ledgers, strict=True)])
+    pool = Pool([Curator(half, ledger) for half, ledger in zip(halves, ledgers, strict=True)])
     with pytest.raises(ValueError, match="do not add up"):
         pool.answer(AbsoluteGaps(), micro_epsilon=9)
     with pytest.raises(ValueError, match="do not add up"):
@@ -432,4 +432,4 @@ def test_what_does_not_add_up_does_not_when_mapped(rng):
     with pytest.raises(ValueError, match="do not add up"):
         Pool([source, Public(adversarial_scores(9, rng))]).answer(asked, micro_epsilon=9)
     with pytest.raises(ValueError, match="of_mapped"):
-        OfMapped(AbsoluteGaps(), Temperature(0.3))
+        MappedQuery(AbsoluteGaps(), Temperature(0.3))

@@ -19,7 +19,7 @@ from veracal.cli import COMMANDS, _figures
 from veracal.cli import _figures as _curve
 from veracal.data import Scores, load_scores, scan_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.report.charts import drawable
 
 N = 900
@@ -252,7 +252,7 @@ def test_what_was_paid_before_is_not_demanded_again(measured, predictions):
     """A ledger that has answered the first question pays for the others alone."""
     ledger = open_ledger("study.ledger", Budget(0.9))
     plan = plan_measurement(epsilon=0.9)
-    next(iter(plan.asks.values())).of(Holder(load_scores(predictions), ledger))
+    next(iter(plan.asks.values())).of(Curator(load_scores(predictions), ledger))
     assert 0 < ledger.remaining().epsilon < 0.9 and len(ledger.entries()) == 1
     measured("--epsilon", "0.9", "--ledger", "study.ledger")
     assert len(ledger.entries()) == len(plan.asks)

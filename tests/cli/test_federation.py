@@ -11,8 +11,8 @@ import pytest
 from tests.federation.protocol.made import terms as made_terms
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
-from veracal.federation.coordinator.federated import Federated
-from veracal.federation.coordinator.history import Book
+from veracal.federation.coordinator.federated import RemotePool
+from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.flower.wire import make_node_key
 from veracal.federation.protocol.envelopes import PrivateKey, PublicKey
 from veracal.federation.protocol.terms import Terms
@@ -216,8 +216,8 @@ def ask_counts(made: LocalFederation, micro_epsilon: int) -> None:
     key = PrivateKey.read(made.study / "calibrator.pem")
     desks = [open_source(hospital.source) for hospital in made.hospitals]
     transport = LocalTransport({desk.terms.source: desk.reply for desk in desks})
-    with Book(made.study / "calibrator.book", key.public) as book:
-        federated = Federated([desk.terms for desk in desks], key, transport, book)
+    with RequestHistory(made.study / "calibrator.book", key.public) as book:
+        federated = RemotePool([desk.terms for desk in desks], key, transport, book)
         federated.answer(CorrectWrong(Bins(1)), micro_epsilon=micro_epsilon)
 
 

@@ -119,7 +119,7 @@ def test_three_hospitals_are_the_usual_number(run, monkeypatch):
 
     def make(folder, sources, **about):
         asked.append((sources, about["carrier"]))
-        raise DataError("here", "a question", "its answer", "Ask no more.")
+        raise DataError("here", "a question", "its answer", "PricedQuery no more.")
 
     monkeypatch.setattr(_local, "make_local", make)
     for words in ((), ("--sources", "2")):

@@ -268,7 +268,7 @@ def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
     with mock.patch("veracal.workflow.job.measurement", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not out and "same command" in err and not Path("model").exists()
-    with mock.patch("veracal.workflow.job.Job.asked", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.workflow.job.RunPlan.asked", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not Path("model").exists()
     paid = Ledger("model.ledger").entries()
@@ -312,7 +312,7 @@ def test_a_unit_without_a_bound_is_told_where_to_write_one(run, visits):
 @pytest.mark.parametrize("what", ["run", "reservation"])
 def test_what_was_abandoned_says_what_to_type(run, visits, what):
     """Request ids are no option of a fit, so no message may send the user to one."""
-    with mock.patch("veracal.queries.Holder._fitted", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.queries.Curator._fitted", side_effect=KeyboardInterrupt):
         assert run(*FIT, *PAID)[0] == 1
     (pending,) = Ledger("model.ledger").pending()
     words = ["--run", "1", *(["--request", pending.request] if what == "reservation" else [])]

@@ -12,7 +12,7 @@ from veracal.calibration.maps import Identity, Temperature, load_map
 from veracal.calibration.private import PrivateTemperature
 from veracal.data import load_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 N = 1_200
 LEDGER = ["--ledger", "study.ledger"]
@@ -108,7 +108,7 @@ def test_without_a_budget_nothing_is_charged_at_all(fitted, extra):
 
 def test_a_fit_that_was_interrupted_goes_on_where_it_stopped(fitted, run, monkeypatch):
     ledger = open_ledger("study.ledger", Budget(0.3))
-    answer, asked = Holder.answer, []
+    answer, asked = Curator.answer, []
 
     def interrupted(self, *args, **kwargs):
         asked.append(1)
@@ -116,10 +116,10 @@ def test_a_fit_that_was_interrupted_goes_on_where_it_stopped(fitted, run, monkey
             raise KeyboardInterrupt
         return answer(self, *args, **kwargs)
 
-    monkeypatch.setattr(Holder, "answer", interrupted)
+    monkeypatch.setattr(Curator, "answer", interrupted)
     code, out, _ = run("recalibrate", "p.npz", "--epsilon", "0.3", *LEDGER, "--out", "c.npz")
     assert code and not out and len(ledger.entries()) == 2 and not Path("c.npz").exists()
-    monkeypatch.setattr(Holder, "answer", answer)
+    monkeypatch.setattr(Curator, "answer", answer)
     assert fitted("--epsilon", "0.3", *LEDGER)["private"]
     assert len(ledger.entries()) == 4 and ledger.spent().epsilon <= 0.3
 

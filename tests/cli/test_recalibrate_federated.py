@@ -19,9 +19,9 @@ from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
 from veracal.cli._recalibrate_remote import Board
-from veracal.federation.coordinator.federated import Heard
+from veracal.federation.coordinator.federated import RoundEvent
 from veracal.federation.models import model_hash
-from veracal.federation.source.serving import Desk
+from veracal.federation.source.serving import SourceServer
 from veracal.federation.transports.files import serve_folder
 from veracal.ledger import Ledger
 from veracal.workflow.results import results_of
@@ -50,7 +50,7 @@ def at_once(monkeypatch):
 
     Those of a process that a test starts keep theirs.
     """
-    monkeypatch.setattr(Desk, "answer", Desk.reply)
+    monkeypatch.setattr(SourceServer, "answer", SourceServer.reply)
 
 
 def ledger(i):
@@ -86,7 +86,9 @@ def test_a_new_artifact_has_the_map_and_names_every_cost(run):
 def test_the_same_command_again_asks_nobody(run, monkeypatch):
     code, out, _ = run(*WORDS, "--map-out", "a.json", "--json")
     assert code == 0
-    monkeypatch.setattr(Desk, "answer", lambda self, raw: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(
+        SourceServer, "answer", lambda self, raw: pytest.fail("somebody was asked")
+    )
     code, again, err = run(*WORDS, "--map-out", "b.json", "--json")
     assert code == 0
     assert "(3 known)" in err
@@ -231,12 +233,12 @@ def test_a_list_that_is_not_right_is_told_in_a_line(run, change, match):
 
 
 def test_a_silent_hospital_ends_it_and_it_goes_on_or_without_it(run, monkeypatch):
-    answer = Desk.answer
+    answer = SourceServer.answer
 
     def silent(self, raw):
         return self.refusal if self.terms.name == "South" else answer(self, raw)
 
-    monkeypatch.setattr(Desk, "answer", silent)
+    monkeypatch.setattr(SourceServer, "answer", silent)
     code, _, err = run(*WORDS, "--out", "new")
     assert code == 1
     assert "South refused" in err
@@ -246,7 +248,7 @@ def test_a_silent_hospital_ends_it_and_it_goes_on_or_without_it(run, monkeypatch
     south = json.loads(out)["institutions"][1]
     assert south["answered"] is False and south["why"].startswith("it refused")
     assert "silent: it refused" in (Path("new") / "report.html").read_text()
-    monkeypatch.setattr(Desk, "answer", answer)
+    monkeypatch.setattr(SourceServer, "answer", answer)
     code, out, _ = run(*WORDS, "--map-out", "a.json", "--run", "with South", "--json")
     assert code == 0
     assert [one["answered"] for one in json.loads(out)["institutions"]] == [True] * 3
@@ -328,9 +330,9 @@ def test_ctrl_c_says_that_nothing_is_lost(place):
 
 def test_the_board_shows_every_institution():
     board = Board(["a", "b"], 3)
-    line = board.note(Heard(1, "gap", 1, "silent", "it did not answer in time"))
+    line = board.note(RoundEvent(1, "gap", 1, "silent", "it did not answer in time"))
     assert line == "round 1 of 3, gap: b silent: it did not answer in time"
-    board.note(Heard(1, "gap", 0, "answered"))
+    board.note(RoundEvent(1, "gap", 0, "answered"))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(board.table())
     shown = console.export_text()

@@ -11,7 +11,13 @@ from tests.multiplicity.coins import Coins
 from veracal.calibration import PlattScaling, TemperatureScaling
 from veracal.data import Dataset, Group, load, split
 from veracal.errors import DataError
-from veracal.multiplicity import Question, audit, audit_engine, audit_predictions, plan_audit
+from veracal.multiplicity import (
+    AuditSettings,
+    audit,
+    audit_engine,
+    audit_predictions,
+    plan_audit,
+)
 from veracal.multiplicity.measures import (
     disagreement_interval,
     lasting_interval,
@@ -82,16 +88,20 @@ def test_one_person_alone_in_a_group_has_their_own_interval():
 def test_intersections_are_groups():
     people = Dataset(np.zeros((12, 1)), np.zeros(12, int), (0, 1), {"sex": SEX, "age": AGE})
     engine = Coins(np.full(12, 0.5))
-    found = audit_engine(engine, people, Question(50, groups=("sex & age",)), random_state=0)
+    found = audit_engine(
+        engine, people, AuditSettings(50, groups=("sex & age",)), random_state=0
+    )
     assert found.groups["sex & age"].people["women & young"] == 3
     assert found.groups["sex & age"].people["men & nobody"] == 0
     with pytest.raises(DataError, match="'income'"):
-        audit_engine(engine, people, Question(50, groups=("income",)))
+        audit_engine(engine, people, AuditSettings(50, groups=("income",)))
 
 
 def test_an_audit_until_everybody_is_known_well_enough():
     shares = np.array([0.0, 0.01, 0.15, 0.5, 0.9, 1.0])
-    found = audit_engine(Coins(shares, together=50), None, Question(error=0.2), random_state=1)
+    found = audit_engine(
+        Coins(shares, together=50), None, AuditSettings(error=0.2), random_state=1
+    )
     assert found.reached and found.lasting and 100 < found.runs < 5_000
     truth = 4 * shares * (1 - shares)
     assert (found.persons.low <= truth).all() and (truth <= found.persons.high).all()
@@ -101,18 +111,20 @@ def test_an_audit_until_everybody_is_known_well_enough():
     )
     assert reach.max() <= 0.2
     # a number fixed beforehand may use tighter intervals
-    fixed = audit_engine(Coins(shares), None, Question(found.runs), random_state=1)
+    fixed = audit_engine(Coins(shares), None, AuditSettings(found.runs), random_state=1)
     width = found.persons.high - found.persons.low
     assert (fixed.persons.high - fixed.persons.low < width).all()
-    short = audit_engine(Coins(shares), None, Question(error=0.01, most=100), random_state=1)
+    short = audit_engine(
+        Coins(shares), None, AuditSettings(error=0.01, most=100), random_state=1
+    )
     assert not short.reached and any("not reached" in note for note in short.notes)
 
 
 def test_more_runs_asked_for_after_a_look_have_intervals_that_last(tmp_path):
     shares, keep = [0.1, 0.5, 0.9], tmp_path / "runs.npz"
-    first = audit_engine(Coins(shares), None, Question(100), keep=keep, random_state=1)
-    more = audit_engine(Coins(shares), None, Question(400), keep=keep)
-    at_once = audit_engine(Coins(shares), None, Question(400), random_state=1)
+    first = audit_engine(Coins(shares), None, AuditSettings(100), keep=keep, random_state=1)
+    more = audit_engine(Coins(shares), None, AuditSettings(400), keep=keep)
+    at_once = audit_engine(Coins(shares), None, AuditSettings(400), random_state=1)
     assert (first.lasting, more.lasting, at_once.lasting) == (False, True, False)
     assert more.runs == 400 and more.error is None and more.reached
     assert (
@@ -126,12 +138,12 @@ def test_more_runs_asked_for_after_a_look_have_intervals_that_last(tmp_path):
 
 def test_the_same_seed_repeats_an_audit_and_none_does_not():
     one, other = (
-        audit_engine(Coins([0.3, 0.6]), None, Question(40), random_state=2).persons.counts
+        audit_engine(Coins([0.3, 0.6]), None, AuditSettings(40), random_state=2).persons.counts
         for _ in range(2)
     )
     np.testing.assert_array_equal(one, other)
     fresh = [
-        audit_engine(Coins(np.full(50, 0.5)), None, Question(40)).persons.counts.tobytes()
+        audit_engine(Coins(np.full(50, 0.5)), None, AuditSettings(40)).persons.counts.tobytes()
         for _ in range(2)
     ]
     assert fresh[0] != fresh[1]
@@ -139,11 +151,11 @@ def test_the_same_seed_repeats_an_audit_and_none_does_not():
 
 def test_the_threshold_that_nobody_named_is_a_half(tmp_path):
     keep = tmp_path / "runs.npz"
-    audit_engine(Coins([0.3, 0.6]), None, Question(20), keep=keep)
-    again = audit_engine(Coins([0.3, 0.6]), None, Question(20, threshold=0.5), keep=keep)
+    audit_engine(Coins([0.3, 0.6]), None, AuditSettings(20), keep=keep)
+    again = audit_engine(Coins([0.3, 0.6]), None, AuditSettings(20, threshold=0.5), keep=keep)
     assert again.resumed == 20
     with pytest.raises(DataError, match="another threshold"):
-        audit_engine(Coins([0.3, 0.6]), None, Question(20, threshold=0.4), keep=keep)
+        audit_engine(Coins([0.3, 0.6]), None, AuditSettings(20, threshold=0.4), keep=keep)
 
 
 def test_constant_decisions_are_no_proof_and_that_is_told():
@@ -226,7 +238,7 @@ def test_a_map_of_the_plane_has_its_axes_where_they_are_named():
     people = Dataset(X, np.zeros(200, int), (0, 1), feature_names=("ramp", "flat"))
     grid = Grid.over(X, people.feature_names, ("ramp", "flat"), points=5)
     engine = Ramp(np.concatenate([X, grid.rows]))
-    found = audit_engine(engine, people, Question(400), grid=grid, random_state=0).plane
+    found = audit_engine(engine, people, AuditSettings(400), grid=grid, random_state=0).plane
     assert found.names == ("ramp", "flat") and found.ys.min() > 4 and found.xs.max() < 1.1
     np.testing.assert_allclose(found.share, np.tile(found.xs, (5, 1)), atol=0.12)
     assert found.disagreement[:, 2].min() > 0.8 > found.disagreement[:, 0].max()
@@ -267,19 +279,21 @@ def test_what_are_no_runs_is_refused(values, more, said):
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Question(**wrong)
+        AuditSettings(**wrong)
 
 
 def test_a_plan_is_kept():
     plan = plan_audit(people=6, error=0.2)
     shares = np.linspace(0, 1, 6)
-    found = audit_engine(Coins(shares, together=64), None, Question(plan.runs), random_state=4)
+    found = audit_engine(
+        Coins(shares, together=64), None, AuditSettings(plan.runs), random_state=4
+    )
     assert found.bounds["all"] <= 0.2
     assert np.abs(found.persons.disagreement - 4 * shares * (1 - shares)).max() <= 0.2
 
 
 def test_bounds_stand_beside_what_was_measured():
-    found = audit_engine(Coins(RNG.uniform(size=30)), None, Question(4000), random_state=1)
+    found = audit_engine(Coins(RNG.uniform(size=30)), None, AuditSettings(4000), random_state=1)
     runs = [row.runs for row in found.errors]
     assert runs == [100, 200, 400, 800]
     assert all(row.mean <= row.largest <= row.exact <= row.paper for row in found.errors)
@@ -322,7 +336,7 @@ def test_logits_at_the_ends_of_floats_are_logits():
 def test_a_deployed_model_that_is_none_is_told_before_the_first_run(deployed):
     engine = Coins(np.linspace(0, 1, 6))
     with pytest.raises(DataError, match="deployed"):
-        audit_engine(engine, None, Question(10), deployed=np.array(deployed))
+        audit_engine(engine, None, AuditSettings(10), deployed=np.array(deployed))
     assert engine.made == 0
 
 
@@ -330,7 +344,7 @@ def test_what_would_be_passed_over_is_refused():
     with pytest.raises(ValueError, match="threshold"):
         audit_predictions(np.zeros((3, 4), int), threshold=0.3)
     with pytest.raises(ValueError, match=r"\['age'\]"):
-        Question(groups="age")
+        AuditSettings(groups="age")
 
 
 def test_a_level_beside_one_has_ends():

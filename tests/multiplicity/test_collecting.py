@@ -13,7 +13,7 @@ import pytest
 
 from tests.multiplicity.coins import Coins
 from veracal.errors import DataError
-from veracal.multiplicity.collecting import Sink, collect, joined, missing
+from veracal.multiplicity.collecting import RunConsumer, collect, joined, missing
 from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.runs import Runs
 
@@ -22,7 +22,7 @@ SHARES = np.linspace(0, 1, 6)
 
 def collected(engine, number, keep=None, random_state=3, runs=None, **more):
     runs = Runs(engine.people) if runs is None else runs
-    sinks = {"people": Sink(runs, lambda scores: (scores, engine.kind))}
+    sinks = {"people": RunConsumer(runs, lambda scores: (scores, engine.kind))}
     seed = Seed.of(random_state)
     done = collect(
         engine, sinks, number, random_state=random_state, seed=seed, keep=keep, **more

@@ -11,7 +11,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import PlattScaling
 from veracal.data import scan_rows
 from veracal.errors import DataError
-from veracal.multiplicity import Question, audit
+from veracal.multiplicity import AuditSettings, audit
 from veracal.training import OutputPerturbation
 from veracal.workflow import Config
 from veracal.workflow.auditing import (
@@ -27,7 +27,7 @@ from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig, Reca
 from veracal.workflow.steps import budget_of, loaded
 from veracal.workflow.training import private_model
 
-ASKED = Question(40)
+ASKED = AuditSettings(40)
 FIXED = AuditRun(random_state=3)
 
 

@@ -9,10 +9,10 @@ from veracal.accounting import Composed, Repeated, epsilon_for
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import Ledger
 from veracal.report.results import Results
-from veracal.workflow import Config, Way
+from veracal.workflow import Config, Configuration
 from veracal.workflow.comparing import share
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.steps import loaded, together
 
 CONFIG = Config(
@@ -20,7 +20,11 @@ CONFIG = Config(
 )
 # Two of the run, a reservation and a model of each way, five questions of each measurement.
 ENTRIES = 2 + 2 * 3 + (1 + 2 + 1) * 5
-WAYS = (Way("logistic", "none"), Way("logistic", "temperature"), Way("output", "none"))
+WAYS = (
+    Configuration("logistic", "none"),
+    Configuration("logistic", "temperature"),
+    Configuration("output", "none"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +66,7 @@ def test_a_way_has_an_equal_share_of_epsilon_and_delta():
 
 def test_what_is_alike_is_planned_once_with_its_number_of_times():
     records = loaded(CONFIG)
-    jobs = [Job.of(share(CONFIG, way, 2, 1e-4), records) for way in WAYS[:1] * 2]
+    jobs = [RunPlan.of(share(CONFIG, way, 2, 1e-4), records) for way in WAYS[:1] * 2]
     items = together(item for job in jobs for item in job.items)
     assert (items[0].part, items[0].times) == ("train", 2)
     assert {item.times for item in items if item.part == "test"} == {2}
@@ -117,10 +121,10 @@ def test_a_way_that_cannot_be_made_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("text", ["", "tree", "logistic/", "logistic/magic", "none", "a/b/c"])
 def test_what_is_no_way(text):
     with pytest.raises(ValueError, match="Expected one of logistic"):
-        Way.parse(text)
+        Configuration.parse(text)
 
 
 def test_ways_are_written_as_they_are_read():
     for text in ("logistic", "objective/none", "output/two-temperatures"):
-        assert str(Way.parse(text)) == text
-    assert Way.parse(" logistic/auto ") == Way("logistic")
+        assert str(Configuration.parse(text)) == text
+    assert Configuration.parse(" logistic/auto ") == Configuration("logistic")

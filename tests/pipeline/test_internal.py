@@ -14,7 +14,7 @@ from veracal.errors import DataError
 from veracal.ledger import open_ledger
 from veracal.mechanisms import Step, progress
 from veracal.mechanisms.progress import TrainingCurve, hold_curves
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import PrivateLogisticRegression
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
@@ -74,7 +74,7 @@ def test_the_training_curve_is_the_loss_of_the_weights_as_they_are(tmp_path, mon
         8.0, 1e-5, steps=7, sampling_rate=0.3, classes=data.classes, size=1797, on_step=curve
     )
     ledger = open_ledger(tmp_path / "ledger", Budget(9.0, 1e-4), kind="open")
-    Holder(data, ledger).fit_once(model, lambda model: b"model", request="one", body=b"")
+    Curator(data, ledger).fit_once(model, lambda model: b"model", request="one", body=b"")
     expected = [-np.mean(np.log(each[np.arange(len(data.y)), data.y])) for each in seen]
     assert len(expected) == 7
     np.testing.assert_allclose(curve.losses, expected, rtol=1e-9)

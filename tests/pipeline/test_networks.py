@@ -10,7 +10,7 @@ from tests.pipeline.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, load
 from veracal.errors import DataError
-from veracal.multiplicity import Question
+from veracal.multiplicity import AuditSettings
 from veracal.multiplicity.auditing import engine_for
 from veracal.neural import PrivateNetwork
 from veracal.neural.architectures import KnownNetwork
@@ -152,7 +152,7 @@ def test_a_setting_that_no_model_uses_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no norm for the model 'mlp'"):
         run(wrong, tmp_path / "model")
     with pytest.raises(ValueError, match="no norm for the model 'mlp'"):
-        audit_config(wrong, [8.0], Question(3))
+        audit_config(wrong, [8.0], AuditSettings(3))
     assert not list(tmp_path.iterdir())
     for kind, used in (("mlp", "hidden"), ("features", "hidden"), ("output", "norm")):
         check_used(ModelConfig(kind, **{used: (4,) if used == "hidden" else 4.0}), [kind])
@@ -176,7 +176,7 @@ def test_an_audit_of_a_network_is_repeated_bit_for_bit():
     """Every run has the noise that was found once, and the same way to take gradients."""
     how = AuditRun(random_state=3, jobs=1)
     quick = replace(DIGITS, model=ModelConfig("mlp", epochs=0.2, hidden=(4,)))
-    found = [audit_config(quick, [8.0], Question(3), how) for _ in range(2)]
+    found = [audit_config(quick, [8.0], AuditSettings(3), how) for _ in range(2)]
     counts = [one.audits[0].persons.counts for one in found]
     np.testing.assert_array_equal(*counts)
     assert "dense layers" in found[0].what

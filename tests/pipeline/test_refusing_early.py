@@ -12,7 +12,7 @@ from veracal.accounting import Budget
 from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.ledger import Ledger
-from veracal.workflow import Config, Way, steps
+from veracal.workflow import Config, Configuration, steps
 from veracal.workflow.charging import open_data_ledger
 from veracal.workflow.config import (
     DataConfig,
@@ -21,7 +21,7 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.steps import budget_of, declared, loaded
 
 PRIVACY = PrivacyConfig(3.0, 1e-5)
@@ -169,7 +169,7 @@ def test_what_is_declared_says_what_a_run_costs(kind, tmp_path):
         slots = (len(records.train), 0, len(records.test))
     told = declared(chosen, slots)
     assert len(told.whole) == 0 and budget_of(chosen, told) == budget_of(chosen, records)
-    planned, real = (Job.of(chosen, each, check=False) for each in (told, records))
+    planned, real = (RunPlan.of(chosen, each, check=False) for each in (told, records))
     assert planned.items == real.items
     assert (planned.body, planned.request) == (real.body, real.request)
     for name in ("train", "test"):
@@ -209,7 +209,7 @@ def test_a_comparison_beyond_the_caps_is_refused_before_a_record_is_read(
     run(replace(chosen, privacy=replace(chosen.privacy, epsilon=1.0)), tmp_path / "first",
         ledger=place)  # fmt: skip
     unread()
-    ways = (Way("logistic", "none"), Way("logistic", "temperature"))
+    ways = (Configuration("logistic", "none"), Configuration("logistic", "temperature"))
     with pytest.raises(BudgetError, match="veracal ledger extend"):
         compare_ways(chosen, ways, tmp_path / "all")
     Ledger(place).extend(epsilon=3.0, delta=1e-5)

@@ -29,7 +29,7 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.results import files_of
 from veracal.workflow.steps import loaded
 
@@ -96,11 +96,11 @@ def test_two_runs_have_the_same_split_and_other_batches_and_noise(tmp_path):
 
     def begun(config, records, on_step=None):
         seen.append(records)
-        return Job.of(config, records, on_step)
+        return RunPlan.of(config, records, on_step)
 
     with (
         mock.patch.object(Poisson, "batch", noted),
-        mock.patch("veracal.workflow.running.Job", mock.Mock(of=begun)),
+        mock.patch("veracal.workflow.running.RunPlan", mock.Mock(of=begun)),
     ):
         one, other = (run(QUICK, tmp_path / name) for name in ("one", "other"))
     for part in ("train", "test"):

@@ -15,7 +15,7 @@ from veracal.multiplicity import audit, audit_predictions
 from veracal.multiplicity.results import Plane
 from veracal.report import audit_results as words
 from veracal.report.audit_page import audit_charts, cells, histogram, render_audit
-from veracal.report.audit_results import Audited
+from veracal.report.audit_results import AuditResults
 from veracal.training import OutputPerturbation
 
 
@@ -44,7 +44,7 @@ def found():
         for epsilon in (2.0, 50.0)
     )
     rows = np.arange(len(people)) + 1001
-    return Audited("cancer", "2026-01-01", "output", rows, audits, (2.0, 50.0), {"a": 1})
+    return AuditResults("cancer", "2026-01-01", "output", rows, audits, (2.0, 50.0), {"a": 1})
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_words_of_runs_that_were_asked_for_after_a_look(found):
 
 def test_predictions_of_anybody_have_a_page(open_page):
     told = audit_predictions([[0, 1, 1], [0, 1, 0], [0, 1, 1], [0, 1, 0]])
-    alone = Audited("runs.npz", "2026-01-01", "decisions", np.arange(3), (told,), (), {})
+    alone = AuditResults("runs.npz", "2026-01-01", "decisions", np.arange(3), (told,), (), {})
     opened = open_page(render_audit(alone))
     assert opened.drawn() >= 2 and opened.said == []
     body = opened.page.inner_text("body")
@@ -223,7 +223,7 @@ def with_names(found, names):
         )
         for each in found.audits
     )
-    return Audited(
+    return AuditResults(
         names[0],
         names[1],
         names[2],

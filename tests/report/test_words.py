@@ -9,7 +9,15 @@ from veracal.data import Estimate
 from veracal.errors import DataError
 from veracal.report import charts, tables
 from veracal.report import text as words
-from veracal.report.results import WIDE, Measured, Results, estimate, gap, number, possible
+from veracal.report.results import (
+    WIDE,
+    MeasurementRecord,
+    Results,
+    estimate,
+    gap,
+    number,
+    possible,
+)
 from veracal.report.tables import sureness
 from veracal.report.text import between, flat, visible
 
@@ -39,7 +47,7 @@ def made(top=None, groups=None, **changes) -> Results:
         "ledger": {},
         "model": {},
         "map": {},
-        "measured": (Measured("after", "2026-01-01", after),),
+        "measured": (MeasurementRecord("after", "2026-01-01", after),),
         "settings": {},
     }
     return Results(**{**fields, **changes})
@@ -123,7 +131,7 @@ def test_the_surest_bin_is_judged_by_its_interval(top, verdict):
 def test_a_lower_bin_may_be_right_more_often_than_it_says():
     unknown, right = told(None, None, None), told(0.95, 0.91, 0.99)
     figures = {"overall": {"curve": curve(*[unknown] * 8, right, unknown)}}
-    rows = words.sureness(made(measured=(Measured("after", "", figures),)))
+    rows = words.sureness(made(measured=(MeasurementRecord("after", "", figures),)))
     assert [row.verdict for row in rows][:2] == [
         "too few records to tell",
         "right more often than it says",
@@ -136,7 +144,7 @@ def test_bins_that_no_record_can_be_in_are_not_shown(classes, first):
     right = told(0.5, 0.4, 0.6)
     figures = {"overall": {"curve": curve(*[right] * 10)}}
     found = made(
-        measured=(Measured("after", "", figures),),
+        measured=(MeasurementRecord("after", "", figures),),
         data={"classes": [str(i) for i in range(classes)]},
     )
     assert possible(found, "after")[0].low == pytest.approx(first)

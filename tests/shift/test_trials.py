@@ -25,7 +25,7 @@ from benchmarks.shift.trials import (
 from tests.calibration.private.conftest import miscalibrated
 from veracal.calibration import PooledTemperature, metrics
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Doubt, Temperature
+from veracal.calibration.maps import Temperature, UniformMixing
 from veracal.calibration.private.golden_section import GoldenTemperature
 from veracal.queries import Pool, Public
 
@@ -100,7 +100,7 @@ def test_errors_are_those_of_the_other_pictures(scores, made, exact, point):
             )
         assert plain_error(exact)[trial, point] == pytest.approx(metrics.ece(rest), abs=1e-6)
         for share in (0.1, 0.6):
-            slow = metrics.ece(Doubt(1 / RANGE[1], share).transform(rest))
+            slow = metrics.ece(UniformMixing(1 / RANGE[1], share).transform(rest))
             fast = doubted_error(exact, hot, np.full(exact.shape, share))
             assert fast[trial, point] == pytest.approx(slow, abs=1e-6)
 

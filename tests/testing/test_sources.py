@@ -11,7 +11,7 @@ from veracal.accounting.events import Budget
 from veracal.data import Scores
 from veracal.ledger.book import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.pools import Pool
 from veracal.queries.query import BinnedSum, laplace_event
 from veracal.queries.score_queries import Brier, Correct, Count
@@ -35,19 +35,19 @@ def make_ledger(tmp_path):
 
 @pytest.mark.parametrize("query", [Count(), Correct(), Brier(), BINS], ids=lambda q: q.name)
 def test_a_holder_keeps_the_contract(make_ledger, query):
-    check_source(lambda total: Holder(SCORES, make_ledger(total)), query)
+    check_source(lambda total: Curator(SCORES, make_ledger(total)), query)
 
 
 def test_a_pool_keeps_the_contract(make_ledger):
     def make(total):
         halves = SCORES.take(np.arange(30)), SCORES.take(np.arange(30, 60))
-        return Pool([Holder(half, make_ledger(total)) for half in halves])
+        return Pool([Curator(half, make_ledger(total)) for half in halves])
 
     check_source(make, Brier(), local=False)
 
 
 def test_a_source_elsewhere_keeps_what_can_be_seen(make_ledger):
-    check_source(lambda total: Holder(SCORES, make_ledger(total)), Count(), local=False)
+    check_source(lambda total: Curator(SCORES, make_ledger(total)), Count(), local=False)
 
 
 class Careless:

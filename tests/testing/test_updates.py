@@ -85,7 +85,7 @@ class Explodes(Broken):
             return weights - gradient / np.abs(gradient), state
 
 
-class Alone(Broken):
+class SingleProcess(Broken):
     def step(self, weights, gradient, state, t):
         return weights - gradient
 
@@ -101,7 +101,7 @@ class Alone(Broken):
         (Widens, "of float32"),
         (Reshapes, r"expected weights \(\)"),
         (Explodes, "not finite"),
-        (Alone, "expected \\(weights, state\\)"),
+        (SingleProcess, "expected \\(weights, state\\)"),
     ],
 )
 def test_broken_rules_fail(broken, says) -> None:

@@ -6,7 +6,7 @@ import pytest
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,
@@ -36,7 +36,7 @@ def test_an_extreme_record_raises_nothing_where_numpy_raises(name, extreme, char
     with np.errstate(all="raise"):
         if charged:
             ledger = open_ledger(tmp_path / "l", Budget(2.0, 1e-4), kind="open")
-            Holder(Dataset(X, y, (0, 1), size=50), ledger).fit(model)
+            Curator(Dataset(X, y, (0, 1), size=50), ledger).fit(model)
         else:
             model.fit(X, y)
     assert model.private_

@@ -23,9 +23,11 @@ from veracal.mechanisms import (
     Langevin,
     Poisson,
 )
-from veracal.training.dp_sgd import Goal, most_steps
+from veracal.training.dp_sgd import TrainingSpec, most_steps
 
-GOAL = Goal(1.0, 1e-5, None, None, 5, 0.1, Flat(1.0), SGD(1.0), 0.0, "add-remove", Unit())
+GOAL = TrainingSpec(
+    1.0, 1e-5, None, None, 5, 0.1, Flat(1.0), SGD(1.0), 0.0, "add-remove", Unit()
+)
 
 
 def test_the_noise_for_an_epsilon_spends_nearly_all_of_it() -> None:

@@ -16,7 +16,7 @@ from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import Item, open_ledger
 from veracal.mechanisms import SGD, Flat, Langevin, Schedule
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import (
     BoundedScaler,
     DeclaredOneHot,
@@ -137,13 +137,13 @@ def test_nothing_is_claimed_before_a_fit() -> None:
 def test_a_holder_charges_what_was_announced_and_fits(data, make_ledger) -> None:
     subject = model(classes=None, size=None)
     ledger = make_ledger(subject)
-    fitted = Holder(data, ledger).fit(subject)
+    fitted = Curator(data, ledger).fit(subject)
     assert fitted is subject and fitted.private_  # the data set declares classes and size
     assert [entry.purpose for entry in ledger.entries()] == ["training"]
     assert fitted.classes_.tolist() == ["no", "yes"]
     assert fitted.score(X, Y) > 0.7
     with pytest.raises(BudgetError):
-        Holder(data, ledger).fit(clone(subject))
+        Curator(data, ledger).fit(clone(subject))
 
 
 def test_labels_keep_their_meaning_whatever_the_order_of_the_classes(data) -> None:
@@ -177,7 +177,7 @@ def test_wrong_form_is_refused_before_anything_is_charged(
     subject = model(**changes)
     ledger = make_ledger(subject)
     with pytest.raises(ValueError, match=message):
-        Holder(Dataset(**made), ledger).fit(subject)
+        Curator(Dataset(**made), ledger).fit(subject)
     assert list(ledger.entries()) == []
 
 
@@ -222,14 +222,14 @@ def test_wrong_settings_are_refused_before_anything_is_charged(
         with pytest.raises(ValueError, match="Expected"):
             subject.event()
     with pytest.raises(ValueError, match="Expected"):
-        Holder(data, ledger).fit(subject)
+        Curator(data, ledger).fit(subject)
     assert list(ledger.entries()) == []
 
 
 def test_an_ablation_has_no_cost_to_charge(data, make_ledger) -> None:
     ledger = make_ledger(model())
     with pytest.raises(ValueError, match="not private"):
-        Holder(data, ledger).fit(model(not_private="neither"))
+        Curator(data, ledger).fit(model(not_private="neither"))
     assert list(ledger.entries()) == []
 
 

@@ -306,7 +306,7 @@ def test_the_noise_is_of_the_announced_generator(monkeypatch) -> None:
     """A fit without a seed takes all its draws from one secret generator."""
     made = []
     monkeypatch.setattr(
-        logistic.Descent,
+        logistic.DPSGD,
         "run",
         lambda self, *args, rng, **more: made.append(_random.is_secret(rng)) or _stop(),
     )

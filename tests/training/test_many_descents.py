@@ -23,7 +23,7 @@ from veracal.mechanisms import (
     Langevin,
     Momentum,
 )
-from veracal.mechanisms.dp_sgd import NoiseAhead
+from veracal.mechanisms.dp_sgd import PrefetchedNoise
 from veracal.mechanisms.sampling import Poisson
 from veracal.training import PrivateLogisticRegression
 from veracal.training import batched as many_batches
@@ -87,7 +87,7 @@ def replayed(model, data, batches, noise, number):
 
     with (
         mock.patch.object(Poisson, "batch", batch),
-        mock.patch.object(NoiseAhead, "onto", noisy),
+        mock.patch.object(PrefetchedNoise, "onto", noisy),
     ):
         fitted = model.fit_records(data)
     assert next(normal, None) is None

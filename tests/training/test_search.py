@@ -23,7 +23,7 @@ from veracal.accounting import (
 from veracal.data import Dataset
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import NormClipper, PrivateLogisticRegression, PrivateStandardizer
 from veracal.training import search as module
 from veracal.training import search as trials
@@ -189,7 +189,7 @@ def test_settings_without_meaning_are_refused_before_anything_is_charged(
     data, ledger, settings
 ):
     with pytest.raises((ValueError, TypeError)):
-        Holder(data, ledger).fit(search(**settings))
+        Curator(data, ledger).fit(search(**settings))
     assert ledger.spent().epsilon == 0 and not FITS
 
 
@@ -363,7 +363,7 @@ def test_coins_of_a_holdout_are_drawn_anew(data):
 
 def test_a_holder_charges_the_search_and_fits(data, ledger):
     made = search(holdout=0.3)
-    assert Holder(data, ledger).fit(made) is made
+    assert Curator(data, ledger).fit(made) is made
     assert ledger.entries()[0].event == made.event() == made.event_
     assert made.private_ and made.not_private_because_ == ()
     assert made.statement_.epsilon == pytest.approx(epsilon_for(made.event(), 1e-5))
@@ -374,14 +374,14 @@ def test_a_search_over_pipelines_is_charged_as_a_whole(data, ledger):
         PrivateStandardizer((-4, 4), noise_multiplier=6.0), NormClipper(), NoisyMeans()
     )
     made = search({"noisymeans__sign": [1, -1]}, pipeline, mean=6.0)
-    Holder(data, ledger).fit(made)
+    Curator(data, ledger).fit(made)
     trial = Composed((Composed((Gaussian(6.0), Gaussian(3.0))), DiscreteGaussian(10.0, 1)))
     assert made.event_ == Search(trial, 6.0) and made.private_
 
 
 def test_what_cannot_be_paid_is_not_tried(data, ledger):
     with pytest.raises(BudgetError):
-        Holder(data, ledger).fit(search(model=NoisyMeans(0.1)))
+        Curator(data, ledger).fit(search(model=NoisyMeans(0.1)))
     assert not FITS
 
 
@@ -395,9 +395,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_charged(data, ledger):
         (data, search({"classes": [["no", "perhaps"]]})),
     ):
         with pytest.raises(DataError):
-            Holder(records, ledger).fit(made)
+            Curator(records, ledger).fit(made)
     assert ledger.spent().epsilon == 0 and not FITS
-    assert Holder(unsized, ledger).fit(search(size=600)).private_
+    assert Curator(unsized, ledger).fit(search(size=600)).private_
 
 
 def test_no_records_are_records_too(data):

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from veracal.mechanisms import (
     Automatic,
-    Clip,
+    ClipRule,
     Flat,
     GlobalAdapt,
     GlobalV1,
@@ -26,7 +26,7 @@ from veracal.training.gradient_sums import (
     rounding_slack,
 )
 
-CLIPS: tuple[Clip, ...] = (
+CLIPS: tuple[ClipRule, ...] = (
     Flat(0.7),
     Automatic(0.7),
     GlobalV1(0.7, 2.0),

@@ -15,7 +15,7 @@ from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.ledger import Item, open_ledger
 from veracal.neural import PrivateNetwork, train
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
@@ -74,7 +74,7 @@ def test_a_fit_without_a_ledger_says_so_in_words_and_as_json(name, ledger):
     assert f"\n  - {SAID}\n" in model.statement_.text()
     assert SAID in model.statement_.to_json()["not_covered"]
     # Fitted again, with a ledger, the same model does not; and once more without.
-    paid = Holder(DATA, ledger).fit(model).statement_
+    paid = Curator(DATA, ledger).fit(model).statement_
     assert SAID not in paid.text()
     assert SAID not in paid.to_json()["not_covered"]
     assert SAID in model.fit_records(DATA).statement_.text()
@@ -82,17 +82,17 @@ def test_a_fit_without_a_ledger_says_so_in_words_and_as_json(name, ledger):
 
 def test_a_fit_that_is_kept_in_the_ledger_is_charged(ledger):
     kept = []  # a copy, which is fitted instead of the caller's model
-    Holder(DATA, ledger).fit_once(
+    Curator(DATA, ledger).fit_once(
         linear(), lambda fitted: kept.append(fitted) or b"", request="one", body=b""
     )
     assert SAID not in kept[0].statement_.text()
 
 
-@pytest.mark.parametrize("form", ["arrays", "Dataset", "Holder"])
+@pytest.mark.parametrize("form", ["arrays", "Dataset", "Curator"])
 def test_train_says_whether_it_was_charged(form, ledger):
-    data = {"arrays": (X, Y), "Dataset": DATA, "Holder": Holder(DATA, ledger)}[form]
+    data = {"arrays": (X, Y), "Dataset": DATA, "Curator": Curator(DATA, ledger)}[form]
     told = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
-    pays = {} if form == "Holder" else {"ledger": ledger}
+    pays = {} if form == "Curator" else {"ledger": ledger}
     assert SAID not in train(nn.Linear(3, 2), data, **told, **pays).statement.text()
     if pays:
         assert SAID in train(nn.Linear(3, 2), data, **told).statement.text()
@@ -104,7 +104,7 @@ def test_a_fit_that_fails_leaves_no_charge_to_the_next(ledger):
 
     model = linear(on_step=stop)
     with pytest.raises(KeyError):
-        Holder(DATA, ledger).fit(model)
+        Curator(DATA, ledger).fit(model)
     assert SAID in model.set_params(on_step=None).fit_records(DATA).statement_.text()
 
 
@@ -187,7 +187,7 @@ def raised(ledger):
 def test_every_fit_after_a_raise_says_so_in_words_and_as_json(name, raised):
     model = MODELS[name]()
     assert model.fit_records(DATA).statement_.ledger_total is None
-    Holder(DATA, raised).fit(model)
+    Curator(DATA, raised).fit(model)
     for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert RAISED in one.statement_.text()
         assert RAISED in one.statement_.summary()
@@ -197,17 +197,17 @@ def test_every_fit_after_a_raise_says_so_in_words_and_as_json(name, raised):
 
 def test_a_fit_that_is_kept_names_the_total(raised):
     kept = []
-    Holder(DATA, raised).fit_once(
+    Curator(DATA, raised).fit_once(
         linear(), lambda fitted: kept.append(fitted) or b"", request="one", body=b""
     )
     assert RAISED in kept[0].statement_.text()
 
 
-@pytest.mark.parametrize("form", ["arrays", "Dataset", "Holder"])
+@pytest.mark.parametrize("form", ["arrays", "Dataset", "Curator"])
 def test_train_names_the_total(form, raised):
-    data = {"arrays": (X, Y), "Dataset": DATA, "Holder": Holder(DATA, raised)}[form]
+    data = {"arrays": (X, Y), "Dataset": DATA, "Curator": Curator(DATA, raised)}[form]
     told = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
-    pays = {} if form == "Holder" else {"ledger": raised}
+    pays = {} if form == "Curator" else {"ledger": raised}
     assert RAISED in train(nn.Linear(3, 2), data, **told, **pays).statement.text()
 
 
@@ -218,7 +218,7 @@ def test_the_trainer_names_the_total(tmp_path, raised):
 
 
 def test_an_artifact_keeps_the_total(raised):
-    made = PrivateClassifier.of(Holder(DATA, raised).fit(linear()))
+    made = PrivateClassifier.of(Curator(DATA, raised).fit(linear()))
     assert RAISED in made.manifest.guarantee["text"]
     assert made.manifest.guarantee["ledger_total"].endswith(RAISED)
 
@@ -226,7 +226,7 @@ def test_an_artifact_keeps_the_total(raised):
 def test_the_total_of_a_plan_is_that_of_its_list(tmp_path):
     item = Item("training", linear().event())
     ledger = open_ledger(tmp_path / "plan", Budget(1e3, 1e-2), kind="plan", plan=[item])
-    said = Holder(DATA, ledger).fit(linear(), purpose="training").statement_.ledger_total
+    said = Curator(DATA, ledger).fit(linear(), purpose="training").statement_.ledger_total
     assert said == (
         "The whole plan of the ledger of these records, this release included, costs at most "
         "epsilon = 1000, delta = 0.01."

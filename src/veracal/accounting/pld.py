@@ -423,7 +423,7 @@ def typical_loss(event: Event, rows: int) -> tuple[float, float]:
 _TAIL = 1e-6  # of delta, cut off on either side of a composition and added to delta
 _GROUPS = 4096
 
-Counted = Sequence[tuple[PrivacyLossDistribution, int]]
+NoisyCounts = Sequence[tuple[PrivacyLossDistribution, int]]
 
 
 @dataclass(frozen=True)
@@ -441,7 +441,7 @@ class Total:
         return min(1.0, max(_delta(loss, epsilon) for loss in self.directions))
 
 
-def compose(parts: Counted, *, delta: float) -> Total:
+def compose(parts: NoisyCounts, *, delta: float) -> Total:
     """Compose distributions on one grid, each as often as it says.
 
     Each direction is composed over all events before the worse of the two is taken: the

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.artifact.classifier import Front, PrivateClassifier
+    from veracal.artifact.classifier import FrozenEncoder, PrivateClassifier
     from veracal.artifact.storage import (
         NAME,
         check_place,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NAME",
     "WEIGHTS",
-    "Front",
+    "FrozenEncoder",
     "PrivateClassifier",
     "check_place",
     "read_file",
@@ -34,7 +34,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "classifier": (
-            "Front",
+            "FrozenEncoder",
             "PrivateClassifier",
         ),
         "storage": (

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
 from veracal._types import Array, Floats, Frozen, Progress
-from veracal.artifact.noise_model import KeptNoise, no_noise
+from veracal.artifact.noise_model import NoiseModel, no_noise
 from veracal.artifact.storage import (
     NAME,
     Manifest,
@@ -41,14 +41,14 @@ from veracal.artifact.weights import (
 from veracal.calibration import (
     Beta,
     Binned,
-    Doubt,
+    CalibrationMap,
     Identity,
     Isotonic,
-    Map,
     MappedPredictions,
     Platt,
     Temperature,
     TwoTemperatures,
+    UniformMixing,
     from_json,
 )
 from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, logits_of
@@ -59,7 +59,7 @@ from veracal.training import Arbitrariness
 _FAR = 800.0  # logits beyond have probabilities that are 0 and 1, for all that float64 can say
 
 
-def decision_threshold(map_: Map, classes: int) -> float:
+def decision_threshold(map_: CalibrationMap, classes: int) -> float:
     """The logit that decides between two classes after a map; 0 where no decision changes.
 
     Parameters
@@ -92,7 +92,7 @@ def decision_threshold(map_: Map, classes: int) -> float:
     >>> decision_threshold(Platt(2.0, [0.0, 1.0]), 2)
     -0.5
     """
-    keeps = Identity | Temperature | TwoTemperatures | Doubt
+    keeps = Identity | Temperature | TwoTemperatures | UniformMixing
     if isinstance(map_, keeps) or _keeps_top(map_, classes):
         return 0.0
     if isinstance(map_, Platt):
@@ -121,7 +121,7 @@ def _logits(map_: Platt, logit: float) -> Floats:
     return found
 
 
-def _keeps_top(map_: Map, classes: int) -> bool:
+def _keeps_top(map_: CalibrationMap, classes: int) -> bool:
     """Whether a map of the confidence gives every predicted class more than an equal share."""
     share = 1 / classes
     if isinstance(map_, Binned):
@@ -133,7 +133,7 @@ def _keeps_top(map_: Map, classes: int) -> bool:
     return False
 
 
-def _crossing(map_: Map) -> float:
+def _crossing(map_: CalibrationMap) -> float:
     """The largest logit at which a map that does not fall decides for the first class."""
 
     def second(logit: float) -> bool:
@@ -155,7 +155,7 @@ _EXTRACTORS: Mapping[str, type[Extractors]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Front:
+class FrozenEncoder:
     """A frozen network of published weights, by its name and settings.
 
     Attributes
@@ -169,7 +169,7 @@ class Front:
     weights: str
 
     @classmethod
-    def of(cls, extractor: Extractors) -> "Front":
+    def of(cls, extractor: Extractors) -> "FrozenEncoder":
         """The network as it is installed here."""
         return cls(extractor, str(extractor.fingerprint()["weights"]))
 
@@ -179,7 +179,7 @@ class Front:
         return {"name": self.extractor.name, "settings": settings, "weights": self.weights}
 
     @classmethod
-    def from_json(cls, written: Any, where: str) -> "Front":
+    def from_json(cls, written: Any, where: str) -> "FrozenEncoder":
         """Read what a stranger may have written; nothing is loaded yet.
 
         Raises
@@ -305,7 +305,7 @@ class PrivateClassifier(
     hashes, so compare that of ``model.json`` with one that came another way.
     """
 
-    def __init__(self, weights: Weights, map_: Map, manifest: Manifest) -> None:
+    def __init__(self, weights: Weights, map_: CalibrationMap, manifest: Manifest) -> None:
         self.weights, self.map, self.manifest = weights, map_, manifest
         self.estimator_, self.map_ = weights, map_
         self.classes_ = np.array(manifest.classes)
@@ -320,7 +320,7 @@ class PrivateClassifier(
         *,
         schema: Schema | None = None,
         name: str = "model",
-        front: Front | None = None,
+        front: FrozenEncoder | None = None,
     ) -> Self:
         """Take what predictions need from a fitted model.
 
@@ -336,7 +336,7 @@ class PrivateClassifier(
         inner, map_ = getattr(model, "estimator_", model), getattr(model, "map_", Identity())
         weights, stated = weights_of(inner), model.statement_
         about = weights.to_json()
-        if (noise := KeptNoise.of(inner, model)) is not None:
+        if (noise := NoiseModel.of(inner, model)) is not None:
             about["noise"] = noise.to_json()
         if front is not None:
             about["front"] = front.to_json()
@@ -425,7 +425,7 @@ class PrivateClassifier(
         return None if written is None else Schema.from_toml(written, where="artifact: schema")
 
     @cached_property
-    def noise(self) -> KeptNoise | None:
+    def noise(self) -> NoiseModel | None:
         """The law of the noise on the weights, if it is known."""
         written = self.manifest.model.get("noise", _NONE)
         if written is _NONE:
@@ -433,7 +433,7 @@ class PrivateClassifier(
         where = f"{self.manifest.name}: noise"
         if not isinstance(self.weights, LinearWeights):
             raise DataError(where, "no noise of a network", "some", "Do not trust it.")
-        found = KeptNoise.from_json(written, self.weights, where)
+        found = NoiseModel.from_json(written, self.weights, where)
         if not self.private_:
             raise DataError(
                 f"{self.manifest.name}: noise",
@@ -444,12 +444,12 @@ class PrivateClassifier(
         return found
 
     @cached_property
-    def front(self) -> Front | None:
+    def front(self) -> FrozenEncoder | None:
         """The frozen network that pictures or texts go through first, if there is one."""
         written = self.manifest.model.get("front", _NONE)
         if written is _NONE:
             return None
-        found = Front.from_json(written, f"{self.manifest.name}: front")
+        found = FrozenEncoder.from_json(written, f"{self.manifest.name}: front")
         if self.weights.row != (found.dimension,):
             raise DataError(
                 f"{self.manifest.name}: front",

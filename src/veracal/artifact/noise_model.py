@@ -32,7 +32,7 @@ _COARSE = 1.0  # of the noise, that the step of a grid may be: ours is below a b
 
 
 @dataclass(frozen=True)
-class KeptNoise:
+class NoiseModel:
     """What noise a mechanism drew, and where it put it.
 
     Attributes
@@ -66,7 +66,7 @@ class KeptNoise:
     step: float = 0.0
 
     @classmethod
-    def of(cls, model: Any, whole: Any) -> "KeptNoise | None":
+    def of(cls, model: Any, whole: Any) -> "NoiseModel | None":
         """The noise of a fitted classifier, if anything may be concluded from it.
 
         None of whatever is not one of the two perturbations; of a fit that is not private,
@@ -109,7 +109,7 @@ class KeptNoise:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, written: Any, weights: LinearWeights, where: str) -> "KeptNoise":
+    def from_json(cls, written: Any, weights: LinearWeights, where: str) -> "NoiseModel":
         """Read what a stranger may have written.
 
         Raises

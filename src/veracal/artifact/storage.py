@@ -313,7 +313,7 @@ class Manifest:
     model : mapping
         Kind of the classifier and what else is needed to compute with its weights.
     map : mapping
-        The recalibration map, as :meth:`veracal.calibration.Map.to_json` writes it.
+        The recalibration map, as :meth:`veracal.calibration.CalibrationMap.to_json` writes it.
     guarantee : mapping
         The statement, as :meth:`veracal.accounting.Statement.to_json` writes it, and its text.
     ledger : mapping or None

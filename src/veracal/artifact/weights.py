@@ -74,7 +74,7 @@ class LinearWeights:
         """Read weights for a number of classes and of features.
 
         ``about`` may tell of their noise and of what stands before them, too, which is for
-        :class:`~.noise.KeptNoise` and :class:`~.front.Front` to read.
+        :class:`~.noise.NoiseModel` and :class:`~.front.FrozenEncoder` to read.
         """
         bare = set(about) - {"noise", "front"}
         if bare != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:

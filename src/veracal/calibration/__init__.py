@@ -17,17 +17,17 @@ if TYPE_CHECKING:
         TemperatureScaling,
         TwoTemperatureScaling,
     )
-    from veracal.calibration.maps.base import Identity, Map
+    from veracal.calibration.maps.base import CalibrationMap, Identity
     from veracal.calibration.maps.nonparametric import Binned, Isotonic
     from veracal.calibration.maps.parametric import (
         DOUBT_BITS,
         MOST_DOUBT,
         Beta,
-        Doubt,
         Form,
         Platt,
         Temperature,
         TwoTemperatures,
+        UniformMixing,
     )
     from veracal.calibration.maps.storage import from_json, load_map, save_map
     from veracal.calibration.measurement import (
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from veracal.calibration.private.binning import PrivateBinning
     from veracal.calibration.private.golden_section import GoldenTemperature
     from veracal.calibration.private.guard import (
-        Guarded,
-        Inferred,
+        GuardResult,
+        InferredGuardResult,
         guard_event,
         inferred,
         never_worse,
@@ -100,7 +100,12 @@ if TYPE_CHECKING:
     )
     from veracal.calibration.private.platt import FORMS, PlattPlan, PrivatePlatt, plan_platt
     from veracal.calibration.private.pooled import PooledTemperature
-    from veracal.calibration.private.session import Ask, PrivateFitter, afford, unaffordable
+    from veracal.calibration.private.session import (
+        PricedQuery,
+        PrivateFitter,
+        afford,
+        unaffordable,
+    )
     from veracal.calibration.private.temperature import PrivateTemperature
     from veracal.calibration.private.temperature_grid import TemperatureGrid
     from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
@@ -125,13 +130,19 @@ if TYPE_CHECKING:
         BrierGain,
         Gap,
         LossAt,
-        OfMapped,
+        MappedQuery,
         SureGaps,
         SureSlopes,
         TemperatureGradient,
     )
     from veracal.calibration.recalibration.result import Recalibration
-    from veracal.calibration.recalibration.sources import BINS, Asked, Enrolled, Spending, asked
+    from veracal.calibration.recalibration.sources import (
+        BINS,
+        Asked,
+        EnrolledBounds,
+        Spending,
+        asked,
+    )
     from veracal.calibration.recalibration.steps import (
         Steps,
         carried_out,
@@ -152,7 +163,6 @@ __all__ = [
     "PART",
     "PRIVATE",
     "AbsoluteGaps",
-    "Ask",
     "Asked",
     "Beta",
     "BetaCalibration",
@@ -162,30 +172,29 @@ __all__ = [
     "BrierByGroup",
     "BrierGain",
     "CalibratedClassifier",
+    "CalibrationMap",
     "CalibrationResult",
     "CorrectTotal",
     "CorrectWrong",
-    "Doubt",
-    "Enrolled",
+    "EnrolledBounds",
     "Figure",
     "Form",
     "Gap",
     "GoldenTemperature",
     "Groups",
     "Guard",
-    "Guarded",
+    "GuardResult",
     "HistogramBinning",
     "Identity",
-    "Inferred",
+    "InferredGuardResult",
     "Interval",
     "Isotonic",
     "IsotonicCalibration",
     "LossAt",
-    "Map",
     "MapFitter",
     "MappedPredictions",
+    "MappedQuery",
     "MeasurementPlan",
-    "OfMapped",
     "ParameterGrid",
     "Platt",
     "PlattCurvature",
@@ -195,6 +204,7 @@ __all__ = [
     "PlattScaling",
     "PooledPlan",
     "PooledTemperature",
+    "PricedQuery",
     "PrivateBinning",
     "PrivateCalibratedClassifier",
     "PrivateCurve",
@@ -220,6 +230,7 @@ __all__ = [
     "TemperatureScaling",
     "TwoTemperatureScaling",
     "TwoTemperatures",
+    "UniformMixing",
     "accuracy",
     "ace",
     "afford",
@@ -295,7 +306,7 @@ __getattr__, __dir__ = attach(
         ),
         "maps.base": (
             "Identity",
-            "Map",
+            "CalibrationMap",
         ),
         "maps.nonparametric": (
             "Binned",
@@ -304,7 +315,7 @@ __getattr__, __dir__ = attach(
         "maps.parametric": (
             "Beta",
             "DOUBT_BITS",
-            "Doubt",
+            "UniformMixing",
             "Form",
             "MOST_DOUBT",
             "Platt",
@@ -378,8 +389,8 @@ __getattr__, __dir__ = attach(
         "private.binning": ("PrivateBinning",),
         "private.golden_section": ("GoldenTemperature",),
         "private.guard": (
-            "Guarded",
-            "Inferred",
+            "GuardResult",
+            "InferredGuardResult",
             "guard_event",
             "inferred",
             "never_worse",
@@ -402,7 +413,7 @@ __getattr__, __dir__ = attach(
         ),
         "private.pooled": ("PooledTemperature",),
         "private.session": (
-            "Ask",
+            "PricedQuery",
             "PrivateFitter",
             "afford",
             "unaffordable",
@@ -434,7 +445,7 @@ __getattr__, __dir__ = attach(
             "BrierGain",
             "Gap",
             "LossAt",
-            "OfMapped",
+            "MappedQuery",
             "SureGaps",
             "SureSlopes",
             "TemperatureGradient",
@@ -443,7 +454,7 @@ __getattr__, __dir__ = attach(
         "recalibration.sources": (
             "Asked",
             "BINS",
-            "Enrolled",
+            "EnrolledBounds",
             "Spending",
             "asked",
         ),

@@ -46,7 +46,7 @@ class Guard:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
+class BudgetPlan:
     """Parts of a calibrated classifier with the settings that they are fitted with.
 
     Attributes
@@ -77,7 +77,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True, eq=False)
-class Wishes:
+class BudgetSettings:
     """What a calibrated classifier was told.
 
     Attributes
@@ -119,7 +119,7 @@ class Wishes:
     unit: Unit | None
 
 
-def arranged(wishes: Wishes) -> Arrangement:
+def arranged(wishes: BudgetSettings) -> BudgetPlan:
     """Divide a total, or take the parts at their own settings.
 
     With a total and one set of records, the map and the guard cost what they are given, and
@@ -141,9 +141,7 @@ def arranged(wishes: Wishes) -> Arrangement:
     beside = (mapping, *([] if guarding is None else [guarding]))
     estimator = _estimator(wishes, beside if wishes.recalibrate == "reuse" else ())
     training = training_event(estimator, wishes.relation, wishes.unit)
-    return Arrangement(
-        estimator, method, guard, wishes.recalibrate, training, mapping, guarding
-    )
+    return BudgetPlan(estimator, method, guard, wishes.recalibrate, training, mapping, guarding)
 
 
 def training_event(estimator: Any, relation: Relation, unit: Unit | None) -> Event:
@@ -173,7 +171,7 @@ def is_private(estimator: Any) -> bool:
     return isinstance(estimator, RecordsModel) and not isinstance(estimator, FrozenEstimator)
 
 
-def _method(wishes: Wishes) -> Any:
+def _method(wishes: BudgetSettings) -> Any:
     """A fresh fitter, with what it was not told filled in from what is public."""
     if wishes.method is not None and not isinstance(wishes.method, PrivateFitter):
         raise ValueError(
@@ -194,20 +192,20 @@ def _method(wishes: Wishes) -> Any:
     return method.set_params(**missing)
 
 
-def _best(wishes: Wishes) -> PrivateFitter:
+def _best(wishes: BudgetSettings) -> PrivateFitter:
     """What does best for the declared number of records, or one temperature without one."""
     unit, n = wishes.unit or Unit(), wishes.planned or 0
     return fitter_for(n, _beside(wishes), wishes.relation, unit)
 
 
-def _guard(wishes: Wishes) -> Guard | None:
+def _guard(wishes: BudgetSettings) -> Guard | None:
     """The guard with what it costs."""
     if wishes.guard is None or wishes.guard.epsilon is not None:
         return wishes.guard
     return replace(wishes.guard, epsilon=_beside(wishes))
 
 
-def _beside(wishes: Wishes) -> float:
+def _beside(wishes: BudgetSettings) -> float:
     """What the map, or the guard, costs if nothing else is said."""
     if wishes.epsilon is None:
         return EPSILON
@@ -216,7 +214,7 @@ def _beside(wishes: Wishes) -> float:
     return wishes.share * wishes.epsilon / (1 if wishes.guard is None else 2)
 
 
-def _estimator(wishes: Wishes, beside: tuple[Event, ...]) -> Any:
+def _estimator(wishes: BudgetSettings, beside: tuple[Event, ...]) -> Any:
     """A fresh estimator, with the noise that meets the total beside other events."""
     model = clone(wishes.estimator)
     if wishes.epsilon is None:

@@ -16,7 +16,7 @@ from veracal import _checks
 from veracal._display import Shown
 from veracal._types import Array, Floats, Ints
 from veracal.calibration.fitters import MapFitter, TemperatureScaling
-from veracal.calibration.maps.base import Map
+from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Kind, MappedRows, Scores, logits_of
 from veracal.errors import DataError
 
@@ -49,7 +49,7 @@ class MappedPredictions:
     classes_: Array
     estimator_: Any
     gives_: Kind
-    map_: Map
+    map_: CalibrationMap
     _may_give_logits = True  # whether the methods for logits are there before a fit
 
     def predict(self, X: ArrayLike) -> Array:

@@ -29,7 +29,7 @@ from veracal import _checks
 from veracal._display import Shown
 from veracal._types import Array, Floats, Ints
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import LARGEST, LEAST, MOST_NUMBERS, Identity, Map
+from veracal.calibration.maps.base import LARGEST, LEAST, MOST_NUMBERS, CalibrationMap, Identity
 from veracal.calibration.maps.nonparametric import Binned, Isotonic, IsotonicForm
 from veracal.calibration.maps.parametric import (
     LEAST_INVERSE,
@@ -65,7 +65,7 @@ class MapFitter(Shown, ABC):
     """
 
     private_: ClassVar[bool] = False
-    map_: Map
+    map_: CalibrationMap
     kept_: bool
 
     def fit(self, scores: Scores) -> Self:
@@ -86,7 +86,7 @@ class MapFitter(Shown, ABC):
         return self.fit(scores).transform(scores)
 
     @abstractmethod
-    def _fitted(self, scores: Scores) -> Map:
+    def _fitted(self, scores: Scores) -> CalibrationMap:
         """The map that fits the scores."""
 
     @abstractmethod
@@ -353,7 +353,7 @@ class PlattScaling(MapFitter):
         self.form = form
         self.ridge = ridge
 
-    def _fitted(self, scores: Scores) -> Map:
+    def _fitted(self, scores: Scores) -> CalibrationMap:
         _checks.one_of(("scalar", "vector", "matrix"), form=self.form)
         _checks.positive(ridge=self.ridge)
         k = scores.n_classes
@@ -395,7 +395,7 @@ class _Problem:
         weights = np.diag(diagonal).ravel() if self.form == "matrix" else diagonal
         return np.concatenate([self.scale * weights, self.center])
 
-    def solution(self, reads: str | None) -> Map:
+    def solution(self, reads: str | None) -> CalibrationMap:
         """The best map, in the units of the logits; the identity if none is finite."""
         with np.errstate(all="ignore"):  # absurd logits: the guard of the fit judges the result
             found = minimize(

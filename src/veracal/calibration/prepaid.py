@@ -25,7 +25,7 @@ from veracal.queries import Query, Release, gaussian_event, laplace_event, noise
 Noise = DiscreteLaplace | DiscreteGaussian
 
 
-class Paid:
+class PrepaidSource:
     r"""Scores whose answers were announced as an event and charged: a ``GaussianSource``.
 
     Inside a fit that was charged as a whole there is no ledger left to ask. This source stands
@@ -55,7 +55,7 @@ class Paid:
     --------
     >>> from veracal.calibration.queries import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1])
-    >>> source = Paid(scores, laplace_event(Gap(), 500_000, "add-remove"))
+    >>> source = PrepaidSource(scores, laplace_event(Gap(), 500_000, "add-remove"))
     >>> source.answer(Gap(inverse=0.5), micro_epsilon=500_000).private
     True
     >>> source.answer(Gap(inverse=0.7), micro_epsilon=500_000)
@@ -80,7 +80,7 @@ class Paid:
         self.relation, self.unit = event.relation, unit or Unit()
 
     def __repr__(self) -> str:
-        return f"Paid({self._scores.name!r}, {sum(self._left.values())} answers left)"
+        return f"PrepaidSource({self._scores.name!r}, {sum(self._left.values())} answers left)"
 
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None

@@ -31,16 +31,16 @@ from veracal.accounting import (
 )
 from veracal.calibration.budgeting import (
     RECALIBRATE,
-    Arrangement,
+    BudgetPlan,
+    BudgetSettings,
     Guard,
     Recalibrate,
-    Wishes,
     arranged,
 )
 from veracal.calibration.classifier import MappedPredictions, rows_for
 from veracal.calibration.planning import plan_recalibration
-from veracal.calibration.prepaid import Paid
-from veracal.calibration.private.guard import Guarded, never_worse
+from veracal.calibration.prepaid import PrepaidSource
+from veracal.calibration.private.guard import GuardResult, never_worse
 from veracal.calibration.private.session import PrivateFitter
 from veracal.data import (
     Dataset,
@@ -267,8 +267,8 @@ class PrivateCalibratedClassifier(
     nowhere (under replace-one it is public).
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, answers come
-    from a source that was paid for (:class:`veracal.calibration.prepaid.Paid`): it has exactly
-    the noises of the event, each once. The logits of a record depend on that record and the
+    from a source that was paid for (:class:`veracal.calibration.prepaid.PrepaidSource`): it has
+    exactly the noises of the event, each once. The logits of a record depend on that record and the
     model alone, and after :meth:`check_records` no error or warning of :meth:`fit_records`
     tells of a record.
 
@@ -286,7 +286,7 @@ class PrivateCalibratedClassifier(
     """
 
     event_: Event | None
-    guarded_: Guarded | None
+    guarded_: GuardResult | None
     not_private_because_: tuple[str, ...]
     releases_: tuple[Release, ...]
 
@@ -340,11 +340,11 @@ class PrivateCalibratedClassifier(
         """The estimator as it is fitted: with what map and guard leave it of the budget."""
         return self._arranged(self.size).estimator
 
-    def _arranged(self, size: int | None) -> Arrangement:
+    def _arranged(self, size: int | None) -> BudgetPlan:
         """The parts, with the settings that they are fitted with."""
         self._check_settings()
         return arranged(
-            Wishes(
+            BudgetSettings(
                 self.estimator,
                 self.method,
                 self.guard,
@@ -437,7 +437,7 @@ class PrivateCalibratedClassifier(
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be fitted, by what is public about it.
 
-        :meth:`veracal.queries.Holder.fit` calls this before anything is charged.
+        :meth:`veracal.queries.Curator.fit` calls this before anything is charged.
         """
         self._checked(dataset)
 
@@ -448,7 +448,7 @@ class PrivateCalibratedClassifier(
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
         return self._fitted(dataset, parts, ())
 
-    def _fitted(self, dataset: Dataset, parts: Arrangement, reasons: tuple[str, ...]) -> Self:
+    def _fitted(self, dataset: Dataset, parts: BudgetPlan, reasons: tuple[str, ...]) -> Self:
         """Train, repair, and write down what may be claimed."""
         rng = _random.generator(self.random_state)
         # What an earlier fit claimed must not outlive one that is interrupted.
@@ -474,18 +474,18 @@ class PrivateCalibratedClassifier(
         return self
 
     def _repair(
-        self, parts: Arrangement, fitting: Dataset, guarding: Dataset, rng: np.random.Generator
+        self, parts: BudgetPlan, fitting: Dataset, guarding: Dataset, rng: np.random.Generator
     ) -> None:
         """Fit the map, and ask the guard."""
         scores = self._scored(fitting)
-        made = parts.method.fit(Paid(scores, parts.mapping, unit=self.unit, rng=rng))
+        made = parts.method.fit(PrepaidSource(scores, parts.mapping, unit=self.unit, rng=rng))
         self.map_, self.releases_, self.guarded_ = made.map_, made.releases_, None
         if parts.guard is not None and parts.guarding is not None:
             apart = parts.recalibrate == "split"
             asked = self._scored(guarding) if apart else scores
             found = never_worse(
                 self.map_,
-                Paid(asked, parts.guarding, unit=self.unit, rng=rng),
+                PrepaidSource(asked, parts.guarding, unit=self.unit, rng=rng),
                 epsilon=parts.guard.epsilon,
                 beta=parts.guard.beta,
                 records=APART if apart else SAME,
@@ -501,7 +501,7 @@ class PrivateCalibratedClassifier(
         logits = logits_of(self.estimator_, dataset.X, len(known), without_errors=True)
         return Scores(logits, "logits", tuple(known), place[dataset.y], name=dataset.name)
 
-    def _checked(self, dataset: Dataset) -> Arrangement:
+    def _checked(self, dataset: Dataset) -> BudgetPlan:
         """Refuse what cannot be fitted; otherwise the parts and their settings."""
         check_declared(dataset, self.classes, self.relation, self.unit)
         _random.check_state(self.random_state)

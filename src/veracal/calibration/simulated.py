@@ -61,7 +61,7 @@ class Simulated(AnswersByRound):
     micro_epsilon : int, optional
         What each source may spend, in millionths of epsilon.
     event : Event, optional
-        Instead: what was announced, as of :class:`~veracal.calibration.prepaid.Paid`.
+        Instead: what was announced, as of :class:`~veracal.calibration.prepaid.PrepaidSource`.
     relation, unit
         Whom the noise protects.
     least, most_records

@@ -15,7 +15,7 @@ from veracal.cli._figures import interval, number
 from veracal.data import SCHEMAS, Dataset, Estimate, Scores, entry, load
 from veracal.errors import DataError, VeracalError
 from veracal.ledger import Ledger
-from veracal.report import Measured, Results
+from veracal.report import MeasurementRecord, Results
 from veracal.workflow import RESULTS, TEST, results_of
 
 REPORT = "report.html"
@@ -141,7 +141,7 @@ def facts(results: Results, where: str) -> dict[str, Any]:
         ) from cause
 
 
-def estimates(measured: Measured, group: str | None = None) -> dict[str, Estimate]:
+def estimates(measured: MeasurementRecord, group: str | None = None) -> dict[str, Estimate]:
     """Figures of one measurement that could be told, of everybody or of a group."""
     overall = measured.figures["overall" if group is None else "groups"]
     overall = overall if group is None else overall[group]

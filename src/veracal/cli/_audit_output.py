@@ -15,8 +15,8 @@ from veracal._types import Array, Ints
 from veracal.cli import _output as _show
 from veracal.data import Dataset, Estimate, Group, Label, encode_labels, read_npz
 from veracal.errors import DataError
-from veracal.multiplicity import Kind, Question, StoredEngine, audit_engine
-from veracal.report import Audited, mean_flip
+from veracal.multiplicity import AuditSettings, Kind, StoredEngine, audit_engine
+from veracal.report import AuditResults, mean_flip
 from veracal.workflow import today
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _FIGURES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
 _ACROSS = 3  # budgets whose intervals fit beside each other
 
 
-def show(found: Audited) -> None:
+def show(found: AuditResults) -> None:
     """Print every table, and below them what a reader must know."""
     console = _show.console()
     for table in tables(found):
@@ -38,7 +38,7 @@ def show(found: Audited) -> None:
         _show.say(note)
 
 
-def tables(found: Audited) -> "Iterator[Renderables]":
+def tables(found: AuditResults) -> "Iterator[Renderables]":
     """All tables for which there is something to tell."""
     yield people(found)
     yield from figures(found)
@@ -49,7 +49,7 @@ def tables(found: Audited) -> "Iterator[Renderables]":
     yield from recalibrated(found)
 
 
-def people(found: Audited) -> "Renderables":
+def people(found: AuditResults) -> "Renderables":
     """Disagreement over people, a line for each budget."""
     first = found.audits[0]
     title = f"{found.name}: how far runs disagree about {len(found.rows):,} people"
@@ -80,7 +80,7 @@ def people(found: Audited) -> "Renderables":
     return _table(title, heads, rows, said)
 
 
-def figures(found: Audited) -> "Iterator[Renderables]":
+def figures(found: AuditResults) -> "Iterator[Renderables]":
     """Accuracy, AUC and F1 of the runs, with their deviation."""
     names = [name for name in _FIGURES if name in found.audits[0].figures]
     if not names:
@@ -93,7 +93,7 @@ def figures(found: Audited) -> "Iterator[Renderables]":
     yield _table("how good the runs are", heads, rows, "Mean ± standard deviation over runs.")
 
 
-def by_group(found: Audited, name: str) -> "Renderables":
+def by_group(found: AuditResults, name: str) -> "Renderables":
     """Mean disagreement of each group, with gap and ratio."""
     some = found.told[:_ACROSS]
     narrow = len(found.told) > _ACROSS
@@ -112,7 +112,7 @@ def by_group(found: Audited, name: str) -> "Renderables":
     return _table(f"mean disagreement by {name}", ("group", "people", *heads), rows, said)
 
 
-def can_tell(found: Audited) -> "Renderables":
+def can_tell(found: AuditResults) -> "Renderables":
     """What so many runs can and cannot tell of a person."""
     rows = [
         (
@@ -140,7 +140,7 @@ def can_tell(found: Audited) -> "Renderables":
     return _table("what so many runs can tell", heads, rows, said)
 
 
-def at_levels(found: Audited) -> "Iterator[Renderables]":
+def at_levels(found: AuditResults) -> "Iterator[Renderables]":
     """Disagreement among the runs that are accurate enough."""
     rows = [
         (
@@ -158,7 +158,7 @@ def at_levels(found: Audited) -> "Iterator[Renderables]":
         yield _table("among the more accurate runs", heads, rows, said)
 
 
-def recalibrated(found: Audited) -> "Iterator[Renderables]":
+def recalibrated(found: AuditResults) -> "Iterator[Renderables]":
     """Disagreement before and after every run was repaired."""
     rows = [
         (
@@ -180,7 +180,7 @@ def recalibrated(found: Audited) -> "Iterator[Renderables]":
         yield _table(f"mean disagreement before and after {first.method}", heads, rows, said)
 
 
-def notes(found: Audited) -> list[str]:
+def notes(found: AuditResults) -> list[str]:
     """What a reader must know beside the figures."""
     said = [f"Audited: {found.what}, internal."]
     said += found.notes
@@ -218,12 +218,12 @@ def _cell(estimate: Estimate | None, narrow: bool) -> str:
     return f"{number(estimate.value)} ({interval(estimate)})"
 
 
-def _head(found: Audited) -> tuple[str, ...]:
+def _head(found: AuditResults) -> tuple[str, ...]:
     """The column that tells budgets apart, if there are any."""
     return ("epsilon",) if found.epsilons else ()
 
 
-def _label(found: Audited, label: str) -> tuple[str, ...]:
+def _label(found: AuditResults, label: str) -> tuple[str, ...]:
     """Its cell."""
     return (label,) if found.epsilons else ()
 
@@ -249,7 +249,7 @@ _GROUP = "group:"
 _TIME = "Runs were made elsewhere; what differed between them is not known here."
 
 
-def audited(path: Path, asked: Question) -> Audited:
+def audited(path: Path, asked: AuditSettings) -> AuditResults:
     """Audit the runs of a file, all of them.
 
     Parameters
@@ -277,7 +277,7 @@ def audited(path: Path, asked: Question) -> Audited:
         deployed=_codes("deployed", arrays, engine, path),
         labeled=labels is not None,
     )
-    return Audited(
+    return AuditResults(
         name=path.name,
         made=today(),
         what=f"{name} of runs that were made elsewhere",

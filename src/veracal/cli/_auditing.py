@@ -18,8 +18,8 @@ from veracal.cli._artifacts import is_artifact, is_name, read_results
 from veracal.cli._output import check_new
 from veracal.data import Schema
 from veracal.errors import DataError, MissingExtraError, VeracalError
-from veracal.multiplicity import Question, RetrainEngine
-from veracal.report import Audited, render_audit
+from veracal.multiplicity import AuditSettings, RetrainEngine
+from veracal.report import AuditResults, render_audit
 from veracal.workflow import (
     AuditRun,
     Config,
@@ -51,7 +51,7 @@ def refuse_release() -> NoReturn:
     raise typer.Exit(1)
 
 
-def question(*, runs: str, **asked: Any) -> Question:
+def question(*, runs: str, **asked: Any) -> AuditSettings:
     """What is asked, or which option cannot be meant."""
     number: Any = runs.strip().replace(",", "")
     if number != "auto":
@@ -60,7 +60,7 @@ def question(*, runs: str, **asked: Any) -> Question:
                 f"expected auto, or a number of runs, got {runs!r}.", param_hint="--runs"
             )
         number = int(number)
-    found: Question = _meant(partial(Question, number, **asked))
+    found: AuditSettings = _meant(partial(AuditSettings, number, **asked))
     return found
 
 
@@ -158,7 +158,9 @@ class Chosen:
         return cls(chosen, epsilons or (chosen.privacy.epsilon,), classifier, schema)
 
 
-def audited(chosen: Chosen, target: str | None, asked: Question, how: AuditRun) -> Audited:
+def audited(
+    chosen: Chosen, target: str | None, asked: AuditSettings, how: AuditRun
+) -> AuditResults:
     """Audit, with a bar for each budget."""
     if chosen.schema is None:
         _fitting.check_data(chosen.config, target)
@@ -252,7 +254,7 @@ def check_out(out: Path, *, force: bool) -> None:
     check_place(out, force=force, more=FILES)
 
 
-def write(found: Audited, out: Path, *, force: bool) -> list[str]:
+def write(found: AuditResults, out: Path, *, force: bool) -> list[str]:
     """Write page, JSON and people, for the owner's eyes; their names.
 
     Without the extra that draws there is no page, and the reason is told.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from veracal.calibration import ReliabilityBin
     from veracal.data import Estimate
-    from veracal.report import Drawable
+    from veracal.report import CurveData
 
 
 _ROWS = 11  # one for each tenth
@@ -53,7 +53,7 @@ def marks() -> Marks:
     return UNICODE
 
 
-def drawn(curve: "Drawable", use: Marks = UNICODE) -> str:
+def drawn(curve: "CurveData", use: Marks = UNICODE) -> str:
     """Draw a curve: bins from left to right, their accuracy from 0 at the bottom to 1.
 
     A point stands in the row of the bin's accuracy, a stroke covers its interval, dots are
@@ -103,7 +103,7 @@ def _row(share: float) -> int:
     return min(max(round(share * (_ROWS - 1)), 0), _ROWS - 1)
 
 
-def _bar(n: int, curve: "Drawable", use: Marks) -> str:
+def _bar(n: int, curve: "CurveData", use: Marks) -> str:
     """One character for how many records there are; any at all can be seen."""
     steps = len(use.bars) - 1
     tallest = max(max(curve.counts), 1)

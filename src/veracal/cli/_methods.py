@@ -21,15 +21,15 @@ from veracal.calibration import (
     NONE,
     PRIVATE,
     Binned,
-    Doubt,
+    CalibrationMap,
     Identity,
-    Map,
     MapFitter,
     Platt,
     PrivateFitter,
     Settings,
     Temperature,
     TwoTemperatures,
+    UniformMixing,
     auto,
     temperatures_of,
 )
@@ -114,23 +114,23 @@ def open_fitter(method: str, *, form: str, bins: int) -> MapFitter:
     return made(Settings(MICRO, form=form, bins=bins))  # type: ignore[arg-type]
 
 
-def open_map(method: str, scores: Scores, settings: Settings) -> Map:
+def open_map(method: str, scores: Scores, settings: Settings) -> CalibrationMap:
     """A map that is not private: fitted to scores as they are, or by exact answers."""
     if METHODS[method].openly is not None and settings.temperatures is None:
         return open_fitter(method, form=settings.form, bins=settings.bins).fit(scores).map_
     fitter: Any = private_fitter(method, scores, settings)
-    found: Map = fitter.fit(Public(scores)).map_
+    found: CalibrationMap = fitter.fit(Public(scores)).map_
     return found
 
 
-def words(map_: Map) -> str:
+def words(map_: CalibrationMap) -> str:
     """A map, as far as it fits on a line."""
     match map_:
         case Identity():
             return "none: scores stay as they are"
         case Temperature():
             return f"temperature {map_.value:.5g} (logits are divided by it)"
-        case Doubt():
+        case UniformMixing():
             return f"temperature {map_.value:.5g}, and doubt {map_.doubt:.3g}"
         case TwoTemperatures():
             ends = f"{1 / map_.unsure:.5g} for the unsure, {1 / map_.sure:.5g} for the sure"
@@ -198,7 +198,7 @@ class Files:
         if self.out is not None:
             check_names(scores, self.unit)
 
-    def write(self, map_: Map, scores: Scores) -> None:
+    def write(self, map_: CalibrationMap, scores: Scores) -> None:
         """Write what was asked for."""
         if self.map_out is not None:
             save_map(map_, self.map_out, force=self.force)
@@ -212,7 +212,7 @@ class Files:
         return {name: None if path is None else str(path) for name, path in files.items()}
 
 
-def save_map(map_: Map, path: Path, *, force: bool = False) -> None:
+def save_map(map_: CalibrationMap, path: Path, *, force: bool = False) -> None:
     """Write a map as :func:`veracal.calibration.save_map` does."""
     with placed(path, force=force) as file:
         file.write((json.dumps(map_.to_json(), allow_nan=False) + "\n").encode())

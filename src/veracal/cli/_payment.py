@@ -11,10 +11,10 @@ from veracal.cli._output import is_there
 
 if TYPE_CHECKING:
     from veracal.accounting import Statement, Unit
-    from veracal.calibration import Ask
+    from veracal.calibration import PricedQuery
     from veracal.data import Scores
     from veracal.ledger import Item, Ledger
-    from veracal.queries import Holder
+    from veracal.queries import Curator
 
 
 LedgerFile = Annotated[
@@ -57,7 +57,7 @@ def paying(
     version: str = "",
     records: str | Path | None = None,
     table: bool = False,
-) -> "Holder":
+) -> "Curator":
     """Put a ledger in front of scores: the one at that place, or a new one for these items.
 
     A new one protects one record under add-remove. Whoever needs another promise opens the
@@ -66,7 +66,7 @@ def paying(
     """
     from veracal.accounting import Budget
     from veracal.ledger import Ledger, restore_data_note
-    from veracal.queries import Holder
+    from veracal.queries import Curator
     from veracal.workflow import open_data_ledger
 
     if not is_there(place):
@@ -84,7 +84,7 @@ def paying(
             _open(place, items, epsilon, delta, records)
     elif records is not None:
         restore_data_note(Ledger(place), records)
-    return Holder(scores, Ledger(place), part=part, version=version)
+    return Curator(scores, Ledger(place), part=part, version=version)
 
 
 def _open(
@@ -133,7 +133,9 @@ def called(ledger: "Ledger") -> str:
     return ledger.path.name if data is None else f"the ledger of {data}"
 
 
-def unanswered(holder: "Holder", scores: "Scores", asks: "Iterable[Ask]") -> "list[Item]":
+def unanswered(
+    holder: "Curator", scores: "Scores", asks: "Iterable[PricedQuery]"
+) -> "list[Item]":
     """What is left to pay of questions, each of which is its own request id."""
     import hashlib
 
@@ -150,7 +152,7 @@ def unanswered(holder: "Holder", scores: "Scores", asks: "Iterable[Ask]") -> "li
     return items
 
 
-def fingerprint(holder: "Holder", scores: "Scores", what: Mapping[str, Any]) -> str:
+def fingerprint(holder: "Curator", scores: "Scores", what: Mapping[str, Any]) -> str:
     """Id of a request: the same for the same question about the same records."""
     import hashlib
     import json

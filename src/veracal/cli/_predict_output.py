@@ -40,7 +40,7 @@ LOW, HIGH, FLIP, REVIEW = "disagreement_low", "disagreement_high", "flip", "revi
 
 
 @dataclass(frozen=True)
-class Luck:
+class ArbitrarinessSummary:
     """What was found of the people so far, and what to print with it.
 
     Attributes
@@ -65,7 +65,7 @@ class Luck:
     review: int = 0
     abstained: int = 0
 
-    def and_block(self, found: Mapping[str, Array]) -> "Luck":
+    def and_block(self, found: Mapping[str, Array]) -> "ArbitrarinessSummary":
         """The same after some more people."""
         told = informative(found[LOW], found[HIGH])
         return replace(
@@ -98,14 +98,16 @@ class Asked:
     review: float | None = None
     abstain: float | None = None
 
-    def of_nobody(self, classifier: PrivateClassifier) -> Luck:
+    def of_nobody(self, classifier: PrivateClassifier) -> ArbitrarinessSummary:
         """What there will be, or an error that says why there is nothing."""
         none = classifier.arbitrariness(
             np.zeros((0, classifier.n_features_in_)), level=self.level
         )
-        return Luck(none.level, none.holds_for, none.flip is not None, none.caveats)
+        return ArbitrarinessSummary(
+            none.level, none.holds_for, none.flip is not None, none.caveats
+        )
 
-    def columns(self, luck: Luck) -> Columns:
+    def columns(self, luck: ArbitrarinessSummary) -> Columns:
         """Names of the columns, and whether each holds yes or no."""
         found = {LOW: False, HIGH: False}
         found |= {FLIP: False} if luck.estimated else {}
@@ -151,7 +153,7 @@ class Predicted:
     rows: int = 0
     dropped: int = 0
     first: tuple[int, ...] = ()
-    luck: Luck | None = None
+    luck: ArbitrarinessSummary | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Everything as what JSON can hold."""

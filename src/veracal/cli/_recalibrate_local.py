@@ -16,10 +16,10 @@ import typer
 from veracal.accounting import Budget, Composed, Repeated, Statement, rounded_down, rounded_up
 from veracal.calibration import (
     BrierGain,
+    CalibrationMap,
     Figure,
-    Guarded,
+    GuardResult,
     Identity,
-    Map,
     PrivateFitter,
     PrivateMeasurement,
     ReliabilityCurve,
@@ -38,7 +38,7 @@ from veracal.cli._figures import drawn, interval, marks, number, plain
 from veracal.cli._measurement import figures_of, replicates_for
 from veracal.data import Estimate, Scores
 from veracal.ledger import Item, Ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.report import drawable
 
 RUN, FIGURES = "recalibration", "figures of a recalibration"
@@ -115,12 +115,12 @@ class Repair:
         The ledger and what is left in it.
     """
 
-    map: Map
+    map: CalibrationMap
     method: str
     statement: Statement | None = None
     spending: Spending | None = None
     temperatures: Mapping[str, Estimate] = field(default_factory=dict)
-    guarded: Guarded | None = None
+    guarded: GuardResult | None = None
     released: Sides | None = None
     internal: Sides | None = None
     account: Mapping[str, Any] | None = None
@@ -304,8 +304,8 @@ def repaired(
     beside = holder
     if is_run(place, spending):
         paid, more = _begin(holder.ledger, fit, extras, ids)
-        holder = Holder(scores, paid, part=part, version=version)
-        beside = Holder(scores, more, part=part, version=version)
+        holder = Curator(scores, paid, part=part, version=version)
+        beside = Curator(scores, more, part=part, version=version)
     else:
         holder.require(holder.unpaid(items, request=request))
     covers = ["the map, and every answer that led to it"]
@@ -360,12 +360,17 @@ def _items(
 
 
 def _released_sides(
-    holder: Holder, scores: Scores, map_: Map, spending: Spending, request: str, bins: int
+    holder: Curator,
+    scores: Scores,
+    map_: CalibrationMap,
+    spending: Spending,
+    request: str,
+    bins: int,
 ) -> Sides | None:
     """Figures before and after with noise, each for half of what measuring may cost."""
     if not spending.measure:
         return None
-    mapped = Holder(
+    mapped = Curator(
         map_.transform(scores),
         holder.ledger,
         part=holder.part,
@@ -374,7 +379,7 @@ def _released_sides(
     half = spending.measure // 2
     how = f"for {half}, {bins} bins" + (", curve" if spending.curve else "")
 
-    def side(source: Holder, when: str) -> PrivateMeasurement:
+    def side(source: Curator, when: str) -> PrivateMeasurement:
         return measure_private(
             source,
             micro_epsilon=half,
@@ -386,7 +391,9 @@ def _released_sides(
     return Sides(side(holder, "before"), side(mapped, map_.kind))
 
 
-def internal_sides(scores: Scores, map_: Map, bins: int, replicates: int | None) -> Sides:
+def internal_sides(
+    scores: Scores, map_: CalibrationMap, bins: int, replicates: int | None
+) -> Sides:
     """Figures before and after, of the records as they are."""
     turns = replicates_for(scores) if replicates is None else replicates
     before, after = (

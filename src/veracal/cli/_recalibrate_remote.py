@@ -28,13 +28,13 @@ from veracal.cli._recalibrate_sources import map_lines
 from veracal.data import check_place
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
-    Book,
-    Charged,
-    Federated,
-    Heard,
-    ListedTransport,
-    Listing,
+    ConfiguredTransport,
     PrivateKey,
+    RemotePool,
+    RequestHistory,
+    RoundEvent,
+    SourceCost,
+    SourceList,
     SourcePlan,
     charged,
     check_plan,
@@ -61,7 +61,7 @@ _STOPPED = (
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteOptions:
     """Who is asked and how patiently, as it was typed."""
 
     listing: Path
@@ -141,7 +141,7 @@ def elsewhere(
     outcome: Outcome,
     fit: "Fit",
     spending: Spending,
-    whom: Elsewhere,
+    whom: RemoteOptions,
     *,
     whole: bool,
     json: bool,
@@ -151,9 +151,12 @@ def elsewhere(
     _check_model(outcome.model, listing)
     outcome.check()
     key = PrivateKey.read(listing.key)
-    with Book(listing.book, key.public) as book, ListedTransport(listing) as transport:
+    with (
+        RequestHistory(listing.book, key.public) as book,
+        ConfiguredTransport(listing) as transport,
+    ):
         try:
-            asked = Federated(
+            asked = RemotePool(
                 listing.terms,
                 key,
                 transport,
@@ -185,7 +188,7 @@ def elsewhere(
     typer.echo("\n" + _show.visible(text if whole else text.split("\n\n")[0], keep="\n"))
 
 
-def _listing(whom: Elsewhere) -> Listing:
+def _listing(whom: RemoteOptions) -> SourceList:
     """The list, with the patience that was typed."""
     listing = read_listing(whom.listing)
     try:
@@ -204,7 +207,7 @@ def _listing(whom: Elsewhere) -> Listing:
     return listing
 
 
-def _check_model(model: Path, listing: Listing) -> None:
+def _check_model(model: Path, listing: SourceList) -> None:
     """Refuse sources that have scored their records by another model, and name them."""
     found = model_hash(model)
     others = [one.name for one in listing.terms if one.model != found]
@@ -231,7 +234,7 @@ def _run(fit: "Fit", spending: Spending, name: str) -> str:
     return digest(canonical(told))
 
 
-def _steps(asked: Federated, fit: "Fit", spending: Spending) -> Steps:
+def _steps(asked: RemotePool, fit: "Fit", spending: Spending) -> Steps:
     """Everything that will be asked."""
     about = asked_of(asked)
     settings = replace(fit.settings(spending), sources=about.sources)
@@ -247,7 +250,7 @@ def _steps(asked: Federated, fit: "Fit", spending: Spending) -> Steps:
 
 
 def _asked(
-    asked: Federated, steps: Steps, plan: tuple[SourcePlan, ...], at_sources: int
+    asked: RemotePool, steps: Steps, plan: tuple[SourcePlan, ...], at_sources: int
 ) -> Recalibration:
     """Ask, and show every institution's progress."""
     rounds = max(one.answers for one in plan)
@@ -261,7 +264,7 @@ def _asked(
 
 
 ON_THEIRS = "the institutions' records"
-Watch = Callable[[Heard], None]
+Watch = Callable[[RoundEvent], None]
 
 
 def show_plan(plan: Sequence[SourcePlan], method: str) -> None:
@@ -296,10 +299,10 @@ class Board:
 
     def __init__(self, names: Sequence[str], rounds: int) -> None:
         self._names, self._rounds = list(names), rounds
-        self._last: list[Heard | None] = [None] * len(self._names)
+        self._last: list[RoundEvent | None] = [None] * len(self._names)
         self._answers = [0] * len(self._names)
 
-    def note(self, heard: Heard) -> str:
+    def note(self, heard: RoundEvent) -> str:
         """Take note of something; the line that says it."""
         self._last[heard.source] = heard
         if heard.fate == "answered":  # and so did it in every round before
@@ -317,7 +320,7 @@ class Board:
         heads = ("institution", "round", "question", "", "answers")
         return _show.table("Asking", heads, rows, right=("round", "answers"))
 
-    def _row(self, last: Heard | None) -> tuple[str, str, str]:
+    def _row(self, last: RoundEvent | None) -> tuple[str, str, str]:
         """Round, question and fate of one of them."""
         if last is None:
             return "", "", "not asked yet"
@@ -337,7 +340,7 @@ def watching(names: Sequence[str], rounds: int) -> Iterator[Watch]:
 
     with Live(board.table(), console=Console(stderr=True), transient=True) as live:
 
-        def watch(heard: Heard) -> None:
+        def watch(heard: RoundEvent) -> None:
             board.note(heard)
             live.update(board.table())
 
@@ -345,7 +348,7 @@ def watching(names: Sequence[str], rounds: int) -> Iterator[Watch]:
 
 
 def facts(
-    found: Recalibration, plan: Sequence[SourcePlan], each: Sequence[Charged]
+    found: Recalibration, plan: Sequence[SourcePlan], each: Sequence[SourceCost]
 ) -> dict[str, Any]:
     """Everything as what JSON can hold."""
     written = found.to_json()
@@ -358,7 +361,7 @@ def facts(
     }
 
 
-def show(title: str, found: Recalibration, each: Sequence[Charged]) -> None:
+def show(title: str, found: Recalibration, each: Sequence[SourceCost]) -> None:
     """Print the map, who answered and at which cost, and figures of both sides."""
     console = _show.console()
     console.print(_show.table(f"{title}: the map", ("", ""), list(map_lines(found))))

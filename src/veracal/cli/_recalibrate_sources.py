@@ -46,7 +46,7 @@ from veracal.cli._recalibrate_local import (
 from veracal.data import Scores, load_scores
 from veracal.errors import BudgetError, DataError, LedgerError, VeracalError
 from veracal.ledger import Ledger, open_for_data, restore_data_note
-from veracal.queries import Holder, Pool
+from veracal.queries import Curator, Pool
 
 if TYPE_CHECKING:
     from veracal.cli.recalibrate import Fit
@@ -305,7 +305,7 @@ def _holders(
     folder: Path,
     steps: Steps,
     version: str,
-) -> list[Holder]:
+) -> list[Curator]:
     """Each institution's records behind its own ledger, which is opened if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
     codes = scores.groups[column].codes
@@ -322,7 +322,7 @@ def _holders(
     ]
 
 
-def _check_all(holders: Mapping[str, Holder], steps: Steps) -> None:
+def _check_all(holders: Mapping[str, Curator], steps: Steps) -> None:
     """Refuse what one of them cannot pay for, and name it, before anybody is charged."""
     for name, holder in holders.items():
         try:
@@ -337,7 +337,7 @@ def _facts(
     files: Files,
     found: Recalibration,
     names: tuple[str, ...],
-    holders: list[Holder],
+    holders: list[Curator],
     paid: Ledger,
     inside: Sides | None,
 ) -> dict[str, Any]:
@@ -362,7 +362,7 @@ def _print(
     name: str,
     found: Recalibration,
     names: tuple[str, ...],
-    holders: list[Holder],
+    holders: list[Curator],
     paid: Ledger,
     inside: Sides | None,
 ) -> None:

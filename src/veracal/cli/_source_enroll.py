@@ -27,9 +27,9 @@ from veracal.federation import (
     TERMS,
     USUAL,
     Declaration,
-    Desk,
     Proposal,
     SourceFolder,
+    SourceServer,
     accept,
     data_event,
     open_source,
@@ -48,7 +48,7 @@ _PATIENCE = 2.0  # seconds for what is being written or signed off when it is st
 
 
 @dataclass(frozen=True)
-class Ways:
+class TransportOptions:
     """How requests arrive, as it was typed."""
 
     inbox: Path | None
@@ -75,7 +75,7 @@ class Ways:
             raise typer.BadParameter("is for files only.", param_hint="--once")
 
 
-def serve_source(folder: Path, enrolment: str | None, ways: Ways) -> None:
+def serve_source(folder: Path, enrolment: str | None, ways: TransportOptions) -> None:
     """Answer until stopped, by Ctrl-C or by the system.
 
     What is being computed then is committed whole or undone by the ledger; what was not sent
@@ -90,7 +90,7 @@ def serve_source(folder: Path, enrolment: str | None, ways: Ways) -> None:
     until_stopped(work, "Stopped. What was answered is kept.", patience=_PATIENCE)
 
 
-def _opened(folder: Path, enrolment: str | None, tell: Tell) -> Desk:
+def _opened(folder: Path, enrolment: str | None, tell: Tell) -> SourceServer:
     """Open a desk, and say who is answered and what stands in the way."""
     desk, source = open_source(folder, enrolment, tell=tell), read_source(folder)
     terms = desk.terms
@@ -103,7 +103,9 @@ def _opened(folder: Path, enrolment: str | None, tell: Tell) -> Desk:
     return desk
 
 
-def _serve(desk: Desk, folder: Path, ways: Ways, stop: threading.Event, tell: Tell) -> None:
+def _serve(
+    desk: SourceServer, folder: Path, ways: TransportOptions, stop: threading.Event, tell: Tell
+) -> None:
     """By files or over Flower."""
     if ways.inbox is not None and ways.outbox is not None:
         from veracal.federation import serve_folder
@@ -135,7 +137,7 @@ _NAMED: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Outs:
+class OutputFiles:
     """Files to hand over, as they were typed: terms, and the public key of a node."""
 
     terms: Path
@@ -171,7 +173,7 @@ def enroll_source(
     folder: Path,
     places: Places,
     declared: Callable[[str], Declaration],
-    outs: Outs,
+    outs: OutputFiles,
     *,
     yes: bool,
     json: bool,
@@ -252,7 +254,7 @@ def _hand_over(kept: Path, out: Path) -> None:
         ) from cause
 
 
-def _afterwards(proposal: Proposal, folder: Path, outs: Outs) -> None:
+def _afterwards(proposal: Proposal, folder: Path, outs: OutputFiles) -> None:
     """The same words again, and what to do next."""
     terms = proposal.terms
     _tell(proposal, "What you have allowed", before=False)

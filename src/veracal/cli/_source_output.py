@@ -21,7 +21,7 @@ from veracal.errors import DataError, VeracalError
 from veracal.federation import (
     KINDS,
     Asked,
-    Enrolment,
+    Enrollment,
     History,
     SourceFolder,
     Terms,
@@ -280,7 +280,7 @@ def revoke(folder: Path, mark: str, *, yes: bool, json: bool) -> None:
         )
 
 
-def _chosen(source: SourceFolder, enrolment: str | None) -> list[Enrolment]:
+def _chosen(source: SourceFolder, enrolment: str | None) -> list[Enrollment]:
     """One enrolment, or all of them."""
     if enrolment is not None:
         return [read_enrolment(source, enrolment)]
@@ -313,7 +313,7 @@ def _source_facts(source: SourceFolder) -> dict[str, Any]:
     }
 
 
-def _status_facts(source: SourceFolder, enrolment: Enrolment) -> dict[str, Any]:
+def _status_facts(source: SourceFolder, enrolment: Enrollment) -> dict[str, Any]:
     """What is shown of one enrolment."""
     terms, refusals = enrolment.terms, enrolment.refusals.lines()
     problems = list(problems_of(source, enrolment))
@@ -337,7 +337,7 @@ def _status_facts(source: SourceFolder, enrolment: Enrolment) -> dict[str, Any]:
     }
 
 
-def _state(enrolment: Enrolment, problems: list[str]) -> str:
+def _state(enrolment: Enrollment, problems: list[str]) -> str:
     """Whether an enrolment answers, in a few words."""
     if enrolment.is_revoked:
         return "revoked: nothing is answered"
@@ -390,7 +390,7 @@ def _print_enrolment(facts: dict[str, Any]) -> None:
     _show.console().print(_show.table(f"Enrolment {facts['enrolment'][:12]}", ("", ""), rows))
 
 
-def _log_facts(enrolment: Enrolment, told: History) -> dict[str, Any]:
+def _log_facts(enrolment: Enrollment, told: History) -> dict[str, Any]:
     """A log for programs."""
     terms = enrolment.terms
     return {
@@ -406,7 +406,7 @@ def _log_facts(enrolment: Enrolment, told: History) -> dict[str, Any]:
     }
 
 
-def _print_log(enrolment: Enrolment, told: History, last: int | None) -> None:
+def _print_log(enrolment: Enrollment, told: History, last: int | None) -> None:
     """Print what was asked and told, in order."""
     from rich.text import Text
 

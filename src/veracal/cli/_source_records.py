@@ -17,9 +17,9 @@ from veracal.cli._run_output import show_notice
 from veracal.data import Dataset, Schema, Scores
 from veracal.errors import DataError
 from veracal.federation import (
-    MarkKey,
-    Origin,
+    FileMarkKey,
     PublicKey,
+    RecordFile,
     artifact_hash,
     is_hexadecimal,
     model_hash,
@@ -49,7 +49,7 @@ class Records:
 
     scores: Scores
     model: str
-    data: Origin | None
+    data: RecordFile | None
     model_place: Path | None
     seal: Callable[[], None] | None = None
 
@@ -110,7 +110,7 @@ class Places:
             )
 
 
-def read_records(places: Places, relation: Relation, marks: MarkKey) -> Records:
+def read_records(places: Places, relation: Relation, marks: FileMarkKey) -> Records:
     """Read the records, and score them if that is still to be done."""
     if places.data is not None:
         assert places.model is not None
@@ -121,7 +121,7 @@ def read_records(places: Places, relation: Relation, marks: MarkKey) -> Records:
         raise typer.BadParameter(
             "expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
         )
-    origin = Origin.of(places.scores, marks)
+    origin = RecordFile.of(places.scores, marks)
     told = _predictions.settings(places.classes, None, places.unit, None)
     scores = _predictions.load(places.scores, told)
     return Records(scores, mark, origin.checked(marks), places.model)
@@ -143,13 +143,13 @@ def read_key(text: str) -> PublicKey:
     return PublicKey(found.pop())
 
 
-def _scored(places: Places, relation: Relation, marks: MarkKey) -> Records:
+def _scored(places: Places, relation: Relation, marks: FileMarkKey) -> Records:
     """Let an artifact score a table, before any map, classes in the order of its weights."""
     model, data = places.model, places.data
     assert model is not None
     assert data is not None
     classifier = PrivateClassifier.load(model)
-    origin = None if is_name(data) else Origin.of(Path(data), marks)
+    origin = None if is_name(data) else RecordFile.of(Path(data), marks)
     records = read_table(classifier, data, row_digests=places.partition is not None)
     seal = None
     if places.partition is not None:

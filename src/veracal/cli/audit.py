@@ -17,8 +17,8 @@ from veracal.cli import _run_options as _fitting
 from veracal.errors import VeracalError
 
 if TYPE_CHECKING:
-    from veracal.multiplicity import Question
-    from veracal.report import Audited
+    from veracal.multiplicity import AuditSettings
+    from veracal.report import AuditResults
 
 
 def several(*names: str) -> type[TyperCommand]:
@@ -239,7 +239,9 @@ def audit(
     _told(found, out, force=force, json=json)
 
 
-def _of_predictions(context: typer.Context, path: Path, asked: "Question") -> "Audited":
+def _of_predictions(
+    context: typer.Context, path: Path, asked: "AuditSettings"
+) -> "AuditResults":
     """Audit runs that somebody made, if nothing is asked that only runs made here can tell."""
     from veracal.cli import _audit_output as _audit_predictions
 
@@ -259,7 +261,7 @@ def _of_predictions(context: typer.Context, path: Path, asked: "Question") -> "A
         raise typer.BadParameter(str(error)) from error
 
 
-def _told(found: "Audited", out: Path | None, *, force: bool, json: bool) -> None:
+def _told(found: "AuditResults", out: Path | None, *, force: bool, json: bool) -> None:
     """Write and print what was found; what could not be written is printed nevertheless."""
     from veracal.cli import _audit_output as _audit_show
     from veracal.cli import _auditing

@@ -10,7 +10,7 @@ from veracal.cli import _output as _show
 from veracal.cli import _run_options as _fitting
 
 if TYPE_CHECKING:
-    from veracal.workflow import Config, Way
+    from veracal.workflow import Config, Configuration
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -112,12 +112,12 @@ def _check_saved(names: Sequence[str], typed: dict[str, object]) -> None:
         raise typer.BadParameter("the same folder is named twice.", param_hint="A B…")
 
 
-def _ways(methods: str) -> "list[Way]":
+def _ways(methods: str) -> "list[Configuration]":
     """Read the list of methods."""
-    from veracal.workflow import Way, check_ways
+    from veracal.workflow import Configuration, check_ways
 
     try:
-        ways = [Way.parse(each) for each in methods.split(",")]
+        ways = [Configuration.parse(each) for each in methods.split(",")]
         check_ways(ways)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from error
@@ -125,7 +125,12 @@ def _ways(methods: str) -> "list[Way]":
 
 
 def _made(
-    chosen: "Config", ways: "Sequence[Way]", place: Path, ledger: Path | None, *, force: bool
+    chosen: "Config",
+    ways: "Sequence[Configuration]",
+    place: Path,
+    ledger: Path | None,
+    *,
+    force: bool,
 ) -> list[Path]:
     """Train and measure in every way; the folders of the models."""
     from veracal.accounting import rounded_up

@@ -171,7 +171,7 @@ def count(
     """
     from veracal.accounting import micro, rounded_down, rounded_up
     from veracal.ledger import Ledger, resolve_ledger
-    from veracal.queries import Count, Holder, laplace_event
+    from veracal.queries import Count, Curator, laplace_event
 
     paying = Ledger(resolve_ledger(what if ledger is None else ledger))
     try:
@@ -183,7 +183,7 @@ def count(
     if not any(entry.event == event for entry in paying.entries()):  # it may be asked again
         paying.require(event, Count.name, part=ledger_part)
     records, _ = _loaded(what, schema, part, variant, folder)
-    holder = Holder(records, paying, part=ledger_part, version=version)
+    holder = Curator(records, paying, part=ledger_part, version=version)
     release = holder.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
     left = paying.remaining(ledger_part)

@@ -8,7 +8,7 @@ import typer
 from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
-    from veracal.cli._predict_output import Luck, Predicted
+    from veracal.cli._predict_output import ArbitrarinessSummary, Predicted
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -109,7 +109,7 @@ def _tell(done: "Predicted", out: Path | None) -> None:
         _show.status(f"Wrote {rows} to {out}; treat it as the records.")
 
 
-def _tell_of_luck(luck: "Luck", rows: int) -> None:
+def _tell_of_luck(luck: "ArbitrarinessSummary", rows: int) -> None:
     """Say what intervals are worth, and all that they do not say."""
     _show.status(
         f"Disagreement: at level {luck.level:g}, for {luck.holds_for}; the intervals say "

@@ -209,9 +209,9 @@ def recalibrate(
         fit = Fit(method, form, bins, size, False, None, _range(temperatures))
         spent = _spending(epsilon, delta, guard, measure, curve=False)
         _check_fit(fit, spent)
-        from veracal.cli._recalibrate_remote import Elsewhere, Outcome, elsewhere
+        from veracal.cli._recalibrate_remote import Outcome, RemoteOptions, elsewhere
 
-        asked = Elsewhere(sources, least, at_sources, wait, tuple(give_up or ()), run)
+        asked = RemoteOptions(sources, least, at_sources, wait, tuple(give_up or ()), run)
         outcome = Outcome(predictions, out, map_out, force)
         elsewhere(outcome, fit, spent, asked, whole=statement, json=json)
         return

@@ -196,7 +196,7 @@ def enroll(
         )
 
     try:
-        outs = _source_enroll.Outs(out, node_key_out)
+        outs = _source_enroll.OutputFiles(out, node_key_out)
         _source_enroll.enroll_source(folder, places, declared, outs, yes=yes, json=json)
     except VeracalError:
         raise
@@ -237,7 +237,7 @@ def serve(
     """
     from veracal.cli import _source_enroll
 
-    ways = _source_enroll.Ways(inbox, outbox, flower, ca, node_key, once)
+    ways = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
     _source_enroll.serve_source(folder, enrolment, ways)
 
 

@@ -236,7 +236,7 @@ _REASON_MARKS: Mapping[Reason | None, str] = {
 
 
 @dataclass(frozen=True)
-class Line:
+class DraftLine:
     """One line of a draft: TOML, a comment, and why it must not stay as it is, if so."""
 
     toml: str
@@ -253,7 +253,7 @@ class Line:
         return self.toml.strip("# []").partition(" =")[0]
 
 
-def column_lines(profile: Profile, before: Profile, role: Role) -> list[Line]:
+def column_lines(profile: Profile, before: Profile, role: Role) -> list[DraftLine]:
     """Propose a declaration of one column.
 
     Parameters
@@ -265,12 +265,12 @@ def column_lines(profile: Profile, before: Profile, role: Role) -> list[Line]:
     """
     choice = "drop"
     if role == "slot":
-        return [Line('kind = "slot"', "an id of a place, which a replacement inherits")]
+        return [DraftLine('kind = "slot"', "an id of a place, which a replacement inherits")]
     if role == "unit":
-        lines = [Line('kind = "unit"')]
-        lines.append(Line("# at_most = 1", "the most rows anybody may contribute"))
+        lines = [DraftLine('kind = "unit"')]
+        lines.append(DraftLine("# at_most = 1", "the most rows anybody may contribute"))
     elif role == "target":
-        lines = [Line('kind = "target"'), _classes(profile)]
+        lines = [DraftLine('kind = "target"'), _classes(profile)]
     elif role == "guess":
         kind = read('kind = "target"', "a guess: is it what you want to predict?")
         lines = [kind, _classes(profile)]
@@ -284,7 +284,7 @@ def column_lines(profile: Profile, before: Profile, role: Role) -> list[Line]:
     return [*lines, _missing(profile, choice)]
 
 
-def group_lines(profile: Profile) -> list[Line]:
+def group_lines(profile: Profile) -> list[DraftLine]:
     """Propose edges that divide people by a number; a category needs none."""
     if not (profile.is_numeric and profile.is_quantity):
         return []
@@ -295,17 +295,17 @@ def group_lines(profile: Profile) -> list[Line]:
     return [fill(f"edges = {quoted([low, high])}", "where to cut")]
 
 
-def read(toml: str, note: str) -> Line:
+def read(toml: str, note: str) -> DraftLine:
     """Make a line that came out of the records."""
-    return Line(toml, note, "read from the records")
+    return DraftLine(toml, note, "read from the records")
 
 
-def fill(toml: str, note: str) -> Line:
+def fill(toml: str, note: str) -> DraftLine:
     """Make a line that says nothing yet."""
-    return Line(toml, f"to be filled in: {note}", "to be filled in")
+    return DraftLine(toml, f"to be filled in: {note}", "to be filled in")
 
 
-def _missing(profile: Profile, choice: str) -> Line:
+def _missing(profile: Profile, choice: str) -> DraftLine:
     """What becomes of missing values, which may be none in these records by chance."""
     others = '; or "drop", or { constant = … }' if choice == "indicator" else ""
     if profile.marks:
@@ -313,7 +313,7 @@ def _missing(profile: Profile, choice: str) -> Line:
     return read(f'# missing = "{choice}"', "none is missing; can any be?")
 
 
-def _classes(profile: Profile) -> Line:
+def _classes(profile: Profile) -> DraftLine:
     """The classes of a target, or as many as are needed to make sense."""
     values = _sorted(profile)
     if len(values) >= 2:
@@ -323,7 +323,7 @@ def _classes(profile: Profile) -> Line:
     return fill('classes = ["replace", "me"]', "the classes, of which there are few")
 
 
-def _vector(profile: Profile) -> list[Line]:
+def _vector(profile: Profile) -> list[DraftLine]:
     """Lines for a column of lists."""
     if len(profile.widths) != 1 or 0 in profile.widths:
         return [read('kind = "ignore"', "lists of different lengths")]
@@ -331,7 +331,7 @@ def _vector(profile: Profile) -> list[Line]:
     return [read('kind = "vector"', "lists of numbers"), size, *_bounds(profile)]
 
 
-def _feature(profile: Profile, before: Profile, is_group: bool) -> list[Line]:
+def _feature(profile: Profile, before: Profile, is_group: bool) -> list[DraftLine]:
     """Lines for what a column seems to be."""
     values = _sorted(profile)
     if profile.is_numeric and profile.is_quantity:
@@ -363,7 +363,7 @@ def _why_not(profile: Profile) -> str:
     return 'too many values for a category: an id? Then kind = "unit"'
 
 
-def _bounds(profile: Profile) -> list[Line]:
+def _bounds(profile: Profile) -> list[DraftLine]:
     """Lines for the bounds of numbers."""
     if not profile.low < profile.high:
         return [fill("lower = 0", "no two values differ"), fill("upper = 1", "as above")]
@@ -394,7 +394,7 @@ _FEATURES = {f'kind = "{kind}"' for kind in ("number", "category", "vector")}
 
 
 @dataclass(frozen=True)
-class Warned:
+class DraftWarning:
     """A field of a draft that cannot stay as it is: where it stands, and why."""
 
     where: str
@@ -407,7 +407,7 @@ class Draft:
     """Text of a proposed schema, which loads only once ``draft = true`` is deleted from it."""
 
     text: str
-    warnings: tuple[Warned, ...]
+    warnings: tuple[DraftWarning, ...]
 
 
 @dataclass(frozen=True)
@@ -586,40 +586,44 @@ def _written(
     }
     sections = {"schema": list(_heading(path, seen, columns.values(), header, separator))}
     for name, lines in columns.items():
-        sections[f"column {name!r}"] = [Line(f"\n[columns.{quoted(name)}]"), *lines]
+        sections[f"column {name!r}"] = [DraftLine(f"\n[columns.{quoted(name)}]"), *lines]
     for name in roles.groups:
-        title = [Line(f"\n[groups.{quoted(name)}]"), Line(f"column = {quoted(name)}")]
+        title = [DraftLine(f"\n[groups.{quoted(name)}]"), DraftLine(f"column = {quoted(name)}")]
         sections[f"group {name!r}"] = [*title, *group_lines(seen[name])]
     text = "\n".join(str(line) for lines in sections.values() for line in lines)
     return Draft(text + "\n", tuple(_warnings(sections)))
 
 
-def _warnings(sections: Mapping[str, Iterable[Line]]) -> Iterator[Warned]:
+def _warnings(sections: Mapping[str, Iterable[DraftLine]]) -> Iterator[DraftWarning]:
     """One warning for each line that must not stay as it is."""
     for where, lines in sections.items():
         for line in lines:
             if line.reason is not None:
-                yield Warned(where, line.field, line.reason)
+                yield DraftWarning(where, line.field, line.reason)
 
 
 def _heading(
     path: Path,
     profiles: Mapping[str, Profile],
-    columns: Iterable[Sequence[Line]],
+    columns: Iterable[Sequence[DraftLine]],
     header: bool,
     separator: str | None,
-) -> Iterator[Line]:
+) -> Iterator[DraftLine]:
     """Lines about the table as a whole."""
-    yield Line(_OPENING)
-    yield Line(f"format = {FORMAT}")
+    yield DraftLine(_OPENING)
+    yield DraftLine(f"format = {FORMAT}")
     # A name whose bytes are no text cannot stand in TOML.
-    yield Line(f"name = {quoted(path.stem.encode(errors='replace').decode())}")
-    yield Line("# size = 1000", "a public figure for the number of rows: do not count them")
-    yield Line("# norm = 1.0", "a public bound on the Euclidean norm of a row of X, if any")
+    yield DraftLine(f"name = {quoted(path.stem.encode(errors='replace').decode())}")
+    yield DraftLine(
+        "# size = 1000", "a public figure for the number of rows: do not count them"
+    )
+    yield DraftLine(
+        "# norm = 1.0", "a public bound on the Euclidean norm of a row of X, if any"
+    )
     if not header:
-        yield Line("header = false")
+        yield DraftLine("header = false")
     if separator is not None:
-        yield Line(f"separator = {quoted(separator)}")
+        yield DraftLine(f"separator = {quoted(separator)}")
     marks = sorted(set().union(*(profile.marks for profile in profiles.values())))
     if marks:
         yield read(f"missing = {quoted(marks)}", "spellings of a missing value that occur")

@@ -6,9 +6,9 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.federation.coordinator.federated import (
-        Charged,
-        Federated,
-        Heard,
+        RemotePool,
+        RoundEvent,
+        SourceCost,
         SourcePlan,
         charged,
         check_plan,
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
         run,
         statement_text,
     )
-    from veracal.federation.coordinator.history import Book
-    from veracal.federation.coordinator.listing import ListedTransport, Listing, read_listing
+    from veracal.federation.coordinator.history import RequestHistory
+    from veracal.federation.coordinator.listing import (
+        ConfiguredTransport,
+        SourceList,
+        read_listing,
+    )
     from veracal.federation.coordinator.members import (
         CARRIERS,
         KEY,
@@ -70,9 +74,9 @@ if TYPE_CHECKING:
     from veracal.federation.source.enrollment import (
         TERMS,
         Asked,
-        Enrolment,
+        Enrollment,
         History,
-        Origin,
+        RecordFile,
         every_enrolment,
         history,
         problems_of,
@@ -81,13 +85,13 @@ if TYPE_CHECKING:
     )
     from veracal.federation.source.folder import (
         ENROLLED,
-        MarkKey,
+        FileMarkKey,
         SourceFolder,
         create_source,
         read_source,
         share_event,
     )
-    from veracal.federation.source.serving import Desk, open_source
+    from veracal.federation.source.serving import SourceServer, open_source
     from veracal.federation.transports.files import (
         ANSWERS,
         REQUESTS,
@@ -114,24 +118,24 @@ __all__ = [
     "TERMS",
     "USUAL",
     "Asked",
-    "Book",
     "Carrier",
-    "Charged",
+    "ConfiguredTransport",
     "Declaration",
-    "Desk",
-    "Enrolment",
-    "Federated",
-    "Heard",
+    "Enrollment",
+    "FileMarkKey",
     "History",
-    "ListedTransport",
-    "Listing",
-    "MarkKey",
-    "Origin",
     "PrivateKey",
     "Proposal",
     "PublicKey",
+    "RecordFile",
+    "RemotePool",
+    "RequestHistory",
+    "RoundEvent",
+    "SourceCost",
     "SourceFolder",
+    "SourceList",
     "SourcePlan",
+    "SourceServer",
     "Standing",
     "SuperLink",
     "Terms",
@@ -189,9 +193,9 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "coordinator.federated": (
-            "Charged",
-            "Federated",
-            "Heard",
+            "SourceCost",
+            "RemotePool",
+            "RoundEvent",
             "SourcePlan",
             "charged",
             "check_plan",
@@ -200,10 +204,10 @@ __getattr__, __dir__ = attach(
             "run",
             "statement_text",
         ),
-        "coordinator.history": ("Book",),
+        "coordinator.history": ("RequestHistory",),
         "coordinator.listing": (
-            "ListedTransport",
-            "Listing",
+            "ConfiguredTransport",
+            "SourceList",
             "read_listing",
         ),
         "coordinator.members": (
@@ -267,9 +271,9 @@ __getattr__, __dir__ = attach(
         ),
         "source.enrollment": (
             "Asked",
-            "Enrolment",
+            "Enrollment",
             "History",
-            "Origin",
+            "RecordFile",
             "TERMS",
             "every_enrolment",
             "history",
@@ -279,14 +283,14 @@ __getattr__, __dir__ = attach(
         ),
         "source.folder": (
             "ENROLLED",
-            "MarkKey",
+            "FileMarkKey",
             "SourceFolder",
             "create_source",
             "read_source",
             "share_event",
         ),
         "source.serving": (
-            "Desk",
+            "SourceServer",
             "open_source",
         ),
         "transports.files": (

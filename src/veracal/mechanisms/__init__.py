@@ -7,8 +7,8 @@ from veracal._lazy import attach
 if TYPE_CHECKING:
     from veracal.mechanisms.clipping import (
         Automatic,
-        Clip,
         Clipped,
+        ClipRule,
         Flat,
         GlobalAdapt,
         GlobalV1,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         gaussian_noise,
         laplace_noise,
     )
-    from veracal.mechanisms.dp_sgd import Descended, Descent, Standing, Step
+    from veracal.mechanisms.dp_sgd import DPSGD, Descended, Standing, Step
     from veracal.mechanisms.grid import (
         MOST_TOTAL,
         MOST_UNITS,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from veracal.mechanisms.sampling import FullBatch, Poisson
 
 __all__ = [
+    "DPSGD",
     "MOST_NOISE",
     "MOST_TOTAL",
     "MOST_UNITS",
@@ -74,11 +75,10 @@ __all__ = [
     "Adam",
     "Automatic",
     "Bounds",
-    "Clip",
+    "ClipRule",
     "Clipped",
     "Constant",
     "Descended",
-    "Descent",
     "Exponential",
     "Flat",
     "FullBatch",
@@ -127,7 +127,7 @@ __getattr__, __dir__ = attach(
     {
         "clipping": (
             "Automatic",
-            "Clip",
+            "ClipRule",
             "Clipped",
             "Flat",
             "GlobalAdapt",
@@ -157,7 +157,7 @@ __getattr__, __dir__ = attach(
         ),
         "dp_sgd": (
             "Descended",
-            "Descent",
+            "DPSGD",
             "Standing",
             "Step",
         ),

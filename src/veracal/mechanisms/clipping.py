@@ -23,7 +23,7 @@ _REACH = 1e12  # a moving threshold stays within this factor of the bound
 
 
 @runtime_checkable
-class Clip(Protocol):
+class ClipRule(Protocol):
     r"""What a clip rule is: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
 
     A rule of your own takes part once :func:`veracal.testing.check_clip` passes it. It is taken
@@ -199,7 +199,7 @@ class GlobalAdapt:
         return 1 / math.hypot(1 / noise_multiplier, 1 / self.count_noise)
 
 
-def is_continuous(clip: Clip) -> bool:
+def is_continuous(clip: ClipRule) -> bool:
     """Whether a rule is known to change a gradient little where its norm changes little.
 
     ``Flat`` and ``Automatic`` are. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a
@@ -250,7 +250,7 @@ class Clipped:
     exceeding: int = 0
 
 
-def selection(norms: Any, clip: Clip) -> Selection:
+def selection(norms: Any, clip: ClipRule) -> Selection:
     """Leave out examples without a finite norm, and scale the others.
 
     For closed forms that know the norms without writing the gradients down. Index with
@@ -270,7 +270,7 @@ def selection(norms: Any, clip: Clip) -> Selection:
     return Selection(kept, factors, exceeding)
 
 
-def clipped_sum(gradients: Any, clip: Clip) -> Clipped:
+def clipped_sum(gradients: Any, clip: ClipRule) -> Clipped:
     r"""Sum of clipped per-example gradients, :math:`\sum_i c(\lVert g_i \rVert) g_i`.
 
     Parameters

@@ -22,7 +22,7 @@ from array_api_compat import array_namespace
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import RELATIONS, Composed, Event, Relation, Repeated
-from veracal.mechanisms.clipping import Clip, Clipped, GlobalAdapt
+from veracal.mechanisms.clipping import Clipped, ClipRule, GlobalAdapt
 from veracal.mechanisms.optimizers import Langevin, Schedule, Update, levels, values
 from veracal.mechanisms.sampling import Sampler
 
@@ -34,7 +34,7 @@ _STOCK = 8  # pieces that are kept in stock: those of a whole step would take mu
 _WAIT = 0.5  # seconds between two looks at whether the other thread lives
 
 
-class NoiseAhead:
+class PrefetchedNoise:
     r"""The normals of one generator, step after step, drawn ahead on a second thread.
 
     They are rounded to multiples of :math:`2^{-m}` and kept as integers, which are added to
@@ -185,7 +185,7 @@ class NoiseAhead:
                 continue
 
     @contextmanager
-    def drawing(self) -> Iterator["NoiseAhead"]:
+    def drawing(self) -> Iterator["PrefetchedNoise"]:
         """Draw for as long as the block runs."""
         if self._threaded:
             self._worker.start()
@@ -305,7 +305,7 @@ def _mapped(change: Callable[[Any], Any], state: Any) -> Any:
     return change(state) if isinstance(state, np.ndarray) else state
 
 
-ClippedSumOf = Callable[[Any, Ints, Clip], Clipped]
+ClippedSumOf = Callable[[Any, Ints, ClipRule], Clipped]
 _FINE = 22  # binary digits of the bound to which sums are rounded
 _LEAST_DIGITS, _MOST_DIGITS = 24, 48  # that normal noise keeps, so that integers are exact
 
@@ -331,7 +331,7 @@ class Step:
     number: int
     noisy_sum: Any
     weights: Any
-    clip: Clip
+    clip: ClipRule
     state: Any = None
 
     @property
@@ -360,7 +360,7 @@ class Standing:
     steps: int
     weights: Any
     state: Any
-    clip: Clip
+    clip: ClipRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,7 +386,7 @@ class Descended:
 
 
 @dataclass(frozen=True)
-class Descent:
+class DPSGD:
     r"""A noisy gradient descent, settled and priced before a record is read.
 
     At step t a batch is drawn, its gradients are clipped and summed, and the weights follow
@@ -420,13 +420,13 @@ class Descent:
     >>> from veracal.mechanisms.clipping import Flat, clipped_sum
     >>> from veracal.mechanisms.sampling import FullBatch
     >>> from veracal.mechanisms.optimizers import SGD
-    >>> descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), 5.0, steps=10, expected_batch=50)
+    >>> descent = DPSGD(FullBatch(), Flat(1.0), SGD(0.1), 5.0, steps=10, expected_batch=50)
     >>> descent.event()
     Repeated(event=Gaussian(noise=5.0, sensitivity=1.0, relation='add-remove'), times=10)
     """
 
     sampler: Sampler
-    clip: Clip
+    clip: ClipRule
     update: Update
     noise_multiplier: float | Schedule | None
     steps: int
@@ -553,7 +553,7 @@ class Descent:
             state = own(state, weights)
         shape = tuple(weights.shape)
         digits = self._digits(math.prod(shape))
-        ahead = NoiseAhead(shape, len(left), normals, digits=digits, overwrite=in_place)
+        ahead = PrefetchedNoise(shape, len(left), normals, digits=digits, overwrite=in_place)
         with ahead.drawing() as noise:
             for t, multiplier in enumerate(left, start.steps):
                 rows = self.sampler.batch(records, coins)
@@ -576,7 +576,7 @@ class Descent:
         return self.sampler.event(multiplier * bound, bound, self.relation)
 
     def _clipped(
-        self, weights: Any, rows: Ints, clip: Clip, clipped_sum_of: ClippedSumOf | None
+        self, weights: Any, rows: Ints, clip: ClipRule, clipped_sum_of: ClippedSumOf | None
     ) -> Clipped:
         """The clipped sum over a batch, in float64; zero where nobody is asked."""
         xp = array_namespace(weights)
@@ -593,7 +593,7 @@ class Descent:
             )
         return Clipped(total, clipped.exceeding)
 
-    def _perturbed(self, total: Any, noise_std: float, ahead: NoiseAhead) -> Any:
+    def _perturbed(self, total: Any, noise_std: float, ahead: PrefetchedNoise) -> Any:
         """The sum with its noise, both rounded to the public grid."""
         if isinstance(total, np.ndarray):
             return ahead.onto(total, noise_std)
@@ -641,7 +641,7 @@ class Descent:
             gradient = xp.astype(noisy / self.expected_batch, weights.dtype, copy=False)
         return gradient + self.weight_decay * weights if self.weight_decay else gradient
 
-    def _next_clip(self, clip: Clip, exceeding: int, rng: np.random.Generator) -> Clip:
+    def _next_clip(self, clip: ClipRule, exceeding: int, rng: np.random.Generator) -> ClipRule:
         """The rule of the next step."""
         if not isinstance(clip, GlobalAdapt):
             return clip
@@ -676,7 +676,7 @@ def _ended(answer: object) -> bool:
 
 def _check_parts(sampler: object, clip: object, update: object) -> None:
     """Refuse parts that the event or the loop knows nothing about."""
-    for name, part, kind in (("sampler", sampler, Sampler), ("clip", clip, Clip)):
+    for name, part, kind in (("sampler", sampler, Sampler), ("clip", clip, ClipRule)):
         if not isinstance(part, kind):
             raise ValueError(
                 f"Expected a {name} of veracal.mechanisms, whose cost is known, got {part!r}."

@@ -20,7 +20,7 @@ class StepProgress:
 
     Give it as ``on_step`` in place of a function. It is called with counts only, so a fit with
     it may be repeated after a crash under one reservation of the ledger
-    (:meth:`veracal.queries.Holder.fit_once`); a fit with any other hook is charged for every
+    (:meth:`veracal.queries.Curator.fit_once`); a fit with any other hook is charged for every
     attempt, except for Veracal's own :class:`TrainingCurve`. Both are recognized by their exact
     types.
 
@@ -79,7 +79,7 @@ class TrainingCurve:
     ----------
     No code of the caller's is called with weights or losses: the curve takes no function but
     ``callback``, cannot be subclassed, and its attributes are fixed.
-    :meth:`veracal.queries.Holder.fit_once` opens it for one attempt and fills ``losses`` once
+    :meth:`veracal.queries.Curator.fit_once` opens it for one attempt and fills ``losses`` once
     the model of that attempt is recorded. The losses of any other attempt are discarded, and
     outside of such an attempt none are computed. Therefore an attempt that was killed may be
     repeated under its reservation.

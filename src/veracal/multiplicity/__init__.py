@@ -6,7 +6,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.multiplicity.auditing import (
-        Question,
+        AuditSettings,
         audit,
         audit_engine,
         audit_predictions,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         pooled_pairs,
         reached,
     )
-    from veracal.multiplicity.results import INTERNAL, Audit, GroupTold, Plane
+    from veracal.multiplicity.results import INTERNAL, Audit, GroupDisagreement, Plane
     from veracal.multiplicity.runs import Runs
 
 __all__ = [
@@ -35,14 +35,14 @@ __all__ = [
     "VARIED",
     "Audit",
     "AuditPlan",
+    "AuditSettings",
     "DescentEngine",
     "Engine",
-    "GroupTold",
+    "GroupDisagreement",
     "Kind",
     "ObjectiveEngine",
     "OutputEngine",
     "Plane",
-    "Question",
     "RetrainEngine",
     "Run",
     "Runs",
@@ -67,7 +67,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "auditing": (
-            "Question",
+            "AuditSettings",
             "audit",
             "audit_engine",
             "audit_predictions",
@@ -103,7 +103,7 @@ __getattr__, __dir__ = attach(
         ),
         "results": (
             "Audit",
-            "GroupTold",
+            "GroupDisagreement",
             "INTERNAL",
             "Plane",
         ),

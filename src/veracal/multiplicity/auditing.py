@@ -19,12 +19,17 @@ from veracal._types import Array, Ints, Progress
 from veracal.calibration import MapFitter
 from veracal.data import Dataset, Group, Label, cross
 from veracal.errors import DataError
-from veracal.multiplicity.collecting import Collected, Recalibrating, Sink, collect
+from veracal.multiplicity.collecting import (
+    CollectionResult,
+    Recalibrating,
+    RunConsumer,
+    collect,
+)
 from veracal.multiplicity.engines.base import Engine, Kind, Seed, Varied, fingerprint
 from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
 from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.multiplicity.engines.stored import StoredEngine
-from veracal.multiplicity.results import Audit, Grid, Recalibrated
+from veracal.multiplicity.results import Audit, Grid, RecalibrationEffect
 from veracal.multiplicity.runs import Runs
 from veracal.multiplicity.summary import (
     Asked,
@@ -90,7 +95,7 @@ Number = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
-class Question:
+class AuditSettings:
     """What is asked of an audit, beside what is run.
 
     Attributes
@@ -147,7 +152,7 @@ class Question:
 def audit_engine(
     engine: Engine,
     people: Dataset | None = None,
-    question: Question | None = None,
+    question: AuditSettings | None = None,
     *,
     grid: Grid | None = None,
     recalibrating: Recalibrating | None = None,
@@ -181,7 +186,7 @@ def audit_engine(
         For an audit that can be repeated. None: fresh entropy.
     on_progress : callable, optional
     """
-    asked = Question() if question is None else question
+    asked = AuditSettings() if question is None else question
     points = 0 if grid is None else len(grid.rows)
     others = 0 if recalibrating is None else recalibrating.people
     number = engine.people - points - others
@@ -215,12 +220,12 @@ def audit_engine(
 
 def _sinks(
     engine: Engine,
-    asked: Question,
+    asked: AuditSettings,
     labels: Ints | None,
     number: int,
     points: int,
     recalibrating: Recalibrating | None,
-) -> dict[str, Sink]:
+) -> dict[str, RunConsumer]:
     """Where scores go: people's, those of the points of a plane, people's after a map."""
     k, kind = len(engine.classes), engine.kind
     if kind == "decision" and asked.threshold is not None:
@@ -228,18 +233,18 @@ def _sinks(
     made = Runs(
         number, k, labels=labels, threshold=asked.threshold, levels=asked.accuracy_levels
     )
-    sinks = {"people": Sink(made, lambda scores: (scores[:, :number], kind))}
+    sinks = {"people": RunConsumer(made, lambda scores: (scores[:, :number], kind))}
     if points:
         plane = Runs(points, k, threshold=asked.threshold, blocks=2)
         upto = number + points
-        sinks["grid"] = Sink(plane, lambda scores: (scores[:, number:upto], kind))
+        sinks["grid"] = RunConsumer(plane, lambda scores: (scores[:, number:upto], kind))
     if recalibrating is not None:
         after = Runs(number, k, labels=labels, threshold=asked.threshold)
-        sinks["after"] = Sink(after, recalibrating.view(number, kind, engine.classes))
+        sinks["after"] = RunConsumer(after, recalibrating.view(number, kind, engine.classes))
     return sinks
 
 
-def _enough(runs: Runs, asked: Question) -> Any:
+def _enough(runs: Runs, asked: AuditSettings) -> Any:
     """About how many runs everybody's interval takes to be short enough."""
 
     def needed() -> int:
@@ -251,7 +256,7 @@ def _enough(runs: Runs, asked: Question) -> Any:
     return needed
 
 
-def _asked(engine: Engine, asked: Question, done: Collected, runs: Runs) -> Asked:
+def _asked(engine: Engine, asked: AuditSettings, done: CollectionResult, runs: Runs) -> Asked:
     """What an audit is of, and how it ended."""
     auto = asked.runs == "auto"
     return Asked(
@@ -275,7 +280,7 @@ def _shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _about(
-    asked: Question, labels: Ints | None, recalibrating: Recalibrating | None
+    asked: AuditSettings, labels: Ints | None, recalibrating: Recalibrating | None
 ) -> dict[str, Any]:
     """Settings without which counts of another process mean something else."""
     return {
@@ -288,10 +293,12 @@ def _about(
     }
 
 
-def _recalibrated(sinks: Mapping[str, Sink], method: str, level: float) -> Recalibrated:
+def _recalibrated(
+    sinks: Mapping[str, RunConsumer], method: str, level: float
+) -> RecalibrationEffect:
     """Disagreement before and after a map, of the same runs."""
     before, after = sinks["people"].runs, sinks["after"].runs
-    return Recalibrated(
+    return RecalibrationEffect(
         method,
         mean_over_people(before, level=level),
         mean_over_people(after, level=level),
@@ -439,7 +446,7 @@ def audit(
         rows.append(calibration.X)
     X = np.concatenate([np.asarray(part, dtype=people.X.dtype) for part in rows])
     engine = engine_for(model, train, X, jobs=jobs, backend=backend, address=address)
-    asked = Question(
+    asked = AuditSettings(
         runs,
         error,
         most,
@@ -502,7 +509,7 @@ def audit_predictions(
     people = None
     if labels is not None or known:
         people = _people(engine, labels, known)
-    asked = Question(
+    asked = AuditSettings(
         engine.runs,
         level=level,
         threshold=threshold,

@@ -28,23 +28,25 @@ FORMAT = 1
 _SECONDS = 1.0  # of work that a process which is killed loses at most, and a run's own time
 _MORE = 1.1  # growth of the number of runs after which is asked again whether they suffice
 
-View = Callable[[Floats], tuple[Floats, str]]  # scores of all rows: what to count, which kind
+LogOddsTransform = Callable[
+    [Floats], tuple[Floats, str]
+]  # scores of all rows: what to count, which kind
 Enough = Callable[[], int]  # about how many runs it takes in all; no more than there are: done
 
 
 @dataclass(frozen=True, eq=False)
-class Sink:
+class RunConsumer:
     """Where scores of runs are counted, and what is counted of them."""
 
     runs: Runs
-    view: View
+    view: LogOddsTransform
 
 
 @dataclass(eq=False)
 class _Book:
     """Which runs were counted, and when that was last written down."""
 
-    sinks: Mapping[str, Sink]
+    sinks: Mapping[str, RunConsumer]
     about: dict[str, Any]  # what the audit is of: another's runs must not be mixed in
     seed: Seed
     keep: Path | None
@@ -125,7 +127,7 @@ class _Book:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectionResult:
     """How a collection ended.
 
     Attributes
@@ -146,7 +148,7 @@ class Collected:
 
 def collect(
     engine: Engine,
-    sinks: Mapping[str, Sink],
+    sinks: Mapping[str, RunConsumer],
     number: int,
     *,
     random_state: int | None = None,
@@ -155,7 +157,7 @@ def collect(
     about: Mapping[str, Any] | None = None,
     enough: Enough | None = None,
     on_progress: Progress | None = None,
-) -> Collected:
+) -> CollectionResult:
     """Run a training again and again, and count what the runs say.
 
     Parameters
@@ -199,7 +201,7 @@ def collect(
         finally:
             if book.runs > resumed:
                 book.write()
-    return Collected(book.runs, resumed, book.fixed is not None)
+    return CollectionResult(book.runs, resumed, book.fixed is not None)
 
 
 def _go_on(
@@ -353,7 +355,7 @@ class Recalibrating:
         """How tables call it."""
         return repr(self.fitter)
 
-    def view(self, number: int, kind: str, classes: Sequence[Label]) -> View:
+    def view(self, number: int, kind: str, classes: Sequence[Label]) -> LogOddsTransform:
         """What to count of a run: probabilities of the first rows, after its own map."""
 
         def mapped(scores: Floats) -> tuple[Floats, str]:

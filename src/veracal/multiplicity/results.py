@@ -114,7 +114,7 @@ INTERNAL = (
 
 
 @dataclass(frozen=True, eq=False)
-class Persons:
+class IndividualResults:
     """What runs said of each person.
 
     Attributes
@@ -157,7 +157,7 @@ class Persons:
 
 
 @dataclass(frozen=True)
-class GroupTold:
+class GroupDisagreement:
     """Mean disagreement by an attribute, or by several at once.
 
     Attributes
@@ -215,7 +215,7 @@ class AtLevel:
 
 
 @dataclass(frozen=True)
-class Recalibrated:
+class RecalibrationEffect:
     """Whether repairing confidence, run by run, makes decisions more or less arbitrary.
 
     Attributes
@@ -326,8 +326,8 @@ class Audit:
     distribution: Distribution
     pooled: Distribution | None
     class_average: Distribution | None
-    persons: Persons
-    groups: Mapping[str, GroupTold]
+    persons: IndividualResults
+    groups: Mapping[str, GroupDisagreement]
     figures: Mapping[str, Mapping[str, float]]
     errors: tuple[MeasuredError, ...]
     at_levels: tuple[AtLevel, ...]
@@ -335,7 +335,7 @@ class Audit:
     review: Ints
     review_above: float
     abstention: tuple[Mapping[str, float], ...]
-    recalibrated: Recalibrated | None
+    recalibrated: RecalibrationEffect | None
     plane: Plane | None
     notes: tuple[str, ...]
 

@@ -44,11 +44,11 @@ from veracal.multiplicity.results import (
     AtLevel,
     Audit,
     Distribution,
-    GroupTold,
+    GroupDisagreement,
+    IndividualResults,
     MeasuredError,
-    Persons,
     Plane,
-    Recalibrated,
+    RecalibrationEffect,
     abstention,
     to_review,
 )
@@ -59,7 +59,7 @@ Figures = Callable[[Ints, int], Floats]  # of counts and runs: some figures
 
 
 @dataclass(frozen=True, eq=False)
-class LeftOut:
+class Jackknife:
     """Some figures, and what they are without one block of runs after the other.
 
     Attributes
@@ -87,11 +87,11 @@ class LeftOut:
         found: Floats = quantile * np.sqrt(np.maximum((blocks - 1) / blocks * squares, least))
         return found
 
-    def compared(self, rule: Callable[[Floats, Floats], Floats]) -> "LeftOut":
+    def compared(self, rule: Callable[[Floats, Floats], Floats]) -> "Jackknife":
         """A rule applied to every ordered pair of different figures."""
         one, other = np.nonzero(~np.eye(len(self.values), dtype=bool))
         left = None if self.left is None else rule(self.left[:, one], self.left[:, other])
-        return LeftOut(rule(self.values[one], self.values[other]), left, self.runs)
+        return Jackknife(rule(self.values[one], self.values[other]), left, self.runs)
 
 
 def mean_over_people(
@@ -191,7 +191,7 @@ def ratio_over_groups(
     return Estimate(value, min(low, value), min(max(high, value), 1.0), level, runs.runs)
 
 
-def left_out(figures: Figures, by_block: Ints, sizes: Ints) -> LeftOut:
+def left_out(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
     """Figures of counts, with and without each block of runs.
 
     Parameters
@@ -204,12 +204,12 @@ def left_out(figures: Figures, by_block: Ints, sizes: Ints) -> LeftOut:
     counts, runs = by_block.sum(axis=0, dtype=np.int64), int(sizes.sum())
     used = np.flatnonzero(sizes)
     if len(used) < 2 or runs - int(sizes.max()) < 2:
-        return LeftOut(figures(counts, runs), None, runs)
+        return Jackknife(figures(counts, runs), None, runs)
     left = [figures(counts - by_block[at], runs - int(sizes[at])) for at in used]
-    return LeftOut(figures(counts, runs), np.array(left), runs)
+    return Jackknife(figures(counts, runs), np.array(left), runs)
 
 
-def _of_groups(runs: Runs, groups: Mapping[str, Array], measure: Measure) -> LeftOut:
+def _of_groups(runs: Runs, groups: Mapping[str, Array], measure: Measure) -> Jackknife:
     """Means of a measure over each of two or more groups that somebody is in."""
     inhabited = [np.asarray(rows) for rows in groups.values() if np.asarray(rows).any()]
     if len(inhabited) < 2:
@@ -272,7 +272,7 @@ def told(
     groups: Mapping[str, Group],
     deployed: Ints | None,
     plane: Plane | None,
-    recalibrated: Recalibrated | None,
+    recalibrated: RecalibrationEffect | None,
 ) -> Audit:
     """Everything that counts of runs tell."""
     if runs.runs < 2:
@@ -307,10 +307,10 @@ def told(
 
 def persons(
     runs: Runs, level: float, *, lasting: bool, deployed: Ints | None = None
-) -> Persons:
+) -> IndividualResults:
     """What runs said of each person, with intervals that hold for all of them at once."""
     low, high = intervals(runs, level, lasting=lasting)
-    return Persons(
+    return IndividualResults(
         runs.counts,
         normalized(runs.counts, runs.runs),
         low,
@@ -360,7 +360,9 @@ def worst_error(runs: Runs, level: float) -> float:
     return persons(runs, level, lasting=True).error if runs.runs > 1 else float("inf")
 
 
-def by_group(runs: Runs, group: Group, level: float, people: Persons) -> GroupTold:
+def by_group(
+    runs: Runs, group: Group, level: float, people: IndividualResults
+) -> GroupDisagreement:
     """Mean disagreement of each group, with gap and ratio of the extremes.
 
     One person alone has the interval that is theirs, which is exact.
@@ -379,7 +381,7 @@ def by_group(runs: Runs, group: Group, level: float, people: Persons) -> GroupTo
 
     values = {name: mean(mine, sizes[name]) for name, mine in rows.items()}
     several = sum(size > 0 for size in sizes.values()) > 1
-    return GroupTold(
+    return GroupDisagreement(
         sizes,
         values,
         gap_over_groups(runs, rows, level=level) if several else None,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
     from veracal.neural.synthetic_inputs import Augment, Pictures, as_tensor
-    from veracal.neural.train_module import Trained, train
+    from veracal.neural.train_module import TrainedModule, train
 
 # Say in a sentence what is missing before anything else fails.
 extra("torch", "torch")
@@ -53,7 +53,7 @@ __all__ = [
     "Ranks",
     "TextEncoder",
     "Tokens",
-    "Trained",
+    "TrainedModule",
     "as_tensor",
     "before_last",
     "extract",
@@ -114,7 +114,7 @@ __getattr__, __dir__ = attach(
             "as_tensor",
         ),
         "train_module": (
-            "Trained",
+            "TrainedModule",
             "train",
         ),
     },

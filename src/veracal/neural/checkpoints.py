@@ -19,7 +19,7 @@ from veracal.accounting import event_to_json
 from veracal.data import no_surprises
 from veracal.errors import DataError
 from veracal.ledger import canonical, digest
-from veracal.mechanisms import Descent, GlobalAdapt, Standing, sees_weights
+from veracal.mechanisms import DPSGD, GlobalAdapt, Standing, sees_weights
 from veracal.neural.gradient_sums import Layout
 
 _KEY = "veracal"
@@ -30,7 +30,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class CheckpointState:
     """What a checkpoint holds.
 
     Attributes
@@ -75,7 +75,7 @@ class Checkpoint:
     def __init__(
         self,
         path: Path,
-        descent: Descent,
+        descent: DPSGD,
         layout: Layout,
         run: Mapping[str, Any],
         paid: str | None,
@@ -140,7 +140,7 @@ class Checkpoint:
         }
         _replace(self.path, save(tensors, metadata={_KEY: json.dumps(told)}))
 
-    def read(self) -> Kept | None:
+    def read(self) -> CheckpointState | None:
         """Where an earlier run was broken off; None if there is no such file.
 
         Raises
@@ -175,7 +175,7 @@ class Checkpoint:
             for name, one in tensors.items()
             if name.startswith(_MEAN)
         }
-        return Kept(Standing(steps, weights, state, clip), mean)
+        return CheckpointState(Standing(steps, weights, state, clip), mean)
 
     def _checked(self, told: dict[str, Any], tensors: dict[str, Array]) -> tuple[Array, int]:
         """Weights and steps, if they can be those of a run like this one."""
@@ -251,7 +251,7 @@ def check_place(path: Path) -> None:
         )
 
 
-def settings_of(descent: Descent, layout: Layout) -> dict[str, Any]:
+def settings_of(descent: DPSGD, layout: Layout) -> dict[str, Any]:
     """What makes a descent this one, beside its cost."""
     return {
         "clip": repr(descent.clip),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.accounting import Unit
 from veracal.errors import WorkerError
-from veracal.mechanisms import Clip, Clipped, Descended, Descent, GlobalAdapt
+from veracal.mechanisms import DPSGD, Clipped, ClipRule, Descended, GlobalAdapt
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.run import Internal, Noise, Run
 from veracal.queries import charged_total
@@ -41,7 +41,7 @@ class Ranks:
     gloo (``torch.distributed.init_process_group("gloo")``); who waits longer than its timeout
     stops with an error.
 
-    Rank 0 fits through a :class:`~veracal.queries.Holder`, whose ledger is that of *all*
+    Rank 0 fits through a :class:`~veracal.queries.Curator`, whose ledger is that of *all*
     records; the others call ``fit_records``, which reads none before rank 0 has paid. All end
     with the same model, or all stop.
 
@@ -74,7 +74,7 @@ class Ranks:
             raise ValueError(f"Expected True or False, got units_apart={self.units_apart!r}.")
 
 
-class Order(IntEnum):
+class RankCommand(IntEnum):
     """What rank 0 tells the others to do."""
 
     COMPARE = 1  # say which settings you have
@@ -159,7 +159,7 @@ class Link:
         return tensor
 
     def order(
-        self, order: Order, to: int, value: float = 0.0, content: Tensor | None = None
+        self, order: RankCommand, to: int, value: float = 0.0, content: Tensor | None = None
     ) -> None:
         """Tell another rank what to do; a figure and a tensor may go with it."""
         what = torch.empty(0, dtype=torch.uint8) if content is None else _bytes(content)
@@ -178,9 +178,9 @@ class Link:
         module : tensor of bytes
         """
         words = torch.empty(0, dtype=torch.uint8) if total is None else _text(total)
-        self.order(Order.BEGIN, to, len(words), torch.cat([_bytes(module), words]))
+        self.order(RankCommand.BEGIN, to, len(words), torch.cat([_bytes(module), words]))
 
-    def ordered(self) -> tuple[Order, float, Tensor]:
+    def ordered(self) -> tuple[RankCommand, float, Tensor]:
         """What rank 0 wants, and the figure and the bytes that go with it.
 
         Raises
@@ -193,15 +193,15 @@ class Link:
         content = torch.empty(int(size), dtype=torch.uint8)
         if len(content):
             self.receive(content)
-        order = Order(int(number))
-        if order == Order.BEGIN:
+        order = RankCommand(int(number))
+        if order == RankCommand.BEGIN:
             end = len(content) - int(value)
             content, total = content[:end], content[end:]
             self.charged = bool(value)
             self.ledger_total = bytes(total.tolist()).decode() if self.charged else None
-        self.begun = order in (Order.BEGIN, Order.STEP)
-        self.asked = order == Order.STEP
-        if order == Order.STOP:
+        self.begun = order in (RankCommand.BEGIN, RankCommand.STEP)
+        self.asked = order == RankCommand.STEP
+        if order == RankCommand.STOP:
             words = bytes(content.tolist()).decode()
             raise WorkerError(f"Rank 0 has stopped, and all ranks with it: {words}")
         return order, value, content
@@ -236,7 +236,7 @@ class Link:
             with suppress(WorkerError):
                 if rank in self.owed:  # it would wait until somebody takes its sum
                     self.answer(rank, None)
-                self.order(Order.STOP, rank, content=_text(words))
+                self.order(RankCommand.STOP, rank, content=_text(words))
 
     def answer(self, rank: int, room: Tensor | None) -> list[float] | None:
         """The sum that a rank owes, into ``room``, and its counts; None if it has failed.
@@ -323,7 +323,7 @@ def settle(
     try:
         mine = check()
         for rank in link.others:
-            link.order(Order.COMPARE, rank)
+            link.order(RankCommand.COMPARE, rank)
         every = [mine, *_heard(link)]
         check_same(every)
         check_split(every)
@@ -343,10 +343,10 @@ def _wait(link: Link, check: Callable[[], Told]) -> Tensor:
     except Exception as error:  # rank 0 hears of it when it asks, and stops everybody
         problem = error
     try:
-        while (told_by_0 := link.ordered())[0] == Order.COMPARE:
+        while (told_by_0 := link.ordered())[0] == RankCommand.COMPARE:
             link.say(words)
         order, _, module = told_by_0
-        if order != Order.BEGIN:
+        if order != RankCommand.BEGIN:
             raise WorkerError("Rank 0 is at another fit. Start all ranks anew.")
         return module
     except WorkerError as stopped:
@@ -442,7 +442,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it counts records
-class Ended:
+class DistributedResult:
     """How a descent ended.
 
     Attributes
@@ -461,7 +461,7 @@ class Ended:
     internal: Internal
 
 
-class Course(Protocol):
+class Strategy(Protocol):
     """How a descent is gone through.
 
     Attributes
@@ -479,12 +479,12 @@ class Course(Protocol):
         """Take the weights of rank 0; should the block fail, others hear of it."""
 
     def descend(
-        self, descent: Descent, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
-    ) -> Ended:
+        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+    ) -> DistributedResult:
         """Take all steps, with n records here."""
 
 
-class Alone:
+class SingleProcess:
     """One process has all records."""
 
     leads, world = True, 1
@@ -495,8 +495,8 @@ class Alone:
         yield
 
     def descend(
-        self, descent: Descent, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
-    ) -> Ended:
+        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+    ) -> DistributedResult:
         """Take all steps."""
         done = descent.run(
             run.first, sums, n, rng=rng, on_step=run, start=run.standing, in_place=True
@@ -505,7 +505,7 @@ class Alone:
         return _ended(run, done, _counts(sums))
 
 
-class Leading:
+class Leader:
     """Rank 0: draws the noise, takes the steps, and has the only ledger and checkpoint."""
 
     leads = True
@@ -526,10 +526,10 @@ class Leading:
             raise
 
     def descend(
-        self, descent: Descent, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
-    ) -> Ended:
+        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+    ) -> DistributedResult:
         """Take all steps, each with the sums of all ranks, and give them the model."""
-        joined = Joined(self._link, sums)
+        joined = JoinedSums(self._link, sums)
         done = descent.run(
             run.first,
             joined,
@@ -550,15 +550,15 @@ class Leading:
                 warnings.warn(f"The model is done, but not everywhere: {error}", stacklevel=2)
         return ended
 
-    def _give(self, ended: Ended, rank: int) -> None:
+    def _give(self, ended: DistributedResult, rank: int) -> None:
         """Send another rank how it ended."""
         both = [_as_sent(weights) for weights in (ended.done.weights, ended.shown)]
         noise = torch.tensor(ended.noise, dtype=torch.float64)
         content = torch.cat([one.view(torch.uint8) for one in (noise, *both)])
-        self._link.order(Order.OVER, rank, ended.done.steps, content)
+        self._link.order(RankCommand.OVER, rank, ended.done.steps, content)
 
 
-class Joined:
+class JoinedSums:
     """Clipped sums over the batches of all ranks: what the descent of rank 0 asks for.
 
     Parameters
@@ -577,11 +577,11 @@ class Joined:
         self._link, self._sums = link, sums
         self._met = {rank: [0.0, 0.0, 0.0] for rank in link.others}
 
-    def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
         """The clipped sum over rows here and batches elsewhere."""
         threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
         for rank in self._link.others:
-            self._link.order(Order.STEP, rank, threshold, _as_sent(weights))
+            self._link.order(RankCommand.STEP, rank, threshold, _as_sent(weights))
             self._link.owed.add(rank)
         mine = self._sums(weights, rows, clip)
         total, exceeding = torch.from_numpy(mine.total), mine.exceeding
@@ -620,16 +620,16 @@ class Following:
         yield
 
     def descend(
-        self, descent: Descent, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
-    ) -> Ended:
+        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+    ) -> DistributedResult:
         """Send the clipped sum over a batch for as long as rank 0 asks for one."""
         (coins,) = rng.spawn(1)  # this rank's own: no other draws from it, nobody has a seed
         while True:
             order, value, content = self._link.ordered()
-            if order == Order.OVER:
+            if order == RankCommand.OVER:
                 noise, last, shown = _taken(content)
                 done = Descended(last, descent.event(), int(value), private=True)
-                return Ended(done, shown, noise, _counts(sums))
+                return DistributedResult(done, shown, noise, _counts(sums))
             rows = descent.sampler.batch(n, coins)
             weights = content.view(torch.float32).numpy()
             found = sums(weights, rows, _with_threshold(descent.clip, value))
@@ -677,7 +677,7 @@ def _as_sent(weights: Floats) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
 
 
-def _with_threshold(clip: Clip, threshold: float) -> Clip:
+def _with_threshold(clip: ClipRule, threshold: float) -> ClipRule:
     """The rule of a step."""
     return replace(clip, threshold=threshold) if isinstance(clip, GlobalAdapt) else clip
 
@@ -692,6 +692,6 @@ def _told(sums: NetworkSums) -> tuple[int, int, int]:
     return sums.tally.seen, sums.tally.clipped, sums.tally.broken
 
 
-def _ended(run: Run, done: Descended, internal: Internal) -> Ended:
+def _ended(run: Run, done: Descended, internal: Internal) -> DistributedResult:
     """How the run of a process that leads has ended."""
-    return Ended(done, run.watch.average.mean(done.weights), run.noise(), internal)
+    return DistributedResult(done, run.watch.average.mean(done.weights), run.noise(), internal)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from veracal._types import Floats, Ints, aligned, aligned_empty
-from veracal.mechanisms import Clip, Clipped, is_continuous
+from veracal.mechanisms import Clipped, ClipRule, is_continuous
 from veracal.neural.gradients.blocks import Engine, HalfAddedError
 from veracal.neural.precision import full_precision, thread_precision
 from veracal.neural.synthetic_inputs import Records
@@ -163,7 +163,7 @@ class Tally:
     clipped: int = 0
     broken: int = 0
 
-    def add(self, norms: Tensor, clip: Clip) -> None:
+    def add(self, norms: Tensor, clip: ClipRule) -> None:
         """Count some examples by the norms of their gradients."""
         finite = norms.isfinite()
         self.seen += len(norms)
@@ -172,7 +172,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lane:
+class GradientWorker:
     """A network, and how its gradients are taken: for one thread.
 
     Attributes
@@ -188,7 +188,7 @@ class Lane:
 
 
 class NetworkSums:
-    r"""What a :class:`~veracal.mechanisms.Descent` asks of the records of a network.
+    r"""What a :class:`~veracal.mechanisms.DPSGD` asks of the records of a network.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ class NetworkSums:
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        lanes: Sequence[GradientWorker],
         records: Records,
         expected_batch: float,
         block: int,
@@ -277,7 +277,7 @@ class NetworkSums:
                 self._pool = None
 
     @full_precision()
-    def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
         """The clipped sum over rows, in full precision whatever was set between steps."""
         # Whoever was told of a step may have set torch's generator, which draws for dropout:
         # masks that somebody knows would be others for everybody once a record is gone.
@@ -306,7 +306,7 @@ class NetworkSums:
 
     @thread_precision()
     def _summed(
-        self, lane: Lane, weights: Floats, parts: Sequence[Ints], clip: Clip
+        self, lane: GradientWorker, weights: Floats, parts: Sequence[Ints], clip: ClipRule
     ) -> tuple[Tensor, Tally]:
         """The clipped sum over some parts of a batch, in one lane."""
         layout, tally = Layout(lane.module), Tally()
@@ -318,7 +318,9 @@ class NetworkSums:
                 self._add(lane, part, clip, total, tally)
         return total, tally
 
-    def _add(self, lane: Lane, block: Ints, clip: Clip, total: Tensor, tally: Tally) -> None:
+    def _add(
+        self, lane: GradientWorker, block: Ints, clip: ClipRule, total: Tensor, tally: Tally
+    ) -> None:
         """Add the clipped sum over the records in the slots of a block.
 
         An error of the module for one of them would tell of it. The block is halved then, and

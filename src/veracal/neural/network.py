@@ -24,7 +24,7 @@ from veracal._types import Array, Floats
 from veracal.accounting import Relation, Unit, event_to_json
 from veracal.data import Dataset, Label
 from veracal.errors import DataError
-from veracal.mechanisms import Clip, Descent, Langevin, Schedule, Step, Update
+from veracal.mechanisms import DPSGD, ClipRule, Langevin, Schedule, Step, Update
 from veracal.neural.architectures import KnownNetwork
 from veracal.neural.checkpoints import (
     Checkpoint,
@@ -34,19 +34,19 @@ from veracal.neural.checkpoints import (
     settings_of,
 )
 from veracal.neural.distributed import (
-    Alone,
-    Course,
     Following,
-    Leading,
+    Leader,
     Link,
     Ranks,
+    SingleProcess,
+    Strategy,
     Told,
     form_of,
     settle,
 )
-from veracal.neural.gradient_sums import Lane, Layout, NetworkSums
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import Block, Engine, Losses, cross_entropy
-from veracal.neural.gradients.choice import WAYS, Trial, Way, engine_for
+from veracal.neural.gradients.choice import WAYS, Configuration, Trial, engine_for
 from veracal.neural.gradients.engines import Ghost, PreNoise
 from veracal.neural.module_checks import (
     check_copyable,
@@ -74,7 +74,7 @@ from veracal.training import (
     Ablation,
     Average,
     DescentClassifier,
-    Facts,
+    TrainingData,
     Watch,
     check_numbers,
     not_covered,
@@ -116,7 +116,7 @@ class SharedClassifier(DescentClassifier):
             )
 
     @abstractmethod
-    def _told(self, facts: Facts) -> dict[str, Any]:
+    def _told(self, facts: TrainingData) -> dict[str, Any]:
         """Settings of a fit that must be the same on all ranks, as what JSON can hold."""
 
     def check_records(self, dataset: Dataset) -> None:
@@ -199,13 +199,13 @@ class SharedClassifier(DescentClassifier):
         """Whether steps are taken, and checkpoints written, in this process."""
         return self.across is None or self._linked().leads
 
-    def _course(self) -> Course:
+    def _course(self) -> Strategy:
         """Whether there are other ranks, and who leads."""
         if self.across is None:
-            return Alone()
+            return SingleProcess()
         link = self._linked()
         given = self.__dict__.pop("_given", None)
-        return Leading(link) if given is None else Following(link, given)
+        return Leader(link) if given is None else Following(link, given)
 
 
 _FEW = 4  # examples on which ways of taking gradients are compared
@@ -259,7 +259,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     checkpoint : path, optional
         File from which a fit goes on that was broken off, written every ``checkpoint_every``
         steps; it belongs to one run on one set of records. A
-        :class:`~veracal.queries.Holder` charges such a fit once, by its ``request``, and then
+        :class:`~veracal.queries.Curator` charges such a fit once, by its ``request``, and then
         the file stays: whoever asks for the same fit again gets the model that was paid for.
         After a fit of your own it is removed.
     checkpoint_every : int
@@ -331,14 +331,14 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         epochs: float | None = None,
         steps: int | None = None,
         sampling_rate: float = 0.1,
-        clip: float | Clip = 1.0,
+        clip: float | ClipRule = 1.0,
         update: float | Update | None = None,
         weight_decay: float = 0.0,
         average: Average = 0.0,
         loss: Losses | None = None,
         prepare: Callable[[Array], torch.Tensor] | None = None,
         augment: Augment | None = None,
-        gradients: Way | None = None,
+        gradients: Configuration | None = None,
         block: int = BLOCK,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 50,
@@ -410,7 +410,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         """That noise, if there is to be any."""
         return PreNoise(self._pre_noise, rng) if self._pre_noise else None
 
-    def _check_form(self, facts: Facts) -> None:
+    def _check_form(self, facts: TrainingData) -> None:
         """Refuse before anything is charged what would fail afterwards, on made-up rows."""
         self._check_delta(facts.size)
         if self.checkpoint is not None and self._leads:
@@ -433,7 +433,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         if trial is not None:
             _PASSED.add(trial)
 
-    def _known_trial(self, facts: Facts) -> str | None:
+    def _known_trial(self, facts: TrainingData) -> str | None:
         """All that a trial depends on, if nothing of it is the caller's own; else None."""
         known, own = KnownNetwork.of(self.module), (self.prepare, self.loss, self.augment)
         if known is None or own != (None, None, None):
@@ -497,7 +497,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         """Take note of what pays for the next fit, which only goes on if it is the same."""
         self._paid = by
 
-    def _told(self, facts: Facts) -> dict[str, Any]:
+    def _told(self, facts: TrainingData) -> dict[str, Any]:
         descent, module = self._settled(facts)[0], self._fresh(np.random.default_rng(0))
         return {
             "event": event_to_json(descent.event()),
@@ -510,7 +510,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             "module": form_of(module),
         }
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         first, lots, views = rng.spawn(3)
         module, course = self._fresh(first), self._course()
         with course.begun(module), torch.random.fork_rng(devices=[]):
@@ -525,10 +525,10 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
 
     def _descended(
         self,
-        facts: Facts,
+        facts: TrainingData,
         module: nn.Module,
         records: Records,
-        course: Course,
+        course: Strategy,
         lots: np.random.Generator,
         rng: np.random.Generator,
     ) -> tuple[str, ...]:
@@ -559,22 +559,24 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     def _lanes(
         self,
         module: nn.Module,
-        descent: Descent,
+        descent: DPSGD,
         lots: np.random.Generator,
         rng: np.random.Generator,
-    ) -> list[Lane]:
+    ) -> list[GradientWorker]:
         """The network, and a copy of it where two threads are faster than one."""
         engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
-        lanes = [Lane(module, engine)]
+        lanes = [GradientWorker(module, engine)]
         threads = torch.get_num_threads() if _random.is_secret(rng) else 1
         if isinstance(engine, Ghost) and engine.size <= _SMALL and threads > 1:
             # Not with a seed: which thread draws for dropout first is up to the system.
             twin = copy.deepcopy(module)
-            lanes.append(Lane(twin, Ghost(twin, self._losses, self._usual, engine.last)))
+            lanes.append(
+                GradientWorker(twin, Ghost(twin, self._losses, self._usual, engine.last))
+            )
         return lanes
 
     def _engine(
-        self, module: nn.Module, descent: Descent, noise: PreNoise | None
+        self, module: nn.Module, descent: DPSGD, noise: PreNoise | None
     ) -> tuple[Engine, Trial]:
         """How gradients are taken."""
         many = int(min(self.block, max(1.0, descent.expected_batch)))
@@ -592,7 +594,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             module, self._losses, few, many, usual=self._usual, way=self.gradients, noise=noise
         )
 
-    def _run(self, module: nn.Module, descent: Descent, course: Course) -> Run:
+    def _run(self, module: nn.Module, descent: DPSGD, course: Strategy) -> Run:
         """What happens beside the steps."""
         layout, file = Layout(module), None
         if self.checkpoint is not None and course.leads:

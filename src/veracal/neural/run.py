@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from veracal._types import Floats
-from veracal.mechanisms import Descent, Standing, Step
+from veracal.mechanisms import DPSGD, Standing, Step
 from veracal.neural.checkpoints import Checkpoint
 from veracal.neural.gradient_sums import Layout
 from veracal.training import Watch
@@ -129,7 +129,7 @@ class Watched:
         Numbers in a sum.
     """
 
-    def __init__(self, descent: Descent, size: int) -> None:
+    def __init__(self, descent: DPSGD, size: int) -> None:
         self._multipliers, self._size = descent.noise_multipliers(), size
         self._total, self._steps = 0.0, 0
         self._batch, self._due = float(descent.expected_batch), 0.0
@@ -234,7 +234,7 @@ class Run:
     def __init__(
         self,
         watch: Watch,
-        descent: Descent,
+        descent: DPSGD,
         layout: Layout,
         first: Floats,
         file: Checkpoint | None,

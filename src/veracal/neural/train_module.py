@@ -15,20 +15,20 @@ from veracal._types import Array
 from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
 from veracal.data import Dataset, Label
 from veracal.ledger import Ledger, check_ledger
-from veracal.mechanisms import Clip, FullBatch, Langevin, Poisson, Schedule, Update
+from veracal.mechanisms import ClipRule, FullBatch, Langevin, Poisson, Schedule, Update
 from veracal.neural.gradients.blocks import Losses
-from veracal.neural.gradients.choice import Way
+from veracal.neural.gradients.choice import Configuration
 from veracal.neural.network import Hook, PrivateNetwork
 from veracal.neural.run import Internal, SelfCheck
 from veracal.neural.synthetic_inputs import Augment
-from veracal.queries import Holder, charged
+from veracal.queries import Curator, charged
 from veracal.training import Ablation, Average
 
-Data = Dataset | Holder | Examples[Any] | tuple[Any, Any]
+Data = Dataset | Curator | Examples[Any] | tuple[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedModule:
     """A module that was trained, and what may be claimed of it.
 
     Attributes
@@ -60,7 +60,7 @@ def train(
     module: nn.Module | Callable[[], nn.Module],
     data: Data,
     *,
-    clip: float | Clip = 1.0,
+    clip: float | ClipRule = 1.0,
     update: float | Update | None = None,
     sampler: Poisson | FullBatch = Poisson(0.1),  # noqa: B008 - frozen
     noise: float | Schedule | None = None,
@@ -73,7 +73,7 @@ def train(
     loss: Losses | None = None,
     prepare: Callable[[Array], Tensor] | None = None,
     augment: Augment | None = None,
-    gradients: Way | None = None,
+    gradients: Configuration | None = None,
     block: int = 128,
     classes: Sequence[Label] | None = None,
     size: int | None = None,
@@ -88,7 +88,7 @@ def train(
     on_step: Hook | None = None,
     verbose: bool = False,
     random_state: int | np.random.Generator | None = None,
-) -> Trained:
+) -> TrainedModule:
     r"""Train a module with differential privacy.
 
     It is :class:`~veracal.neural.PrivateNetwork` by one call: the same descent (clip
@@ -98,7 +98,7 @@ def train(
     ----------
     module : torch.nn.Module, or a function that makes one
         It stays as it is; a copy is trained.
-    data : Dataset, Holder, pair of arrays or tensors, or torch.utils.data.Dataset
+    data : Dataset, Curator, pair of arrays or tensors, or torch.utils.data.Dataset
         Records. A pair is inputs of shape (n, ...) and labels of shape (n,); a data set of
         torch's has a length and gives such pairs one by one, all of which are read once, into
         memory. Let it do nothing at random: views of an example are made by ``augment``.
@@ -114,9 +114,9 @@ def train(
         Declared, unless a data set declares them. What is left to be read from records makes
         the result one that is not private, and is refused beside a ledger.
     ledger : Ledger, optional
-        Pays for the run before its first step. A :class:`~veracal.queries.Holder` has one.
+        Pays for the run before its first step. A :class:`~veracal.queries.Curator` has one.
     purpose, request : str
-        As of :meth:`veracal.queries.Holder.fit`.
+        As of :meth:`veracal.queries.Curator.fit`.
     steps, epochs, weight_decay, average, loss, prepare, augment, gradients, block, relation, \
 unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         As of :class:`~veracal.neural.PrivateNetwork`.
@@ -173,7 +173,9 @@ unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         random_state=random_state,
     )
     _fit(model, data, ledger, purpose, request)
-    return Trained(model.module_, model.event_, model.statement_, model.self_check_, model)
+    return TrainedModule(
+        model.module_, model.event_, model.statement_, model.self_check_, model
+    )
 
 
 def _rate(sampler: object) -> float:
@@ -190,9 +192,9 @@ def _fit(
     model: PrivateNetwork, data: Data, ledger: Ledger | None, purpose: str, request: str | None
 ) -> None:
     """Charge whoever pays, and fit."""
-    if isinstance(data, Holder):
+    if isinstance(data, Curator):
         if ledger is not None:
-            raise ValueError("Expected no ledger beside a Holder, which has one, got both.")
+            raise ValueError("Expected no ledger beside a Curator, which has one, got both.")
         data.fit(model, purpose=purpose, request=request)
     elif ledger is None:
         if request is not None:
@@ -202,7 +204,7 @@ def _fit(
         else:
             model.fit(*_arrays(data))
     elif isinstance(data, Dataset):
-        Holder(data, ledger).fit(model, purpose=purpose, request=request)
+        Curator(data, ledger).fit(model, purpose=purpose, request=request)
     else:
         _fit_paid(model, _arrays(data), ledger, purpose, request)
 
@@ -250,7 +252,7 @@ def _arrays(data: object) -> tuple[Array, Array]:
         data = _read(data)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(
-            "Expected data to be a Dataset or Holder of veracal, a pair (inputs, labels), or a "
+            "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), or a "
             f"torch.utils.data.Dataset of such pairs, got {_kind(data)}."
         )
     inputs, labels = (_array(one) for one in data)

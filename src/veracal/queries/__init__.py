@@ -6,7 +6,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.queries.curator import (
-        Holder,
+        Curator,
         RecordsModel,
         charge_terms,
         charged,
@@ -65,10 +65,10 @@ __all__ = [
     "Brier",
     "Correct",
     "Count",
+    "Curator",
     "Declared",
     "DenseSum",
     "GaussianSource",
-    "Holder",
     "Members",
     "NegativeLogLikelihood",
     "NotASum",
@@ -113,7 +113,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "curator": (
-            "Holder",
+            "Curator",
             "RecordsModel",
             "charge_terms",
             "charged",

@@ -234,7 +234,7 @@ def told_of_failure(model: object, unit: Unit) -> Iterator[None]:
         raise
 
 
-class Holder:
+class Curator:
     r"""Records that are only reached through a ledger: a :class:`Source`.
 
     Parameters
@@ -286,7 +286,7 @@ class Holder:
         self.relation, self.unit = budget.relation, budget.unit
 
     def __repr__(self) -> str:
-        return f"Holder({self._records.name!r}, {self.ledger!r}, part={self.part!r})"
+        return f"Curator({self._records.name!r}, {self.ledger!r}, part={self.part!r})"
 
     def event(self, query: Query, micro_epsilon: int) -> Event:
         """What an answer would charge."""

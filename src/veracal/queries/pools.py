@@ -14,7 +14,7 @@ from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Parallel
 from veracal.errors import AnswerError, BudgetError, LedgerError, SilentError
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.query import NotASum, Query
 from veracal.queries.response_checks import Wanted, judge
 from veracal.queries.sources import GaussianSource, Release, Source, declares
@@ -343,7 +343,7 @@ class Pool(AnswersByRound):
     (:mod:`veracal.queries.response_checks`), so it costs nothing. An honest source is left out
     with a probability below :math:`2^{-40}` for each answer. That a source refuses, fails or
     is late is told without noise, so none of that may depend on its records: a
-    :class:`Holder` refuses by its ledger alone, but the time it takes is not covered.
+    :class:`Curator` refuses by its ledger alone, but the time it takes is not covered.
     """
 
     sources: Iterable[Source]
@@ -456,9 +456,9 @@ def _check_apart(sources: Iterable[object]) -> None:
         if not callable(getattr(one, "answer", None)):
             raise ValueError(
                 f"Expected sources, got {type(one).__name__}. Put a ledger before each set of "
-                "scores, as in Holder(scores, ledger); or Public(scores) if they are public."
+                "scores, as in Curator(scores, ledger); or Public(scores) if they are public."
             )
-    holders = [one for one in single if isinstance(one, Holder)]
+    holders = [one for one in single if isinstance(one, Curator)]
     accounts = {(one.ledger.path.resolve(), one.part) for one in holders}
     if len({id(one) for one in single}) < len(single) or len(accounts) < len(holders):
         raise ValueError(

@@ -6,18 +6,18 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.report.audit_page import render_audit
-    from veracal.report.audit_results import Audited, mean_flip
+    from veracal.report.audit_results import AuditResults, mean_flip
     from veracal.report.card import model_card
-    from veracal.report.charts import Drawable, drawable
+    from veracal.report.charts import CurveData, drawable
     from veracal.report.page import render
     from veracal.report.reliability import ReliabilityDisplay
-    from veracal.report.results import MOST, Measured, Results
+    from veracal.report.results import MOST, MeasurementRecord, Results
 
 __all__ = [
     "MOST",
-    "Audited",
-    "Drawable",
-    "Measured",
+    "AuditResults",
+    "CurveData",
+    "MeasurementRecord",
     "ReliabilityDisplay",
     "Results",
     "drawable",
@@ -32,19 +32,19 @@ __getattr__, __dir__ = attach(
     {
         "audit_page": ("render_audit",),
         "audit_results": (
-            "Audited",
+            "AuditResults",
             "mean_flip",
         ),
         "card": ("model_card",),
         "charts": (
-            "Drawable",
+            "CurveData",
             "drawable",
         ),
         "page": ("render",),
         "reliability": ("ReliabilityDisplay",),
         "results": (
             "MOST",
-            "Measured",
+            "MeasurementRecord",
             "Results",
         ),
     },

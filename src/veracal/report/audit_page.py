@@ -17,7 +17,7 @@ from veracal._types import Floats
 from veracal.data import Estimate
 from veracal.multiplicity import Audit, Plane
 from veracal.report import audit_results as words
-from veracal.report.audit_results import Audited
+from veracal.report.audit_results import AuditResults
 from veracal.report.charts import AFTER, Spec, ends, interval_tips, tip, whole
 from veracal.report.page import written
 from veracal.report.tables import MOST, Table, pairs
@@ -42,7 +42,7 @@ _SERIES = {
 }
 
 
-def audit_charts(found: Audited) -> dict[str, Spec]:
+def audit_charts(found: AuditResults) -> dict[str, Spec]:
     """Specifications of all charts for which there is something to draw, by name."""
     made = {
         "spread": spread_chart(found),
@@ -81,7 +81,7 @@ def histogram(audit: Audit) -> list[tuple[float, float, int]]:
     return list(zip(low, high, people.tolist(), strict=True))
 
 
-def spread_chart(found: Audited) -> Spec | None:
+def spread_chart(found: AuditResults) -> Spec | None:
     """People by their disagreement."""
     rows = [
         {"at": label, "from": low, "to": high, "people": people, "bin": f"{low:g} to {high:g}"}
@@ -108,7 +108,7 @@ def spread_chart(found: Audited) -> Spec | None:
     return _chosen(found, rows, spec, "How many people have how much disagreement.")
 
 
-def by_epsilon(found: Audited) -> Spec | None:
+def by_epsilon(found: AuditResults) -> Spec | None:
     """Mean disagreement and its 95th percentile, at each budget."""
     if len(found.epsilons) < 2:
         return None
@@ -151,7 +151,7 @@ def by_epsilon(found: Audited) -> Spec | None:
     return whole(rows, {"layer": layers, "height": 240}, "Disagreement by epsilon.")
 
 
-def by_group_chart(found: Audited, name: str) -> Spec | None:
+def by_group_chart(found: AuditResults, name: str) -> Spec | None:
     """Mean disagreement of each group, with intervals."""
     rows = [
         {"at": label, "group": visible(group), **ends(value)}
@@ -187,7 +187,7 @@ def by_group_chart(found: Audited, name: str) -> Spec | None:
     return _chosen(found, rows, spec, "Mean disagreement of each group, with intervals.")
 
 
-def plane_chart(found: Audited) -> Spec | None:
+def plane_chart(found: AuditResults) -> Spec | None:
     """Disagreement over two features, as colors."""
     rows = [
         {"at": label, **cell}
@@ -247,7 +247,7 @@ def cells(told: Plane) -> list[dict[str, float]]:
     ]
 
 
-def abstention_chart(found: Audited, figure: str, title: str) -> Spec | None:
+def abstention_chart(found: AuditResults, figure: str, title: str) -> Spec | None:
     """What is left if those with most disagreement get no automatic decision."""
     rows = [
         {"at": label, "share": row["abstained"], "value": row[figure]}
@@ -278,7 +278,7 @@ def abstention_chart(found: Audited, figure: str, title: str) -> Spec | None:
     return _chosen(found, rows, spec, f"With the least certain people left out: {title}.")
 
 
-def errors_chart(found: Audited) -> Spec | None:
+def errors_chart(found: AuditResults) -> Spec | None:
     """How far estimates of fewer runs were off, beside the bounds."""
     rows = [
         {"at": label, "runs": row.runs, "what": what, "value": value}
@@ -322,7 +322,7 @@ def errors_chart(found: Audited) -> Spec | None:
 
 
 def _chosen(
-    found: Audited, rows: list[dict[str, Any]], spec: Mapping[str, Any], said: str
+    found: AuditResults, rows: list[dict[str, Any]], spec: Mapping[str, Any], said: str
 ) -> Spec | None:
     """A chart of one budget at a time."""
     shown = {"params": [{"name": "show", "value": found.labels[0]}], "transform": [_CHOSEN]}
@@ -357,7 +357,7 @@ _NAMES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
 LISTED = 50  # people of a review list; the others are in people.csv
 
 
-def summary(found: Audited) -> Table:
+def summary(found: AuditResults) -> Table:
     """Disagreement over people, a line for each budget."""
     rows = tuple(
         (
@@ -375,7 +375,7 @@ def summary(found: Audited) -> Table:
     return _apart(found, Table(caption, heads, rows))
 
 
-def distribution(found: Audited) -> Table:
+def distribution(found: AuditResults) -> Table:
     """Everything that is told of a distribution over people, as the paper's Table 2 does."""
     kinds = {"people": [audit.distribution for audit in found.audits]}
     pooled = [audit.pooled for audit in found.audits if audit.pooled is not None]
@@ -391,7 +391,7 @@ def distribution(found: Audited) -> Table:
     return _apart(found, Table("Disagreement, its whole distribution", heads, rows))
 
 
-def figures_table(found: Audited) -> Table:
+def figures_table(found: AuditResults) -> Table:
     """How good the runs are."""
     rows = []
     for label, audit in found.told:
@@ -405,7 +405,7 @@ def figures_table(found: Audited) -> Table:
     return _apart(found, Table(caption, heads, tuple(rows)))
 
 
-def spread_table(found: Audited) -> Table:
+def spread_table(found: AuditResults) -> Table:
     """People in each bin of disagreement."""
     bins = [histogram(audit) for audit in found.audits]
     rows = tuple(
@@ -417,7 +417,7 @@ def spread_table(found: Audited) -> Table:
     return Table("People by their disagreement", ("disagreement", *heads), rows)
 
 
-def by_group_table(found: Audited, name: str) -> Table:
+def by_group_table(found: AuditResults, name: str) -> Table:
     """Mean disagreement of each group, and how far they are apart."""
     told = [audit.groups[name] for audit in found.audits]
     rows = [
@@ -433,7 +433,7 @@ def by_group_table(found: Audited, name: str) -> Table:
     return Table(caption, ("group", "people", *heads), tuple(rows))
 
 
-def review(found: Audited, label: str, audit: Audit) -> Table:
+def review(found: AuditResults, label: str, audit: Audit) -> Table:
     """The least certain people, by their rows."""
     persons, some = audit.persons, audit.review[:LISTED].tolist()
     rows = tuple(
@@ -455,7 +455,7 @@ def review(found: Audited, label: str, audit: Audit) -> Table:
     return Table(f"To review{where}, the least certain first{rest}", heads, rows)
 
 
-def abstention_table(found: Audited) -> Table:
+def abstention_table(found: AuditResults) -> Table:
     """What is left if the least certain get no automatic decision."""
     right = all("accuracy" in row for audit in found.audits for row in audit.abstention)
     rows = tuple(
@@ -477,7 +477,7 @@ def abstention_table(found: Audited) -> Table:
     return _apart(found, Table("With the least certain people left out", heads, rows))
 
 
-def recalibrated(found: Audited) -> Table:
+def recalibrated(found: AuditResults) -> Table:
     """Whether repairing confidence makes decisions more or less arbitrary."""
     rows = tuple(
         (
@@ -496,7 +496,7 @@ def recalibrated(found: Audited) -> Table:
     return _apart(found, Table(caption, heads, rows))
 
 
-def at_levels(found: Audited) -> Table:
+def at_levels(found: AuditResults) -> Table:
     """Disagreement among the runs that are accurate enough."""
     rows = tuple(
         (
@@ -512,7 +512,7 @@ def at_levels(found: Audited) -> Table:
     return _apart(found, Table("Among the runs that reach an accuracy", heads, rows))
 
 
-def errors_table(found: Audited) -> Table:
+def errors_table(found: AuditResults) -> Table:
     """Measured error of estimates beside its bounds."""
     rows = tuple(
         (label, f"{row.runs:,}", *map(decimals, (row.mean, row.largest, row.exact, row.paper)))
@@ -531,7 +531,7 @@ def errors_table(found: Audited) -> Table:
     return _apart(found, Table(caption, heads, rows))
 
 
-def bounds(found: Audited) -> Table:
+def bounds(found: AuditResults) -> Table:
     """What so many runs can tell of a person."""
     names = {
         "one": "error of one person",
@@ -547,7 +547,7 @@ def bounds(found: Audited) -> Table:
     return _apart(found, Table("Of so many runs, fixed beforehand", heads, rows))
 
 
-def plane_table(found: Audited) -> Table | None:
+def plane_table(found: AuditResults) -> Table | None:
     """Where in the plane runs disagree most: its nine parts, by their means."""
     first = found.audits[0].plane
     if first is None:
@@ -573,7 +573,7 @@ def _thirds(n: int) -> list[slice]:
     return [slice(low, high) for low, high in pairwise(ends)]
 
 
-def _apart(found: Audited, table: Table) -> Table:
+def _apart(found: AuditResults, table: Table) -> Table:
     """The table, without its first column where there is but one audit without a budget."""
     if found.epsilons:
         return table
@@ -642,7 +642,7 @@ class Shown:
     choices: bool = True
 
 
-def render_audit(found: Audited) -> str:
+def render_audit(found: AuditResults) -> str:
     """Write the page of an audit.
 
     Parameters
@@ -685,7 +685,7 @@ def render_audit(found: Audited) -> str:
     )
 
 
-def figures(found: Audited, drawn: Collection[str]) -> list[Shown]:
+def figures(found: AuditResults, drawn: Collection[str]) -> list[Shown]:
     """Everything below the first screen, in the order of the page."""
 
     def some(*names: str) -> tuple[str, ...]:
@@ -700,13 +700,18 @@ def figures(found: Audited, drawn: Collection[str]) -> list[Shown]:
         Shown("Distribution over people", some("spread"), spread_table(found), SPREAD),
         budgets if "epsilons" in drawn else None,
         *groups,
-        Shown("Map", some("plane"), plane_table(found), PLANE),
+        Shown("CalibrationMap", some("plane"), plane_table(found), PLANE),
         Shown("Abstention", some("abstention", "kept"), abstention_table(found), ABSTAIN),
         Shown("The whole distribution", (), distribution(found)),
         Shown("How good the runs are", (), figures_table(found)),
         Shown("Calibration multiplicity", (), recalibrated(found), MAPS),
         Shown("Among the more accurate runs", (), at_levels(found), LEVELS),
-        Shown("Measured error and its bounds", some("errors"), errors_table(found), ERRORS),
+        Shown(
+            "MeasurementRecord error and its bounds",
+            some("errors"),
+            errors_table(found),
+            ERRORS,
+        ),
         Shown("What so many runs can tell of a person", (), bounds(found)),
     ]
     return [each for each in made if each is not None and each.table and each.table.rows]

@@ -12,14 +12,14 @@ from typing import Any
 
 from veracal._types import Ints
 from veracal.data import Estimate
-from veracal.multiplicity import INTERNAL, Audit, GroupTold
+from veracal.multiplicity import INTERNAL, Audit, GroupDisagreement
 from veracal.report.text import decimals, interval, percent, visible
 
 FORMAT, VERSION = "veracal audit", 1
 
 
 @dataclass(frozen=True, eq=False)
-class Audited:
+class AuditResults:
     """Audits of the same people. *Internal*.
 
     Attributes
@@ -57,7 +57,7 @@ class Audited:
 
         Examples
         --------
-        >>> Audited("a", "", "", None, (None, None), (0.5, 2.0), {}).labels
+        >>> AuditResults("a", "", "", None, (None, None), (0.5, 2.0), {}).labels
         ('0.5', '2')
         """
         return tuple(f"{epsilon:.6g}" for epsilon in self.epsilons) or ("runs",)
@@ -146,7 +146,7 @@ PUBLISHED = (
 _MOST = 6  # sentences about groups
 
 
-def headline(found: Audited) -> list[str]:
+def headline(found: AuditResults) -> list[str]:
     """How often two trainings contradict each other, and for whom chance decides."""
     twice = [_hundred(contradicted(audit)) for audit in found.audits]
     start = "Train the model twice on the same records" if found.epsilons else "Take two runs"
@@ -163,7 +163,7 @@ def headline(found: Audited) -> list[str]:
     ]
 
 
-def _flips(found: Audited) -> list[str]:
+def _flips(found: AuditResults) -> list[str]:
     """How often a new training contradicts the model in use, if there is one."""
     shares = [mean_flip(audit) for audit in found.audits]
     told = [_hundred(share) for share in shares if share is not None]
@@ -175,12 +175,12 @@ def _flips(found: Audited) -> list[str]:
     ]
 
 
-def _each(found: Audited, said: list[str]) -> str:
+def _each(found: AuditResults, said: list[str]) -> str:
     """What is said of each budget, in a row.
 
     Examples
     --------
-    >>> _each(Audited("a", "", "", None, (), (1.0, 2.0), {}), ["7", "3"])
+    >>> _each(AuditResults("a", "", "", None, (), (1.0, 2.0), {}), ["7", "3"])
     '7 (epsilon 1), 3 (epsilon 2)'
     """
     if len(said) == 1:
@@ -200,7 +200,7 @@ def contradicted(audit: Audit) -> float:
     return audit.mean.value * (k - 1) / k
 
 
-def groups(found: Audited) -> list[str]:
+def groups(found: AuditResults) -> list[str]:
     """For whom decisions are most arbitrary, and whether runs can tell."""
     said = []
     for label, audit in found.told:
@@ -215,7 +215,7 @@ def groups(found: Audited) -> list[str]:
     return said[:_MOST] + ([f"And {more} more, below."] if more > 0 else [])
 
 
-def _group(told: GroupTold) -> str:
+def _group(told: GroupDisagreement) -> str:
     """One attribute in a sentence; nothing where there is nothing to compare."""
     known = {
         name: value.value for name, value in told.values.items() if value.value is not None
@@ -240,7 +240,7 @@ def _verdict(gap: Estimate) -> str:
     return f"The difference, {told}, may be the chance of the runs."
 
 
-def can_tell(found: Audited) -> list[str]:
+def can_tell(found: AuditResults) -> list[str]:
     """What so many runs can say."""
     alike: dict[str, list[str]] = {}
     for label, audit in found.told:
@@ -268,7 +268,7 @@ def _precision(audit: Audit) -> str:
     return f"{runs} were not enough to know everybody's disagreement to within {audit.error:g}"
 
 
-def cannot_tell(found: Audited) -> list[str]:
+def cannot_tell(found: AuditResults) -> list[str]:
     """What no number of runs says."""
     varied = str(found.audits[0].about.get("varied", "all"))
     stored = not found.epsilons
@@ -282,7 +282,7 @@ def cannot_tell(found: Audited) -> list[str]:
     ]
 
 
-def all_notes(found: Audited) -> list[str]:
+def all_notes(found: AuditResults) -> list[str]:
     """Notes of all audits, each once."""
     said = list(found.notes)
     for label, audit in found.told:

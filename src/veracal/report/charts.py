@@ -20,7 +20,7 @@ Curve = Union[ReliabilityCurve, "PrivateCurve"]
 
 
 @dataclass(frozen=True)
-class Drawable:
+class CurveData:
     """Bins of a curve, in one form for exact and for noisy numbers.
 
     Attributes
@@ -47,10 +47,10 @@ class Drawable:
         return tuple(each.n for each in self.bins)
 
 
-def drawable(curve: Curve) -> Drawable:
+def drawable(curve: Curve) -> CurveData:
     """What there is to draw of a curve."""
     if isinstance(curve, ReliabilityCurve):
-        return Drawable(curve.bins, curve.of, curve.n, curve.ece, released=False)
+        return CurveData(curve.bins, curve.of, curve.n, curve.ece, released=False)
     edges = curve.bins.edges.tolist()
     bins = tuple(
         ReliabilityBin(
@@ -64,7 +64,7 @@ def drawable(curve: Curve) -> Drawable:
         )
         for b, (count, accuracy) in enumerate(zip(curve.counts, curve.accuracies, strict=True))
     )
-    return Drawable(bins, "top label", sum(each.n for each in bins), None, released=True)
+    return CurveData(bins, "top label", sum(each.n for each in bins), None, released=True)
 
 
 Spec = dict[str, Any]

@@ -7,7 +7,7 @@ import numpy as np
 from veracal._checks import extra
 from veracal.calibration import Interval, binary_curve, curve
 from veracal.data import Scores
-from veracal.report.charts import Curve, Drawable, drawable
+from veracal.report.charts import Curve, CurveData, drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,7 +180,7 @@ class ReliabilityDisplay:
         lowest.set_xlabel(f"{across}\n{note}" if note else across)
         return self
 
-    def _draw_curve(self, ax: "Axes", drawn: Drawable, name: str | None) -> None:
+    def _draw_curve(self, ax: "Axes", drawn: CurveData, name: str | None) -> None:
         """Points where there are records, and the line of perfect calibration."""
         held = [each for each in drawn.bins if each.accuracy is not None]
         at = np.array([each.confidence for each in held], dtype=np.float64)
@@ -201,7 +201,7 @@ class ReliabilityDisplay:
         )
         ax.legend(loc="upper left")
 
-    def _draw_histogram(self, ax: "Axes", drawn: Drawable) -> "Axes":
+    def _draw_histogram(self, ax: "Axes", drawn: CurveData) -> "Axes":
         """Records in each bin, in axes of their own below the curve."""
         locate = extra("mpl_toolkits.axes_grid1", "report").make_axes_locatable
         below: Axes = locate(ax).append_axes("bottom", size="22%", pad=0.12, sharex=ax)
@@ -218,7 +218,7 @@ class ReliabilityDisplay:
         return below
 
 
-def _legend(drawn: Drawable, name: str | None) -> str:
+def _legend(drawn: CurveData, name: str | None) -> str:
     """What the curve is, and its calibration error where that is exact."""
     what = "accuracy, released with noise" if drawn.released else f"ECE {drawn.ece:.3f}"
     return f"{name}: {what}" if name else what

@@ -20,7 +20,7 @@ _KINDS = {"name": str, "made": str, "when": str, "measured": list, "not_measured
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasurementRecord:
     """Figures of one state of the model on the test records.
 
     Attributes
@@ -80,13 +80,13 @@ class Results:
     ledger: Mapping[str, Any]
     model: Mapping[str, Any]
     map: Mapping[str, Any]
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasurementRecord, ...]
     settings: Mapping[str, Any]
     versions: Mapping[str, str] = field(default_factory=dict)
     not_measured: tuple[str, ...] = ()
     federation: Mapping[str, Any] | None = None
 
-    def when(self, when: str) -> Measured | None:
+    def when(self, when: str) -> MeasurementRecord | None:
         """The measurement of that name, if there is one."""
         return next((one for one in self.measured if one.when == when), None)
 
@@ -128,12 +128,12 @@ class Results:
         _check_kinds(_KINDS, found, where)
         measured = found.pop("measured")
         for one in measured:
-            _check_fields(Measured, one, f"{where}: measured")
+            _check_fields(MeasurementRecord, one, f"{where}: measured")
             _check_kinds(_KINDS, one, f"{where}: measured")
         return cls(
             **{
                 **found,
-                "measured": tuple(Measured(**one) for one in measured),
+                "measured": tuple(MeasurementRecord(**one) for one in measured),
                 "not_measured": tuple(found["not_measured"]),
                 "federation": found["federation"] if version > _FIRST else None,
             }
@@ -222,7 +222,9 @@ def estimate(found: object) -> Estimate:
     return Estimate(value, low, high, level or 0.0, int(number(entry.get("n")) or 0))
 
 
-def figure(measured: Measured | None, name: str, group: str | None = None) -> Estimate | None:
+def figure(
+    measured: MeasurementRecord | None, name: str, group: str | None = None
+) -> Estimate | None:
     """A figure of all records or of a group, or None where it was not asked for."""
     if measured is None:
         return None
@@ -232,19 +234,19 @@ def figure(measured: Measured | None, name: str, group: str | None = None) -> Es
     return None if entry is None else estimate(entry)
 
 
-def single(measured: Measured | None, name: str) -> float | None:
+def single(measured: MeasurementRecord | None, name: str) -> float | None:
     """A number of all records that has no interval."""
     found = {} if measured is None else mapping(measured.figures)
     return number(mapping(found.get("overall")).get(name))
 
 
-def cost(measured: Measured) -> float | None:
+def cost(measured: MeasurementRecord) -> float | None:
     """Epsilon of one measurement."""
     micro = number(mapping(measured.figures).get("micro_epsilon"))
     return None if micro is None else micro / 1_000_000
 
 
-def curve(measured: Measured | None) -> tuple[Bin, ...]:
+def curve(measured: MeasurementRecord | None) -> tuple[Bin, ...]:
     """Bins of the released curve, from the least sure; none where there is no curve."""
     found = {} if measured is None else mapping(measured.figures)
     entry = mapping(mapping(found.get("overall")).get("curve"))

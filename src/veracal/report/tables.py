@@ -11,7 +11,7 @@ from veracal.data import Estimate
 from veracal.report import text as words
 from veracal.report.results import (
     FIGURES,
-    Measured,
+    MeasurementRecord,
     Results,
     cost,
     estimate,
@@ -192,7 +192,7 @@ def pairs(caption: str, found: Mapping[str, Any]) -> Table:
     return Table(caption, ("name", "value"), tuple(flat(found)[:MOST]))
 
 
-def _sides(results: Results) -> list[tuple[str, Measured]]:
+def _sides(results: Results) -> list[tuple[str, MeasurementRecord]]:
     """Measurements before and after the map, as far as there are."""
     found = [(when, results.when(when)) for when in _SIDES]
     return [(when, one) for when, one in found if one is not None]

@@ -12,7 +12,7 @@ from veracal.accounting import rounded_up
 from veracal.data import Estimate
 from veracal.report.results import (
     Bin,
-    Measured,
+    MeasurementRecord,
     Results,
     curve,
     figure,
@@ -152,7 +152,7 @@ class Protection:
 
 
 @dataclass(frozen=True)
-class Sureness:
+class ConfidenceSummary:
     """How often the model is right when it is so sure, before and after its repair.
 
     Attributes
@@ -172,7 +172,7 @@ class Sureness:
 
 
 @dataclass(frozen=True)
-class GroupWords:
+class GroupSummary:
     """For whom the model is worse, in sentences."""
 
     sentences: tuple[str, ...]
@@ -221,7 +221,7 @@ def _strength(bound: float) -> str:
     return "strong" if bound <= 1 else "moderate" if bound <= 10 else "weak"
 
 
-def sureness(results: Results) -> tuple[Sureness, ...]:
+def sureness(results: Results) -> tuple[ConfidenceSummary, ...]:
     """The bins at the sure end of the released curves, the surest first."""
     before, after = curve(results.when("before")), curve(results.when("after"))
     top = max(len(before), len(after))
@@ -230,7 +230,7 @@ def sureness(results: Results) -> tuple[Sureness, ...]:
         one = before[b] if len(before) == top else None
         other = after[b] if len(after) == top else None
         rows.append(
-            Sureness(
+            ConfidenceSummary(
                 f"{percent(b / top)} to {percent((b + 1) / top)}",
                 _right(one),
                 _right(other),
@@ -327,7 +327,7 @@ def _overall(found: Estimate | None) -> str:
     return f"Of all its predictions {_share(found)} are right{_brackets(found)}."
 
 
-def groups(results: Results) -> GroupWords:
+def groups(results: Results) -> GroupSummary:
     """For which groups the model is worse after its repair.
 
     A group is called worse if its interval lies wholly on the wrong side of that of another
@@ -337,7 +337,7 @@ def groups(results: Results) -> GroupWords:
     if not names:
         declared = list(mapping(results.data.get("groups")))
         ways = f" ({listed(declared)} could be)" if declared else ""
-        return GroupWords(
+        return GroupSummary(
             (f"Groups were not told apart{ways}: it may be worse for some people.",)
         )
     found = {name: figure(last, "accuracy", name) for name in names}
@@ -355,7 +355,7 @@ def groups(results: Results) -> GroupWords:
         )
     if unclear:
         sentences.append(f"For these groups{of} there are {UNTOLD}: {listed(unclear)}.")
-    return GroupWords(tuple(sentences), worse)
+    return GroupSummary(tuple(sentences), worse)
 
 
 def _below(told: Mapping[str, Estimate]) -> list[str]:
@@ -384,6 +384,6 @@ def repaired(results: Results) -> str:
     return f"Confidence is repaired by a map of the kind: {visible(str(kind))}."
 
 
-def later(results: Results) -> tuple[Measured, ...]:
+def later(results: Results) -> tuple[MeasurementRecord, ...]:
     """Measurements that followed those before and after the map."""
     return tuple(one for one in results.measured if one.when not in ("before", "after"))

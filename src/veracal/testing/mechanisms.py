@@ -24,7 +24,7 @@ from veracal import _random
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import Event, Unit, epsilon_for, event_from_json, event_to_json
 from veracal.mechanisms import (
-    Clip,
+    ClipRule,
     Update,
     add_discrete_gaussian,
     add_discrete_laplace,
@@ -34,7 +34,7 @@ from veracal.mechanisms import (
 _SMALLEST, _LARGEST = float(np.nextafter(0, 1)), float(np.finfo(np.float64).max)
 
 
-def check_clip(clip: Clip) -> None:
+def check_clip(clip: ClipRule) -> None:
     r"""Raise ``AssertionError`` unless a clip rule keeps what a descent relies on.
 
     For every finite norm, from zero to the largest float64, the factor must be finite, not
@@ -70,7 +70,7 @@ def _norms(bound: float) -> Floats:
     return np.random.default_rng(0).permutation(norms)
 
 
-def _check_factors(clip: Clip, norms: Floats) -> None:
+def _check_factors(clip: ClipRule, norms: Floats) -> None:
     """Check the inequality the whole guarantee rests on."""
     given = norms.copy()
     factors = np.asarray(clip.factors(given))
@@ -91,7 +91,7 @@ def _check_factors(clip: Clip, norms: Floats) -> None:
     )
 
 
-def _check_own_norm_decides(clip: Clip, norms: Floats) -> None:
+def _check_own_norm_decides(clip: ClipRule, norms: Floats) -> None:
     """Check that the rest of the batch and earlier calls do not matter."""
     together = np.asarray(clip.factors(norms))
     for i in (0, len(norms) // 2, len(norms) - 1):
@@ -105,7 +105,7 @@ def _check_own_norm_decides(clip: Clip, norms: Floats) -> None:
     assert empty.shape == (0,), f"expected no factor for no norm, got shape {empty.shape}"
 
 
-def _check_neighbors(clip: Clip) -> None:
+def _check_neighbors(clip: ClipRule) -> None:
     """Check that one example moves the sum by no more than the bound."""
     rng = np.random.default_rng(0)
     for trial in range(50):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
         whom,
     )
     from veracal.training.base import (
-        Facts,
         LinearClassifier,
         PrivateEstimator,
+        TrainingData,
         apart_logits,
         check_numbers,
         check_size,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         remember,
     )
     from veracal.training.batched import (
-        Fits,
+        BatchedFits,
         bytes_of_model,
         descend,
         fits_of,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
         own_batches,
         shared_batches,
     )
-    from veracal.training.batched_newton import Many
+    from veracal.training.batched_newton import BatchedProblem
     from veracal.training.dp_sgd import (
         Ablation,
         Average,
         DescentClassifier,
-        Goal,
-        Moving,
+        ExponentialAverage,
+        TrainingSpec,
         Watch,
     )
     from veracal.training.logistic import Hook, PrivateLogisticRegression
@@ -70,19 +70,17 @@ __all__ = [
     "Ablation",
     "Arbitrariness",
     "Average",
+    "BatchedFits",
+    "BatchedProblem",
     "BoundedScaler",
     "DeclaredOneHot",
     "DescentClassifier",
-    "Facts",
-    "Fits",
+    "ExponentialAverage",
     "GammaNoise",
     "GaussianNoise",
-    "Goal",
     "Hook",
     "LinearClassifier",
-    "Many",
     "MomentTransformer",
-    "Moving",
     "Noise",
     "NormClipper",
     "ObjectivePerturbation",
@@ -93,6 +91,8 @@ __all__ = [
     "PrivatePipeline",
     "PrivateSearch",
     "PrivateStandardizer",
+    "TrainingData",
+    "TrainingSpec",
     "Watch",
     "apart_logits",
     "bytes_of_model",
@@ -131,7 +131,7 @@ __getattr__, __dir__ = attach(
             "whom",
         ),
         "base": (
-            "Facts",
+            "TrainingData",
             "LinearClassifier",
             "PrivateEstimator",
             "apart_logits",
@@ -142,7 +142,7 @@ __getattr__, __dir__ = attach(
             "remember",
         ),
         "batched": (
-            "Fits",
+            "BatchedFits",
             "bytes_of_model",
             "descend",
             "fits_of",
@@ -151,13 +151,13 @@ __getattr__, __dir__ = attach(
             "own_batches",
             "shared_batches",
         ),
-        "batched_newton": ("Many",),
+        "batched_newton": ("BatchedProblem",),
         "dp_sgd": (
             "Ablation",
             "Average",
             "DescentClassifier",
-            "Goal",
-            "Moving",
+            "TrainingSpec",
+            "ExponentialAverage",
             "Watch",
         ),
         "logistic": (

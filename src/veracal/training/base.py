@@ -56,7 +56,7 @@ _ENTRIES = 1 << 22  # of rows that are looked at together
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
-class Facts:
+class TrainingData:
     """The records of one fit, and what is known about them.
 
     Attributes
@@ -90,7 +90,7 @@ def facts_of_arrays(
     size: int | None,
     relation: Relation,
     needs_size: bool = True,
-) -> Facts:
+) -> TrainingData:
     """Take what was declared, and infer the rest for scikit-learn's sake."""
     reasons = []
     codes: Ints
@@ -110,7 +110,7 @@ def facts_of_arrays(
             reasons.append("the number of records was read from them; declare size=...")
         size = len(X)
     check_size(size, len(X), relation)
-    return Facts(X, codes, known, int(size), None, tuple(reasons))
+    return TrainingData(X, codes, known, int(size), None, tuple(reasons))
 
 
 def public_facts(
@@ -122,7 +122,7 @@ def public_facts(
     unit: Unit | None = None,
     needs_size: bool = True,
     all_here: bool = True,
-) -> Facts:
+) -> TrainingData:
     """Take what the data set or the model declares; nothing is inferred, no record is read.
 
     Where not all records are here, the size must be declared, and is that of all.
@@ -152,10 +152,10 @@ def public_facts(
             repr(list(dataset.classes)),
             "Declare the same classes on both sides.",
         )
-    return Facts(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
+    return TrainingData(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
 
 
-def with_labels(facts: Facts, dataset: Dataset) -> Facts:
+def with_labels(facts: TrainingData, dataset: Dataset) -> TrainingData:
     """Read the labels, as positions among the model's classes."""
     place = {label: position for position, label in enumerate(facts.classes.tolist())}
     codes = np.array([place[label] for label in dataset.classes])[dataset.y]
@@ -331,14 +331,14 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         """Raise unless the settings make sense, private or not."""
 
     @abstractmethod
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         """Learn from checked records; return why the result is not private, if it is not."""
 
     def _check_kind(self, dataset: Dataset) -> None:
         """Refuse records of another kind than the model takes, by their form alone."""
         check_numbers(dataset)
 
-    def _check_form(self, facts: Facts) -> None:
+    def _check_form(self, facts: TrainingData) -> None:
         """Refuse records whose form does not fit, by their width and their classes alone."""
 
     def _delta(self) -> float:
@@ -361,7 +361,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         self.__dict__.pop("_records_name", None)
         return self._fitted(self._facts(X, y, classes))
 
-    def _facts(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> Facts:
+    def _facts(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> TrainingData:
         """Rows and labels, checked; nothing is learned from them yet."""
         self._check_settings()
         _random.check_state(self.random_state)
@@ -380,7 +380,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be fitted, by what is public about it.
 
-        :meth:`veracal.queries.Holder.fit` calls this before anything is charged.
+        :meth:`veracal.queries.Curator.fit` calls this before anything is charged.
         """
         self._check_kind(dataset)
         self._check_settings()
@@ -395,7 +395,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         self._records_name = dataset.name
         return self._fitted(with_labels(self._public(dataset), dataset))
 
-    def _public(self, dataset: Dataset) -> Facts:
+    def _public(self, dataset: Dataset) -> TrainingData:
         """What is public about a data set."""
         return public_facts(
             dataset,
@@ -412,7 +412,7 @@ class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
         """Whether all records are in the data set that is fitted."""
         return True
 
-    def _fitted(self, facts: Facts) -> Self:
+    def _fitted(self, facts: TrainingData) -> Self:
         """Learn, and write down what may be claimed."""
         cost = self._cost(facts.size)
         rng = _random.generator(self.random_state)

@@ -37,9 +37,9 @@ import numpy as np
 from veracal._types import Bools, Floats, Ints
 from veracal.data import Dataset, MappedRows
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
     Adam,
-    Descent,
     FullBatch,
     GlobalAdapt,
     Langevin,
@@ -48,8 +48,8 @@ from veracal.mechanisms import (
     is_continuous,
     selection,
 )
-from veracal.training.base import Facts, row_norms, with_labels
-from veracal.training.dp_sgd import Moving
+from veracal.training.base import TrainingData, row_norms, with_labels
+from veracal.training.dp_sgd import ExponentialAverage
 from veracal.training.gradient_sums import _NORMS, blocks_for
 from veracal.training.logistic import PrivateLogisticRegression
 
@@ -60,7 +60,7 @@ _USUAL = 1e30  # norms below it have factors that need no second look
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
-class Fits:
+class BatchedFits:
     """What all fits have in common.
 
     Attributes
@@ -85,7 +85,7 @@ class Fits:
     lengths: Floats
     codes: Ints
     start: Floats
-    descent: Descent
+    descent: DPSGD
     slack: float
     average: float
     classes: Any
@@ -119,7 +119,7 @@ class Batch:
     members: Bools | None = None
 
 
-def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> Fits:
+def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
     """Prepare fits of an unfitted model to a data set, with the checks of ``fit_records``.
 
     Raises
@@ -135,8 +135,8 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> Fits:
     # A rule that jumps at a threshold must jump where a fit would, whose norms are float64.
     wide = blocks.dtype if is_continuous(descent.clip) else np.dtype(np.float64)
     rows, lengths = _rows(facts, model.fit_intercept, blocks.dtype.name, wide)
-    assert not isinstance(model.average, Moving)
-    return Fits(
+    assert not isinstance(model.average, ExponentialAverage)
+    return BatchedFits(
         rows,
         lengths,
         np.append(facts.codes, 0).astype(np.int32),
@@ -149,7 +149,7 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> Fits:
 
 
 def descend(
-    fits: Fits, models: int, batches: Iterable[Batch], noise: Iterable[Floats]
+    fits: BatchedFits, models: int, batches: Iterable[Batch], noise: Iterable[Floats]
 ) -> Floats:
     """Run some fits, side by side.
 
@@ -184,7 +184,7 @@ def descend(
     return weights if first == steps else (total / (steps - first)).astype(weights.dtype)
 
 
-def _gradient(noisy: Floats, weights: Floats, descent: Descent) -> Floats:
+def _gradient(noisy: Floats, weights: Floats, descent: DPSGD) -> Floats:
     """What the update follows: the noisy sum over the *declared* batch, and the decay."""
     gradient = noisy.astype(weights.dtype, copy=False)
     gradient *= 1 / descent.expected_batch
@@ -193,7 +193,7 @@ def _gradient(noisy: Floats, weights: Floats, descent: Descent) -> Floats:
     return gradient
 
 
-def clipped_sums(fits: Fits, weights: Floats, batch: Batch) -> Floats:
+def clipped_sums(fits: BatchedFits, weights: Floats, batch: Batch) -> Floats:
     """Clipped gradient sums of all models, each at its own weights and over its own batch.
 
     Parameters
@@ -271,7 +271,7 @@ def _to_residuals(logits: Floats, codes: Ints, *, small: bool) -> Floats:
     return sums
 
 
-def _factors(residual: Floats, lengths: Floats, scales: Floats, fits: Fits) -> Floats:
+def _factors(residual: Floats, lengths: Floats, scales: Floats, fits: BatchedFits) -> Floats:
     """What residuals are to be multiplied by, of shape (models, b).
 
     Zero where a norm is not finite, and the residual then is made zero, too.
@@ -291,7 +291,7 @@ def _factors(residual: Floats, lengths: Floats, scales: Floats, fits: Fits) -> F
     return scaled.astype(residual.dtype, copy=False)
 
 
-def _rows(facts: Facts, intercept: bool, name: str, dtype: Any) -> tuple[Floats, Floats]:
+def _rows(facts: TrainingData, intercept: bool, name: str, dtype: Any) -> tuple[Floats, Floats]:
     """Rows with their ones and the row of zeros, and their lengths.
 
     A row too long or too short for the products of a fit contributes nothing there, and is
@@ -327,7 +327,7 @@ def obstacles(model: PrivateLogisticRegression, dataset: Dataset) -> tuple[str, 
         f"{update!r}, an update rule of its own": not isinstance(update, _RULES),
         "noise before the clip": isinstance(update, Langevin) and update.pre_noise != 0,
         "an adaptive clip": isinstance(goal.clip, GlobalAdapt),
-        "a moving average": isinstance(model.average, Moving),
+        "a moving average": isinstance(model.average, ExponentialAverage),
         "a hook on_step": model.on_step is not None,
         f"not_private={model.not_private!r}": model.not_private is not None,
         "rows on disk": isinstance(dataset.X, MappedRows),
@@ -351,7 +351,7 @@ def _check_obstacles(model: PrivateLogisticRegression, dataset: Dataset) -> None
 _FILLED, _COPIED, _WIDE = 1.2, 12, 150
 
 
-def shared_batches(fits: Fits, *, rng: np.random.Generator) -> Iterator[Batch]:
+def shared_batches(fits: BatchedFits, *, rng: np.random.Generator) -> Iterator[Batch]:
     """A batch for each step, which all models take."""
     sampler, n = fits.descent.sampler, fits.records
     if isinstance(sampler, FullBatch):
@@ -359,7 +359,7 @@ def shared_batches(fits: Fits, *, rng: np.random.Generator) -> Iterator[Batch]:
     return map(Batch, sampler.batches(n, int(fits.descent.steps), rng))
 
 
-def own_batches(fits: Fits, models: int, *, rng: np.random.Generator) -> Iterator[Batch]:
+def own_batches(fits: BatchedFits, models: int, *, rng: np.random.Generator) -> Iterator[Batch]:
     """A batch for each step, in which every model has rows of its own."""
     sampler, n = fits.descent.sampler, fits.records
     if isinstance(sampler, FullBatch):
@@ -371,7 +371,7 @@ def own_batches(fits: Fits, models: int, *, rng: np.random.Generator) -> Iterato
     return (Batch(poisson_rows(n, sampler.rate, models, rng=rng)) for _ in steps)
 
 
-def masked(fits: Fits) -> bool:
+def masked(fits: BatchedFits) -> bool:
     r"""Whether all rows are multiplied for all models, rather than copied for each.
 
     A row of width e with k outputs costs about :math:`k (1 + e / 150)` where products are
@@ -387,7 +387,7 @@ def masked(fits: Fits) -> bool:
     return bool(sampler.rate * (_FILLED + copied) >= 1)
 
 
-def bytes_of_model(fits: Fits, *, own: bool) -> int:
+def bytes_of_model(fits: BatchedFits, *, own: bool) -> int:
     """About how many bytes one model works on in a step, beside what all models share."""
     outputs, width = fits.start.shape
     sampler, batch, gathered = fits.descent.sampler, float(fits.records), 0
@@ -424,7 +424,7 @@ def poisson_rows(n: int, rate: float, models: int, *, rng: np.random.Generator) 
     return np.minimum(every[:, :most], n)
 
 
-def normals(fits: Fits, models: int, *, rng: np.random.Generator) -> Iterator[Floats]:
+def normals(fits: BatchedFits, models: int, *, rng: np.random.Generator) -> Iterator[Floats]:
     """Standard normals of each step, all in the same memory."""
     room = np.empty((models, *fits.start.shape), fits.rows.dtype)
     for _ in range(int(fits.descent.steps)):

@@ -104,7 +104,7 @@ _NARROWEST = 32  # columns of a block
 _FAR = 30.0  # a margin beyond which single precision tells no chance from 0 or 1
 
 
-class Light:
+class Float32Rows:
     """Rows in float32 that all models share.
 
     Parameters
@@ -173,7 +173,7 @@ class Pairs:
     light : Light
     """
 
-    def __init__(self, light: Light) -> None:
+    def __init__(self, light: Float32Rows) -> None:
         self._light = light
         d = light.rows.shape[1]
         first, other = np.triu_indices(d)
@@ -320,7 +320,13 @@ class Responses:
 
 
 def quasi_newton(
-    light: Light, noise: Floats, start: Floats, near: Responses, *, tol: float, passes: int
+    light: Float32Rows,
+    noise: Floats,
+    start: Floats,
+    near: Responses,
+    *,
+    tol: float,
+    passes: int,
 ) -> Floats:
     """Approach the minimizers until their gradients are short.
 
@@ -442,7 +448,7 @@ class Minimizers:
     slow: int
 
 
-class Many:
+class BatchedProblem:
     """Rows, labels and penalties that many models share.
 
     Parameters
@@ -454,7 +460,7 @@ class Many:
 
     Examples
     --------
-    >>> many = Many(np.zeros((0, 2)), np.zeros(0), 2.0)
+    >>> many = BatchedProblem(np.zeros((0, 2)), np.zeros(0), 2.0)
     >>> many.minimize([[1.0, -3.0]]).weights
     array([[-0.5,  1.5]])
     """
@@ -468,7 +474,7 @@ class Many:
         self._norms = lengths(rows.T)
         self._scales = np.sqrt(task.penalty)
         self._rows = rows / self._scales  # as if all penalties were 1
-        self._light = Light(self._rows)
+        self._light = Float32Rows(self._rows)
         self._pairs = Pairs(self._light) if X.shape[1] <= _FEW else None
         self._levels: dict[int, tuple[Floats, Floats]] = {}
 

@@ -24,10 +24,10 @@ from veracal import _checks
 from veracal._types import Array, Floats
 from veracal.accounting import RELATIONS, Budget, Event, Relation, Unit, epsilon_for, noise_for
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
-    Clip,
+    ClipRule,
     Descended,
-    Descent,
     Flat,
     FullBatch,
     Langevin,
@@ -37,7 +37,7 @@ from veracal.mechanisms import (
     StepProgress,
     Update,
 )
-from veracal.training.base import Facts, PrivateEstimator
+from veracal.training.base import PrivateEstimator, TrainingData
 
 Ablation = Literal["clipping only", "noise only", "neither"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
@@ -60,17 +60,17 @@ class Unclipped:
         return array_namespace(norms).ones_like(norms)
 
 
-class _Noiseless(Descent):
+class _Noiseless(DPSGD):
     """A descent that adds no noise: *not private*."""
 
     def _perturbed(self, total: Any, noise_std: float, ahead: Any) -> Any:
         return total
 
 
-def ablated(descent: Descent, keep: Ablation) -> Descent:
+def ablated(descent: DPSGD, keep: Ablation) -> DPSGD:
     """The same descent without noise, without clipping, or without either."""
     if keep != "clipping only":
-        clip: Clip = Unclipped(descent.clip.bound)
+        clip: ClipRule = Unclipped(descent.clip.bound)
         descent = replace(descent, clip=clip)
     if keep != "noise only":
         settings = {field.name: getattr(descent, field.name) for field in fields(descent)}
@@ -79,7 +79,7 @@ def ablated(descent: Descent, keep: Ablation) -> Descent:
 
 
 @dataclass(frozen=True)
-class Moving:
+class ExponentialAverage:
     r"""A moving average of the weights: :math:`m \leftarrow \beta m + (1 - \beta) w`.
 
     It is divided by the sum of its factors, :math:`1 - \beta^{t}`, so that early steps of a
@@ -100,16 +100,16 @@ class Moving:
             raise ValueError(f"Expected decay below 1, got decay={self.decay!r}.")
 
 
-Average = float | Moving
+Average = float | ExponentialAverage
 
 
 def check_average(average: object) -> None:
     """Refuse what says not how weights are averaged."""
-    if not isinstance(average, Moving):
+    if not isinstance(average, ExponentialAverage):
         _checks.fraction(average=average)  # type: ignore[arg-type]
 
 
-class Averaged:
+class AverageState:
     """The mean so far.
 
     Parameters
@@ -121,8 +121,8 @@ class Averaged:
     """
 
     def __init__(self, average: Average, steps: int) -> None:
-        self._moving = average if isinstance(average, Moving) else None
-        share = 0.0 if isinstance(average, Moving) else float(average)
+        self._moving = average if isinstance(average, ExponentialAverage) else None
+        share = 0.0 if isinstance(average, ExponentialAverage) else float(average)
         self._from = 0 if self._moving else steps - int(np.ceil(share * steps))
         self._sum: Floats | None = None
         self._weight = 0.0
@@ -174,7 +174,7 @@ _EPOCHS = 40  # where nothing else is said
 
 
 @dataclass(frozen=True)
-class Goal:
+class TrainingSpec:
     """What a descent is to keep to.
 
     Attributes
@@ -198,7 +198,7 @@ class Goal:
     steps: int | None
     epochs: float | None
     rate: float
-    clip: Clip
+    clip: ClipRule
     update: Update
     weight_decay: float
     relation: Relation
@@ -248,7 +248,7 @@ class Goal:
             )
         return int(steps)
 
-    def descent(self, expected_batch: float) -> Descent:
+    def descent(self, expected_batch: float) -> DPSGD:
         """The descent that keeps to all this.
 
         Parameters
@@ -259,17 +259,15 @@ class Goal:
         noise = self.noise_multiplier
         noisy = noise is not None or isinstance(self.update, Langevin)
         if self.epsilon is not None and noisy:
-            longest: Descent = _cached(_longest, self, expected_batch)
+            longest: DPSGD = _cached(_longest, self, expected_batch)
             return longest
         if noise is None and not noisy:
             noise = _remembered_noise(self, self.length())
         return self._with(noise, self.length(), expected_batch)
 
-    def _with(
-        self, noise: float | Schedule | None, steps: int, expected_batch: float
-    ) -> Descent:
+    def _with(self, noise: float | Schedule | None, steps: int, expected_batch: float) -> DPSGD:
         """A descent of that noise and length."""
-        return Descent(
+        return DPSGD(
             FullBatch() if self.rate == 1 else Poisson(self.rate),
             self.clip,
             self.update,
@@ -328,7 +326,7 @@ def _bisected(low: int, high: int, paid: Callable[[int], bool]) -> tuple[int, in
 
 
 @lru_cache(maxsize=64)
-def _longest(goal: Goal, expected_batch: float) -> Descent:
+def _longest(goal: TrainingSpec, expected_batch: float) -> DPSGD:
     """The descent that ends when the budget is spent (as Knolle et al. 2021 train)."""
     steps = most_steps(
         goal.budget,
@@ -337,7 +335,7 @@ def _longest(goal: Goal, expected_batch: float) -> Descent:
     return goal._with(goal.noise_multiplier, steps, expected_batch)
 
 
-def _remembered_noise(goal: Goal, steps: int) -> float:
+def _remembered_noise(goal: TrainingSpec, steps: int) -> float:
     """The noise for a budget; what does not change it is set aside, to find it again."""
     plain = replace(goal, weight_decay=0.0, steps=steps, epochs=None)
     noise: float = _cached(_found_noise, plain, steps)
@@ -354,7 +352,7 @@ def _cached(function: Any, *arguments: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _found_noise(goal: Goal, steps: int) -> float:
+def _found_noise(goal: TrainingSpec, steps: int) -> float:
     """The noise for a budget. The size of a batch does not matter to it."""
     return noise_for(goal.budget, lambda noise: goal._with(noise, steps, 1.0).event())
 
@@ -363,7 +361,7 @@ _MOST_DECAY = 1e6
 
 
 class DescentClassifier(PrivateEstimator):
-    """A private classifier that is trained by a :class:`~veracal.mechanisms.Descent`.
+    """A private classifier that is trained by a :class:`~veracal.mechanisms.DPSGD`.
 
     A final class stores the settings below among its parameters, under these names.
     """
@@ -374,7 +372,7 @@ class DescentClassifier(PrivateEstimator):
     epochs: float | None
     steps: int | None
     sampling_rate: float
-    clip: float | Clip
+    clip: float | ClipRule
     update: float | Update | None
     weight_decay: float
     average: Average
@@ -419,23 +417,23 @@ class DescentClassifier(PrivateEstimator):
             return SGD(self._rate)
         return self.update if isinstance(self.update, Update) else SGD(self.update)
 
-    def _goal(self) -> Goal:
+    def _goal(self) -> TrainingSpec:
         """The settings of the descent."""
-        return Goal(
+        return TrainingSpec(
             self.epsilon,
             self.delta,
             self.noise_multiplier,
             self.steps,
             self.epochs,
             self.sampling_rate,
-            self.clip if isinstance(self.clip, Clip) else Flat(self.clip),
+            self.clip if isinstance(self.clip, ClipRule) else Flat(self.clip),
             self._update(),
             self.weight_decay,
             self.relation,
             Unit() if self.unit is None else self.unit,
         )
 
-    def _descent(self, size: int | None) -> Descent:
+    def _descent(self, size: int | None) -> DPSGD:
         """The descent, which needs the size where the noise follows from the batch."""
         if size is None:
             if isinstance(self._update(), Langevin):
@@ -453,7 +451,7 @@ class DescentClassifier(PrivateEstimator):
     def _delta(self) -> float:
         return self.delta
 
-    def _settled(self, facts: Facts) -> tuple[Descent, tuple[str, ...]]:
+    def _settled(self, facts: TrainingData) -> tuple[DPSGD, tuple[str, ...]]:
         """The descent of a fit, and why it is not private, if it is not."""
         descent = self._descent(facts.size)
         if self.not_private is not None:
@@ -470,7 +468,7 @@ class DescentClassifier(PrivateEstimator):
     def _show(self, weights: Floats) -> None:
         """Set what predictions are made from."""
 
-    def _done(self, descent: Descent, done: Descended) -> tuple[str, ...]:
+    def _done(self, descent: DPSGD, done: Descended) -> tuple[str, ...]:
         """Write down how long it took; why the result is not private, if it is not."""
         self.n_iter_ = done.steps
         self.noise_multipliers_ = descent.noise_multipliers()
@@ -490,7 +488,7 @@ class Watch:
     """
 
     def __init__(self, model: DescentClassifier, steps: int) -> None:
-        self._model, self.average = model, Averaged(model.average, steps)
+        self._model, self.average = model, AverageState(model.average, steps)
         self._steps = steps
 
     def __call__(self, step: Step) -> bool | None:
@@ -520,7 +518,7 @@ def _check_kinds(model: DescentClassifier) -> None:
         raise ValueError(f"Expected an update rule, got the class {model.update.__name__}.")
     if isinstance(model.clip, Unclipped):
         raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
-    _checks.positive_or("a clip rule, such as Flat(1.0)", Clip, clip=model.clip)
+    _checks.positive_or("a clip rule, such as Flat(1.0)", ClipRule, clip=model.clip)
     rules = Update | Schedule | None
     _checks.positive_or("an update rule, such as Adam(0.01)", rules, update=model.update)
     noise = model.noise_multiplier

@@ -28,7 +28,14 @@ from scipy.special import expit
 from veracal._threads import threadpool_limits
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.data import MappedRows
-from veracal.mechanisms import Clip, Clipped, clipped_sum, is_continuous, pre_noised, selection
+from veracal.mechanisms import (
+    Clipped,
+    ClipRule,
+    clipped_sum,
+    is_continuous,
+    pre_noised,
+    selection,
+)
 
 _MOST_FACTOR = 1e30
 
@@ -80,7 +87,7 @@ def gradient_norms(residual: Floats, row_norms: Floats) -> Floats:
 
 
 def clipped_residuals(
-    residual: Floats, norms: Floats, clip: Clip, *, slack: float = 0.0
+    residual: Floats, norms: Floats, clip: ClipRule, *, slack: float = 0.0
 ) -> tuple[Floats, int]:
     """Residuals times their factors, in place; zero where a norm is not finite.
 
@@ -111,7 +118,7 @@ def clipped_residuals(
 
 
 def clipped_gradient_sum(
-    weights: Floats, X: Floats, codes: Ints, clip: Clip, *, intercept: bool = True
+    weights: Floats, X: Floats, codes: Ints, clip: ClipRule, *, intercept: bool = True
 ) -> Clipped:
     """Sum of clipped gradients over some rows, in float64.
 
@@ -217,7 +224,7 @@ def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
 
 
 class GradientSums:
-    """What a :class:`~veracal.mechanisms.Descent` asks of the records of a linear model.
+    """What a :class:`~veracal.mechanisms.DPSGD` asks of the records of a linear model.
 
     Parameters
     ----------
@@ -280,7 +287,7 @@ class GradientSums:
             finally:
                 self._pool = None
 
-    def __call__(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
         """The clipped sum over rows."""
         # A warning, too, would tell of a record; what overflows has no finite norm.
         with np.errstate(all="ignore"):
@@ -327,7 +334,7 @@ class GradientSums:
         return lots
 
     def _lane(
-        self, weights: Floats, rows: Ints, cuts: list[int], clip: Clip, lane: int
+        self, weights: Floats, rows: Ints, cuts: list[int], clip: ClipRule, lane: int
     ) -> "_Lane":
         """The clipped sum over blocks between cuts, on one thread."""
         # Slopes by themselves: next to the intercepts, numpy adds three times as slowly.
@@ -343,7 +350,7 @@ class GradientSums:
         return total
 
     def _clipped(
-        self, weights: Floats, rows: Ints, lane: int, cuts: list[int], clip: Clip
+        self, weights: Floats, rows: Ints, lane: int, cuts: list[int], clip: ClipRule
     ) -> tuple[Floats, int]:
         """Clipped residuals of some rows, and how many exceed a threshold."""
         X, codes, lengths = self._read(rows, lane), self._codes[rows], self._norms[rows]
@@ -363,7 +370,7 @@ class GradientSums:
         return clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
 
     def _mend(
-        self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: Clip
+        self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: ClipRule
     ) -> None:
         """Compute anew what rounding, and with it the other rows, might move visibly."""
         longest = math.sqrt(np.vecdot(weights, weights).max())
@@ -421,7 +428,7 @@ class GradientSums:
         """Which rows are left out."""
         return np.isinf(self._norms[rows])
 
-    def _of_noisy(self, weights: Floats, rows: Ints, clip: Clip) -> Clipped:
+    def _of_noisy(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
         """The clipped sum of noisy gradients, which have no closed form: they are formed."""
         X = np.asarray(self._X[rows], dtype=np.float64)
         wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X

@@ -10,8 +10,14 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.accounting import Relation, Unit
 from veracal.data import Label
-from veracal.mechanisms import Clip, Descent, Langevin, Schedule, Step, Update
-from veracal.training.base import Facts, LinearClassifier, not_covered, remember, row_norms
+from veracal.mechanisms import DPSGD, ClipRule, Langevin, Schedule, Step, Update
+from veracal.training.base import (
+    LinearClassifier,
+    TrainingData,
+    not_covered,
+    remember,
+    row_norms,
+)
 from veracal.training.dp_sgd import Ablation, Average, DescentClassifier, Watch
 from veracal.training.gradient_sums import GradientSums, blocks_for
 
@@ -53,8 +59,8 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     fit_intercept : bool
     average : float in [0, 1] or Moving
         Share of the last steps whose weights are averaged: for DP-SGLD the posterior mean
-        after a burn-in. 0 takes the last weights. :class:`~veracal.training.Moving` takes a
-        moving average.
+        after a burn-in. 0 takes the last weights. :class:`~veracal.training.ExponentialAverage`
+        takes a moving average.
     initial : pair of arrays, optional
         Coefficients and intercept to start from, in the shapes of ``coef_`` and
         ``intercept_``, from *public* knowledge. By default zero.
@@ -126,7 +132,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         epochs: float | None = None,
         steps: int | None = None,
         sampling_rate: float = 0.1,
-        clip: float | Clip = 1.0,
+        clip: float | ClipRule = 1.0,
         update: float | Update | None = None,
         weight_decay: float = 0.0,
         fit_intercept: bool = True,
@@ -171,7 +177,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
             _checks.one_of(_TYPES, dtype=self.dtype)
         super()._check_settings()
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         descent, reasons = self._settled(facts)
         dtype = self._dtype(facts.X)
         weights = self._start(facts, dtype)
@@ -186,7 +192,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         return reasons + self._done(descent, done)
 
     def _sums(
-        self, facts: Facts, descent: Descent, dtype: Any, rng: np.random.Generator
+        self, facts: TrainingData, descent: DPSGD, dtype: Any, rng: np.random.Generator
     ) -> GradientSums:
         """The clipped sums that the descent asks for."""
         norms = row_norms(facts.X)
@@ -208,7 +214,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
             return np.dtype(np.float64)  # float32 has no digits left for the factors
         return np.dtype(self.dtype or ("float32" if narrow else "float64"))
 
-    def _start(self, facts: Facts, dtype: Any) -> Floats:
+    def _start(self, facts: TrainingData, dtype: Any) -> Floats:
         """The weights of the first step, with the intercept in the last column."""
         outputs, d = _outputs(len(facts.classes)), facts.X.shape[1]
         weights = np.zeros((outputs, d + self.fit_intercept), dtype=dtype)
@@ -219,7 +225,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
                 weights[:, -1] = intercept
         return weights
 
-    def _check_form(self, facts: Facts) -> None:
+    def _check_form(self, facts: TrainingData) -> None:
         self._check_delta(facts.size)
         if self.initial is None:
             return

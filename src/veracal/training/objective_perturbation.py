@@ -28,7 +28,7 @@ from veracal.accounting import Event, Pure, Relation, Unit
 from veracal.data import Label
 from veracal.errors import AnswerError
 from veracal.mechanisms import SphericalNoise
-from veracal.training.base import Facts
+from veracal.training.base import TrainingData
 from veracal.training.newton import (
     RESIDUAL,
     TOL,
@@ -405,7 +405,7 @@ class ObjectivePerturbation(PerturbedClassifier):
     def _penalty(self, norm: float) -> float:
         return self.perturbation(norm).lambda_total
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         reasons = super()._learn(facts, rng)
         return (*reasons, NOT_PRIVATE[self.rule]) if self.rule in NOT_PRIVATE else reasons
 

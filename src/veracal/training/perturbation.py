@@ -33,8 +33,8 @@ from veracal.accounting import RELATIONS, Relation, Unit
 from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.training.base import (
-    Facts,
     LinearClassifier,
+    TrainingData,
     declared_classes,
     row_norms,
     with_labels,
@@ -409,7 +409,7 @@ class PerturbedClassifier(LinearClassifier):
         assert norm is not None  # check_records has seen to it
         return self._binary(facts, float(norm))
 
-    def _binary(self, facts: Facts, norm: float) -> Binary:
+    def _binary(self, facts: TrainingData, norm: float) -> Binary:
         """Clip the rows, and take each class against the rest."""
         rows = clipped(facts.X, norm, fit_intercept=self.fit_intercept)
         signs = one_vs_rest(facts.codes, len(facts.classes))
@@ -419,7 +419,7 @@ class PerturbedClassifier(LinearClassifier):
         """Epsilon of one row, of which a unit has several."""
         return divided(self.epsilon, 1 if self.unit is None else self.unit.at_most)
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         """Clip the rows, and learn one model for two classes, or one for each of more."""
         norm = facts.norm if self.norm is None else self.norm
         reasons: tuple[str, ...] = ()

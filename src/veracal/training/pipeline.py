@@ -13,7 +13,7 @@ from veracal._display import Shown
 from veracal._types import Floats
 from veracal.accounting import UNFINISHED, Event, NotPrivate, Statement, Unit, statement
 from veracal.data import Dataset, MappedRows
-from veracal.mechanisms import Clip, is_continuous
+from veracal.mechanisms import ClipRule, is_continuous
 from veracal.queries import charge_terms, check_protected, note_charge
 from veracal.training.base import check_numbers
 from veracal.training.pipeline_steps import (
@@ -50,7 +50,7 @@ def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
 def _jumps(step: Any) -> bool:
     """Whether a step may see the last bits of its rows: by its clip rule, or in its layers."""
     clip = getattr(step, "clip", None)
-    return hasattr(step, "module") or (isinstance(clip, Clip) and not is_continuous(clip))
+    return hasattr(step, "module") or (isinstance(clip, ClipRule) and not is_continuous(clip))
 
 
 def _check_last(step: Any) -> None:
@@ -66,7 +66,7 @@ def _check_last(step: Any) -> None:
 class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
     """Scikit-learn's ``Pipeline``, with a cost that is known before a record is read.
 
-    Its event is the composition of its steps' events, so that ``Holder.fit`` charges all of
+    Its event is the composition of its steps' events, so that ``Curator.fit`` charges all of
     them at once. How a budget is divided is what the steps' own settings say. Steps that
     were given no size or no classes take the data set's.
 

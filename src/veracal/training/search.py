@@ -36,7 +36,7 @@ from veracal.accounting import (
 )
 from veracal.data import Dataset, Label, split
 from veracal.mechanisms import add_discrete_gaussian
-from veracal.training.base import Facts, PrivateEstimator
+from veracal.training.base import PrivateEstimator, TrainingData
 from veracal.training.pipeline import PrivatePipeline
 from veracal.training.pipeline_steps import is_private_step, made_up_like
 
@@ -460,12 +460,12 @@ class PrivateSearch(Winner, PrivateEstimator):
 
     # ------------------------------------------------------------ fit
 
-    def _check_form(self, facts: Facts) -> None:
+    def _check_form(self, facts: TrainingData) -> None:
         stand_in = self._stand_in(facts)
         for position in range(len(self._settings())):
             self._model(position).check_records(stand_in)
 
-    def _learn(self, facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         train, scored = self._parts(_dataset(facts), rng)
         charged = None if self._cost(facts.size) is None else self._training_events()
         number = draw_number(self.mean, self.law, rng=rng)
@@ -531,7 +531,7 @@ class PrivateSearch(Winner, PrivateEstimator):
             return replace(dealt.train, size=len(dealt.train)), dealt.test
         return dealt.train, dealt.test
 
-    def _stand_in(self, facts: Facts) -> Dataset:
+    def _stand_in(self, facts: TrainingData) -> Dataset:
         """Made-up records in the form of those that a trial is trained on."""
         whole = made_up_like(
             facts.X,
@@ -544,12 +544,12 @@ class PrivateSearch(Winner, PrivateEstimator):
         return train
 
 
-def _labels(facts: Facts) -> tuple[Label, ...]:
+def _labels(facts: TrainingData) -> tuple[Label, ...]:
     """The classes as a data set takes them: whole floats and truth values as integers."""
     known = facts.classes
     return tuple((known.astype(np.int64) if known.dtype.kind in "fb" else known).tolist())
 
 
-def _dataset(facts: Facts) -> Dataset:
+def _dataset(facts: TrainingData) -> Dataset:
     """The records of a fit as a data set."""
     return Dataset(facts.X, facts.codes, _labels(facts), size=facts.size, norm=facts.norm)

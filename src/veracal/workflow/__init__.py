@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         open_data_ledger,
         partitions_path,
     )
-    from veracal.workflow.comparing import Way, check_ways, compare_ways, is_begun
+    from veracal.workflow.comparing import Configuration, check_ways, compare_ways, is_begun
     from veracal.workflow.config import (
         Config,
         DataConfig,
@@ -41,6 +41,7 @@ __all__ = [
     "TEST",
     "AuditRun",
     "Config",
+    "Configuration",
     "Courier",
     "DataConfig",
     "Hospital",
@@ -51,7 +52,6 @@ __all__ = [
     "PrivacyConfig",
     "RecalibrationConfig",
     "Run",
-    "Way",
     "audit_config",
     "check_used",
     "check_ways",
@@ -88,7 +88,7 @@ __getattr__, __dir__ = attach(
             "partitions_path",
         ),
         "comparing": (
-            "Way",
+            "Configuration",
             "check_ways",
             "compare_ways",
             "is_begun",

@@ -15,18 +15,18 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import MapFitter, PrivateCalibratedClassifier
 from veracal.data import Dataset, Group, Label, Schema, scan_rows, split
 from veracal.errors import DataError
-from veracal.multiplicity import Audit, Question, audit
-from veracal.report import Audited
+from veracal.multiplicity import Audit, AuditSettings, audit
+from veracal.report import AuditResults
 from veracal.workflow.config import Config, check_used
 from veracal.workflow.job import today
 from veracal.workflow.results import published
-from veracal.workflow.steps import Loaded, budget_of, loaded
+from veracal.workflow.steps import LoadedRecords, budget_of, loaded
 from veracal.workflow.training import private_model
 
 Content = tuple[int, bytes]  # number of a row, and all there is to tell it by
 
 
-def row_numbers(part: Dataset, records: Loaded, source: str) -> Ints:
+def row_numbers(part: Dataset, records: LoadedRecords, source: str) -> Ints:
     """Where in the table each record of a part stands, counted from 1.
 
     Loading may have left out rows, and dealing keeps the others in their order: so a part is
@@ -168,14 +168,14 @@ class Deployed:
 def audit_config(
     config: Config,
     epsilons: Sequence[float],
-    question: Question,
+    question: AuditSettings,
     how: AuditRun | None = None,
     *,
     against: PrivateClassifier | None = None,
     schema: Schema | None = None,
     on_load: Callable[[int, int | None], None] | None = None,
     on_progress: OnRuns | None = None,
-) -> Audited:
+) -> AuditResults:
     """Audit the training of a config, on its training part, for the people of its test part.
 
     Parameters
@@ -229,7 +229,7 @@ def audit_config(
                 on_progress=tell,
             )
         )
-    return Audited(
+    return AuditResults(
         name=records.whole.name,
         made=today(),
         what=KINDS[config.model.kind],
@@ -246,7 +246,7 @@ def replace_epsilon(config: Config, epsilon: float) -> Config:
     return replace(config, privacy=replace(config.privacy, epsilon=epsilon))
 
 
-def trainer(config: Config, records: Loaded) -> Any:
+def trainer(config: Config, records: LoadedRecords) -> Any:
     """What is trained again: the classifier with its share of the budget, without a map."""
     model = private_model(config, records.train, budget_of(config, records))
     model.check_records(records.train)
@@ -268,7 +268,7 @@ def keep_place(keep: Path | None, epsilon: float, *, several: bool) -> Path | No
     return keep.with_name(f"{keep.stem}-epsilon-{epsilon:.6g}{keep.suffix}")
 
 
-def check_same(against: PrivateClassifier, records: Loaded) -> None:
+def check_same(against: PrivateClassifier, records: LoadedRecords) -> None:
     """Refuse a model that reads the table otherwise: its decisions would be of other rows."""
     if against.schema is None or against.schema != records.schema:
         raise DataError(
@@ -280,7 +280,7 @@ def check_same(against: PrivateClassifier, records: Loaded) -> None:
 
 
 def _people(
-    records: Loaded, config: Config, recalibrate: MapFitter | None
+    records: LoadedRecords, config: Config, recalibrate: MapFitter | None
 ) -> tuple[Dataset, Dataset | None]:
     """Who is audited, and whom maps are fitted on."""
     test, calibration = records.test, None
@@ -301,7 +301,7 @@ def _people(
 
 def _notes(
     config: Config,
-    question: Question,
+    question: AuditSettings,
     recalibrate: MapFitter | None,
     calibration: Dataset | None,
 ) -> tuple[str, ...]:

@@ -24,12 +24,12 @@ from veracal.ledger import (
     split_and_assign,
 )
 from veracal.workflow.config import Config
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.results import results_of
 from veracal.workflow.steps import (
     TEST,
     TRAIN,
-    Loaded,
+    LoadedRecords,
     budget_of,
     declared,
     partition_rule,
@@ -80,7 +80,7 @@ class Account:
     def __init__(
         self,
         config: Config,
-        records: Loaded,
+        records: LoadedRecords,
         place: Path,
         on_notice: OnNotice | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Account:
             restore_data_note(self._ledger, config.data.source)
             self._assign()
 
-    def charge(self, jobs: Sequence[Job]) -> tuple[Ledger, list[Job]]:
+    def charge(self, jobs: Sequence[RunPlan]) -> tuple[Ledger, list[RunPlan]]:
         """Charge jobs on these records, all of them as one run.
 
         Returns
@@ -122,20 +122,20 @@ class Account:
         tell_notice(self.records, self._on_notice)
 
 
-def tell_notice(records: Loaded, on_notice: OnNotice | None) -> None:
+def tell_notice(records: LoadedRecords, on_notice: OnNotice | None) -> None:
     """Tell the data holder, if there is something to tell."""
     if on_notice is not None and records.notice is not None:
         on_notice(records.notice)
 
 
-def assigned(config: Config, records: Loaded, ledger: Ledger) -> Loaded:
+def assigned(config: Config, records: LoadedRecords, ledger: Ledger) -> LoadedRecords:
     """The records in the partitions that a ledger has recorded; others are left out."""
     return _assigned(config, records, ledger, grow=False)[2]
 
 
 def _assigned(
-    config: Config, records: Loaded, ledger: Ledger, *, grow: bool = True
-) -> tuple[Any, Any, Loaded]:
+    config: Config, records: LoadedRecords, ledger: Ledger, *, grow: bool = True
+) -> tuple[Any, Any, LoadedRecords]:
     fresh = is_fresh(ledger)
     rule = partition_rule(config, records.whole, records.schema)
     store = PartitionStore.obtain(partitions_path(ledger.path), rule, fresh=fresh)
@@ -154,7 +154,7 @@ def partitions_path(ledger: Path) -> Path:
     return Path(f"{ledger}.partitions")
 
 
-def _run_request(jobs: Sequence[Job], config: Config, budget: Budget) -> dict[str, Any]:
+def _run_request(jobs: Sequence[RunPlan], config: Config, budget: Budget) -> dict[str, Any]:
     """What a ledger is asked for, and knows a run by."""
     body = b"\n".join(job.body for job in jobs)
     return {
@@ -291,7 +291,7 @@ def refuse_early(
             return
         records = declared(config, store.slot_counts())
     configs = [config] if shares is None else shares(budget)
-    jobs = [Job.of(each, records, check=False) for each in configs]
+    jobs = [RunPlan.of(each, records, check=False) for each in configs]
     asked = _run_request(jobs, config, budget)
     # A run that was charged before is not planned anew: slots may be missing since then.
     known = [run.items for run in ledger.runs() if run.request == asked["request"]]

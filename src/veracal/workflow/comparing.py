@@ -18,14 +18,14 @@ from veracal.workflow.charging import (
     refuse_early,
 )
 from veracal.workflow.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
-from veracal.workflow.job import Job
+from veracal.workflow.job import RunPlan
 from veracal.workflow.results import COVERS, files_of, results, stamped
 from veracal.workflow.running import OnProgress, Run, silent, step_counter
 from veracal.workflow.steps import budget_of, loaded
 
 
 @dataclass(frozen=True)
-class Way:
+class Configuration:
     """A kind of model and a kind of map, written as ``logistic`` or ``logistic/none``.
 
     Attributes
@@ -46,12 +46,12 @@ class Way:
             )
 
     @classmethod
-    def parse(cls, text: str) -> "Way":
+    def parse(cls, text: str) -> "Configuration":
         """Read it as it is written.
 
         Examples
         --------
-        >>> Way.parse("objective/none")
+        >>> Configuration.parse("objective/none")
         Way(model='objective', map='none')
         """
         model, slash, map_ = text.strip().partition("/")
@@ -69,7 +69,7 @@ class Way:
 
 def compare_ways(
     config: Config,
-    ways: Sequence[Way],
+    ways: Sequence[Configuration],
     out: str | Path,
     *,
     ledger: str | Path | None = None,
@@ -122,7 +122,7 @@ def compare_ways(
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]
     jobs = [
-        Job.of(each, account.records, StepProgress(step_counter(told)))
+        RunPlan.of(each, account.records, StepProgress(step_counter(told)))
         for each, told in zip(shares, tells, strict=True)
     ]
     tell("charging", 0, None)
@@ -135,14 +135,14 @@ def compare_ways(
     )
 
 
-def check_ways(ways: Sequence[Way]) -> None:
+def check_ways(ways: Sequence[Configuration]) -> None:
     """Refuse less than two ways, and one that is named twice."""
     if len(set(ways)) < 2 or len(set(ways)) < len(ways):
         named = ", ".join(map(str, ways)) or "none"
         raise ValueError(f"Expected two or more different methods, got {named}.")
 
 
-def check_ways_places(folder: Path, ways: Sequence[Way], *, force: bool) -> None:
+def check_ways_places(folder: Path, ways: Sequence[Configuration], *, force: bool) -> None:
     """Refuse a folder that is somebody else's, before the work and not after it."""
     if is_begun(folder, ways) or (force and folder.is_dir() and not folder.is_symlink()):
         for way in ways:
@@ -151,14 +151,14 @@ def check_ways_places(folder: Path, ways: Sequence[Way], *, force: bool) -> None
         check_place(folder, force=False)
 
 
-def is_begun(folder: Path, ways: Sequence[Way]) -> bool:
+def is_begun(folder: Path, ways: Sequence[Configuration]) -> bool:
     """Tell whether a folder holds some of the ways, not all, and nothing else."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return {each.name for each in folder.iterdir()} < {way.folder for way in ways}
 
 
-def share(config: Config, way: Way, ways: int, delta: float) -> Config:
+def share(config: Config, way: Configuration, ways: int, delta: float) -> Config:
     """The config of one way, with its part of the budget."""
     privacy = PrivacyConfig(
         config.privacy.epsilon / ways, delta / ways, config.privacy.relation
@@ -173,13 +173,13 @@ def share(config: Config, way: Way, ways: int, delta: float) -> Config:
     )
 
 
-def tell_of(tell: OnProgress, way: Way) -> OnProgress:
+def tell_of(tell: OnProgress, way: Configuration) -> OnProgress:
     """Progress that says of which way it is."""
     return lambda step, done, total: tell(f"{way}: {step}", done, total)
 
 
 def _one(
-    job: Job, book: Ledger, folder: Path, ways: int, budget: Budget, tell: OnProgress
+    job: RunPlan, book: Ledger, folder: Path, ways: int, budget: Budget, tell: OnProgress
 ) -> Run:
     """Train, measure and write one way."""
     tell("training", 0, None)

@@ -23,15 +23,15 @@ from veracal.calibration import (
 )
 from veracal.data import Scores
 from veracal.ledger import Item, Ledger
-from veracal.queries import Holder
-from veracal.report import Measured
+from veracal.queries import Curator
+from veracal.report import MeasurementRecord
 from veracal.training import Hook
 from veracal.workflow.config import Config
 from veracal.workflow.steps import (
     TEST,
     TRAIN,
     TRAINING,
-    Loaded,
+    LoadedRecords,
     budget_of,
     measurement,
     planned,
@@ -44,7 +44,7 @@ _FIGURES = ("accuracy", "ece", "brier", "nll")
 
 def internal_facts(
     config: Config,
-    records: Loaded,
+    records: LoadedRecords,
     classifier: PrivateClassifier,
     losses: Sequence[float] = (),
 ) -> dict[str, Any]:
@@ -112,7 +112,7 @@ MEASUREMENT, LATER = "measurement", "later"
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class RunPlan:
     """Records that are dealt to parts, a model and questions; nothing of it is charged yet.
 
     Attributes
@@ -130,7 +130,7 @@ class Job:
     """
 
     config: Config
-    records: Loaded
+    records: LoadedRecords
     budget: Budget
     plan: MeasurementPlan
     model: Any
@@ -140,11 +140,11 @@ class Job:
     def of(
         cls,
         config: Config,
-        records: Loaded,
+        records: LoadedRecords,
         on_step: Hook | None = None,
         *,
         check: bool = True,
-    ) -> "Job":
+    ) -> "RunPlan":
         """Decide everything that can be decided from what is declared.
 
         ``check`` says whether to see if the model takes these records, which is for those
@@ -176,7 +176,7 @@ class Job:
     def trained(self, book: Ledger) -> PrivateClassifier:
         """The classifier that was paid for: fitted now, or as the ledger remembers it."""
         config = self.config
-        holder = Holder(self.records.train, book, part=TRAIN, version=config.data.version)
+        holder = Curator(self.records.train, book, part=TRAIN, version=config.data.version)
         kept = holder.fit_once(
             self.model,
             lambda fitted: packed(
@@ -195,7 +195,7 @@ class Job:
 
     def asked(
         self, classifier: PrivateClassifier, when: str, book: Ledger, made: str | None = None
-    ) -> Measured:
+    ) -> MeasurementRecord:
         """Measure a classifier on the test records, or repeat what was answered before.
 
         Parameters
@@ -209,9 +209,9 @@ class Job:
         """
         name, version = self.config.name, self.config.data.version
         scores = classifier.scores(self.records.test, mapped=when != "before")
-        holder = Holder(scores.renamed(f"{name}: {when}"), book, part=TEST, version=version)
+        holder = Curator(scores.renamed(f"{name}: {when}"), book, part=TEST, version=version)
         found = measure_planned(holder, self.plan, request=f"{name}: {MEASUREMENT} {when}")
-        return Measured(when, made or today(), found.to_json())
+        return MeasurementRecord(when, made or today(), found.to_json())
 
     def later(self, book: Ledger) -> list[str]:
         """Names of the later measurements that a ledger has answered, or begun to."""

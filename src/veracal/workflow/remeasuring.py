@@ -10,7 +10,7 @@ from veracal.ledger import Ledger
 from veracal.report import Results
 from veracal.workflow.charging import OnNotice, assigned, ledger_path, tell_notice
 from veracal.workflow.config import Config
-from veracal.workflow.job import LATER, Job
+from veracal.workflow.job import LATER, RunPlan
 from veracal.workflow.results import files_of, ledger_facts, results_of, stamped
 from veracal.workflow.running import OnProgress, Run, silent
 from veracal.workflow.steps import loaded
@@ -69,7 +69,7 @@ def measure_again(
     check_head(whole, known, folder)
     records = assigned(config, records, whole)
     tell_notice(records, on_notice)
-    job = Job.of(config, records)
+    job = RunPlan.of(config, records)
     book = run_of(whole, job, folder)
     tell("measuring again", 0, None)
     when = f"{LATER} {1 + sum(one.when.startswith(f'{LATER} ') for one in known.measured)}"
@@ -117,7 +117,7 @@ def check_head(ledger: Ledger, known: Results, folder: Path) -> None:
         )
 
 
-def run_of(ledger: Ledger, job: Job, folder: Path) -> Ledger:
+def run_of(ledger: Ledger, job: RunPlan, folder: Path) -> Ledger:
     """The run that trained an artifact; other settings than its own are refused."""
     for entry in ledger.entries():
         if entry.request == job.request and entry.run is not None:

@@ -24,13 +24,13 @@ from veracal.accounting import (
     statement,
 )
 from veracal.artifact import WEIGHTS, PrivateClassifier, read_listed, read_manifest
-from veracal.calibration import Identity, Map, Platt
+from veracal.calibration import CalibrationMap, Identity, Platt
 from veracal.data import Label
 from veracal.errors import DataError, MissingExtraError
 from veracal.ledger import Item, Ledger, ledger_total
-from veracal.report import MOST, Measured, Results, model_card, render
+from veracal.report import MOST, MeasurementRecord, Results, model_card, render
 from veracal.workflow.config import Config
-from veracal.workflow.job import Job, today
+from veracal.workflow.job import RunPlan, today
 from veracal.workflow.steps import TEST, TRAIN
 
 RESULTS = "results.json"
@@ -43,10 +43,10 @@ COVERS = ("the model and its map", "every figure marked as released")
 
 
 def results(
-    job: Job,
+    job: RunPlan,
     classifier: PrivateClassifier,
     book: Ledger,
-    measured: tuple[Measured, ...],
+    measured: tuple[MeasurementRecord, ...],
     covers: tuple[str, ...] = COVERS,
     *,
     budget: Budget | None = None,
@@ -184,7 +184,12 @@ _MOST = 64 * 2**20  # bytes of a file beside the classifier
 
 
 def write_recalibrated(
-    folder: Path, map_: Map, record: Mapping[str, Any], out: Path, *, force: bool = False
+    folder: Path,
+    map_: CalibrationMap,
+    record: Mapping[str, Any],
+    out: Path,
+    *,
+    force: bool = False,
 ) -> PrivateClassifier:
     """Write an artifact with the map that institutions found, and who they are.
 
@@ -218,7 +223,7 @@ def write_recalibrated(
     return made
 
 
-def arranged(map_: Map, classifier: PrivateClassifier) -> Map:
+def arranged(map_: CalibrationMap, classifier: PrivateClassifier) -> CalibrationMap:
     """A map with its classes in the order of the weights, which the artifact goes by."""
     declared = classifier.manifest.classes
     if not isinstance(map_, Platt) or classifier.schema is None:

@@ -17,7 +17,7 @@ from veracal.workflow.charging import (
     refuse_early,
 )
 from veracal.workflow.config import Config, check_used
-from veracal.workflow.job import Job, internal_facts
+from veracal.workflow.job import RunPlan, internal_facts
 from veracal.workflow.results import files_of, results, results_of, stamped
 from veracal.workflow.steps import loaded
 
@@ -117,7 +117,7 @@ def run(
     curve = TrainingCurve(account.records.train, counted) if internal else None
     tell("charging", 0, None)
     hook = StepProgress(counted) if curve is None else curve
-    book, (job,) = account.charge([Job.of(config, account.records, hook)])
+    book, (job,) = account.charge([RunPlan.of(config, account.records, hook)])
     tell("training", 0, None)
     classifier = job.trained(book)
     measured, dates = [], dates_of(folder, book)

@@ -14,7 +14,7 @@ import numpy as np
 from veracal._checks import extra
 from veracal._types import Progress
 from veracal.accounting import Budget, Unit, micro
-from veracal.artifact import Front
+from veracal.artifact import FrozenEncoder
 from veracal.calibration import MeasurementPlan, plan_measurement
 from veracal.data import (
     SCHEMAS,
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 _GRAY, _COLOR = (28, 28), (32, 32, 3)  # pictures that have networks of their own
 
 
-def front_for(kind: str, records: Dataset) -> Front | None:
+def front_for(kind: str, records: Dataset) -> FrozenEncoder | None:
     """The frozen network that records go through first, by their form and the kind of model."""
     if kind == "text":
         MiniLMTokens().check(records.X, records.name)
-        return Front.of(MiniLMTokens())
+        return FrozenEncoder.of(MiniLMTokens())
     if kind != "features":
         return None
     if records.X.dtype.kind == "T":
-        return Front.of(MiniLM())
+        return FrozenEncoder.of(MiniLM())
     if records.X.dtype == np.uint8 and records.X.ndim > 2:
-        return Front.of(EfficientNetLite0())
+        return FrozenEncoder.of(EfficientNetLite0())
     return None  # rows of numbers: features already
 
 
@@ -147,7 +147,7 @@ Slots = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedRecords:
     """Records, split into partitions, and the schema and frozen network they came through.
 
     ``notice`` says how they compare with those of earlier runs: for the data holder only.
@@ -156,7 +156,7 @@ class Loaded:
     whole: Dataset
     parts: Split
     schema: Schema | None
-    front: Front | None = None
+    front: FrozenEncoder | None = None
     notice: AssignmentNotice | None = None
 
     @property
@@ -173,7 +173,7 @@ class Loaded:
 
 def loaded(
     config: Config, progress: Progress | None = None, schema: Schema | None = None
-) -> Loaded:
+) -> LoadedRecords:
     """Load the records, and split them as a new ledger would.
 
     What earlier runs recorded is not consulted
@@ -202,7 +202,7 @@ def loaded(
     return _prepared(config, whole, schema, front)
 
 
-def declared(config: Config, slots: Slots | None = None) -> Loaded:
+def declared(config: Config, slots: Slots | None = None) -> LoadedRecords:
     """The records as far as they are declared, and none of them.
 
     Whatever a run will cost follows from this: the form of a record, classes, groups and
@@ -233,15 +233,15 @@ def _prepared(
     config: Config,
     whole: Dataset,
     schema: Schema | None,
-    front: Front | None,
+    front: FrozenEncoder | None,
     slots: Slots | None = None,
-) -> Loaded:
+) -> LoadedRecords:
     """Records in the partitions of a new ledger; of slots there are as many as stated."""
     chosen = config.data
     if chosen.at_most is not None:
         whole = limited(whole, chosen.at_most, schema)
     known = SCHEMAS.get(chosen.source) if schema is None else schema
-    return Loaded(whole, _split(config, whole, known, slots), known, front)
+    return LoadedRecords(whole, _split(config, whole, known, slots), known, front)
 
 
 def _split(config: Config, whole: Dataset, schema: Schema | None, slots: Slots | None) -> Split:
@@ -291,7 +291,7 @@ def limited(whole: Dataset, at_most: int, schema: Schema | None) -> Dataset:
     return limit_contributions(whole, at_most=at_most)
 
 
-def budget_of(config: Config, records: Loaded) -> Budget:
+def budget_of(config: Config, records: LoadedRecords) -> Budget:
     """What may be spent on each part, and whom that protects."""
     assert records.whole.size is not None
     privacy, schema = config.privacy, records.schema
@@ -320,7 +320,7 @@ def budget_of(config: Config, records: Loaded) -> Budget:
     return Budget(privacy.epsilon, delta, privacy.relation, unit)
 
 
-def measurement(config: Config, records: Loaded) -> MeasurementPlan:
+def measurement(config: Config, records: LoadedRecords) -> MeasurementPlan:
     """The questions of one measurement, for an equal share of epsilon."""
     chosen, groups = config.measurement, records.whole.groups
     names: tuple[str, ...] = ()

@@ -11,13 +11,13 @@ def asked(monkeypatch):
     """Scores that map and guard were asked of, and what was announced."""
     seen = []
 
-    class Watching(module.Paid):
+    class Watching(module.PrepaidSource):
         __slots__ = ()
 
         def __init__(self, scores, event, **more):
             seen.append((scores, event))
             super().__init__(scores, event, **more)
 
-    monkeypatch.setattr(module, "Paid", Watching)
+    monkeypatch.setattr(module, "PrepaidSource", Watching)
     FITS.clear()
     return seen

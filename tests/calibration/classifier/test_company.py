@@ -36,7 +36,7 @@ def test_it_is_copied_and_written_like_any_estimator() -> None:
     assert again.private_ and again.event_ == fitted.event_
     fresh = clone(fitted)
     assert not hasattr(fresh, "map_") and fresh.event() == fitted.event_
-    assert "Paid" not in repr(vars(fitted))
+    assert "PrepaidSource" not in repr(vars(fitted))
 
 
 @pytest.mark.parametrize("changes", [{}, {"recalibrate": "split", "guard": Guard()}])

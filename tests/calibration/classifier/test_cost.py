@@ -12,7 +12,7 @@ from veracal.calibration.maps import Identity
 from veracal.calibration.private import PrivateTemperature, guard_event
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import NormClipper, ObjectivePerturbation, make_private_pipeline
 
 
@@ -99,7 +99,7 @@ def test_a_holder_charges_first_and_exactly_that(tmp_path, asked) -> None:
     event = model.event()
     budget = Budget(epsilon_for(event, 1e-5) + 1e-6, 1e-5)
     ledger = open_ledger(tmp_path / "a", budget, kind="plan", plan=[Item("training", event)])
-    holder = Holder(DATA, ledger)
+    holder = Curator(DATA, ledger)
     fitted = holder.fit(model)
     assert fitted.private_ and fitted.event_ == event
     assert isinstance(fitted.statement_, Statement)

@@ -8,13 +8,13 @@ from veracal.calibration import Bins
 from veracal.calibration.maps import (
     Beta,
     Binned,
-    Doubt,
+    CalibrationMap,
     Identity,
     Isotonic,
-    Map,
     Platt,
     Temperature,
     TwoTemperatures,
+    UniformMixing,
 )
 from veracal.data import Scores
 
@@ -22,7 +22,7 @@ LARGE = np.finfo(np.float64).max
 TINY = 5e-324
 
 
-def maps(k: int) -> list[Map]:
+def maps(k: int) -> list[CalibrationMap]:
     """Maps of every kind and form for k classes, none of them mild."""
     line = np.linspace(-2.0, 2.0, k)
     many = 1 if k == 2 else k
@@ -36,9 +36,9 @@ def maps(k: int) -> list[Map]:
         TwoTemperatures(0.5, 2.0, 0.7),
         TwoTemperatures(1e6, 2e4, 1e6),
         TwoTemperatures(1e-6, 5e-5, 1e6),
-        Doubt(1e6, 0.0),
-        Doubt(1e-6, 0.99),
-        Doubt(0.2, 0.4),
+        UniformMixing(1e6, 0.0),
+        UniformMixing(1e-6, 0.99),
+        UniformMixing(0.2, 0.4),
         Platt(-1e9, line),
         Platt(0.0, np.zeros(k)),
         Platt(line, line * 5e8),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.calibration.maps import Doubt, Temperature, from_json
+from veracal.calibration.maps import Temperature, UniformMixing, from_json
 from veracal.data import Scores
 
 
@@ -13,7 +13,7 @@ def scores():
 
 
 def test_it_is_the_mixture_written_out(scores):
-    mapped = Doubt(0.5, 0.3).transform(scores).values
+    mapped = UniformMixing(0.5, 0.3).transform(scores).values
     for row, logits in zip(mapped, scores.values, strict=True):
         powers = [np.exp(0.5 * z) for z in logits]
         expected = [0.7 * power / sum(powers) + 0.3 / 4 for power in powers]
@@ -22,11 +22,13 @@ def test_it_is_the_mixture_written_out(scores):
 
 def test_without_doubt_it_is_a_temperature(scores):
     same = Temperature(0.5).transform(scores).probabilities
-    np.testing.assert_allclose(Doubt(0.5, 0.0).transform(scores).values, same, rtol=1e-12)
+    np.testing.assert_allclose(
+        UniformMixing(0.5, 0.0).transform(scores).values, same, rtol=1e-12
+    )
 
 
 def test_confidences_fall_toward_an_equal_share_and_predictions_stay(scores):
-    sure = [Doubt(0.5, doubt).transform(scores) for doubt in (0.0, 0.5, 0.99)]
+    sure = [UniformMixing(0.5, doubt).transform(scores) for doubt in (0.0, 0.5, 0.99)]
     assert (np.diff([s.confidence for s in sure], axis=0) < 0).all()
     assert sure[-1].confidence.max() < 0.26 and sure[-1].confidence.min() > 0.25
     for mapped in sure:
@@ -34,11 +36,15 @@ def test_confidences_fall_toward_an_equal_share_and_predictions_stay(scores):
 
 
 def test_it_is_written_and_read_back():
-    assert from_json(Doubt(0.25, 0.5).to_json()) == Doubt(0.25, 0.5) != Doubt(0.25, 0.4)
-    assert Doubt(0.25, 0.5).value == 4.0
+    assert (
+        from_json(UniformMixing(0.25, 0.5).to_json())
+        == UniformMixing(0.25, 0.5)
+        != UniformMixing(0.25, 0.4)
+    )
+    assert UniformMixing(0.25, 0.5).value == 4.0
 
 
 @pytest.mark.parametrize("wrong", [(0.0, 0.5), (1.0, -0.1), (1.0, 1.0), (1.0, np.nan)])
 def test_what_is_no_share_is_refused(wrong):
     with pytest.raises(ValueError, match="Expected (inverse|doubt) between"):
-        Doubt(*wrong)
+        UniformMixing(*wrong)

@@ -6,9 +6,9 @@ import pytest
 from tests.calibration.maps.made import maps, strange
 from veracal.calibration.maps import (
     Binned,
+    CalibrationMap,
     Identity,
     Isotonic,
-    Map,
     Platt,
     Temperature,
     TwoTemperatures,
@@ -34,7 +34,7 @@ def test_a_hundred_thousand_classes() -> None:
         check(map_, Scores.from_probabilities(sure, [0]), "many classes, sure")
 
 
-def check(map_: Map, scores: Scores, name: str) -> None:
+def check(map_: CalibrationMap, scores: Scores, name: str) -> None:
     """Assert that the map of scores are scores, with rows that sum to one closely."""
     mapped = map_.transform(scores)
     p = mapped.probabilities

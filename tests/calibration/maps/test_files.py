@@ -9,8 +9,8 @@ import pytest
 
 from tests.calibration.maps.made import maps
 from veracal.calibration.maps import (
+    CalibrationMap,
     Isotonic,
-    Map,
     Platt,
     Temperature,
     from_json,
@@ -22,7 +22,7 @@ from veracal.errors import DataError, LimitError
 
 
 @pytest.mark.parametrize("map_", [*maps(2), *maps(3), Platt(1.0, [0, 0], "logits")], ids=repr)
-def test_maps_survive(map_: Map, tmp_path: Path, rng: np.random.Generator) -> None:
+def test_maps_survive(map_: CalibrationMap, tmp_path: Path, rng: np.random.Generator) -> None:
     written = map_.to_json()
     assert from_json(written) == map_ and type(from_json(written)) is type(map_)
     assert json.loads(json.dumps(written, allow_nan=False)) == written

@@ -11,7 +11,15 @@ from hypothesis.extra.numpy import arrays
 
 from tests.calibration.maps.made import LARGE, maps
 from veracal.calibration import Bins
-from veracal.calibration.maps import Beta, Binned, Identity, Isotonic, Map, Platt, Temperature
+from veracal.calibration.maps import (
+    Beta,
+    Binned,
+    CalibrationMap,
+    Identity,
+    Isotonic,
+    Platt,
+    Temperature,
+)
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 
@@ -234,7 +242,7 @@ def test_beta_finds_its_way_back_from_certainty() -> None:
 
 
 @pytest.mark.parametrize("map_", maps(3), ids=repr)
-def test_what_belongs_to_the_records_stays(map_: Map) -> None:
+def test_what_belongs_to_the_records_stays(map_: CalibrationMap) -> None:
     given_ = Scores.from_logits(
         np.eye(3),
         ["c", "a", "b"],
@@ -254,7 +262,9 @@ def test_what_belongs_to_the_records_stays(map_: Map) -> None:
 
 
 @pytest.mark.parametrize("map_", maps(3), ids=repr)
-def test_a_record_is_mapped_by_its_own_row(map_: Map, rng: np.random.Generator) -> None:
+def test_a_record_is_mapped_by_its_own_row(
+    map_: CalibrationMap, rng: np.random.Generator
+) -> None:
     given_ = Scores.from_logits(rng.normal(size=(20, 3)) * 4)
     whole = map_.transform(given_)
     alone = [map_.transform(given_.take([i])).values[0] for i in range(20)]
@@ -262,7 +272,7 @@ def test_a_record_is_mapped_by_its_own_row(map_: Map, rng: np.random.Generator) 
 
 
 @pytest.mark.parametrize("map_", maps(3), ids=repr)
-def test_maps_are_records(map_: Map) -> None:
+def test_maps_are_records(map_: CalibrationMap) -> None:
     assert sum(map_ == other for other in maps(3)) == 1
     assert map_ != "a map"
     for same in (map_, copy.deepcopy(map_), pickle.loads(pickle.dumps(map_))):
@@ -365,7 +375,7 @@ def test_beta_parameters_nobody_can_mean(a: object, b: object, c: object) -> Non
 
 
 @pytest.mark.parametrize("map_", [m for m in maps(3) if m.kind in ("platt", "beta")], ids=repr)
-def test_maps_for_other_classes_are_refused(map_: Map) -> None:
+def test_maps_for_other_classes_are_refused(map_: CalibrationMap) -> None:
     with pytest.raises(DataError, match="3 classes"):
         map_.transform(Scores.from_logits([[1.0, 0.0]]))
 

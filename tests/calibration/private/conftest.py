@@ -10,7 +10,7 @@ from veracal.accounting import Budget
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
-from veracal.queries import Holder, Pool, Public, Release, laplace_event
+from veracal.queries import Curator, Pool, Public, Release, laplace_event
 
 ONE = Budget(1.0)
 
@@ -54,7 +54,7 @@ def holder(tmp_path):
 
     def make(records, budget=ONE, **settings):
         made.append(records)
-        return Holder(
+        return Curator(
             records, open_ledger(tmp_path / f"{len(made)}.ledger", budget, **settings)
         )
 

@@ -8,7 +8,14 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Composed, Unit, epsilon_for, micro_epsilon
-from veracal.calibration.private.session import Ask, composed, price, split, stated, unit_of
+from veracal.calibration.private.session import (
+    PricedQuery,
+    composed,
+    price,
+    split,
+    stated,
+    unit_of,
+)
 from veracal.calibration.queries import Gap
 from veracal.queries import Count, Pool, Public, gaussian_event
 
@@ -49,10 +56,13 @@ def test_an_ask_costs_what_it_says(holder, rng):
     for relation in ("add-remove", "replace-one"):
         for unit in (Unit(), Unit("patient", 3)):
             event = composed(
-                [Ask(Gap(), 100).event(relation, unit), Ask(Count(), 7).event(relation, unit)]
+                [
+                    PricedQuery(Gap(), 100).event(relation, unit),
+                    PricedQuery(Count(), 7).event(relation, unit),
+                ]
             )
             assert micro_epsilon(event, unit) == 107
-    Ask(Gap(), 100).of(source)
+    PricedQuery(Gap(), 100).of(source)
     assert source.ledger.spent().epsilon == 0.0001
 
 
@@ -61,7 +71,7 @@ def test_a_statement_is_about_everything_asked(holder, rng):
     scores = miscalibrated(50, 1.0, rng)
     mine = replace(scores, units=np.arange(50) // 2)
     one = holder(mine, Budget(1.0, unit=unit, relation="replace-one"))
-    asks = [Ask(Gap(), 200_000), Ask(Count(), 100_000)]
+    asks = [PricedQuery(Gap(), 200_000), PricedQuery(Count(), 100_000)]
     made = stated([ask.of(one) for ask in asks], unit_of(one), covers="this")
     assert (made.epsilon, made.unit, made.at_most) == (
         pytest.approx(0.3, abs=1e-12),
@@ -83,7 +93,11 @@ def asked_of(paths, ask):
 
 
 def test_whoever_has_records_at_several_sources_pays_at_each():
-    asks = [Ask(Gap(), 200_000), Ask(Count(), 100_000), Ask(Gap(inverse=0.5), 50_000)]
+    asks = [
+        PricedQuery(Gap(), 200_000),
+        PricedQuery(Count(), 100_000),
+        PricedQuery(Gap(inverse=0.5), 50_000),
+    ]
     # Of three sources one was asked everything, one twice, one once: 0.35, 0.3, 0.2.
     rows = [[(0,), (1,), (2,)], [(0,), (1,)], [(0,)]]
     releases = [asked_of(row, ask) for row, ask in zip(rows, asks, strict=True)]
@@ -118,13 +132,13 @@ def test_with_a_delta_no_sources_cost_more_than_is_stated():
 def test_moving_between_sources_is_said_to_cost_both(holder, rng):
     budget = Budget(1.0, relation="replace-one")
     pool = Pool([holder(SCORES, budget), holder(SCORES, budget)])
-    made = stated([Ask(Gap(), 1_000).of(pool)], unit_of(pool), covers="this")
+    made = stated([PricedQuery(Gap(), 1_000).of(pool)], unit_of(pool), covers="this")
     assert any("moves to another source" in words for words in made.covers)
 
 
 def test_ten_thousand_sources_are_stated_as_quickly_as_the_kinds_of_them():
-    event = Ask(Gap(), 1_000).event("add-remove")
-    release = asked_of([(i,) for i in range(10_000)], Ask(Gap(), 1_000))
+    event = PricedQuery(Gap(), 1_000).event("add-remove")
+    release = asked_of([(i,) for i in range(10_000)], PricedQuery(Gap(), 1_000))
     made = stated([release] * 3, Unit(), covers="this")
     assert made.epsilon == pytest.approx(0.003, abs=1e-9)
     assert set(release.asked.values()) == {event}

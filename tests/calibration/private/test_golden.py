@@ -8,7 +8,7 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from tests.calibration.private.test_golden_section import as_defined
 from veracal.accounting import Budget, Unit, micro_epsilon
 from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import golden_section as golden
 from veracal.calibration.private.golden_section import (
     OBJECTIVES,
@@ -20,7 +20,7 @@ from veracal.calibration.queries import Gap
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Pool, Public
+from veracal.queries import Curator, Pool, Public
 
 RELATIONS = "add-remove", "replace-one"
 of_objectives = pytest.mark.parametrize("objective", OBJECTIVES)
@@ -116,7 +116,7 @@ def test_the_unclamped_loss_has_no_event():
 def test_what_was_announced_is_enough_and_not_one_question_more(objective, relation, rng):
     scores = miscalibrated(60, 2.0, rng)
     fitter = GoldenTemperature(objective, micro_epsilon=600_000)
-    source = Paid(scores, fitter.event(relation))
+    source = PrepaidSource(scores, fitter.event(relation))
     fitter.fit(source)
     extra = fitter._query(0.123)
     with pytest.raises(BudgetError):
@@ -136,13 +136,13 @@ def test_a_value_after_the_last_cut_is_seen(holder, rng, monkeypatch):
     fitter = GoldenTemperature(micro_epsilon=600_000)
     monkeypatch.setattr(golden, "narrowed", one_value_more)
     with pytest.raises(IndexError):  # there is no price for it
-        fitter.fit(Paid(scores, fitter.event()))
+        fitter.fit(PrepaidSource(scores, fitter.event()))
     # Even if somebody gives it one, nobody pays.
     asks = fitter._asks()
     monkeypatch.setattr(GoldenTemperature, "_asks", lambda _: [*asks, asks[0]])
-    announced = golden.Ask.event(asks[0], "add-remove")
+    announced = golden.PricedQuery.event(asks[0], "add-remove")
     with pytest.raises(BudgetError):
-        fitter.fit(Paid(scores, type(fitter.event())((announced,) * 6)))
+        fitter.fit(PrepaidSource(scores, type(fitter.event())((announced,) * 6)))
     with pytest.raises(BudgetError):
         fitter.fit(holder(scores, Budget(0.6)))
 
@@ -154,13 +154,13 @@ def test_a_share_of_one_in_k_is_seen(rng):
     wrong = GoldenTemperature(micro_epsilon=720_000)
     assert wrong._asks()[0].micro_epsilon == 600_000 // 5
     with pytest.raises(BudgetError):
-        wrong.fit(Paid(scores, right.event()))
+        wrong.fit(PrepaidSource(scores, right.event()))
 
 
 def test_noise_for_the_other_relation_is_seen(rng):
     scores = miscalibrated(60, 2.0, rng)
     fitter = GoldenTemperature(micro_epsilon=600_000)
-    source = Paid(scores, fitter.event("replace-one"))
+    source = PrepaidSource(scores, fitter.event("replace-one"))
     answer = fitter.fit(source).releases_[0]
     assert answer.event.noise == 2 * fitter.event("add-remove").events[0].noise
 
@@ -171,7 +171,7 @@ def test_units_of_several_rows_pay_once_for_all_of_them(tmp_path, rng):
     scores = Scores.from_logits(scores.values, scores.labels, units=units)
     unit = Unit("patient", 3)
     ledger = open_ledger(tmp_path / "ledger", Budget(0.6, unit=unit))
-    fitter = GoldenTemperature(epsilon=0.6, size=300).fit(Holder(scores, ledger))
+    fitter = GoldenTemperature(epsilon=0.6, size=300).fit(Curator(scores, ledger))
     assert micro_epsilon(fitter.event(unit=unit), unit) == 600_000
     assert round(ledger.spent().epsilon * 1e6) == 600_000
     assert fitter.statement_.at_most == 3
@@ -219,7 +219,7 @@ def test_a_plan_is_opened_for_a_fit(tmp_path, rng):
     ledger = open_ledger(
         tmp_path / "ledger", Budget(0.3, 1e-6), kind="plan", plan=fitter.items()
     )
-    fitter.fit(Holder(miscalibrated(100, 2.0, rng), ledger))
+    fitter.fit(Curator(miscalibrated(100, 2.0, rng), ledger))
     assert all(used == item.times for item, used in ledger.planned())
 
 

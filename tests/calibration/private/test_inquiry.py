@@ -17,7 +17,13 @@ from veracal.calibration.private import (
     measure_private,
     never_worse,
 )
-from veracal.calibration.private.session import Ask, Inquiry, afford, stated, unit_of
+from veracal.calibration.private.session import (
+    PricedQuery,
+    QuerySession,
+    afford,
+    stated,
+    unit_of,
+)
 from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
 from veracal.calibration.simulated import Simulated
 from veracal.errors import BudgetError, SilentError, VeracalError
@@ -31,7 +37,7 @@ QUERIES = [
     BinnedGap(Bins(5)),
     BrierGain(Temperature(0.5)),
 ]
-ASKS = [Ask(query, 100_000) for query in QUERIES]
+ASKS = [PricedQuery(query, 100_000) for query in QUERIES]
 
 
 def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
@@ -46,7 +52,7 @@ def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
 
 def asked(source, asks=ASKS):
     """Everything asked of a source."""
-    inquiry = Inquiry(source)
+    inquiry = QuerySession(source)
     for i, ask in enumerate(asks):
         inquiry.ask(ask, str(i))
     return inquiry
@@ -156,9 +162,9 @@ def test_who_was_silent_once_is_never_asked_again_nor_charged(holder, rng, gives
 
 def test_a_statement_counts_the_worst_source_whether_or_not_it_answered(holder, rng):
     poor, rich = (holder(miscalibrated(20, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
-    inquiry = Inquiry(Pool([poor, rich], least=1))
-    inquiry.ask(Ask(Gap(), 100_000), "a")
-    inquiry.ask(Ask(Gap(inverse=0.5), 300_000), "b")
+    inquiry = QuerySession(Pool([poor, rich], least=1))
+    inquiry.ask(PricedQuery(Gap(), 100_000), "a")
+    inquiry.ask(PricedQuery(Gap(inverse=0.5), 300_000), "b")
     only = [replace(r, asked={(0,): r.asked[0,]}) for r in inquiry.releases]
     assert stated(only, unit_of(poor), covers="x").epsilon == pytest.approx(0.4, abs=1e-12)
 
@@ -181,9 +187,11 @@ def test_affording_in_pools_of_pools(holder, rng):
     poor, rich = (holder(miscalibrated(9, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
 
     def items(relation, unit, part):
-        return [Item("count", Ask(Count(), 500_000).event(relation, unit), 1, part)]
+        return [Item("count", PricedQuery(Count(), 500_000).event(relation, unit), 1, part)]
 
-    inquiry = Inquiry(Pool([Pool([poor, rich], least=1), Public(miscalibrated(9, 1.0, rng))]))
+    inquiry = QuerySession(
+        Pool([Pool([poor, rich], least=1), Public(miscalibrated(9, 1.0, rng))])
+    )
     inquiry.afford(items)
     assert set(inquiry.silences) == {(0, 0)}
     assert (inquiry.present, inquiry.asked) == (2, 3)
@@ -193,7 +201,7 @@ def test_affording_in_pools_of_pools(holder, rng):
 
 def test_one_source_is_asked_as_it_is(holder, rng):
     one = holder(miscalibrated(20, 1.0, rng))
-    inquiry = Inquiry(one, "fit")
+    inquiry = QuerySession(one, "fit")
     first = inquiry.ask(ASKS[0], "counts")
     assert inquiry.answers == inquiry.releases == (first,)
     assert (inquiry.present, inquiry.asked, inquiry.silences) == (1, 1, {})

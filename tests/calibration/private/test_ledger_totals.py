@@ -9,7 +9,7 @@ from veracal.calibration.maps import Temperature
 from veracal.calibration.private import PrivateTemperature, measure_private, never_worse
 from veracal.data import Scores
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Pool
+from veracal.queries import Curator, Pool
 
 RAISED = "costs at most epsilon = 21 (cap raised after releases)."
 MADE = {
@@ -26,7 +26,7 @@ def holder(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(20.0))
     ledger.charge(Pure(1.0), "an earlier release")
     ledger.extend(epsilon=1.0)
-    return Holder(Scores.from_logits(logits, (logits[:, 1] > 0).astype(int)), ledger)
+    return Curator(Scores.from_logits(logits, (logits[:, 1] > 0).astype(int)), ledger)
 
 
 @pytest.mark.parametrize("kind", MADE)

@@ -15,7 +15,7 @@ from veracal.calibration.queries import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Public
+from veracal.queries import Curator, Public
 
 ALL = ("accuracy", "ece", "brier", "curve")
 NAMES = ("f", "m")
@@ -98,7 +98,7 @@ def test_a_measurement_costs_what_its_plan_says(holder, rng, micro, relation):
 def test_a_plan_is_opened_for_a_measurement(tmp_path, rng):
     plan = plan_measurement(epsilon=0.5, figures=ALL)
     ledger = open_ledger(tmp_path / "ledger", Budget(0.5, 1e-6), kind="plan", plan=plan.items())
-    measure_private(Holder(with_groups(50, rng), ledger), epsilon=0.5, figures=ALL)
+    measure_private(Curator(with_groups(50, rng), ledger), epsilon=0.5, figures=ALL)
     assert all(used == item.times for item, used in ledger.planned())
 
 

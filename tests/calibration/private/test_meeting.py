@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, logit
 
 from veracal.calibration.private import pooled as module
-from veracal.calibration.private.pooled import Counted, Gapped, meeting
+from veracal.calibration.private.pooled import NoisyCounts, NoisyGap, meeting
 
 ENDS = -math.log(6.0), -math.log(0.5)
 N, ACCURACY, STEEPNESS = 2_000.0, 0.7, 0.9
@@ -21,14 +21,14 @@ def gap_at(place, root, noise=0.0):
 def told(root, places, std, rng=None):
     """Noisy counts and gaps of a curve with a root."""
     draw = (lambda: rng.normal(0, std)) if rng is not None else (lambda: 0.0)
-    counted = Counted(
+    counted = NoisyCounts(
         np.array(ACCURACY * N + draw()),
         np.array((1 - ACCURACY) * N + draw()),
         np.array(std),
         np.array(20.0),
     )
     gaps = [
-        Gapped(np.array(place), np.array(gap_at(place, root, draw())), np.array(std))
+        NoisyGap(np.array(place), np.array(gap_at(place, root, draw())), np.array(std))
         for place in places
     ]
     return counted, gaps
@@ -79,14 +79,14 @@ def test_many_searches_at_once_are_each_one_alone():
     rng = np.random.default_rng(5)
     alone = [told(root, [-0.8, -1.2], 40.0, rng) for root in (-1.5, -0.9, -0.2, 0.4)]
     together = meeting(
-        Counted(
+        NoisyCounts(
             *(
                 np.array([getattr(c, name) for c, _ in alone]).reshape(2, 2)
                 for name in ("correct", "wrong", "std", "sources")
             )
         ),
         [
-            Gapped(
+            NoisyGap(
                 *(
                     np.array([getattr(g[i], name) for _, g in alone]).reshape(2, 2)
                     for name in ("place", "gap", "std")
@@ -122,14 +122,14 @@ def test_the_root_is_where_its_quantiles_say(single):
     else:
         noise = rng.normal(0, std, (4, count))
     places = np.full(count, module.CENTER), np.clip(roots + 0.2, *ENDS)
-    counted = Counted(
+    counted = NoisyCounts(
         ACCURACY * N + noise[0],
         (1 - ACCURACY) * N + noise[1],
         np.full(count, std),
         np.full(count, 9),
     )
     gaps = [
-        Gapped(place, gap_at(place, roots, n), np.full(count, std))
+        NoisyGap(place, gap_at(place, roots, n), np.full(count, std))
         for place, n in zip(places, noise[2:], strict=True)
     ]
     found = meeting(counted, gaps, ENDS, single=single)
@@ -151,9 +151,9 @@ def test_a_map_improves_where_the_root_is_on_its_side():
 
 def test_nothing_that_noise_does_is_not_finite():
     for correct, wrong in ((-500.0, -800.0), (0.0, 0.0), (1e6, -1e6), (-1e6, 3.0)):
-        counted = Counted(*(np.array(x) for x in (correct, wrong, 300.0, 5.0)))
+        counted = NoisyCounts(*(np.array(x) for x in (correct, wrong, 300.0, 5.0)))
         for gap in (-1e9, 0.0, 1e9):
-            gaps = [Gapped(np.array(-0.5), np.array(gap), np.array(200.0))]
+            gaps = [NoisyGap(np.array(-0.5), np.array(gap), np.array(200.0))]
             found = meeting(counted, gaps, ENDS)
             for value in (found.best, found.slope, found.accuracy, found.gap(np.array(-1.0))):
                 assert np.isfinite(value)

@@ -12,14 +12,14 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration.maps import Platt, Temperature
 from veracal.calibration.metrics import nll
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import (
     PrivatePlatt,
     PrivateTemperature,
     never_worse,
     plan_platt,
 )
-from veracal.calibration.private.platt_solver import Pace, View
+from veracal.calibration.private.platt_solver import LogOddsTransform, StepSizes
 from veracal.calibration.queries import ParameterGrid, PlattCurvature, PlattEquations
 from veracal.data import Scores
 from veracal.errors import BudgetError
@@ -204,7 +204,7 @@ def test_every_map_that_is_asked_about_is_on_the_grid(form, rng):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_in_log_odds_are_the_map_they_say(form, rng):
-    view = View(form, 3, 0.5, 1.25, ParameterGrid(20))
+    view = LogOddsTransform(form, 3, 0.5, 1.25, ParameterGrid(20))
     theta = rng.normal(size={"scalar": 4, "vector": 6, "matrix": 12}[form])
     theta = view.without_offsets(theta)
     z = rng.normal(size=(5, 3))
@@ -259,14 +259,14 @@ def test_a_fit_costs_at_most_epsilon(form, relation, rows):
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_the_event_is_exactly_what_is_asked(rng, relation):
     fitter = PrivatePlatt(**TOLD)
-    source = Paid(biased(300, rng), fitter.event(relation))
+    source = PrepaidSource(biased(300, rng), fitter.event(relation))
     assert fitter.fit(source).private_ and "0 answers left" in repr(source)
     more = PrivatePlatt(**{**TOLD, "epsilon": 4.1})  # less noise than was announced
     with pytest.raises(BudgetError):
-        more.fit(Paid(biased(300, rng), fitter.event(relation)))
+        more.fit(PrepaidSource(biased(300, rng), fitter.event(relation)))
     short = PrivatePlatt(steps=7, **TOLD).event(relation)
     with pytest.raises(BudgetError):
-        fitter.fit(Paid(biased(300, rng), short))
+        fitter.fit(PrepaidSource(biased(300, rng), short))
 
 
 def test_noises_depend_on_no_record(rng):
@@ -395,7 +395,7 @@ def test_the_plan_foresees_the_noise(rng):
 
 
 def test_a_step_goes_where_its_formula_says():
-    pace = Pace.of("vector", 2, 0.2, 0.01, 4)
+    pace = StepSizes.of("vector", 2, 0.2, 0.01, 4)
     h, ridge = 0.1, 0.01**2 / 4 / (0.25 * 0.1)
     np.testing.assert_allclose(pace.ridge, ridge)
     theta, mean = np.array([1.0, 0, 0, 0]), np.array([0.0, 0.3, 0, 0])

@@ -8,8 +8,8 @@ import pytest
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration import metrics
-from veracal.calibration.maps import Doubt, Temperature
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.maps import Temperature, UniformMixing
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private.pooled import CENTER
 from veracal.calibration.simulated import Simulated
@@ -43,7 +43,7 @@ def test_it_asks_for_counts_and_two_gaps_at_their_shares(scores):
 def test_the_first_gap_is_where_the_prior_is_and_the_second_where_the_answers_point(scores):
     asked = []
 
-    class Seen(Paid):
+    class Seen(PrepaidSource):
         def answer(self, query, **settings):
             asked.append(query)
             return super().answer(query, **settings)
@@ -70,7 +70,7 @@ def test_it_costs_what_it_says_and_no_more_than_epsilon(relation, rows):
 def test_one_question_more_is_not_paid_for(scores):
     """The event is all: a source that was announced it answers these three and no fourth."""
     fitter = PooledTemperature(epsilon=1.0)
-    source = Paid(scores, fitter.event())
+    source = PrepaidSource(scores, fitter.event())
     fitter.fit(source)
     with pytest.raises(BudgetError):
         fitter.fit(source, request="once more")
@@ -101,7 +101,7 @@ def test_doubt_takes_over_where_no_temperature_is_enough():
     rng = np.random.default_rng(1)
     scores = Scores.from_logits(9 * rng.normal(size=(4_000, 4)), rng.integers(0, 4, 4_000))
     found = PooledTemperature(epsilon=1.0, classes=4).fit(simulated(scores, 40))
-    assert isinstance(found.map_, Doubt) and found.doubt_ > 0.3
+    assert isinstance(found.map_, UniformMixing) and found.doubt_ > 0.3
     assert (found.doubt_ * 2**16).is_integer() and found.map_.doubt == found.doubt_
     assert found.map_.value == pytest.approx(6.0, abs=1e-3)
     mapped = found.transform(scores)

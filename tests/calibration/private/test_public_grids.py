@@ -7,7 +7,7 @@ from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.calibration.private.binning import shares_of
-from veracal.calibration.private.platt_solver import View
+from veracal.calibration.private.platt_solver import LogOddsTransform
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
 from veracal.data import Scores
@@ -41,7 +41,7 @@ def test_accuracies_of_bins_are_multiples_of_two_to_minus_twenty():
 @pytest.mark.parametrize("bits", [4, 12, 20])
 @pytest.mark.parametrize("inverse", [0.05, 1 / 3, 7.7])
 def test_center_and_spread_are_multiples_of_two_to_minus_twelve(bits, inverse):
-    view = View("vector", 3, inverse, -1.234567, ParameterGrid(bits))
+    view = LogOddsTransform("vector", 3, inverse, -1.234567, ParameterGrid(bits))
     assert is_whole([view.center, view.spread], 12)
     assert view.spread >= 2**-12
     assert abs(view.center - view.level / inverse) <= 2**-13

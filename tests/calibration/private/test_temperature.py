@@ -20,7 +20,7 @@ from veracal.calibration.queries.records import loss_at
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Public
+from veracal.queries import Curator, Public
 
 
 def balanced(scores):
@@ -72,7 +72,7 @@ def test_units_of_several_rows_pay_once_for_all_of_them(tmp_path, rng):
     scores = Scores.from_logits(scores.values, scores.labels, units=units)
     unit = Unit("patient", 3)
     ledger = open_ledger(tmp_path / "ledger", Budget(0.5, unit=unit))
-    fitter = PrivateTemperature(epsilon=0.5).fit(Holder(scores, ledger))
+    fitter = PrivateTemperature(epsilon=0.5).fit(Curator(scores, ledger))
     assert micro_epsilon(fitter.event(unit=unit), unit) == round(ledger.spent().epsilon * 1e6)
     assert fitter.statement_.at_most == 3
     one = PrivateTemperature(epsilon=0.5).event()
@@ -125,7 +125,7 @@ def test_a_plan_is_opened_for_a_fit(tmp_path, rng):
     ledger = open_ledger(
         tmp_path / "ledger", Budget(0.3, 1e-6), kind="plan", plan=fitter.items()
     )
-    fitter.fit(Holder(miscalibrated(300, 2.0, rng), ledger))
+    fitter.fit(Curator(miscalibrated(300, 2.0, rng), ledger))
     assert all(used == item.times for item, used in ledger.planned())
 
 
@@ -216,7 +216,7 @@ def test_real_scores_end_where_confidence_is_accuracy(tmp_path):
         model = LogisticRegression(C=strength, max_iter=2_000).fit(rows[:cut], y[:cut])
         scores = Scores.from_logits(model.decision_function(rows[cut:]), y[cut:])
         before = abs(scores.confidence.mean() - scores.correct.mean())
-        source = Holder(scores, open_ledger(tmp_path / str(i), Budget(2.0)))
+        source = Curator(scores, open_ledger(tmp_path / str(i), Budget(2.0)))
         found = PrivateTemperature(epsilon=2.0, level=0.9999).fit(source)
         after = found.transform(scores)
         assert before > 0.15

@@ -6,7 +6,7 @@ import pytest
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget
 from veracal.ledger import open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 N, FACTOR = 3_000, 3.0
 
@@ -24,7 +24,7 @@ def holders(tmp_path, scores):
         parts = [records.take(np.arange(i, len(records), count)) for i in range(count)]
         there = len(list(tmp_path.glob("*.ledger")))
         return [
-            Holder(part, open_ledger(tmp_path / f"{there + i}.ledger", budget, **settings))
+            Curator(part, open_ledger(tmp_path / f"{there + i}.ledger", budget, **settings))
             for i, part in enumerate(parts)
         ]
 
@@ -36,7 +36,7 @@ def idle(tmp_path_factory, scores):
     """Two holders that nothing is ever charged to."""
     folder = tmp_path_factory.mktemp("idle")
     ledgers = [open_ledger(folder / f"{i}.ledger", Budget(1.0)) for i in range(2)]
-    return [Holder(scores, ledger) for ledger in ledgers]
+    return [Curator(scores, ledger) for ledger in ledgers]
 
 
 def spent(holders):

@@ -7,14 +7,14 @@ import pytest
 from veracal.calibration import recalibrate
 from veracal.calibration.methods import METHODS, Settings
 from veracal.calibration.queries import ParameterGrid
-from veracal.calibration.recalibration.sources import Enrolled, asked
+from veracal.calibration.recalibration.sources import EnrolledBounds, asked
 from veracal.data import Scores
 from veracal.queries import Pool, Public
 
-ALL = Enrolled(2, "logits", (0.5, 6.0), 15, 10.0, ParameterGrid(), ("pooled", "binning"))
+ALL = EnrolledBounds(2, "logits", (0.5, 6.0), 15, 10.0, ParameterGrid(), ("pooled", "binning"))
 
 
-class Elsewhere(Public):
+class RemoteOptions(Public):
     """Records that are public, of a source that has declared something."""
 
     enrolled = ALL
@@ -22,7 +22,7 @@ class Elsewhere(Public):
 
 @pytest.fixture
 def source():
-    return Elsewhere(Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1]))
+    return RemoteOptions(Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1]))
 
 
 def test_settings_are_taken_over_where_nobody_says_anything():

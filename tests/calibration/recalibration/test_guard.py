@@ -11,7 +11,12 @@ from tests.calibration.recalibration.conftest import FACTOR, N, spent
 from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics, recalibrate
 from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.private import Guarded, Inferred, PooledTemperature, inferred
+from veracal.calibration.private import (
+    GuardResult,
+    InferredGuardResult,
+    PooledTemperature,
+    inferred,
+)
 from veracal.calibration.recalibration.sources import Asked, guarding_share
 from veracal.queries import Public
 
@@ -19,12 +24,12 @@ from veracal.queries import Public
 def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, scores):
     found = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2)
     assert found.method == "pooled" and found.spending.guard == 0
-    assert isinstance(found.guarded, Inferred) and found.guarded.kept
+    assert isinstance(found.guarded, InferredGuardResult) and found.guarded.kept
     assert 0.95 <= found.guarded.chance <= 1 and "gain of a map" not in found.text()
     assert found.to_json()["guard"]["kind"] == "inferred"
     assert metrics.ece(found.transform(scores)) < metrics.ece(scores) / 2
     asked = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=0.1)
-    assert isinstance(asked.guarded, Guarded) and asked.spending.guard == 200_000
+    assert isinstance(asked.guarded, GuardResult) and asked.spending.guard == 200_000
     alone = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=None)
     assert alone.guarded is None
 
@@ -60,7 +65,7 @@ def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders
 
 def test_a_fitter_of_ones_own_is_guarded_like_its_name(holders):
     found = recalibrate(holders(4, Budget(2.0)), PooledTemperature(classes=2), epsilon=2.0)
-    assert isinstance(found.guarded, Inferred) and found.spending.guard == 0
+    assert isinstance(found.guarded, InferredGuardResult) and found.spending.guard == 0
 
 
 def test_the_declared_size_bounds_what_a_source_can_say(holders):

@@ -9,7 +9,7 @@ from veracal.accounting import Budget
 from veracal.calibration import Recalibration, metrics, recalibrate
 from veracal.calibration.methods import OPEN, PRIVATE
 from veracal.ledger import open_ledger
-from veracal.queries import Holder, Pool, Public
+from veracal.queries import Curator, Pool, Public
 
 
 @pytest.mark.parametrize("method", ["temperature", "binning"])
@@ -68,7 +68,7 @@ def differs(line):
 def test_scores_with_a_ledger_are_a_holder(scores, tmp_path):
     ledger = open_ledger(tmp_path / "own.ledger", Budget(1.0))
     found = recalibrate(scores, "temperature", epsilon=0.5, ledger=ledger)
-    again = recalibrate(Holder(scores, ledger), "temperature", epsilon=0.5)
+    again = recalibrate(Curator(scores, ledger), "temperature", epsilon=0.5)
     by_path = recalibrate(scores, "temperature", epsilon=0.5, ledger=tmp_path / "own.ledger")
     assert found.map == again.map == by_path.map and found.private
     assert ledger.spent().epsilon == pytest.approx(0.5, abs=1e-5)
@@ -81,7 +81,7 @@ def test_scores_are_never_taken_for_public_in_silence(scores, tmp_path):
     with pytest.raises(ValueError, match="got both"):
         recalibrate(scores, epsilon=1.0, ledger=ledger, private=False)
     with pytest.raises(ValueError, match="protects its own"):
-        recalibrate(Holder(scores, ledger), epsilon=1.0, private=False)
+        recalibrate(Curator(scores, ledger), epsilon=1.0, private=False)
     assert ledger.entries() == ()
 
 
@@ -147,6 +147,6 @@ def test_an_unknown_method_lists_those_that_there_are(idle, scores):
 
 
 def test_what_is_no_source_is_refused_before_its_neighbors_are_charged(idle, scores):
-    with pytest.raises(ValueError, match="Holder"):
+    with pytest.raises(ValueError, match="Curator"):
         recalibrate([*idle, scores], epsilon=0.5)
     assert spent(idle) == [0, 0]

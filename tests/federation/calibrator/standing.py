@@ -10,7 +10,7 @@ import numpy as np
 from veracal.accounting import Unit
 from veracal.data import Scores
 from veracal.errors import VeracalError
-from veracal.federation.coordinator.federated import Federated
+from veracal.federation.coordinator.federated import RemotePool
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
 from veracal.federation.protocol.questions import KINDS, built
@@ -104,11 +104,11 @@ def federated(
     sources: Iterable[StandIn],
     replies: Mapping[int, Callable[[bytes], bytes]] | None = None,
     **settings: object,
-) -> Federated:
+) -> RemotePool:
     """All of them, over the transport of one process; some may answer otherwise."""
     listed = list(sources)
     other = replies or {}
     desks = {one.terms.source: other.get(i, one.reply) for i, one in enumerate(listed)}
     terms = [one.terms for one in listed]
     settings = {"timeout": 5.0, **settings}
-    return Federated(terms, CALIBRATOR, LocalTransport(desks), **settings)
+    return RemotePool(terms, CALIBRATOR, LocalTransport(desks), **settings)

@@ -10,7 +10,7 @@ from veracal.accounting import Pure
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong, Gap
 from veracal.errors import ConflictError, DataError
-from veracal.federation.coordinator.history import Book, Closed, Sent
+from veracal.federation.coordinator.history import Closed, RequestHistory, Sent
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.queries.response_checks import Wanted
@@ -21,14 +21,14 @@ SENT = Sent("sent", "gap", Pure(0.5), b"bytes")
 
 @pytest.fixture
 def book(tmp_path):
-    with Book(tmp_path / "book", CALIBRATOR.public) as made:
+    with RequestHistory(tmp_path / "book", CALIBRATOR.public) as made:
         yield made
 
 
 def test_it_is_for_its_owners_eyes_and_for_one_calibrator(book):
     assert stat.S_IMODE(book.path.stat().st_mode) == 0o600
     with pytest.raises(DataError, match="whose key this is"):
-        Book(book.path, PrivateKey.new().public)
+        RequestHistory(book.path, PrivateKey.new().public)
 
 
 @pytest.mark.parametrize("content", [b"something else" * 100, b""], ids=["text", "empty"])
@@ -37,10 +37,10 @@ def test_another_file_is_refused_and_an_empty_one_filled(tmp_path, content):
     place.write_bytes(content)
     if content:
         with pytest.raises(DataError, match="book of a calibrator"):
-            Book(place, CALIBRATOR.public)
+            RequestHistory(place, CALIBRATOR.public)
         assert place.read_bytes() == content
     else:
-        Book(place, CALIBRATOR.public).close()
+        RequestHistory(place, CALIBRATOR.public).close()
 
 
 def test_another_database_and_a_later_format_are_refused(book, tmp_path):
@@ -48,17 +48,17 @@ def test_another_database_and_a_later_format_are_refused(book, tmp_path):
     connection.execute("CREATE TABLE mine (a)")
     connection.close()
     with pytest.raises(DataError, match="another file"):
-        Book(tmp_path / "mine.db", CALIBRATOR.public)
+        RequestHistory(tmp_path / "mine.db", CALIBRATOR.public)
     book._connection.execute("PRAGMA user_version = 9")
     with pytest.raises(DataError, match="format 9"):
-        Book(book.path, CALIBRATOR.public)
+        RequestHistory(book.path, CALIBRATOR.public)
     with pytest.raises(DataError, match="a place for a book"):
-        Book(tmp_path / "nowhere" / "book", CALIBRATOR.public)
+        RequestHistory(tmp_path / "nowhere" / "book", CALIBRATOR.public)
 
 
 def test_what_was_sent_is_known_by_whoever_opens_it_next(book):
     book.send("run", "a", "1", SENT)
-    with Book(book.path, CALIBRATOR.public) as again:
+    with RequestHistory(book.path, CALIBRATOR.public) as again:
         assert again.sent("a", "1") == SENT
         assert again.sent("a", "2") is None
         assert again.charges("a", "run") == [SENT]

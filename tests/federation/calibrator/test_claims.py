@@ -7,7 +7,7 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
 from veracal.calibration.queries import BinnedGap, CorrectTotal, CorrectWrong, Gap
 from veracal.calibration.queries.platt import platt_counts
-from veracal.calibration.queries.scalars import OfMapped
+from veracal.calibration.queries.scalars import MappedQuery
 from veracal.federation.coordinator.remote import claimed, noise_reach, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import Release
@@ -64,7 +64,7 @@ def test_what_is_spread_over_bins_counts_together():
     ("query", "units"),
     [
         (CorrectWrong(Bins(1)), (70, 30)),
-        (OfMapped(CorrectWrong(Bins(1)), Temperature(0.5)), (70, 30)),
+        (MappedQuery(CorrectWrong(Bins(1)), Temperature(0.5)), (70, 30)),
         (CorrectWrong(Bins(2)), (40, 10, 30, 20)),
         (CorrectTotal(Bins(2)), (5, 40, 50, 60)),
         (platt_counts(2), (70, 30)),

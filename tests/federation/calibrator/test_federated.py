@@ -14,8 +14,8 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
 from veracal.errors import BudgetError, ConflictError, SilentError
-from veracal.federation.coordinator.federated import Federated, Heard
-from veracal.federation.coordinator.history import Book
+from veracal.federation.coordinator.federated import RemotePool, RoundEvent
+from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.remote import ASKS
 from veracal.federation.protocol.messages import Answer, Refusal, unsealed_reply
 from veracal.federation.protocol.questions import KINDS
@@ -132,7 +132,7 @@ def test_a_liar_is_silent_and_the_others_find_the_map(three, change):
 
 
 def test_a_silent_source_ends_it_where_all_must_answer_and_it_goes_on_later(three):
-    book = Book(None, CALIBRATOR.public)
+    book = RequestHistory(None, CALIBRATOR.public)
     with pytest.raises(SilentError, match="it refused"):
         federated(three, {2: refusing(three[2])}, book=book).answer(COUNTS, micro_epsilon=100)
     release = federated(three, book=book).answer(COUNTS, micro_epsilon=100)
@@ -141,7 +141,7 @@ def test_a_silent_source_ends_it_where_all_must_answer_and_it_goes_on_later(thre
 
 
 def test_who_was_silent_in_a_round_that_ended_stays_silent_in_the_run(three):
-    book = Book(None, CALIBRATOR.public)
+    book = RequestHistory(None, CALIBRATOR.public)
     first = federated(three, {2: refusing(three[2])}, book=book, least=2)
     release = first.answer(COUNTS, micro_epsilon=100)
     again = federated(three, book=book, least=2).answer(COUNTS, micro_epsilon=100)
@@ -158,16 +158,16 @@ def test_two_that_run_at_once_go_on_from_the_round_that_ended_first(tmp_path, th
     replies = {desk.terms.source: desk.reply for desk in three}
 
     def run(answers, book):
-        return Federated(terms, CALIBRATOR, LocalTransport(answers), book, least=2)
+        return RemotePool(terms, CALIBRATOR, LocalTransport(answers), book, least=2)
 
     def overtaken(raw):
         """The third answers this one only once another process has closed without it."""
-        with Book(place, CALIBRATOR.public) as other:
+        with RequestHistory(place, CALIBRATOR.public) as other:
             late = {**replies, terms[2].source: refusing(three[2])}
             run(late, other).answer(COUNTS, micro_epsilon=1_000)
         return three[2].reply(raw)
 
-    with Book(place, CALIBRATOR.public) as book:
+    with RequestHistory(place, CALIBRATOR.public) as book:
         release = run({**replies, terms[2].source: overtaken}, book).answer(
             COUNTS, micro_epsilon=1_000
         )
@@ -227,7 +227,7 @@ def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three, monkeyp
 
     desks = {one.terms.source: one.reply for one in three} | {three[0].terms.source: slow}
     terms = [one.terms for one in three]
-    asked = Federated(terms, CALIBRATOR, Twice(desks), least=2, timeout=240)
+    asked = RemotePool(terms, CALIBRATOR, Twice(desks), least=2, timeout=240)
     release = asked.answer(COUNTS, micro_epsilon=100)
     over.set()
     assert release.silences == ("it did not answer in time", None, None)
@@ -259,7 +259,7 @@ def test_a_request_id_stands_for_one_question(three):
 
 
 def test_everything_that_happens_is_told(three):
-    told = list[Heard]()
+    told = list[RoundEvent]()
     asked = federated(three, {1: refusing(three[1])}, least=2, watch=told.append)
     asked.answer(COUNTS, micro_epsilon=100)
     fates = {(one.source, one.fate) for one in told}

@@ -8,12 +8,12 @@ from tests.federation.calibrator.standing import CALIBRATOR, StandIn, scores
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.errors import BudgetError, DataError, SilentError
-from veracal.federation.coordinator.history import FORKED, Book
+from veracal.federation.coordinator.history import FORKED, RequestHistory
 from veracal.federation.coordinator.remote import LATE, REFUSED, Remote
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.ledger import open_ledger
-from veracal.queries import Count, Holder, Payer
+from veracal.queries import Count, Curator, Payer
 from veracal.queries.sources import GaussianSource, declares
 from veracal.testing import check_source
 
@@ -56,7 +56,7 @@ def test_it_says_whom_it_protects_and_what_it_can_pay(desk):
 
 def test_an_answer_is_what_the_holder_would_have_released(desk, tmp_path):
     release = remote(desk).answer(COUNTS, micro_epsilon=500_000)
-    holder = Holder(desk.records, open_ledger(tmp_path / "x.ledger", desk.terms.budget))
+    holder = Curator(desk.records, open_ledger(tmp_path / "x.ledger", desk.terms.budget))
     beside = holder.answer(COUNTS, micro_epsilon=500_000)
     same = dataclasses.replace(release, units=beside.units)
     assert same == beside
@@ -66,7 +66,7 @@ def test_an_answer_is_what_the_holder_would_have_released(desk, tmp_path):
 
 def test_a_question_is_asked_once_though_the_process_ends(desk, tmp_path):
     def kept():
-        return Book(tmp_path / "book", CALIBRATOR.public)
+        return RequestHistory(tmp_path / "book", CALIBRATOR.public)
 
     with kept() as book:
         first = remote(desk, book=book).answer(COUNTS, micro_epsilon=500_000)

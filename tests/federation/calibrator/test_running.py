@@ -19,7 +19,7 @@ from veracal.federation.coordinator.federated import (
     run,
     statement_text,
 )
-from veracal.federation.coordinator.history import Book
+from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.protocol.messages import Refusal
 from veracal.federation.transports.base import LocalTransport
 
@@ -116,7 +116,7 @@ def test_broken_off_anywhere_it_goes_on_and_nothing_is_paid_twice(
     while done is None:
         left[0] = tries
         tries += 1
-        with Book(tmp_path / "book", CALIBRATOR.public) as book:
+        with RequestHistory(tmp_path / "book", CALIBRATOR.public) as book:
             watch = {"watch": stop} if where == "told" else {}
             source = federated(three, book=book, **watch)
             if where == "carried":

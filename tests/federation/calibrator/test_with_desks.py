@@ -7,7 +7,7 @@ from veracal.accounting import Budget
 from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong, Gap
-from veracal.federation.coordinator.federated import Federated
+from veracal.federation.coordinator.federated import RemotePool
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.questions import KINDS
 from veracal.federation.source.enrolling import Declaration, enroll
@@ -43,7 +43,7 @@ def test_a_source_elsewhere_keeps_the_contract_of_sources(tmp_path):
 def test_three_institutions_recalibrate_and_pay_what_the_plan_says(tmp_path):
     desks = [desk(tmp_path, name, scores(seed=i)) for i, name in enumerate("abc")]
     transport = LocalTransport({one.terms.source: one.reply for one in desks})
-    asked = Federated([one.terms for one in desks], CALIBRATOR, transport)
+    asked = RemotePool([one.terms for one in desks], CALIBRATOR, transport)
     found = recalibrate(asked, epsilon=2.0, measure=0.2)
     assert 2.0 < found.temperature.value < 5.0
     assert found.silences == (None, None, None)
@@ -57,7 +57,7 @@ def test_three_institutions_recalibrate_and_pay_what_the_plan_says(tmp_path):
 def test_gaussian_noise_too(tmp_path, method):
     desks = [desk(tmp_path, name, scores(seed=i), delta=1e-5) for i, name in enumerate("ab")]
     transport = LocalTransport({one.terms.source: one.reply for one in desks})
-    asked = Federated([one.terms for one in desks], CALIBRATOR, transport)
+    asked = RemotePool([one.terms for one in desks], CALIBRATOR, transport)
     found = recalibrate(asked, method, epsilon=4.0, delta=1e-5, size=800)
     assert found.silences == (None, None)
     assert found.map.kind == "platt" or not found.guarded.kept

@@ -10,8 +10,8 @@ from tests.federation.flower.hostile import Hostile, hostile_class, served
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower.superlink import server_files
 from veracal.federation.flower.wire import (
+    ChunkedMessage,
     Connection,
-    Parcel,
     ParcelError,
     checked_address,
     distrust,
@@ -137,12 +137,12 @@ def found(content: bytes, *, there: bool = True, complete: bool = True):
 @pytest.mark.parametrize("body", [b"", b"\0\xff", bytes(range(256)) * 4_096])
 def test_bytes_come_out_as_they_went_in(body):
     proto, tree, pieces = message(body)
-    assert Parcel(proto, tree).fetch(lambda name: found(pieces[name])) == body
+    assert ChunkedMessage(proto, tree).fetch(lambda name: found(pieces[name])) == body
 
 
 def test_a_message_is_waited_for_until_it_is_complete():
     proto, tree, pieces = message(b"body")
-    parcel, asked = Parcel(proto, tree), []
+    parcel, asked = ChunkedMessage(proto, tree), []
 
     def pull(name):
         asked.append(name)
@@ -156,21 +156,21 @@ def test_a_message_is_waited_for_until_it_is_complete():
 def test_a_piece_that_is_gone_is_noticed():
     proto, tree, _ = message(b"body")
     with pytest.raises(ParcelError, match="gone"):
-        Parcel(proto, tree).fetch(lambda _: found(b"", there=False))
+        ChunkedMessage(proto, tree).fetch(lambda _: found(b"", there=False))
 
 
 def test_only_messages_like_ours_are_fetched():
     proto, tree, _ = message(b"body")
     tree.children.append(tree.children[0])
     with pytest.raises(ParcelError, match="other pieces"):
-        Parcel(proto, tree)
+        ChunkedMessage(proto, tree)
 
 
 def test_errors_of_flowers_are_no_messages_of_ours():
     proto, tree, _ = message(b"body")
     proto.error.code = 1
     with pytest.raises(ParcelError, match="other pieces"):
-        Parcel(proto, tree)
+        ChunkedMessage(proto, tree)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_errors_of_flowers_are_no_messages_of_ours():
 def test_whatever_a_message_holds_it_is_read_or_dropped(spoil):
     proto, tree, pieces = message(b"the bytes")
     with pytest.raises(ParcelError):
-        Parcel(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
+        ChunkedMessage(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
 
 
 def test_a_text_is_not_taken_for_bytes():
@@ -199,4 +199,4 @@ def test_a_text_is_not_taken_for_bytes():
     pieces = {name: piece.deflate() for name, piece in library.all_objects(made).items()}
     proto = library.message_to_proto(library.without_content(made))
     with pytest.raises(ParcelError, match="no bytes"):
-        Parcel(proto, library.object_tree(made)).fetch(lambda name: found(pieces[name]))
+        ChunkedMessage(proto, library.object_tree(made)).fetch(lambda name: found(pieces[name]))

@@ -7,11 +7,11 @@ from tests.federation.protocol.made import terms
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import (
     Binned,
-    Doubt,
     Identity,
     Platt,
     Temperature,
     TwoTemperatures,
+    UniformMixing,
 )
 from veracal.calibration.queries import (
     AbsoluteGaps,
@@ -26,7 +26,7 @@ from veracal.calibration.queries import (
     PlattEquations,
 )
 from veracal.calibration.queries.platt import platt_counts
-from veracal.calibration.queries.scalars import OfMapped, of_mapped
+from veracal.calibration.queries.scalars import MappedQuery, of_mapped
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import EnvelopeError
 from veracal.federation.protocol.questions import KINDS, OffGridError, built, encoded
@@ -40,9 +40,9 @@ QUESTIONS = {
     "bin-gaps": BinnedGap(Bins(15), 0.25),
     "bins": CorrectWrong(Bins(15)),
     "bins-paper": CorrectTotal(Bins(15)),
-    "map-gain": BrierGain(Doubt(0.25, 0.5)),
-    "map-bin-gaps": OfMapped(BinnedGap(Bins(15)), Temperature(0.5)),
-    "map-counts": OfMapped(CorrectWrong(Bins(1)), BINNED),
+    "map-gain": BrierGain(UniformMixing(0.25, 0.5)),
+    "map-bin-gaps": MappedQuery(BinnedGap(Bins(15)), Temperature(0.5)),
+    "map-counts": MappedQuery(CorrectWrong(Bins(1)), BINNED),
     "platt-counts": platt_counts(3, "logits"),
     "platt-curvature": PlattCurvature(0.5, 3),
     "platt-equations": PlattEquations(PLATT, 0.5, 1.25, 3),
@@ -73,7 +73,9 @@ def test_a_question_is_the_same_on_the_other_side(name):
         assert there.sensitivity_l2(relation) == query.sensitivity_l2(relation)
 
 
-@pytest.mark.parametrize("map_", [Temperature(0.5), Doubt(0.25, 0.5), BINNED, PLATT], ids=repr)
+@pytest.mark.parametrize(
+    "map_", [Temperature(0.5), UniformMixing(0.25, 0.5), BINNED, PLATT], ids=repr
+)
 def test_every_map_that_can_be_told_is_the_same_on_the_other_side(map_):
     kind, argument = encoded(BrierGain(map_), terms())
 
@@ -117,7 +119,7 @@ def test_other_bounds_than_the_declared_ones_cannot_be_asked_for(query):
         Gap(2.5, 3),
         Gap(1 / 3, 3),
         BrierGain(Temperature(1 / 3)),
-        BrierGain(Doubt(0.5, 1 / 3)),
+        BrierGain(UniformMixing(0.5, 1 / 3)),
         BrierGain(TwoTemperatures(1.0, 0.5)),
     ],
     ids=repr,

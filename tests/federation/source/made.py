@@ -15,7 +15,7 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.enrollment import read_enrolment
 from veracal.federation.source.folder import create_source, read_source
-from veracal.federation.source.serving import Desk, open_source
+from veracal.federation.source.serving import SourceServer, open_source
 from veracal.ledger.book import Ledger
 
 CALIBRATOR, STRANGER = PrivateKey.new(), PrivateKey.new()
@@ -41,7 +41,7 @@ class Made:
 
     path: Path
     terms: Terms
-    desk: Desk
+    desk: SourceServer
 
     @property
     def folder(self) -> Path:

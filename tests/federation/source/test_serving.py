@@ -183,7 +183,7 @@ def test_a_changed_data_file_is_refused_until_it_is_as_it_was(
     refused(north, north.raw(), "is gone")
     data.write_text("a,b\n1,2\n")  # at another time, but the same bytes
     assert north.desk.reply(north.raw()) == first
-    monkeypatch.delattr("veracal.federation.source.folder.MarkKey.of_file")
+    monkeypatch.delattr("veracal.federation.source.folder.FileMarkKey.of_file")
     assert north.desk.reply(north.raw()) == first  # and they are not read again
 
 

@@ -10,7 +10,7 @@ from veracal.accounting import Budget
 from veracal.errors import DataError, LedgerError
 from veracal.federation.source.enrolling import enroll, propose, revoke
 from veracal.federation.source.enrollment import problems_of, read_enrolment
-from veracal.federation.source.folder import SetBackError, create_source, read_source
+from veracal.federation.source.folder import RollbackError, create_source, read_source
 
 INVERSE = {"inverse": 1 << 16}
 
@@ -142,7 +142,7 @@ def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path
     old = copied(folder / "shares.ledger", tmp_path / "old")
     enroll(folder, scores(), declaration())
     put_back(old, folder / "shares.ledger")
-    with pytest.raises(SetBackError, match="older copy of shares.ledger"):
+    with pytest.raises(RollbackError, match="older copy of shares.ledger"):
         propose(folder, scores(), declaration())
 
 

@@ -25,7 +25,7 @@ CALIBRATOR = PrivateKey.new()
 STRANGER = PrivateKey.new()
 
 
-class Desk:
+class SourceServer:
     """Answers what the calibrator signed, refuses the rest, and counts both."""
 
     def __init__(self, name: str, digits: str) -> None:
@@ -64,8 +64,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk("Clinic North", "a")
+def desk() -> SourceServer:
+    return SourceServer("Clinic North", "a")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def carry(here: Path, there: Path) -> None:
 
 
 def test_requests_and_answers_are_carried_by_hand(tmp_path, inbox, outbox):
-    desks = [Desk("north", "a"), Desk("south", "b")]
+    desks = [SourceServer("north", "a"), SourceServer("south", "b")]
     asked = {desk.terms.source: desk.request() for desk in desks}
     places = tmp_path / "requests", tmp_path / "answers"
 
@@ -117,7 +117,7 @@ def test_requests_and_answers_are_carried_by_hand(tmp_path, inbox, outbox):
 
 
 def test_an_answer_that_came_is_handed_on_before_the_wait_for_others_ends(tmp_path, inbox):
-    desks = [Desk("north", "a"), Desk("south", "b")]
+    desks = [SourceServer("north", "a"), SourceServer("south", "b")]
     asked = {desk.terms.source: desk.request() for desk in desks}
     folder = tmp_path / "both"
     transport = FilesTransport(folder, folder, [desk.terms for desk in desks])
@@ -152,7 +152,7 @@ def test_a_calibrator_that_waits_gets_the_answer_when_it_appears(tmp_path, desk,
     assert found == {desk.terms.source: desk.answer(desk.request())}
 
 
-def _serve_one(desk: Desk, inbox: Path, outbox: Path) -> None:
+def _serve_one(desk: SourceServer, inbox: Path, outbox: Path) -> None:
     """Serve until one answer was written."""
     while not serve_folder(desk, inbox, outbox, once=True):
         pass

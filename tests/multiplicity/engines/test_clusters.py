@@ -161,7 +161,7 @@ def left():
     os._exit(4)
 
 
-class Counted:
+class NoisyCounts:
     """A training function that notes each process that unpickles it."""
 
     def __init__(self, folder):
@@ -227,7 +227,7 @@ def test_lambdas_reach_workers(train):
 
 
 def test_records_travel_once_to_each_worker(train, tmp_path):
-    engine = RetrainEngine(Counted(tmp_path), train, train.X, jobs=2)
+    engine = RetrainEngine(NoisyCounts(tmp_path), train, train.X, jobs=2)
     assert len(collected(engine)) == len(RUNS)
     notes = (tmp_path / "opened").read_text().split()
     assert 1 <= len(notes) <= 2 and len(set(notes)) == len(notes)

@@ -227,7 +227,7 @@ def test_rows_too_many_to_be_held_are_solved_all_the_same(monkeypatch):
     data, X = table(3), people()
     engine = ObjectiveEngine(MODELS[0], data, X)
     expected = engine.scores(5, SEED.streams(0))
-    monkeypatch.setattr(perturbed.Many, "fits", staticmethod(lambda _: False))
+    monkeypatch.setattr(perturbed.BatchedProblem, "fits", staticmethod(lambda _: False))
     slowly = ObjectiveEngine(MODELS[0], data, X)
     np.testing.assert_allclose(slowly.scores(5, SEED.streams(0)), expected, rtol=1e-6)
 

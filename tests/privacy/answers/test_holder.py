@@ -17,7 +17,7 @@ from veracal.ledger.book import open_ledger
 from veracal.ledger.plan import Item
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
-from veracal.queries.curator import Holder, question, shows_weights
+from veracal.queries.curator import Curator, question, shows_weights
 from veracal.queries.query import BoundedSum, gaussian_event
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing.queries import Watched
@@ -45,7 +45,7 @@ def make_ledger(tmp_path):
 
 
 def test_an_answer_is_the_statistic_and_noise(scores, make_ledger):
-    holder = Holder(scores, make_ledger(1000.0))
+    holder = Curator(scores, make_ledger(1000.0))
     release = holder.answer(NegativeLogLikelihood(), micro_epsilon=900_000_000)
     exact = NegativeLogLikelihood().evaluate(scores)[0]
     assert release.units[0] != exact
@@ -55,7 +55,7 @@ def test_an_answer_is_the_statistic_and_noise(scores, make_ledger):
 
 def test_a_release_says_what_was_charged(scores, make_ledger):
     ledger = make_ledger()
-    release = Holder(scores, ledger).answer(Correct(), micro_epsilon=250_000, request="q")
+    release = Curator(scores, ledger).answer(Correct(), micro_epsilon=250_000, request="q")
     assert release.event == DiscreteLaplace(4.0, 1, "add-remove")
     assert release.epsilon == 0.25 == ledger.spent().epsilon
     assert release.private and release.head == ledger.head
@@ -64,7 +64,7 @@ def test_a_release_says_what_was_charged(scores, make_ledger):
 
 
 def test_a_repeated_answer_points_to_its_own_entry(scores, make_ledger):
-    holder = Holder(scores, make_ledger())
+    holder = Curator(scores, make_ledger())
     first = holder.answer(Correct(), micro_epsilon=250_000)
     later = holder.answer(Brier(), micro_epsilon=250_000)
     again = holder.answer(Correct(), micro_epsilon=250_000)
@@ -74,16 +74,16 @@ def test_a_repeated_answer_points_to_its_own_entry(scores, make_ledger):
 
 
 def test_the_relation_of_the_ledger_decides(scores, make_ledger):
-    holder = Holder(scores, make_ledger(relation="replace-one"))
+    holder = Curator(scores, make_ledger(relation="replace-one"))
     query = NegativeLogLikelihood(centered=True, bits=0)
     assert holder.event(query, 500_000) == DiscreteLaplace(20.0, 10, "replace-one")
 
 
 def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger):
-    holder = Holder(scores, make_ledger())
+    holder = Curator(scores, make_ledger())
     first = holder.answer(Brier(), micro_epsilon=400_000)
     assert holder.answer(Brier(), micro_epsilon=400_000) == first
-    assert Holder(scores, holder.ledger).answer(Brier(), micro_epsilon=400_000) == first
+    assert Curator(scores, holder.ledger).answer(Brier(), micro_epsilon=400_000) == first
     assert holder.ledger.spent().epsilon == 0.4
     assert holder.answer(Brier(top_label=True), micro_epsilon=400_000) != first
     assert holder.ledger.spent().epsilon == 0.8
@@ -129,21 +129,21 @@ def test_settings_tell_questions_apart():
 
 def test_changed_records_are_another_version(scores, make_ledger):
     ledger = make_ledger()
-    first = Holder(scores, ledger, version="2024").answer(Count(), micro_epsilon=100_000)
-    fewer = Holder(scores.take(np.arange(9)), ledger, version="2025")
+    first = Curator(scores, ledger, version="2024").answer(Count(), micro_epsilon=100_000)
+    fewer = Curator(scores.take(np.arange(9)), ledger, version="2025")
     assert fewer.answer(Count(), micro_epsilon=100_000).value < first.value
     assert ledger.spent().epsilon == 0.2
 
 
 def test_another_question_under_the_same_request_is_a_conflict(scores, make_ledger):
-    holder = Holder(scores, make_ledger())
+    holder = Curator(scores, make_ledger())
     holder.answer(Brier(), micro_epsilon=100_000, request="a")
     with pytest.raises(ConflictError):
         holder.answer(Correct(), micro_epsilon=100_000, request="a")
 
 
 def test_what_cannot_be_paid_is_refused_before_a_record_is_read(scores, make_ledger):
-    holder, query = Holder(scores, make_ledger()), Watched(Correct())
+    holder, query = Curator(scores, make_ledger()), Watched(Correct())
     with pytest.raises(BudgetError):
         holder.answer(query, micro_epsilon=1_000_001)
     assert query.seen == []
@@ -155,15 +155,15 @@ def test_a_question_that_does_not_fit_costs_nothing(scores, data, make_ledger):
     ledger = make_ledger()
     for records in (data, Scores.from_logits(scores.values)):
         with pytest.raises(DataError):
-            Holder(records, ledger).answer(Correct(), micro_epsilon=1000)
+            Curator(records, ledger).answer(Correct(), micro_epsilon=1000)
     floats = BoundedSum("x", lambda s: s.values, 0, 1)
     with pytest.raises(ValueError, match="one for each record"):
-        Holder(scores, ledger).answer(floats, micro_epsilon=1000)
+        Curator(scores, ledger).answer(floats, micro_epsilon=1000)
     assert ledger.spent().epsilon == 0
 
 
 def test_a_failure_on_the_records_is_paid_for(scores, make_ledger):
-    holder, query = Holder(scores, make_ledger()), Watched(Correct(), fails=True)
+    holder, query = Curator(scores, make_ledger()), Watched(Correct(), fails=True)
     for _ in range(2):
         with pytest.raises(AnswerError):
             holder.answer(query, micro_epsilon=300_000)
@@ -186,7 +186,7 @@ class Odd:
 
 @pytest.mark.parametrize("result", [np.array([1.5]), np.array([1, 2]), [1], 1])
 def test_nothing_but_integers_meets_the_noise(scores, make_ledger, result):
-    holder = Holder(scores, make_ledger())
+    holder = Curator(scores, make_ledger())
     with pytest.raises(ValueError, match="int64"):
         holder.answer(Odd(result), micro_epsilon=1000)
     assert holder.ledger.spent().epsilon == 0
@@ -195,13 +195,13 @@ def test_nothing_but_integers_meets_the_noise(scores, make_ledger, result):
 @pytest.mark.parametrize("bad", [0, -1, 0.5, float("nan"), True])
 def test_a_price_must_be_whole_millionths(scores, make_ledger, bad):
     with pytest.raises(ValueError, match="micro_epsilon"):
-        Holder(scores, make_ledger()).answer(Count(), micro_epsilon=bad)
+        Curator(scores, make_ledger()).answer(Count(), micro_epsilon=bad)
 
 
 def test_parts_pay_in_parallel(scores, tmp_path):
     ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), parts=("train", "test"))
     for part, rows in (("train", np.arange(100)), ("test", np.arange(100, 200))):
-        holder = Holder(scores.take(rows), ledger, part=part)
+        holder = Curator(scores.take(rows), ledger, part=part)
         holder.answer(Count(), micro_epsilon=1_000_000)
     assert ledger.spent().epsilon == 1.0
 
@@ -213,7 +213,7 @@ def test_rows_of_a_unit_are_paid_for_together(scores, make_ledger):
     unit = Unit("patient", at_most=4)
     ledger = make_ledger(unit=unit)
     mine = replace(scores, units=np.arange(200) // 4)
-    release = Holder(mine, ledger).answer(Count(), micro_epsilon=500_000)
+    release = Curator(mine, ledger).answer(Count(), micro_epsilon=500_000)
     assert release.event == DiscreteLaplace(8.0, 1)
     assert ledger.spent().epsilon == 0.5
 
@@ -221,22 +221,22 @@ def test_rows_of_a_unit_are_paid_for_together(scores, make_ledger):
 def test_scores_with_more_rows_of_a_unit_are_refused(scores, make_ledger):
     ledger = make_ledger(unit=Unit("patient", at_most=3))
     with pytest.raises(DataError, match="at most 3 rows of patient"):
-        Holder(replace(scores, units=np.arange(200) // 4), ledger)
+        Curator(replace(scores, units=np.arange(200) // 4), ledger)
 
 
 def test_data_with_units_must_have_declared_their_rows(data, make_ledger):
     ledger = make_ledger(unit=Unit("patient", at_most=2))
     mine = replace(data, units=np.arange(50) // 2)
     with pytest.raises(DataError, match="no declared bound"):
-        Holder(mine, ledger)
+        Curator(mine, ledger)
     with pytest.raises(DataError, match="up to 3"):
-        Holder(limit_contributions(mine, at_most=3), ledger)
-    assert Holder(limit_contributions(mine, at_most=2), ledger).part is None
+        Curator(limit_contributions(mine, at_most=3), ledger)
+    assert Curator(limit_contributions(mine, at_most=2), ledger).part is None
 
 
 def test_a_ledger_of_records_refuses_records_of_units(scores, make_ledger):
     with pytest.raises(DataError, match="protects one record"):
-        Holder(replace(scores, units=np.arange(200)), make_ledger())
+        Curator(replace(scores, units=np.arange(200)), make_ledger())
 
 
 @pytest.mark.parametrize("at_most", [1, 3])
@@ -246,28 +246,28 @@ def test_a_ledger_for_units_refuses_records_that_do_not_say_whose_they_are(
     ledger = make_ledger(unit=Unit("patient", at_most=at_most))
     for records in (scores, Dataset(np.zeros((4, 2)), np.zeros(4, int), (0, 1), size=4)):
         with pytest.raises(DataError, match="which patient each row belongs to, found no ids"):
-            Holder(records, ledger)
+            Curator(records, ledger)
     assert not ledger.length()
 
 
 def test_only_records_are_held(make_ledger):
     with pytest.raises(DataError, match="scores or a data set"):
-        Holder([[1, 2]], make_ledger())
+        Curator([[1, 2]], make_ledger())
 
 
 def test_only_a_ledger_pays(scores):
     with pytest.raises(ValueError, match=r"a Ledger of .*got 'x'\. Ledger\(path\)"):
-        Holder(scores, "x")
+        Curator(scores, "x")
 
 
 def test_a_holder_shows_no_record(scores, make_ledger):
-    holder = Holder(scores, make_ledger())
+    holder = Curator(scores, make_ledger())
     assert str(scores.values[0, 0])[:6] not in repr(holder)
     assert not hasattr(holder, "records")
 
 
 def test_copies_of_a_holder_share_the_ledger(scores, make_ledger):
-    holder = Holder(scores, make_ledger())
+    holder = Curator(scores, make_ledger())
     for twin in (copy.deepcopy(holder), pickle.loads(pickle.dumps(holder))):
         twin.answer(Count(), micro_epsilon=300_000, request=str(id(twin)))
     assert holder.ledger.spent().epsilon == 0.6
@@ -295,7 +295,7 @@ class Model:
 def test_a_fit_is_charged_and_then_done(data, make_ledger):
     ledger = make_ledger()
     model = Model(told=0.5)
-    assert Holder(data, ledger).fit(model, purpose="logistic regression") is model
+    assert Curator(data, ledger).fit(model, purpose="logistic regression") is model
     assert model.rows[0] is data.X and model.rows[1] is data.y
     assert ledger.spent().epsilon == 0.5
     assert ledger.entries()[0].purpose == "logistic regression"
@@ -304,7 +304,7 @@ def test_a_fit_is_charged_and_then_done(data, make_ledger):
 def test_a_fit_that_cannot_be_paid_sees_no_record(data, make_ledger):
     ledger, model = make_ledger(), Model(epsilon=1.5)
     with pytest.raises(BudgetError):
-        Holder(data, ledger).fit(model)
+        Curator(data, ledger).fit(model)
     assert model.rows is None and ledger.spent().epsilon == 0
 
 
@@ -315,13 +315,13 @@ def test_a_charge_stands_though_the_fit_fails(data, make_ledger):
 
     ledger = make_ledger()
     with pytest.raises(RuntimeError, match="no"):
-        Holder(data, ledger).fit(Fails())
+        Curator(data, ledger).fit(Fails())
     assert ledger.spent().epsilon == 0.5
 
 
 def test_a_model_that_cost_something_else_is_not_released(data, make_ledger):
     with pytest.raises(ValueError, match="Do not release"):
-        Holder(data, make_ledger()).fit(Model(told=0.7))
+        Curator(data, make_ledger()).fit(Model(told=0.7))
 
 
 ONCE = {"request": "study", "body": b"settings"}
@@ -335,7 +335,7 @@ def test_a_model_that_is_kept_is_paid_for_once(data, make_ledger):
             fits.append(len(X))
             return super().fit(X, y)
 
-    holder = Holder(data, ledger)
+    holder = Curator(data, ledger)
     first = holder.fit_once(Counts(), lambda model: b"weights %d" % len(fits), **ONCE)
     again = holder.fit_once(Counts(), lambda model: b"weights %d" % len(fits), **ONCE)
     assert first == again == b"weights 1" and fits == [len(data)]
@@ -354,10 +354,10 @@ def test_an_interrupted_fit_keeps_its_reservation_and_is_made_again_under_it(dat
 
     ledger = make_ledger()
     with pytest.raises(KeyboardInterrupt):
-        Holder(data, ledger).fit_once(Interrupted(), lambda model: b"", **ONCE)
+        Curator(data, ledger).fit_once(Interrupted(), lambda model: b"", **ONCE)
     assert ledger.spent().epsilon == 0.5
     assert [entry.request for entry in ledger.pending()] == ["study"]
-    assert Holder(data, ledger).fit_once(Model(), lambda model: b"done", **ONCE) == b"done"
+    assert Curator(data, ledger).fit_once(Model(), lambda model: b"done", **ONCE) == b"done"
     assert ledger.spent().epsilon == 0.5 and ledger.pending() == ()
     ledger.verify()
 
@@ -370,7 +370,7 @@ def test_others_can_charge_while_a_fit_computes(data, make_ledger):
             ledger.charge(Pure(0.1), "meanwhile")
             return super().fit(X, y)
 
-    assert Holder(data, ledger).fit_once(Charges(), lambda model: b"m", **ONCE) == b"m"
+    assert Curator(data, ledger).fit_once(Charges(), lambda model: b"m", **ONCE) == b"m"
     assert ledger.spent().epsilon == 0.6
 
 
@@ -380,11 +380,11 @@ def test_the_loser_of_a_race_returns_the_model_that_was_recorded(data, make_ledg
     class Overtaken(Model):
         def fit(self, X, y):
             warnings.warn("about weights that are lost", stacklevel=1)  # an error in tests
-            other = Holder(data, ledger).fit_once(Model(), lambda model: b"first", **ONCE)
+            other = Curator(data, ledger).fit_once(Model(), lambda model: b"first", **ONCE)
             assert other == b"first"
             return super().fit(X, y)
 
-    late = Holder(data, ledger).fit_once(Overtaken(), lambda model: b"second", **ONCE)
+    late = Curator(data, ledger).fit_once(Overtaken(), lambda model: b"second", **ONCE)
     assert late == b"first" and ledger.spent().epsilon == 0.5
 
 
@@ -396,7 +396,7 @@ def test_the_model_of_the_caller_holds_nothing_of_a_fit_that_is_not_recorded(dat
 
     model = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        Holder(data, make_ledger()).fit_once(model, lambda model: b"", **ONCE)
+        Curator(data, make_ledger()).fit_once(model, lambda model: b"", **ONCE)
     assert model.rows is None
 
 
@@ -406,7 +406,7 @@ def test_a_fit_with_a_hook_that_sees_weights_charges_every_attempt(data, make_le
             raise KeyboardInterrupt
 
     ledger = make_ledger()
-    holder = Holder(data, ledger)
+    holder = Curator(data, ledger)
     broken, whole = Interrupted(epsilon=0.3), Model(epsilon=0.3)
     broken.on_step = whole.on_step = lambda model, step: None
     with pytest.raises(KeyboardInterrupt):
@@ -438,8 +438,8 @@ def test_an_attempt_that_may_have_leaked_is_not_repeated_for_nothing_without_its
     broken = Interrupted(epsilon=0.3)
     broken.on_step = lambda model, step: None
     with pytest.raises(KeyboardInterrupt):
-        Holder(data, ledger).fit_once(broken, lambda model: b"", **ONCE)
-    kept = Holder(data, ledger).fit_once(Model(epsilon=0.3), lambda model: b"done", **ONCE)
+        Curator(data, ledger).fit_once(broken, lambda model: b"", **ONCE)
+    kept = Curator(data, ledger).fit_once(Model(epsilon=0.3), lambda model: b"done", **ONCE)
     assert kept == b"done" and ledger.spent().epsilon == 0.6
 
 
@@ -464,7 +464,7 @@ def fit_with_curve(data, ledger, curve):
     model = PrivateLogisticRegression(
         0.3, 1e-6, steps=5, sampling_rate=0.5, size=50, on_step=curve
     )
-    return Holder(data, ledger).fit_once(model, lambda model: model.coef_.tobytes(), **ONCE)
+    return Curator(data, ledger).fit_once(model, lambda model: model.coef_.tobytes(), **ONCE)
 
 
 def test_a_training_curve_shows_nothing_before_the_model_is_recorded(data, make_ledger):
@@ -584,7 +584,7 @@ def test_warnings_of_a_fit_wait_until_it_is_recorded(data, make_ledger):
         return b"kept"
 
     with pytest.warns(UserWarning, match="about the weights"):
-        assert Holder(data, ledger).fit_once(Warns(), keep, **ONCE) == b"kept"
+        assert Curator(data, ledger).fit_once(Warns(), keep, **ONCE) == b"kept"
     assert ledger.pending() == ()
 
 
@@ -592,7 +592,7 @@ def test_a_model_that_cannot_be_copied_is_refused_before_the_charge(data, make_l
     model, ledger = Model(), make_ledger()
     model.lock = threading.Lock()
     with pytest.raises(TypeError):
-        Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
+        Curator(data, ledger).fit_once(model, lambda model: b"", **ONCE)
     assert ledger.entries() == ()
 
 
@@ -600,7 +600,7 @@ def test_a_fit_of_a_run_uses_its_item(data, make_ledger):
     ledger = make_ledger()
     items = [Item("training", Pure(0.5)), Item("count", Pure(0.1), times=2)]
     run = ledger.begin_run(items, name="first", request="first", body=b"")
-    holder = Holder(data, run)
+    holder = Curator(data, run)
     holder.require(items)
     assert holder.fit_once(Model(), lambda model: b"m", **ONCE) == b"m"
     assert ledger.spent().epsilon == 0.7
@@ -620,7 +620,7 @@ def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make
     ledger = make_ledger()
     for model in (Fails(), Model(), Model(told=0.7)):  # failing is an answer, too
         with pytest.raises(AnswerError) as caught:
-            Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
+            Curator(data, ledger).fit_once(model, lambda model: b"", **ONCE)
         assert "row" not in str(caught.value)
         assert caught.value.__context__ is None and caught.value.__cause__ is None
     assert ledger.spent().epsilon == 0.5
@@ -629,22 +629,22 @@ def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make
 def test_a_kept_fit_that_cannot_be_paid_sees_no_record(data, make_ledger):
     ledger, model = make_ledger(), Model(epsilon=1.5)
     with pytest.raises(BudgetError):
-        Holder(data, ledger).fit_once(model, lambda model: b"", **ONCE)
+        Curator(data, ledger).fit_once(model, lambda model: b"", **ONCE)
     assert model.rows is None and ledger.spent().epsilon == 0
 
 
 def test_models_are_fitted_to_data(scores, make_ledger):
     with pytest.raises(DataError, match="a data set"):
-        Holder(scores, make_ledger()).fit(Model())
+        Curator(scores, make_ledger()).fit(Model())
 
 
 def test_replace_one_needs_a_number_of_rows_that_stays(data, make_ledger):
     ledger = make_ledger(relation="replace-one")
     dropped = replace(data, may_drop=True)
     with pytest.raises(DataError, match="dropped"):
-        Holder(dropped, ledger).fit(Model(relation="replace-one"))
+        Curator(dropped, ledger).fit(Model(relation="replace-one"))
     assert ledger.spent().epsilon == 0
-    Holder(data, ledger).fit(Model(relation="replace-one"))
+    Curator(data, ledger).fit(Model(relation="replace-one"))
 
 
 def test_gaussian_answers_are_charged_to_a_plan(scores, tmp_path):
@@ -655,7 +655,7 @@ def test_gaussian_answers_are_charged_to_a_plan(scores, tmp_path):
         kind="plan",
         plan=[Item("correct", event, 1)],
     )
-    holder = Holder(scores, ledger)
+    holder = Curator(scores, ledger)
     release = holder.answer_gaussian(Correct(), noise_multiplier=4.0)
     assert release.event == event == DiscreteGaussian(4.0, 1)
     assert release.micro_epsilon is None and release.epsilon is None
@@ -668,7 +668,7 @@ def test_gaussian_answers_are_charged_to_a_plan(scores, tmp_path):
 
 def test_gaussian_noise_has_its_law(scores, tmp_path):
     ledger = open_ledger(tmp_path / "open.ledger", Budget(500.0, 1e-5), kind="open")
-    holder = Holder(scores, ledger)
+    holder = Curator(scores, ledger)
     exact = int(Correct().evaluate(scores)[0])
     draws = np.array(
         [

@@ -20,7 +20,7 @@ from veracal.errors import (
 from veracal.ledger.book import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, discrete_laplace_std
 from veracal.mechanisms.grid import Grid
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.pools import Pool, PooledRelease, Several
 from veracal.queries.query import (
     BinnedSum,
@@ -237,8 +237,8 @@ def test_least_is_a_number_of_sources(least):
 
 
 def test_a_pool_of_pools(tmp_path):
-    poor = Holder(SCORES, open_ledger(tmp_path / "a", Budget(0.1)))
-    rich = Holder(SCORES, open_ledger(tmp_path / "b", Budget(1.0)))
+    poor = Curator(SCORES, open_ledger(tmp_path / "a", Budget(0.1)))
+    rich = Curator(SCORES, open_ledger(tmp_path / "b", Budget(1.0)))
     inner = Pool([poor, rich, Odd(LIES["1e308"])], least=1, most_records=30)
     lost = Pool([Odd(OSError("x")), Honest()], least=2)
     pool = Pool([Honest(), inner, lost], least=2)
@@ -283,7 +283,7 @@ def test_gaussian_noise_is_judged_as_well(tmp_path):
             )
             return replace(made, query=query.name)
 
-    one, other = (Holder(SCORES, ledger) for ledger in ledgers)
+    one, other = (Curator(SCORES, ledger) for ledger in ledgers)
     found = Pool([one, Halved(other)], least=1).answer_gaussian(BINS, noise_multiplier=20.0)
     assert "noise" in found.silences[1] and found.micro_epsilon is None
     assert found.asked[1,] == gaussian_event(BINS, 20.0, "add-remove")
@@ -318,14 +318,14 @@ def test_judging_needs_one_kind_of_noise():
 def test_sources_that_share_a_ledger_or_a_relation_too_few_are_no_pool(tmp_path):
     def holder(name, relation="add-remove"):
         place = tmp_path / f"{name}.ledger"
-        return Holder(SCORES, open_ledger(place, Budget(1.0, relation=relation)))
+        return Curator(SCORES, open_ledger(place, Budget(1.0, relation=relation)))
 
     one, other, odd = holder("one"), holder("other"), holder("odd", "replace-one")
-    again = Holder(SCORES, one.ledger)
+    again = Curator(SCORES, one.ledger)
     for sources in ([one, again], [Pool([one, other]), one], [Pool([one, other]), again]):
         with pytest.raises(ValueError, match="share one"):
             Pool(sources)
     with pytest.raises(ValueError, match="one relation"):
         Pool([one, Pool([odd])], least=1)
     parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), parts=("a", "b"))
-    assert Pool([Holder(SCORES, parts, part=part) for part in "ab"]).sources
+    assert Pool([Curator(SCORES, parts, part=part) for part in "ab"]).sources

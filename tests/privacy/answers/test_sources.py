@@ -11,7 +11,7 @@ from veracal.data import Scores
 from veracal.errors import BudgetError, ConflictError, SilentError
 from veracal.ledger.book import open_ledger
 from veracal.mechanisms.grid import Grid
-from veracal.queries.curator import Holder
+from veracal.queries.curator import Curator
 from veracal.queries.pools import Pool
 from veracal.queries.query import BinnedSum
 from veracal.queries.score_queries import Brier, Correct, Count
@@ -28,7 +28,7 @@ def scores():
 def holders(scores, tmp_path):
     """Three holders of thirty records each, with a ledger each."""
     return [
-        Holder(
+        Curator(
             scores.take(np.arange(start, start + 30)),
             open_ledger(tmp_path / f"{start}.ledger", Budget(1.0)),
         )

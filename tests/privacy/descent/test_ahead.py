@@ -11,7 +11,7 @@ import pytest
 
 from veracal import _random
 from veracal.mechanisms import dp_sgd as ahead
-from veracal.mechanisms.dp_sgd import NoiseAhead
+from veracal.mechanisms.dp_sgd import PrefetchedNoise
 
 SHAPES = [(2,), (3, 50), (90, 60), (300, 300)]  # some are drawn on a thread, some are not
 
@@ -20,7 +20,7 @@ SHAPES = [(2,), (3, 50), (90, 60), (300, 300)]  # some are drawn on a thread, so
 @pytest.mark.parametrize("steps", [1, 2, 40])
 def test_what_is_handed_out_is_what_the_generator_gives(shape, steps) -> None:
     plain = np.random.default_rng(1)
-    with NoiseAhead(shape, steps, np.random.default_rng(1)).drawing() as noise:
+    with PrefetchedNoise(shape, steps, np.random.default_rng(1)).drawing() as noise:
         for step in range(steps):
             expected = np.rint(plain.standard_normal(shape) * 2.0**30)
             assert np.array_equal(noise.units(), expected), step
@@ -32,7 +32,9 @@ def test_noise_of_one_step_may_come_in_pieces(shape, steps, least, monkeypatch) 
     for name, small in (("_DRAWN", 1_000), ("_PIECE", 300), ("_LEAST", least)):
         monkeypatch.setattr(ahead, name, small)
     plain, sums = np.random.default_rng(1), np.random.default_rng(2).random((steps, *shape))
-    with NoiseAhead(shape, steps, np.random.default_rng(1), overwrite=True).drawing() as noise:
+    with PrefetchedNoise(
+        shape, steps, np.random.default_rng(1), overwrite=True
+    ).drawing() as noise:
         for total in sums:
             before, grid = total.copy(), 2.0 * 2.0**-30
             assert noise.onto(total, 2.0) is total
@@ -43,7 +45,7 @@ def test_noise_of_one_step_may_come_in_pieces(shape, steps, least, monkeypatch) 
 
 def test_what_may_not_be_written_over_is_not() -> None:
     total = np.zeros(5)
-    with NoiseAhead((5,), 1, np.random.default_rng(1)).drawing() as noise:
+    with PrefetchedNoise((5,), 1, np.random.default_rng(1)).drawing() as noise:
         assert noise.onto(total, 1.0).any()
     assert not total.any()
 
@@ -53,7 +55,7 @@ def test_what_may_not_be_written_over_is_not() -> None:
 def test_a_noisy_sum_is_an_integer_of_steps(size, std) -> None:
     shape, step = (500,), std * 2.0**-30
     total = size * np.random.default_rng(3).standard_normal(shape)
-    with NoiseAhead(shape, 1, np.random.default_rng(1)).drawing() as noise:
+    with PrefetchedNoise(shape, 1, np.random.default_rng(1)).drawing() as noise:
         found = noise.onto(total, std)
     units = np.rint(np.random.default_rng(1).standard_normal(shape) * 2.0**30)
     assert np.array_equal(found, (np.rint(total * (1 / step)) + units) * step)
@@ -62,7 +64,7 @@ def test_a_noisy_sum_is_an_integer_of_steps(size, std) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_number_comes_twice_even_if_the_taker_writes_on_it(shape) -> None:
     seen: list[np.ndarray] = []
-    with NoiseAhead(shape, 10, _random.secret_generator(), digits=48).drawing() as noise:
+    with PrefetchedNoise(shape, 10, _random.secret_generator(), digits=48).drawing() as noise:
         for _ in range(10):
             taken = noise.units()
             seen.append(taken.copy())
@@ -74,12 +76,12 @@ def test_no_number_comes_twice_even_if_the_taker_writes_on_it(shape) -> None:
 def test_the_thread_ends_with_the_block_whether_or_not_all_was_taken() -> None:
     before = threading.active_count()
     for taken in (0, 1, 100):
-        with NoiseAhead((100, 100), 100, np.random.default_rng(0)).drawing() as noise:
+        with PrefetchedNoise((100, 100), 100, np.random.default_rng(0)).drawing() as noise:
             for _ in range(taken):
                 noise.units()
     with (
         pytest.raises(KeyError),
-        NoiseAhead((100, 100), 100, np.random.default_rng(0)).drawing(),
+        PrefetchedNoise((100, 100), 100, np.random.default_rng(0)).drawing(),
     ):
         raise KeyError
     assert threading.active_count() == before
@@ -91,7 +93,7 @@ def test_an_error_of_the_generator_reaches_whoever_takes() -> None:
             raise OSError("no entropy")
 
     with (
-        NoiseAhead((100, 100), 5, Broken()).drawing() as noise,
+        PrefetchedNoise((100, 100), 5, Broken()).drawing() as noise,
         pytest.raises(OSError, match="no entropy"),
     ):
         noise.units()
@@ -99,7 +101,7 @@ def test_an_error_of_the_generator_reaches_whoever_takes() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (300, 300)])
 def test_a_forked_child_gets_none_of_its_parents_noise(shape) -> None:
-    with NoiseAhead(shape, 1000, np.random.default_rng(0)).drawing() as noise:
+    with PrefetchedNoise(shape, 1000, np.random.default_rng(0)).drawing() as noise:
         noise.units()
         with _fork_beside_threads():
             child = os.fork()
@@ -113,7 +115,7 @@ def test_a_forked_child_gets_none_of_its_parents_noise(shape) -> None:
 
 
 def test_a_step_does_not_show_the_noise_of_the_next() -> None:
-    with NoiseAhead((3,), 100, np.random.default_rng(0)).drawing() as noise:
+    with PrefetchedNoise((3,), 100, np.random.default_rng(0)).drawing() as noise:
         assert noise.units().base is None
 
 

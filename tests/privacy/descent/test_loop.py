@@ -12,7 +12,7 @@ from veracal import _random
 from veracal.accounting.epsilon import epsilon_for
 from veracal.accounting.events import Composed, Gaussian, PoissonGaussian, Repeated
 from veracal.mechanisms.clipping import Clipped, Flat, GlobalAdapt, clipped_sum
-from veracal.mechanisms.dp_sgd import Descent
+from veracal.mechanisms.dp_sgd import DPSGD
 from veracal.mechanisms.optimizers import (
     SGD,
     Adam,
@@ -43,7 +43,7 @@ def no_gradient(weights, rows, clip):
     return Clipped(np.zeros(weights.shape))
 
 
-def descent(**changes) -> Descent:
+def descent(**changes) -> DPSGD:
     settings = {
         "sampler": Poisson(0.1),
         "clip": Flat(1.5),
@@ -52,10 +52,10 @@ def descent(**changes) -> Descent:
         "steps": 20,
         "expected_batch": 30.0,
     }
-    return Descent(**{**settings, **changes})
+    return DPSGD(**{**settings, **changes})
 
 
-def noisy_sums(subject: Descent, weights, function=no_gradient, records=100, rng=None):
+def noisy_sums(subject: DPSGD, weights, function=no_gradient, records=100, rng=None):
     steps = []
     subject.run(weights, function, records, rng=rng, on_step=steps.append)
     return np.array([np.asarray(step.noisy_sum) for step in steps])
@@ -227,7 +227,7 @@ def test_weights_of_any_shape_descend(shape, rng) -> None:
 
 
 def test_a_descent_finds_the_minimum(targets) -> None:
-    subject = Descent(
+    subject = DPSGD(
         FullBatch(), Flat(10.0), SGD(0.5), 0.01, steps=30, expected_batch=len(targets)
     )
     found = subject.run(np.zeros(3), pull_to(targets), len(targets))
@@ -333,7 +333,7 @@ def test_what_is_charged_is_what_is_drawn_even_from_a_moody_schedule():
             Moody.said += 1
             return 10.0 / Moody.said
 
-    descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), Moody(), steps=3, expected_batch=1)
+    descent = DPSGD(FullBatch(), Flat(1.0), SGD(0.1), Moody(), steps=3, expected_batch=1)
     assert descent.event() == descent.event()
     assert descent.noise_multipliers().tolist() == [10.0, 5.0, 10.0 / 3]
 

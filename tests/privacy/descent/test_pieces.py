@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.mechanisms import Descent, Flat, FullBatch, Poisson
+from veracal.mechanisms import DPSGD, Flat, FullBatch, Poisson
 from veracal.mechanisms import dp_sgd as ahead
 from veracal.mechanisms import dp_sgd as pieces
 from veracal.mechanisms.clipping import Clipped
@@ -76,7 +76,7 @@ def small_pieces(monkeypatch):
 def descended(update, dtype, *, in_place):
     """Where a descent ends, and copies of what its steps show."""
     noise = None if isinstance(update, Langevin) else 1.5
-    descent = Descent(Poisson(0.5), Flat(1.0), update, noise, 5, 10.0, weight_decay=0.01)
+    descent = DPSGD(Poisson(0.5), Flat(1.0), update, noise, 5, 10.0, weight_decay=0.01)
     rng = np.random.default_rng(0)
     targets = rng.standard_normal((20, SIZE))
     first = rng.standard_normal(SIZE).astype(dtype)
@@ -112,7 +112,7 @@ def test_in_place_all_numbers_are_the_same(update, dtype, threaded, monkeypatch)
 
 
 def test_a_run_that_was_broken_off_goes_on_in_place():
-    descent = Descent(FullBatch(), Flat(1.0), Adam(0.01), 1.0, 4, 1.0)
+    descent = DPSGD(FullBatch(), Flat(1.0), Adam(0.01), 1.0, 4, 1.0)
     standing = []
 
     def keep(step):
@@ -149,6 +149,6 @@ def keep_apart(standing):
 def test_only_a_vector_that_may_be_written_over_is(weights):
     if isinstance(weights, np.ndarray) and weights.ndim == 1:
         weights.setflags(write=False)
-    descent = Descent(FullBatch(), Flat(1.0), SGD(0.1), 1.0, 1, 1.0)
+    descent = DPSGD(FullBatch(), Flat(1.0), SGD(0.1), 1.0, 1, 1.0)
     with pytest.raises(ValueError, match="a vector of numpy that can be written over"):
         descent.run(weights, lambda *_: Clipped(np.zeros(3)), 1, in_place=True)

@@ -20,7 +20,7 @@ from veracal.ledger import Ledger, open_ledger
 from veracal.mechanisms import Adam
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.run import Watched
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 STEPS, EVERY = 8, 2
 
@@ -69,7 +69,7 @@ def live(folder, number):
 
     place = folder / "a.ledger"
     ledger = Ledger(place) if number else open_ledger(place, Budget(500.0, 1e-2), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
+    holder = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
     fit = model(
         steps=STEPS,
         checkpoint=folder / "run",

@@ -15,7 +15,7 @@ from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import engine_for
 from veracal.neural.gradients.engines import Ghost, Hooks
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 
 class Mixing(nn.Module):
@@ -352,5 +352,5 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_charge(tmp_pa
         checkpoint=tmp_path / "nowhere" / "run", random_state=None, noise_multiplier=5.0
     )
     with pytest.raises(ValueError, match="a folder that exists"):
-        Holder(Dataset(X, Y, (0, 1), size=60), ledger).fit(fit, request="a")
+        Curator(Dataset(X, Y, (0, 1), size=60), ledger).fit(fit, request="a")
     assert not ledger.entries()

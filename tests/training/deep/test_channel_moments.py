@@ -22,7 +22,7 @@ from veracal.neural.channel_standardizer import (
     channel_sums,
     noisy_channel_moments,
 )
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import BoundedScaler, make_private_pipeline
 
 RELATIONS = ("add-remove", "replace-one")
@@ -420,7 +420,7 @@ def test_a_network_on_standardized_channels_is_charged_for_both_at_once(rng, tmp
         ),
     )
     ledger = open_ledger(tmp_path / "a.ledger", Budget(8.0, 1e-5), kind="open")
-    fitted = Holder(records, ledger).fit(whole)
+    fitted = Curator(records, ledger).fit(whole)
     assert fitted.private_ and fitted.predict(features).shape == (80,)
     (entry,) = ledger.entries()
     first, second = fitted.event_.events

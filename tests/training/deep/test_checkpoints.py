@@ -26,9 +26,9 @@ from veracal.data import Dataset
 from veracal.errors import ConflictError, DataError
 from veracal.ledger import Ledger, open_ledger
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
     Adam,
-    Descent,
     Flat,
     GlobalAdapt,
     Momentum,
@@ -39,8 +39,8 @@ from veracal.mechanisms import (
 from veracal.neural.checkpoints import _KEY, Checkpoint
 from veracal.neural.gradient_sums import Layout, NetworkSums
 from veracal.neural.run import Watched
-from veracal.queries import Holder
-from veracal.training import Moving
+from veracal.queries import Curator
+from veracal.training import ExponentialAverage
 
 
 class BrokenOffError(Exception):
@@ -76,7 +76,7 @@ def noted():
 
 
 @pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
-@pytest.mark.parametrize("average", [0.0, 0.8, Moving(0.5)], ids=repr)
+@pytest.mark.parametrize("average", [0.0, 0.8, ExponentialAverage(0.5)], ids=repr)
 def test_a_fit_that_was_broken_off_goes_on(tmp_path, update, average):
     path = tmp_path / "run.safetensors"
     told = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
@@ -98,7 +98,12 @@ COUNTED = GlobalAdapt(0.1, 50.0, rate=1.5, count_noise=1e-6)
 @pytest.mark.parametrize("clip", [0.1, COUNTED], ids=["flat", "counted"])
 def test_a_run_in_two_parts_is_a_run_in_one(tmp_path, clip):
     """Without noise there is nothing left to differ."""
-    told = {"steps": 6, "sampling_rate": 1.0, "update": Adam(0.05), "average": Moving(0.7)}
+    told = {
+        "steps": 6,
+        "sampling_rate": 1.0,
+        "update": Adam(0.05),
+        "average": ExponentialAverage(0.7),
+    }
     told |= {"not_private": "clipping only", "clip": clip}
     whole = model(**told).fit(X, Y)
     told |= {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
@@ -217,7 +222,7 @@ def test_step_counts_may_be_shown_beside_a_checkpoint(tmp_path):
 def paid(tmp_path):
     """A holder, and settings of a fit with a checkpoint."""
     ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
+    holder = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
     told = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
     return holder, {**told, "noise_multiplier": 3.0, "sampling_rate": 1.0}
 
@@ -246,7 +251,7 @@ def test_no_second_model_for_one_charge(paid, tmp_path, steps):
         holder.fit(model(**{**told, "checkpoint": tmp_path / "other"}), request="one")
     with pytest.raises(ValueError, match="before 'two' is paid for"):
         holder.fit(model(**told), request="two")
-    other = Holder(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
+    other = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
     with pytest.raises(DataError, match="this charge pays for"):
         other.fit(model(**told), request="one")
     (tmp_path / "run").unlink()
@@ -271,7 +276,7 @@ def test_one_process_at_a_time(paid):
 
 def test_a_lock_that_was_removed_before_it_was_taken_holds_nothing(tmp_path):
     """Who opened the file of a run that ends then finds it locked by nobody, and a new one."""
-    descent = Descent(Poisson(0.5), Flat(1.0), SGD(0.1), 1.0, 5, 10.0)
+    descent = DPSGD(Poisson(0.5), Flat(1.0), SGD(0.1), 1.0, 5, 10.0)
     first, late, new = (
         Checkpoint(tmp_path / "run", descent, Layout(network()), {}, "one") for _ in range(3)
     )

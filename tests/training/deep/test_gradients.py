@@ -11,7 +11,7 @@ from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
-from veracal.neural.gradients.convolution import Room
+from veracal.neural.gradients.convolution import ScratchBuffer
 from veracal.neural.gradients.engines import Functional, Ghost, Hooks
 
 ENGINES = {"ghost": Ghost, "functional": Functional, "hooks": Hooks}
@@ -190,7 +190,7 @@ def test_how_many_examples_there_are_changes_nothing_for_the_others(monkeypatch)
     kinds = set()
     for n in (1, 2, 4, 5):
         slopes = torch.randn(n, 7, 5)
-        found = layers.linear(module[0], block.inputs[:n], slopes, n, 8, Room())
+        found = layers.linear(module[0], block.inputs[:n], slopes, n, 8, ScratchBuffer())
         kinds.add(type(found["weight"]))
     assert len(kinds) == 1
 

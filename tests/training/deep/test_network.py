@@ -12,13 +12,13 @@ from torch import nn
 
 from tests.training.deep.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
 from veracal.data import Dataset
-from veracal.mechanisms import SGD, Adam, Descent, Flat, GlobalAdapt, Langevin, Momentum
+from veracal.mechanisms import DPSGD, SGD, Adam, Flat, GlobalAdapt, Langevin, Momentum
 from veracal.neural import Pictures, PrivateNetwork
-from veracal.neural.gradient_sums import Lane, Layout, NetworkSums
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import HalfAddedError, cross_entropy
 from veracal.neural.gradients.engines import Ghost
 from veracal.neural.synthetic_inputs import Records, as_tensor
-from veracal.training import Moving, PrivateLogisticRegression
+from veracal.training import ExponentialAverage, PrivateLogisticRegression
 
 
 def test_one_step_is_the_definition():
@@ -93,7 +93,9 @@ def test_blocks_change_nothing_but_rounding(block):
 def test_two_lanes_have_the_sums_of_one(count):
     module, twin = network(), network(1)
     layout, records = Layout(module), Records(X, Y)
-    one, other = (Lane(each, Ghost(each, cross_entropy, 8)) for each in (module, twin))
+    one, other = (
+        GradientWorker(each, Ghost(each, cross_entropy, 8)) for each in (module, twin)
+    )
     sums = [
         NetworkSums(lanes, records, 60.0, 8, rng=np.random.default_rng(0))
         for lanes in ([one], [one, other])
@@ -128,7 +130,7 @@ def test_a_sum_that_fails_half_way_ends_the_run():
         def weighted(self, factors, kept):
             raise RuntimeError("no memory")
 
-    lanes = [Lane(module, Failing(module, cross_entropy, 8))]
+    lanes = [GradientWorker(module, Failing(module, cross_entropy, 8))]
     sums = NetworkSums(lanes, Records(X, Y), 8.0, 8, rng=np.random.default_rng(0))
     with pytest.raises(HalfAddedError):
         sums(Layout(module).read(module), np.arange(5), Flat(0.3))
@@ -216,7 +218,7 @@ def test_it_learns_and_predicts_as_scikit_learn_does(outputs):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, outputs))
     told = {"classes": ["no", "yes"], "size": 1200, "epsilon": 8.0, "random_state": 0}
-    fitted = PrivateNetwork(module, **told, average=Moving(0.9)).fit(rows, labels)
+    fitted = PrivateNetwork(module, **told, average=ExponentialAverage(0.9)).fit(rows, labels)
     assert fitted.score(rows, labels) > 0.85
     logits = fitted.logits(X)
     assert logits.shape == (60, 2)
@@ -277,7 +279,9 @@ def test_a_bar_says_how_far_a_fit_is(capfd, tmp_path):
 
 def test_a_moving_average_is_the_formula():
     seen, decay = Seen(), 0.6
-    fitted = model(average=Moving(decay), on_step=seen, update=0.5, steps=5).fit(X, Y)
+    fitted = model(average=ExponentialAverage(decay), on_step=seen, update=0.5, steps=5).fit(
+        X, Y
+    )
     mean = weight = 0.0
     for step in seen.steps:
         mean = decay * mean + (1 - decay) * step.weights.astype(np.float64)
@@ -313,7 +317,7 @@ def test_views_are_averaged():
 
 
 def test_missing_noise_is_noticed(monkeypatch):
-    monkeypatch.setattr(Descent, "_perturbed", lambda self, total, std, ahead: total)
+    monkeypatch.setattr(DPSGD, "_perturbed", lambda self, total, std, ahead: total)
     with pytest.warns(UserWarning, match="noise that was paid for"):
         fitted = model(sampling_rate=0.02).fit(X, Y)
     assert fitted.self_check_.noise < fitted.self_check_.least

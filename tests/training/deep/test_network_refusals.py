@@ -20,7 +20,7 @@ from veracal.ledger import open_ledger
 from veracal.neural import Ranks, without_batch_norm
 from veracal.neural import network as deep_network
 from veracal.neural.architectures import mlp
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import BoundedScaler, PrivateSearch, make_private_pipeline
 
 
@@ -152,7 +152,7 @@ def with_part(part):
 )
 def test_what_has_no_values_or_no_copy_is_refused_with_a_way_out(module, match, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     with pytest.raises(ValueError, match=match):
         holder.fit(model(module, gradients=None, random_state=None))
     assert not list(ledger.entries())
@@ -173,7 +173,7 @@ WRAPPED = {  # around a module, or a layer of it; what is said of it, and what i
 def test_a_module_that_is_wrapped_is_refused_with_what_is_inside(how, tmp_path):
     wrap, by, inside = WRAPPED[how]
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     told = {"gradients": None, "random_state": None}
     with pytest.raises(ValueError, match=f"wrapped by {by}.* inside: .*module{inside}"):
         holder.fit(model(wrap(network()), **told))
@@ -221,7 +221,7 @@ class Series(nn.Module):
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 def test_recurrent_layers_are_refused_with_ones_that_are_trained(kind, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     layer, cell = getattr(nn, kind)(1, 6, batch_first=True), getattr(nn, f"{kind}Cell")(1, 6)
     # One way alone: torch.func takes a plain LSTM as it is.
     for way, one in (("ghost", layer), ("hooks", layer), (None, cell)):
@@ -393,7 +393,7 @@ def test_state_and_unused_parameters_are_refused():
 
 def test_a_refusal_charges_nothing(tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
+    holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     with pytest.raises(ValueError, match="BatchNorm"):
         holder.fit(model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), random_state=None))
     assert not list(ledger.entries())

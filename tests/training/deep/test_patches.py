@@ -9,14 +9,14 @@ from tests.training.deep.modules import made
 from veracal.mechanisms import Flat
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.convolution import (
-    Room,
+    ScratchBuffer,
     convolved,
     in_order,
     patches_of,
     takes_products,
 )
 from veracal.neural.gradients.engines import Ghost
-from veracal.neural.gradients.layers import Looked, Product, _squared
+from veracal.neural.gradients.layers import EmbeddingGradients, Product, _squared
 
 LAYERS = [
     (nn.Conv2d(1, 3, 4, stride=2, padding=1), (2, 1, 9, 7)),
@@ -32,7 +32,7 @@ LAYERS = [
 def test_patches_times_weights_are_the_convolution(layer, shape):
     torch.manual_seed(0)
     x = torch.randn(shape)
-    patches = torch.cat(patches_of(layer, x, Room()), -1)
+    patches = torch.cat(patches_of(layer, x, ScratchBuffer()), -1)
     outputs = len(layer.weight)
     flat = (
         layer.weight.detach().movedim(1, -1).reshape(layer.groups, outputs // layer.groups, -1)
@@ -49,7 +49,10 @@ def test_patches_do_not_see_how_the_input_lies_in_memory():
     last = x.contiguous(memory_format=torch.channels_last)
     for one, other in ((x, last), (x[:, :, ::2], x[:, :, ::2].clone())):
         assert all(
-            map(torch.equal, *(patches_of(layer, some, Room()) for some in (one, other)))
+            map(
+                torch.equal,
+                *(patches_of(layer, some, ScratchBuffer()) for some in (one, other)),
+            )
         )
 
 
@@ -58,7 +61,7 @@ def test_gradients_of_inputs_go_through_a_product(bias):
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
-    made = convolved(layer, x, patches_of(layer, x.detach(), Room()))
+    made = convolved(layer, x, patches_of(layer, x.detach(), ScratchBuffer()))
     torch.testing.assert_close(made, layer(x))
     assert made.is_contiguous(memory_format=torch.channels_last)
     slope = torch.randn_like(made)
@@ -141,13 +144,13 @@ def test_products_are_never_taken_for_shorter_than_they_are(places):
     truth = (g.double().mT @ a.double()).square().sum((1, 2))
     assert (Product(a, g).squares() >= truth * (1 - 1e-5)).all()
     rows = torch.zeros(4, places, dtype=torch.int64)
-    looked = Looked(rows, g, 5)
+    looked = EmbeddingGradients(rows, g, 5)
     truth = g.double().sum(1).square().sum(1)
     assert (looked.squares() >= truth * (1 - 1e-5)).all()
 
 
 def test_room_is_used_again_and_never_twice_at_a_time():
-    room = Room()
+    room = ScratchBuffer()
     first = room.empty(3, 5, dtype=torch.float32)
     room.clear()
     one, other = (room.empty(3, 5, dtype=torch.float32).fill_(k) for k in (1.0, 2.0))

@@ -20,7 +20,7 @@ from veracal.errors import PrecisionError
 from veracal.ledger import open_ledger
 from veracal.neural import precision as _precision
 from veracal.neural import train
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
 saved = partial(torch.autograd.graph.saved_tensors_hooks, lambda one: one, lambda one: one)
@@ -81,7 +81,7 @@ def test_a_fit_inside_of_what_changes_arithmetic_is_refused_before_a_charge(
 
     def fit():
         if way == "network":
-            Holder(dataset, ledger).fit(made)
+            Curator(dataset, ledger).fit(made)
         else:
             train(network(), dataset, noise=2.0, steps=1, ledger=ledger)
 
@@ -127,7 +127,7 @@ class Halved(nn.Module):
 def test_half_precision_inside_a_module_is_refused_before_a_charge(ledger, dtype):
     dataset = Dataset(X, Y, (0, 1), size=len(X))
     with pytest.raises(ValueError, match=f"float32 or float64, got {dtype}"):
-        Holder(dataset, ledger).fit(model(Halved(dtype), size=len(X)))
+        Curator(dataset, ledger).fit(model(Halved(dtype), size=len(X)))
     assert not list(ledger.entries())
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from veracal._types import aligned
 from veracal.mechanisms import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.neural import PrivateNetwork, train
-from veracal.neural.gradient_sums import Lane, Layout, NetworkSums
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import WRITING
 from veracal.neural.gradients.engines import Ghost
@@ -66,13 +66,13 @@ NETWORKS = {"rows": network, "convolutions": convolutions, "texts": Texts}
 
 
 def sums_of(module, way=Ghost, x=X, y=Y, expected=60.0, block=128, seen=None, **records):
-    class Counted(way):
+    class NoisyCounts(way):
         def add(self, one, clip, total):
             if seen is not None:
                 seen.append((len(one), one.real))
             return super().add(one, clip, total)
 
-    lanes = [Lane(module, Counted(module, cross_entropy, max(4, block)))]
+    lanes = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
     rng = np.random.default_rng(0)
     return NetworkSums(lanes, Records(x, y, **records), expected, block, rng=rng)
 
@@ -231,7 +231,7 @@ def test_rules_that_jump_use_one_thread():
 
     module = network()
     sums = NetworkSums(
-        [Lane(module, Watching(module, cross_entropy, 8))],
+        [GradientWorker(module, Watching(module, cross_entropy, 8))],
         Records(X, Y),
         8.0,
         8,

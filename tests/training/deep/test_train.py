@@ -24,7 +24,7 @@ from veracal.mechanisms import (
 )
 from veracal.neural import train
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.queries import Holder
+from veracal.queries import Curator
 
 TOLD = {"classes": [0, 1], "size": 60, "steps": 4, "gradients": "ghost"}
 
@@ -106,7 +106,7 @@ def paid(tmp_path, epsilon=500.0):
     return open_ledger(tmp_path / "a.ledger", Budget(epsilon, 1e-2), kind="open")
 
 
-@pytest.mark.parametrize("form", ["arrays", "examples", "Dataset", "Holder"])
+@pytest.mark.parametrize("form", ["arrays", "examples", "Dataset", "Curator"])
 def test_the_ledger_is_charged_before_a_gradient_is_taken(tmp_path, monkeypatch, form):
     ledger, taken, call = paid(tmp_path), [], NetworkSums.__call__
 
@@ -117,8 +117,8 @@ def test_the_ledger_is_charged_before_a_gradient_is_taken(tmp_path, monkeypatch,
     monkeypatch.setattr(NetworkSums, "__call__", spied)
     dataset = Dataset(X, Y, (0, 1), size=60)
     data = {"arrays": (X, Y), "examples": Pairs(X, Y), "Dataset": dataset}
-    data["Holder"] = Holder(dataset, ledger)
-    payer = {} if form == "Holder" else {"ledger": ledger}
+    data["Curator"] = Curator(dataset, ledger)
+    payer = {} if form == "Curator" else {"ledger": ledger}
     done = train(network(), data[form], noise=3.0, sampler=FullBatch(), **payer, **TOLD)
     assert taken == [1, 1, 1, 1]
     (entry,) = ledger.entries()
@@ -196,8 +196,8 @@ def test_a_ledger_pays_for_nothing_that_is_read_from_records(tmp_path):
         train(network(), (X, Y), ledger=ledger, **told)
     with pytest.raises(ValueError, match="not private"):
         train(network(), (X, Y), ledger=ledger, **TOLD, noise=1.0, not_private="neither")
-    holder = Holder(Dataset(X, Y, (0, 1), size=60), ledger)
-    with pytest.raises(ValueError, match="beside a Holder"):
+    holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
+    with pytest.raises(ValueError, match="beside a Curator"):
         train(network(), holder, ledger=ledger, **told)
     spoiled = np.where(X == X[3, 1], np.nan, X)
     with pytest.raises(ValueError, match="NaN"):

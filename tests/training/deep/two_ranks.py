@@ -24,7 +24,7 @@ from veracal.mechanisms import Flat, GlobalAdapt, Momentum
 from veracal.neural import PrivateNetwork, Ranks
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.run import Run
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import base as estimator
 
 COINS, RATE, MANY = 300, 0.3, 40  # steps, sampling rate and records of each rank
@@ -76,7 +76,7 @@ class Rank:
         """Rank 0 pays, rank 1 waits."""
         if self.ledger is None:
             return model.fit_records(dataset)
-        return Holder(dataset, self.ledger).fit(model, **more)
+        return Curator(dataset, self.ledger).fit(model, **more)
 
     def entries(self):
         return 0 if self.ledger is None else len(self.ledger.entries())
@@ -273,7 +273,7 @@ class Rank:
         texts = []
         if self.rank == 1:
             own = open_ledger(self.folder / "own.ledger", Budget(8.0, 1e-5), kind="open")
-            holder = Holder(share(1), own)
+            holder = Curator(share(1), own)
             tries = (
                 lambda: holder.fit(model()),
                 lambda: holder.fit_once(model(), lambda _: b"", request="a", body=b""),

@@ -10,7 +10,7 @@ from veracal.accounting import Budget, Pure, Unit
 from veracal.data import Dataset
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import open_ledger
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 
 BOTH = [ObjectivePerturbation, OutputPerturbation]
@@ -156,7 +156,7 @@ def test_wrong_settings_are_refused_before_anything_is_charged(
     for ask in (
         model.event,
         lambda: model.fit(*table),
-        lambda: Holder(dataset(*table), ledger).fit(model),
+        lambda: Curator(dataset(*table), ledger).fit(model),
     ):
         with pytest.raises(ValueError, match=message):
             ask()
@@ -181,12 +181,12 @@ def test_wrong_settings_of_their_own(model):
 def test_a_holder_charges_and_then_looks(make, table, tmp_path):
     X, y = table
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1.0))
-    model = Holder(dataset(X, y), ledger).fit(make(0.75))
+    model = Curator(dataset(X, y), ledger).fit(make(0.75))
     assert model.private_ and ledger.spent().epsilon == 0.75
     assert sorted(model.classes_) == ["no", "yes"]
     late = make(0.5)
     with pytest.raises(BudgetError):
-        Holder(dataset(X, y), ledger).fit(late)
+        Curator(dataset(X, y), ledger).fit(late)
     assert not hasattr(late, "coef_")
 
 
@@ -200,7 +200,7 @@ def test_a_holder_charges_and_then_looks(make, table, tmp_path):
 )
 def test_data_that_do_not_fit_cost_nothing(make, declared, message, table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1e4))
-    holder = Holder(dataset(*table, **declared), ledger)
+    holder = Curator(dataset(*table, **declared), ledger)
     with pytest.raises(ValueError, match=message):
         holder.fit(make(1000.0, C=1e4))
     assert not list(ledger.entries())
@@ -210,7 +210,7 @@ def test_what_is_not_private_is_not_fitted_by_a_holder(table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1e4))
     model = ObjectivePerturbation(rule="diffprivlib-0.6.2")
     with pytest.raises(ValueError, match="not private"):
-        Holder(dataset(*table), ledger).fit(model)
+        Curator(dataset(*table), ledger).fit(model)
     assert not list(ledger.entries()) and not hasattr(model, "coef_")
 
 
@@ -222,7 +222,7 @@ def test_units_of_several_rows_pay_what_they_were_promised(table, tmp_path):
         data.X, data.y, data.classes, units=data.units, at_most=3, size=60, norm=10.0
     )
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1.0, unit=unit))
-    model = Holder(data, ledger).fit(ObjectivePerturbation(1.0, unit=unit))
+    model = Curator(data, ledger).fit(ObjectivePerturbation(1.0, unit=unit))
     assert 0.999 < ledger.spent().epsilon <= 1.0
     assert model.statement_.at_most == 3 and 0.999 < model.statement_.epsilon <= 1.0
 

@@ -14,8 +14,8 @@ from veracal.training import ObjectivePerturbation
 from veracal.training import batched_newton as many
 from veracal.training.batched_newton import (
     TOL,
-    Light,
-    Many,
+    BatchedProblem,
+    Float32Rows,
     Pairs,
     Responses,
     level_numbers,
@@ -59,7 +59,7 @@ def test_they_are_the_minimizers_of_one_by_one(shape, rule, epsilon, rng):
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, rule, epsilon, 200, rng)
-    found = Many(X, signs, penalty).minimize(noise)
+    found = BatchedProblem(X, signs, penalty).minimize(noise)
     # Where the compatibility rule leaves the intercept a millionth of a penalty, some are.
     assert found.slow <= 10 * (penalty[-1] < 1e-3)
     assert left(found.weights, X, signs, noise, penalty).max() <= TOL
@@ -78,7 +78,7 @@ def test_real_tables_are_solved_together(name, data_folder, rng):
             task = model.binary(data)
             X, signs = np.asarray(task.rows), task.signs[0]
             penalty, noise = perturbed(X.shape[1], norm, rule, epsilon, 300, rng)
-            found = Many(X, signs, penalty).minimize(noise)
+            found = BatchedProblem(X, signs, penalty).minimize(noise)
             assert found.slow == 0
             assert left(found.weights, X, signs, noise, penalty).max() <= TOL
 
@@ -87,11 +87,11 @@ def test_single_precision_alone_would_not_do(rng, monkeypatch):
     X, signs = made_up(300, 20, 5.0, rng)
     penalty, noise = perturbed(21, 5.0, "one-log", 1.0, 50, rng)
     searched = []
-    search = Many._search
+    search = BatchedProblem._search
     monkeypatch.setattr(
-        Many, "_search", lambda *args: searched.append(search(*args)) or searched[0]
+        BatchedProblem, "_search", lambda *args: searched.append(search(*args)) or searched[0]
     )
-    task = Many(X, signs, penalty)
+    task = BatchedProblem(X, signs, penalty)
     assert left(task.minimize(noise).weights, X, signs, noise, penalty).max() <= TOL
     order = np.argsort(level_numbers(np.linalg.norm(noise, axis=1)), kind="stable")
     alone = (searched[0].T / np.sqrt(penalty)).astype(np.float64)
@@ -102,7 +102,7 @@ def test_what_is_called_solved_is(rng):
     """Corrections from too far away are refused, and none that is accepted is wrong."""
     X, signs = made_up(200, 30, 8.0, rng)
     penalty, noise = perturbed(31, 8.0, "diffprivlib-0.6.2", 1.0, 64, rng)
-    task = Many(X, signs, penalty)
+    task = BatchedProblem(X, signs, penalty)
     exact = task.minimize(noise).weights
     scales, near = (
         np.sqrt(penalty),
@@ -139,7 +139,7 @@ def test_any_finite_input_is_solved(n, d, length, stiffness, noise, own, whole, 
     linear = rng.normal(size=(3, d)) * R * 10.0**noise
     penalty = np.full(d, R * R * 10.0**stiffness)
     penalty[-1] *= 1e-3 if own else 1.0
-    found = Many(X, signs, penalty).minimize(linear).weights
+    found = BatchedProblem(X, signs, penalty).minimize(linear).weights
     size = np.linalg.norm(linear, axis=1) + np.linalg.norm(penalty * found, axis=1)
     bend = R * np.minimum(1.0, np.linalg.norm(found, axis=1) * R / 4)
     lengths = left(found, X, signs, linear, penalty) * size
@@ -153,7 +153,7 @@ def test_extreme_settings_are_solved(C, epsilon, rng):
     X[:5] = 0
     for rule in RULES:
         penalty, noise = perturbed(9, 4.0, rule, epsilon, 40, rng, C=C)
-        found = Many(X, signs, penalty).minimize(noise)
+        found = BatchedProblem(X, signs, penalty).minimize(noise)
         expected = minimize(X, signs, noise, penalty=penalty)
         gaps = np.linalg.norm(np.sqrt(penalty) * (found.weights - expected), axis=1)
         size = np.linalg.norm(np.sqrt(penalty) * expected, axis=1)
@@ -164,7 +164,7 @@ def test_extreme_settings_are_solved(C, epsilon, rng):
 def test_models_do_not_depend_on_their_company(d, rng, monkeypatch):
     X, signs = made_up(120, d, 4.0, rng)
     penalty, noise = perturbed(d + 1, 4.0, "one-log", 1.0, 90, rng)
-    task = Many(X, signs, penalty)
+    task = BatchedProblem(X, signs, penalty)
     together = task.minimize(noise).weights
     order = rng.permutation(90)
     np.testing.assert_allclose(task.minimize(noise[order]).weights, together[order], rtol=1e-6)
@@ -178,20 +178,20 @@ def test_who_is_not_found_together_is_found_alone(rng, monkeypatch):
     X, signs = made_up(80, 5, 4.0, rng)
     penalty, noise = perturbed(6, 4.0, "one-log", 1.0, 30, rng)
     expected = minimize(X, signs, noise, penalty=penalty)
-    solve = Many._solve
+    solve = BatchedProblem._solve
 
     def partly(self, linear):
         weights, solved = solve(self, linear)
         weights[::3], solved[::3] = np.nan, False
         return weights, solved
 
-    monkeypatch.setattr(Many, "_solve", partly)
-    found = Many(X, signs, penalty).minimize(noise)
+    monkeypatch.setattr(BatchedProblem, "_solve", partly)
+    found = BatchedProblem(X, signs, penalty).minimize(noise)
     assert found.slow == 10
     np.testing.assert_allclose(found.weights, expected, rtol=1e-6)
     monkeypatch.setattr(many, "minimize", lambda *_, **__: _raise())
     with pytest.raises(AnswerError):
-        Many(X, signs, penalty).minimize(noise)
+        BatchedProblem(X, signs, penalty).minimize(noise)
 
 
 def _raise():
@@ -204,7 +204,7 @@ def test_a_search_begins_near_its_end(shape, rng):
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, "diffprivlib-0.6.2", 1.0, 100, rng)
-    exact = Many(X, signs, penalty).minimize(noise).weights
+    exact = BatchedProblem(X, signs, penalty).minimize(noise).weights
     scales, rows = np.sqrt(penalty), X * signs[:, None] / np.sqrt(penalty)
     starts = []
     for b, number in zip(noise, level_numbers(np.linalg.norm(noise, axis=1)), strict=True):
@@ -227,7 +227,7 @@ def test_equal_norms_have_equal_levels():
 
 def test_systems_of_all_models_are_solved_at_once(rng):
     rows, bends = rng.normal(size=(50, 6)), rng.random((50, 9)).astype(np.float32)
-    pairs = Pairs(Light(rows))
+    pairs = Pairs(Float32Rows(rows))
     right = rng.normal(size=(6, 9)).astype(np.float32)
     found = pairs.solve(pairs.sums(bends), right)
     for model in range(9):
@@ -240,7 +240,7 @@ def test_systems_of_all_models_are_solved_at_once(rng):
 def test_memory_does_not_grow_with_models_times_rows(rng):
     X, signs = made_up(4_000, 3, 2.0, rng)
     penalty, noise = perturbed(4, 2.0, "one-log", 1.0, 4_000, rng)
-    task = Many(X, signs, penalty)
+    task = BatchedProblem(X, signs, penalty)
     tracemalloc.start()
     task.minimize(noise)
     peak = tracemalloc.get_traced_memory()[1]
@@ -259,4 +259,4 @@ def test_memory_does_not_grow_with_models_times_rows(rng):
 )
 def test_shapes_and_penalties_that_do_not_fit_are_refused(signs, linear, penalty):
     with pytest.raises(ValueError, match="Expected"):
-        Many(np.zeros((4, 2)), signs, penalty).minimize(linear)
+        BatchedProblem(np.zeros((4, 2)), signs, penalty).minimize(linear)

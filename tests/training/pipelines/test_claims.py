@@ -15,7 +15,7 @@ from sklearn.preprocessing import (
 
 from tests.training.pipelines.made import ACROSS, DECLARED, both, classifier, standardizer
 from veracal.accounting import NotPrivate, Unit
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import BoundedScaler, NormClipper, PrivateStandardizer
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 from veracal.training.pipeline_steps import PART
@@ -26,7 +26,7 @@ def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
     before = scaler.mean_.copy()
     pipeline = make_private_pipeline(FrozenEstimator(scaler), classifier())
     assert pipeline.event() == classifier().event()
-    Holder(data, ledger).fit(pipeline)
+    Curator(data, ledger).fit(pipeline)
     np.testing.assert_array_equal(scaler.mean_, before)
     assert pipeline.private_ and scaler.private_
     np.testing.assert_array_equal(pipeline.before_last(data).X, scaler.transform(data.X))

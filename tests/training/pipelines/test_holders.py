@@ -16,7 +16,7 @@ from veracal.accounting import NotPrivate
 from veracal.data import Dataset, score
 from veracal.data.rows import MappedRows
 from veracal.errors import BudgetError, DataError
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import (
     BoundedScaler,
     NormClipper,
@@ -29,7 +29,7 @@ from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 
 def test_a_holder_charges_the_composition_and_fits(data, ledger):
     pipeline = make_private_pipeline(both(), NormClipper(), classifier())
-    assert Holder(data, ledger).fit(pipeline) is pipeline
+    assert Curator(data, ledger).fit(pipeline) is pipeline
     assert ledger.entries()[0].event == pipeline.event() == pipeline.event_
     assert pipeline.private_ and pipeline.statement_.epsilon <= ledger.spent().epsilon
     assert "columntransformer__numbers" in pipeline.statement_.covers[0]
@@ -51,7 +51,7 @@ def test_a_holder_charges_the_composition_and_fits(data, ledger):
 )
 def test_what_does_not_fit_is_refused_before_anything_is_charged(data, ledger, steps):
     with pytest.raises((ValueError, IndexError)):
-        Holder(data, ledger).fit(make_private_pipeline(*steps))
+        Curator(data, ledger).fit(make_private_pipeline(*steps))
     assert ledger.spent().epsilon == 0
 
 
@@ -60,16 +60,16 @@ def test_text_and_undeclared_sizes_are_refused_before_anything_is_charged(data, 
     unsized = Dataset(data.X, data.y, data.classes)
     for records in (text, unsized):
         with pytest.raises(DataError):
-            Holder(records, ledger).fit(make_private_pipeline(both(), classifier()))
+            Curator(records, ledger).fit(make_private_pipeline(both(), classifier()))
     assert ledger.spent().epsilon == 0
     pipeline = make_private_pipeline(both(size=300), classifier(size=300))
-    assert Holder(unsized, ledger).fit(pipeline).private_
+    assert Curator(unsized, ledger).fit(pipeline).private_
 
 
 def test_what_cannot_be_paid_is_not_fitted(data, ledger):
     pipeline = make_private_pipeline(standardizer(noise_multiplier=0.1), classifier())
     with pytest.raises(BudgetError):
-        Holder(data, ledger).fit(pipeline)
+        Curator(data, ledger).fit(pipeline)
     assert "_released" not in vars(pipeline.steps[0][1])
 
 

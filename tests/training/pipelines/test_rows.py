@@ -24,7 +24,7 @@ from tests.training.pipelines.made import (
     standardizer,
 )
 from veracal.data import Dataset
-from veracal.queries import Holder
+from veracal.queries import Curator
 from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
 from veracal.training.pipeline import make_private_pipeline
 
@@ -89,7 +89,7 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
 def test_a_function_across_rows_is_refused_before_a_record_is_read(data, ledger, function):
     pipeline = make_private_pipeline(FunctionTransformer(function), classifier())
     with pytest.raises(ValueError, match="each row by itself"):
-        Holder(data, ledger).fit(pipeline)
+        Curator(data, ledger).fit(pipeline)
     assert ledger.spent().epsilon == 0
 
 
@@ -132,7 +132,7 @@ def test_columns_that_a_function_chooses_are_refused_or_told(data, ledger):
     step = ColumnTransformer([("a", NormClipper(), lambda X: [int(X.mean() > 0)])])
     pipeline = make_private_pipeline(step, classifier(**DECLARED))
     with pytest.raises(ValueError, match="declared columns"):
-        Holder(data, ledger).fit(pipeline)
+        Curator(data, ledger).fit(pipeline)
     assert ledger.spent().epsilon == 0
     assert not pipeline.fit(data.X, data.labels).private_
     assert "chose the columns" in pipeline.not_private_because_[0]
@@ -154,7 +154,7 @@ def test_no_record_shows_in_an_error_or_a_warning_of_a_function(data, ledger):
     inside = ColumnTransformer([("a", FunctionTransformer(picky), [0, 1, 2])])
     for step in (FunctionTransformer(picky), inside, make_pipeline(inside)):
         pipeline = make_private_pipeline(clone(step), classifier())
-        turned = Holder(wild, ledger).fit(pipeline).before_last(wild).X
+        turned = Curator(wild, ledger).fit(pipeline).before_last(wild).X
         expected = 2 * rows
         expected[[3, 7]] = 0
         np.testing.assert_array_equal(turned, expected)

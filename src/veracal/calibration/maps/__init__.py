@@ -5,27 +5,27 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.calibration.maps.base import Identity, Map
+    from veracal.calibration.maps.base import CalibrationMap, Identity
     from veracal.calibration.maps.nonparametric import Binned, Isotonic
     from veracal.calibration.maps.parametric import (
         Beta,
-        Doubt,
         Platt,
         Temperature,
         TwoTemperatures,
+        UniformMixing,
     )
     from veracal.calibration.maps.storage import from_json, load_map, save_map
 
 __all__ = [
     "Beta",
     "Binned",
-    "Doubt",
+    "CalibrationMap",
     "Identity",
     "Isotonic",
-    "Map",
     "Platt",
     "Temperature",
     "TwoTemperatures",
+    "UniformMixing",
     "from_json",
     "load_map",
     "save_map",
@@ -36,7 +36,7 @@ __getattr__, __dir__ = attach(
     {
         "base": (
             "Identity",
-            "Map",
+            "CalibrationMap",
         ),
         "nonparametric": (
             "Binned",
@@ -44,7 +44,7 @@ __getattr__, __dir__ = attach(
         ),
         "parametric": (
             "Beta",
-            "Doubt",
+            "UniformMixing",
             "Platt",
             "Temperature",
             "TwoTemperatures",

@@ -23,7 +23,7 @@ _LOGIT = 0.9 * np.finfo(np.float64).max  # leaves room for the next float above 
 
 
 @dataclass(frozen=True, eq=False)
-class Map(ABC):
+class CalibrationMap(ABC):
     """Public parameters that turn the scores of a classifier into other scores.
 
     A map does not know how it was fitted: private and other fitters give the same records.
@@ -59,7 +59,7 @@ class Map(ABC):
         return {"kind": self.kind, "version": 1, **{k: _plain(v) for k, v in state.items()}}
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Map):
+        if not isinstance(other, CalibrationMap):
             return NotImplemented
         return self.to_json() == other.to_json()
 
@@ -74,7 +74,7 @@ class Map(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Identity(Map):
+class Identity(CalibrationMap):
     """The map that changes nothing."""
 
     kind: ClassVar[str] = "identity"
@@ -115,7 +115,7 @@ def parameters(
     return frozen(array)
 
 
-def digest(map_: Map) -> str:
+def digest(map_: CalibrationMap) -> str:
     """Hash of everything that tells a map from another."""
     written = json.dumps(map_.to_json(), sort_keys=True, allow_nan=False)
     return hashlib.sha256(written.encode()).hexdigest()

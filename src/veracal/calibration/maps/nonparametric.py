@@ -13,14 +13,19 @@ from numpy.typing import ArrayLike
 from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import Map, check_width, from_probabilities, parameters
+from veracal.calibration.maps.base import (
+    CalibrationMap,
+    check_width,
+    from_probabilities,
+    parameters,
+)
 from veracal.data import Scores, frozen
 
 _BELOW = 1e-12  # how much less another class gets, relative: more than rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Binned(Map):
+class Binned(CalibrationMap):
     r"""The predicted class gets the accuracy of its bin of confidence, the others the rest.
 
     Histogram binning of the top label (Zadrozny & Elkan 2001; Gupta & Ramdas 2022,
@@ -112,7 +117,7 @@ IsotonicForm = Literal["top-label", "one-vs-rest"]
 
 
 @dataclass(frozen=True, eq=False)
-class Isotonic(Map):
+class Isotonic(CalibrationMap):
     r"""Probabilities read off increasing curves: straight between points, level beyond them.
 
     Zadrozny & Elkan 2002, "Transforming classifier scores into accurate multiclass probability

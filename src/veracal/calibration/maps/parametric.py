@@ -20,7 +20,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.maps.base import (
     LEAST,
-    Map,
+    CalibrationMap,
     check_width,
     from_logits,
     from_probabilities,
@@ -34,7 +34,7 @@ LEAST_INVERSE, MOST_INVERSE = 1e-6, 1e6
 
 
 @dataclass(frozen=True, eq=False)
-class Temperature(Map):
+class Temperature(CalibrationMap):
     r"""Logits multiplied by one number: :math:`\mathrm{softmax}(\beta z)`, :math:`\beta = 1/T`.
 
     Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Eq. 9. Logits stay logits, and
@@ -96,7 +96,7 @@ STEEPEST = 4.0  # difference of the two logarithms; up to 4.46 the order of reco
 
 
 @dataclass(frozen=True, eq=False)
-class TwoTemperatures(Map):
+class TwoTemperatures(CalibrationMap):
     r"""Logits multiplied by a number between two, the nearer to one the surer the record.
 
     .. math::
@@ -176,7 +176,7 @@ _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
 @dataclass(frozen=True, eq=False)
-class Platt(Map):
+class Platt(CalibrationMap):
     r"""Logits :math:`W z + b`, with W a number, a diagonal or a matrix.
 
     Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2, after Platt 1999. Logits
@@ -296,7 +296,7 @@ DOUBT_BITS = 16  # of a doubt that was fitted privately: it is a multiple of 2^-
 
 
 @dataclass(frozen=True, eq=False)
-class Doubt(Map):
+class UniformMixing(CalibrationMap):
     r"""Probabilities at a temperature, mixed with equal ones.
 
     .. math:: (1 - \lambda) \, \mathrm{softmax}(\beta z) + \lambda / k
@@ -321,7 +321,7 @@ class Doubt(Map):
     Examples
     --------
     >>> scores = Scores.from_probabilities([[0.9, 0.1], [0.4, 0.6]])
-    >>> Doubt(1.0, 0.5).transform(scores).values
+    >>> UniformMixing(1.0, 0.5).transform(scores).values
     array([[0.7 , 0.3 ],
            [0.45, 0.55]])
     """
@@ -354,7 +354,7 @@ class Doubt(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Beta(Map):
+class Beta(CalibrationMap):
     r"""Log-odds :math:`a \log p - b \log(1 - p) + c` for the probability p of a class.
 
     Kull, Silva Filho & Flach 2017 (https://proceedings.mlr.press/v54/kull17a.html), Section 4:

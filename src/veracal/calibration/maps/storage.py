@@ -7,22 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.maps.nonparametric import Binned, Isotonic
-from veracal.calibration.maps.parametric import Beta, Doubt, Platt, Temperature, TwoTemperatures
+from veracal.calibration.maps.parametric import (
+    Beta,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+    UniformMixing,
+)
 from veracal.data import Limits, opened, parse_json, write_new
 from veracal.errors import DataError
 
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
 
-KINDS: dict[str, type[Map]] = {
+KINDS: dict[str, type[CalibrationMap]] = {
     record.kind: record
-    for record in (Identity, Temperature, TwoTemperatures, Doubt, Platt, Binned, Isotonic, Beta)
+    for record in (
+        Identity,
+        Temperature,
+        TwoTemperatures,
+        UniformMixing,
+        Platt,
+        Binned,
+        Isotonic,
+        Beta,
+    )
 }
 
 
-def from_json(written: Mapping[str, Any], where: str = "map") -> Map:
-    """Make a map from what :meth:`Map.to_json` gave.
+def from_json(written: Mapping[str, Any], where: str = "map") -> CalibrationMap:
+    """Make a map from what :meth:`CalibrationMap.to_json` gave.
 
     Raises
     ------
@@ -58,14 +73,14 @@ def from_json(written: Mapping[str, Any], where: str = "map") -> Map:
         raise _no_map(where, f"the parameters of a {kind} map", str(cause)) from cause
 
 
-def save_map(map_: Map, path: str | Path) -> Path:
+def save_map(map_: CalibrationMap, path: str | Path) -> Path:
     """Write a map to a new JSON file, whole or not at all."""
     path = Path(path)
     write_new(path, json.dumps(map_.to_json(), allow_nan=False) + "\n")
     return path
 
 
-def load_map(path: str | Path) -> Map:
+def load_map(path: str | Path) -> CalibrationMap:
     """Read the map of a JSON file, which anybody may have written.
 
     Raises

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from veracal.calibration.private.binning import PrivateBinning
     from veracal.calibration.private.golden_section import GoldenTemperature
     from veracal.calibration.private.guard import (
-        Guarded,
-        Inferred,
+        GuardResult,
+        InferredGuardResult,
         guard_event,
         inferred,
         never_worse,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GoldenTemperature",
-    "Guarded",
-    "Inferred",
+    "GuardResult",
+    "InferredGuardResult",
     "MeasurementPlan",
     "PlattPlan",
     "PooledTemperature",
@@ -57,8 +57,8 @@ __getattr__, __dir__ = attach(
         "binning": ("PrivateBinning",),
         "golden_section": ("GoldenTemperature",),
         "guard": (
-            "Guarded",
-            "Inferred",
+            "GuardResult",
+            "InferredGuardResult",
             "guard_event",
             "inferred",
             "never_worse",

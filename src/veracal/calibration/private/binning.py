@@ -10,7 +10,7 @@ from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.nonparametric import Binned
 from veracal.calibration.private.estimates import Noisy, noisy_numbers, share_estimate
-from veracal.calibration.private.session import Ask, PrivateFitter, price
+from veracal.calibration.private.session import PricedQuery, PrivateFitter, price
 from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
 from veracal.data import Estimate
 from veracal.queries import Release, Source
@@ -99,13 +99,13 @@ class PrivateBinning(PrivateFitter):
         ]
         return self._keep(Binned(bins, accuracies), [release], source, covers=COVERS)
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[PricedQuery]:
         """The one question."""
         _checks.one_of(FORMS, form=self.form)
         if not 0 < self.level < 1:
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
         query = CorrectTotal if self.form == "correct-total" else CorrectWrong
-        return [Ask(query(Bins(self.bins)), price(self.epsilon, self.micro_epsilon))]
+        return [PricedQuery(query(Bins(self.bins)), price(self.epsilon, self.micro_epsilon))]
 
     def _sides(self, release: Release) -> list[tuple[Noisy, Noisy]]:
         """Right and wrong predictions of each bin, whichever of the forms was asked for."""

@@ -173,7 +173,7 @@ def between(
     Parameters
     ----------
     answers : sequence of Release
-        Of one cohort, as ``Inquiry.answers``. An answer that is not a pool's is one of a single
+        Of one cohort, as ``QuerySession.answers``. An answer that is not a pool's is one of a single
         source, about which nothing beyond sampling can be told.
     weights : sequence of sequences of float
         For each answer a weight of every entry.
@@ -221,7 +221,8 @@ def contributions_of(
     if not columns or len({len(column) for column in columns}) != 1:
         raise ValueError(
             "Expected answers of the same sources, one or more, got answers of "
-            f"{[len(column) for column in columns]} sources. Take those of Inquiry.answers."
+            f"{[len(column) for column in columns]} sources. Take those of "
+            "QuerySession.answers."
         )
     x, variances = np.zeros(len(columns[0])), np.zeros(len(columns[0]))
     for column, weight in zip(columns, weights, strict=True):

@@ -56,9 +56,9 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import Temperature
 from veracal.calibration.private.estimates import noise_reach, scales, single_answers
 from veracal.calibration.private.session import (
-    Ask,
-    Inquiry,
+    PricedQuery,
     PrivateFitter,
+    QuerySession,
     price,
     split,
     unit_of,
@@ -115,7 +115,7 @@ class Bracket:
 
 
 @dataclass(frozen=True, eq=False)
-class Narrowed:
+class BracketSearch:
     """What a search found, and what it saw.
 
     Attributes
@@ -150,7 +150,7 @@ def evaluations(reductions: int) -> int:
 
 def golden_section(
     objective: Objective, low: ArrayLike, high: ArrayLike, reductions: int = 5
-) -> Narrowed:
+) -> BracketSearch:
     r"""Narrow a bracket by :math:`r^K`, with K + 1 values of a function.
 
     Where both values are equal the upper part is kept.
@@ -180,7 +180,9 @@ def golden_section(
     return narrowed(ask, low, high, reductions)
 
 
-def narrowed(ask: Asking, low: ArrayLike, high: ArrayLike, reductions: int = 5) -> Narrowed:
+def narrowed(
+    ask: Asking, low: ArrayLike, high: ArrayLike, reductions: int = 5
+) -> BracketSearch:
     """The same where a new value may change the ones before it.
 
     So it is if a source falls silent: values are then made anew, without it, for the points
@@ -203,7 +205,7 @@ def narrowed(ask: Asking, low: ArrayLike, high: ArrayLike, reductions: int = 5) 
         rises = _at(seen, lower) < _at(seen, upper)
         bracket = bracket.narrowed(rises)
         if len(asked) == total:
-            return Narrowed(bracket, np.stack(asked), seen)
+            return BracketSearch(bracket, np.stack(asked), seen)
         # The new point is of the new bracket, never of the old one.
         asked.append(np.where(rises, *bracket.points()))
         values, fresh = ask(asked[-1]), len(asked) - 1
@@ -527,14 +529,14 @@ class GoldenTemperature(PrivateFitter):
             As of :meth:`PrivateTemperature.fit`.
         """
         prices = [ask.micro_epsilon for ask in self._asks()]
-        inquiry = Inquiry(source, request)
+        inquiry = QuerySession(source, request)
         inquiry.afford(self.items)
         grid, inverses = TemperatureGrid(*self.temperatures), list[float]()
 
         def ask(point: Floats) -> list[float]:
             step = len(inverses)
             inverses.append(float(grid.inverses(point)))
-            inquiry.ask(Ask(self._query(inverses[-1]), prices[step]), f"value {step}")
+            inquiry.ask(PricedQuery(self._query(inverses[-1]), prices[step]), f"value {step}")
             return [self._value(release) for release in inquiry.answers]
 
         found = narrowed(ask, grid.low, grid.high, self.reductions)
@@ -570,7 +572,7 @@ class GoldenTemperature(PrivateFitter):
         rule = Rule(alpha, size, 2.0, places * int(self.bins))
         return absolute_ends(points, told, rule, ends)
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[PricedQuery]:
         """The questions, with a place for temperatures that are not known yet."""
         _checks.one_of(OBJECTIVES, objective=self.objective)
         TemperatureGrid(*self._pair())
@@ -580,7 +582,7 @@ class GoldenTemperature(PrivateFitter):
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
         total = price(self.epsilon, self.micro_epsilon)
         parts = split(total, [1] * evaluations(self.reductions))
-        return [Ask(self._query(1.0), part) for part in parts]
+        return [PricedQuery(self._query(1.0), part) for part in parts]
 
     def _pair(self) -> tuple[float, float]:
         """The range of temperatures, if that is what it is."""

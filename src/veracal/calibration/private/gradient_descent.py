@@ -24,7 +24,7 @@ from veracal.ledger import Item
 from veracal.mechanisms import Linear, gaussian_noise
 from veracal.queries import GaussianSource, Query, Release, Source, gaussian_event
 
-Ask = Callable[[Floats, int], Query]
+PricedQuery = Callable[[Floats, int], Query]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,12 @@ class Descended:
 
 
 def descend(
-    plan: DescentPlan, source: Source, start: Floats, ask: Ask, *, request: str | None = None
+    plan: DescentPlan,
+    source: Source,
+    start: Floats,
+    ask: PricedQuery,
+    *,
+    request: str | None = None,
 ) -> Descended:
     """Descend from a start, asking for a gradient at every step.
 

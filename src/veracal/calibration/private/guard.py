@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from veracal.accounting import Event, Relation, Statement, Unit
-from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.private.estimates import noise_reach, scales
-from veracal.calibration.private.session import Ask, price, stated, total_of, unit_of
+from veracal.calibration.private.session import PricedQuery, price, stated, total_of, unit_of
 from veracal.calibration.queries.scalars import BrierGain
 from veracal.queries import Release, Source
 
@@ -17,7 +17,7 @@ COVERS = "whether the map was kept, and the noisy gain that decided it"
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardResult:
     """A map that was kept, or the identity in its place.
 
     Attributes
@@ -38,7 +38,7 @@ class Guarded:
     statement : Statement or None
     """
 
-    map: Map
+    map: CalibrationMap
     kept: bool
     gain: float
     threshold: float
@@ -73,7 +73,7 @@ class Guarded:
 
 
 def guard_event(
-    map_: Map,
+    map_: CalibrationMap,
     *,
     epsilon: float | None = None,
     micro_epsilon: int | None = None,
@@ -81,11 +81,11 @@ def guard_event(
     unit: Unit | None = None,
 ) -> Event:
     """Cost of :func:`never_worse`, whether or not the map is kept."""
-    return Ask(BrierGain(map_), price(epsilon, micro_epsilon)).event(relation, unit)
+    return PricedQuery(BrierGain(map_), price(epsilon, micro_epsilon)).event(relation, unit)
 
 
 def never_worse(
-    map_: Map,
+    map_: CalibrationMap,
     source: Source,
     *,
     epsilon: float | None = None,
@@ -93,7 +93,7 @@ def never_worse(
     beta: float = 0.05,
     records: str = "the records that were asked",
     request: str | None = None,
-) -> Guarded:
+) -> GuardResult:
     r"""Keep a map if it is better on the records of a source; otherwise the identity.
 
     One question is asked: the sum of the gains in the top-label Brier score, a *difference*
@@ -126,11 +126,11 @@ def never_worse(
     """
     if not 0 < beta < 0.5:
         raise ValueError(f"Expected beta between 0 and 0.5, got beta={beta!r}.")
-    ask = Ask(BrierGain(map_), price(epsilon, micro_epsilon))
+    ask = PricedQuery(BrierGain(map_), price(epsilon, micro_epsilon))
     release = ask.of(source, request)
     reach = noise_reach(scales(release.event), beta)  # in units of the grid
     kept = release.units[0] > reach
-    return Guarded(
+    return GuardResult(
         map=map_ if kept else Identity(),
         kept=kept,
         gain=release.value,
@@ -148,7 +148,7 @@ BETA = 0.05
 
 
 @dataclass(frozen=True)
-class Inferred:
+class InferredGuardResult:
     r"""A map that was kept, or the identity in its place, by the answers it was made of.
 
     A search for a temperature ends with a posterior of the root, where mean confidence equals
@@ -173,7 +173,7 @@ class Inferred:
     The decision is a function of released answers and of public numbers, and costs nothing.
     """
 
-    map: Map
+    map: CalibrationMap
     kept: bool
     chance: float
     beta: float
@@ -196,8 +196,8 @@ class Inferred:
         return {"kind": "inferred", "kept": self.kept, "chance": self.chance, "beta": self.beta}
 
 
-def inferred(map_: Map, chance: float, beta: float = BETA) -> Inferred:
+def inferred(map_: CalibrationMap, chance: float, beta: float = BETA) -> InferredGuardResult:
     """Keep a map that helps with a chance of at least 1 - beta; otherwise the identity."""
     chance = min(max(chance, 0.0), 1.0)  # a sum of weights may end a bit above one
     kept = chance >= 1 - beta
-    return Inferred(map_ if kept else Identity(), kept, chance, beta)
+    return InferredGuardResult(map_ if kept else Identity(), kept, chance, beta)

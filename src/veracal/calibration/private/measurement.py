@@ -25,8 +25,8 @@ from veracal.calibration.private.estimates import (
     share_estimate,
 )
 from veracal.calibration.private.session import (
-    Ask,
-    Inquiry,
+    PricedQuery,
+    QuerySession,
     composed,
     planned,
     price,
@@ -71,7 +71,7 @@ class MeasurementPlan:
     bins: Bins
     groups: Groups | None
     by_bins: bool
-    asks: Mapping[str, Ask]
+    asks: Mapping[str, PricedQuery]
 
     @property
     def micro_epsilon(self) -> int:
@@ -148,7 +148,7 @@ def plan_measurement(
         wanted |= _questions(chosen, made, told, by_bins)
     parts = split(price(epsilon, micro_epsilon), [share for _, share in wanted.values()])
     asks = {
-        name: Ask(query, part)
+        name: PricedQuery(query, part)
         for (name, (query, _)), part in zip(wanted.items(), parts, strict=True)
     }
     return MeasurementPlan(chosen, made, groups, by_bins, Frozen(asks))
@@ -455,7 +455,7 @@ def measure_planned(
     source: Source, plan: MeasurementPlan, *, level: float = 0.95, request: str | None = None
 ) -> PrivateMeasurement:
     """Ask the questions of a plan; see :func:`measure_private`."""
-    inquiry = Inquiry(source, request)
+    inquiry = QuerySession(source, request)
     inquiry.afford(plan.items)
     group = None if plan.groups is None else plan.groups.name
     # Of groups first: if the records have none such, that is told before anything is charged.

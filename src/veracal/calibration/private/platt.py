@@ -16,8 +16,20 @@ from veracal._types import Floats
 from veracal.accounting import MICRO, Event, Relation, Unit
 from veracal.calibration.maps.parametric import Form, Platt
 from veracal.calibration.private.gradient_descent import DescentPlan, check_gaussian, descend
-from veracal.calibration.private.platt_solver import PRIOR, STEPS, PlattQuestions, Solved, solve
-from veracal.calibration.private.session import Inquiry, PrivateFitter, afford, price, unit_of
+from veracal.calibration.private.platt_solver import (
+    PRIOR,
+    STEPS,
+    PlattQuestions,
+    SolverResult,
+    solve,
+)
+from veracal.calibration.private.session import (
+    PrivateFitter,
+    QuerySession,
+    afford,
+    price,
+    unit_of,
+)
 from veracal.calibration.queries.platt import (
     ParameterGrid,
     PlattGradient,
@@ -173,7 +185,7 @@ class PrivatePlatt(PrivateFitter):
     def _solve(self, source: Source, request: str | None) -> Self:
         """Steps toward the solution of the equations."""
         questions = self._questions()
-        inquiry = Inquiry(source, request)
+        inquiry = QuerySession(source, request)
         inquiry.afford(self.items)
         noise = questions.noise_multiplier(unit_of(source))
         size = None if self.size is None else float(self.size)
@@ -186,10 +198,10 @@ class PrivatePlatt(PrivateFitter):
         made = descend(self._plan(), source, self._start(), self._gradient, request=request)
         alone = made.std / np.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
         map_ = self._map(made.parameters)
-        found = Solved(map_, made.std, made.std, float(alone), float(self.size or 1))
+        found = SolverResult(map_, made.std, made.std, float(alone), float(self.size or 1))
         return self._kept(found, made.releases, source)
 
-    def _kept(self, found: Solved, releases: Sequence[Release], source: Source) -> Self:
+    def _kept(self, found: SolverResult, releases: Sequence[Release], source: Source) -> Self:
         """Keep the map and what noise did to it."""
         self.weight_std_, self.bias_std_ = found.weight_std, found.bias_std
         self.noise_std_ = max(found.weight_std, found.bias_std)
@@ -260,7 +272,7 @@ class PrivatePlatt(PrivateFitter):
         return Platt(weights.reshape(weight_shape(self.form, k)), bias, self.reads)
 
 
-def effective_temperature(found: Solved, level: float) -> Estimate:
+def effective_temperature(found: SolverResult, level: float) -> Estimate:
     """One over the mean of the weights of a class's own logit; where noise may have put it.
 
     If that mean may be zero or less, there is no end to the temperature: the interval ends at

@@ -32,7 +32,7 @@ from veracal.accounting import (
 )
 from veracal.calibration.maps.parametric import Form, Platt
 from veracal.calibration.private.root_search import FINEST, Probe, Setting, posterior
-from veracal.calibration.private.session import Inquiry
+from veracal.calibration.private.session import QuerySession
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries.platt import (
     LEVEL,
@@ -195,7 +195,7 @@ _LEAST_CURVATURE = 0.01  # all classes together: hardly anybody is unsure
 
 
 @dataclass(frozen=True)
-class View:
+class LogOddsTransform:
     r"""From steps in log-odds to a map of the logits.
 
     Attributes
@@ -255,7 +255,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepSizes:
     r"""How far steps go, and how strongly they are held back.
 
     With the curvature h of a parameter, the noise s that all steps together leave on the mean
@@ -276,7 +276,9 @@ class Pace:
     steps: int
 
     @classmethod
-    def of(cls, form: Form, classes: int, curvature: float, noise: float, steps: int) -> "Pace":
+    def of(
+        cls, form: Form, classes: int, curvature: float, noise: float, steps: int
+    ) -> "StepSizes":
         """From the curvature of all classes, and the noise of one step on the mean."""
         weights = math.prod(weight_shape(form, classes))
         h = np.full(weights + classes, curvature / classes)
@@ -313,7 +315,7 @@ class Pace:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class SolverResult:
     """Where the steps ended.
 
     Attributes
@@ -337,10 +339,10 @@ class Solved:
 
 def solve(
     questions: PlattQuestions,
-    inquiry: Inquiry,
+    inquiry: QuerySession,
     noise_multiplier: float,
     size: float | None = None,
-) -> Solved:
+) -> SolverResult:
     """Ask for a temperature, for the curvature there, then for equations step by step.
 
     Parameters
@@ -357,7 +359,7 @@ def solve(
     n = _count(inquiry, size)
     answer = inquiry.ask_gaussian(questions.curvature(inverse), noise_multiplier, "curvature")
     curvature, level = _curved(answer.values / n, answer.noise_std / n, k)
-    view = View(form, k, inverse, level, questions.grid, questions.reads)
+    view = LogOddsTransform(form, k, inverse, level, questions.grid, questions.reads)
     theta: Floats = np.zeros(math.prod(weight_shape(form, k)) + k)
     kept, pace, noise = [], None, 0.0
     for step in range(int(questions.steps)):
@@ -366,7 +368,7 @@ def solve(
         n = _count(inquiry, size)
         if pace is None:
             noise = release.noise_std / n
-            pace = Pace.of(form, k, curvature, noise, int(questions.steps))
+            pace = StepSizes.of(form, k, curvature, noise, int(questions.steps))
         theta = view.without_offsets(pace.step(theta, release.values / n))
         if step in pace.kept:
             kept.append(theta)
@@ -374,7 +376,7 @@ def solve(
     std = pace.std(noise)
     weight_std, bias_std = view.stds(std)
     mean_std = weight_std / math.sqrt(1 if form == "scalar" else k)
-    return Solved(
+    return SolverResult(
         view.map(np.mean(kept, axis=0)),
         math.hypot(weight_std, start_std),
         bias_std,
@@ -389,7 +391,7 @@ def _on_scale(value: float) -> float:
 
 
 def _temperature(
-    questions: PlattQuestions, inquiry: Inquiry, noise_multiplier: float
+    questions: PlattQuestions, inquiry: QuerySession, noise_multiplier: float
 ) -> tuple[float, float]:
     """An inverse temperature to start from, as :class:`PrivateTemperature` finds one.
 
@@ -415,7 +417,7 @@ def _temperature(
     return inverse, std
 
 
-def _count(inquiry: Inquiry, size: float | None) -> float:
+def _count(inquiry: QuerySession, size: float | None) -> float:
     """Number of records of those who answer still, never below what noise alone may be."""
     if size is not None:
         return max(size * inquiry.present / inquiry.asked, 1.0)

@@ -31,10 +31,21 @@ from scipy import stats
 from veracal import _checks
 from veracal._types import Bools, Floats, Ints
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import Map
-from veracal.calibration.maps.parametric import DOUBT_BITS, MOST_DOUBT, Doubt, Temperature
+from veracal.calibration.maps.base import CalibrationMap
+from veracal.calibration.maps.parametric import (
+    DOUBT_BITS,
+    MOST_DOUBT,
+    Temperature,
+    UniformMixing,
+)
 from veracal.calibration.private.estimates import between, scales
-from veracal.calibration.private.session import Ask, Inquiry, PrivateFitter, price, split
+from veracal.calibration.private.session import (
+    PricedQuery,
+    PrivateFitter,
+    QuerySession,
+    price,
+    split,
+)
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries.binned import CorrectWrong
 from veracal.calibration.queries.scalars import Gap
@@ -56,7 +67,7 @@ _LOOKS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class NoisyCounts:
     """Noisy numbers of right and of wrong predictions.
 
     Attributes
@@ -73,10 +84,10 @@ class Counted:
     std: Floats
     sources: Floats
 
-    def rows(self, shape: tuple[int, ...], rows: Ints) -> "Counted":
+    def rows(self, shape: tuple[int, ...], rows: Ints) -> "NoisyCounts":
         """Some of the searches, in one axis."""
         parts = (self.correct, self.wrong, self.std, self.sources)
-        return Counted(*(np.broadcast_to(part, shape).ravel()[rows] for part in parts))
+        return NoisyCounts(*(np.broadcast_to(part, shape).ravel()[rows] for part in parts))
 
     @property
     def n(self) -> Floats:
@@ -93,7 +104,7 @@ class Counted:
 
 
 @dataclass(frozen=True, eq=False)
-class Gapped:
+class NoisyGap:
     """A noisy gap.
 
     Attributes
@@ -110,14 +121,14 @@ class Gapped:
     gap: Floats
     std: Floats
 
-    def rows(self, shape: tuple[int, ...], rows: Ints) -> "Gapped":
+    def rows(self, shape: tuple[int, ...], rows: Ints) -> "NoisyGap":
         """Some of the searches, in one axis."""
         parts = (self.place, self.gap, self.std)
-        return Gapped(*(np.broadcast_to(part, shape).ravel()[rows] for part in parts))
+        return NoisyGap(*(np.broadcast_to(part, shape).ravel()[rows] for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class RootPosterior:
     """What is known of the root.
 
     Attributes
@@ -181,13 +192,13 @@ class Meeting:
 
 
 def meeting(
-    counted: Counted,
-    gaps: Sequence[Gapped],
+    counted: NoisyCounts,
+    gaps: Sequence[NoisyGap],
     ends: tuple[float, float],
     *,
     single: bool = False,
     spread: float = SPREAD,
-) -> Meeting:
+) -> RootPosterior:
     """Where the root is, given answers so far: first on the whole range, then closer.
 
     Parameters
@@ -219,12 +230,14 @@ def meeting(
         rows = rows[coarse]
         if not len(rows):
             break
-    return Meeting(points.reshape(*shape, -1), weights.reshape(*shape, *weights.shape[1:]))
+    return RootPosterior(
+        points.reshape(*shape, -1), weights.reshape(*shape, *weights.shape[1:])
+    )
 
 
 def _on(
-    points: Floats, counted: Counted, gaps: Sequence[Gapped], single: bool, spread: float
-) -> Meeting:
+    points: Floats, counted: NoisyCounts, gaps: Sequence[NoisyGap], single: bool, spread: float
+) -> RootPosterior:
     """Posterior on some points."""
     logs = -0.5 * ((points - CENTER) / spread) ** 2
     logs = logs[..., None, None] + _of_counts(counted)[..., None, :, None]
@@ -233,10 +246,10 @@ def _on(
     logs -= logs.max(axis=(-1, -2, -3), keepdims=True)
     weights = np.exp(logs, out=logs)
     weights /= weights.sum(axis=(-1, -2, -3), keepdims=True)
-    return Meeting(points, weights)
+    return RootPosterior(points, weights)
 
 
-def _of_counts(counted: Counted) -> Floats:
+def _of_counts(counted: NoisyCounts) -> Floats:
     """Log likelihood of each accuracy: right ones are that share of all, up to noise."""
     a = _ACCURACIES
     correct, wrong = (np.asarray(x)[..., None] for x in (counted.correct, counted.wrong))
@@ -247,7 +260,7 @@ def _of_counts(counted: Counted) -> Floats:
     return result
 
 
-def _of_gap(seen: Gapped, points: Floats, counted: Counted, single: bool) -> Floats:
+def _of_gap(seen: NoisyGap, points: Floats, counted: NoisyCounts, single: bool) -> Floats:
     """Log likelihood of a gap, of shape (..., m, a, s)."""
     n = np.asarray(counted.n)[..., None, None, None]
     expected = _gaps(seen.place, points)
@@ -321,7 +334,7 @@ class PooledTemperature(PrivateFitter):
 
     Where even the largest temperature of the range leaves confidences too high, the rest of
     the way is doubt: probabilities are mixed with equal ones
-    (:class:`~veracal.calibration.Doubt`), by the very gap that was asked for.
+    (:class:`~veracal.calibration.UniformMixing`), by the very gap that was asked for.
 
     Parameters
     ----------
@@ -405,7 +418,7 @@ class PooledTemperature(PrivateFitter):
             As of :meth:`PrivateTemperature.fit`.
         """
         asks, grid = self._asks(), TemperatureGrid.between(self.temperatures)
-        inquiry = Inquiry(source, request)
+        inquiry = QuerySession(source, request)
         inquiry.afford(self.items)
         inquiry.ask(asks[0], "counts")
         ends = -math.log(grid.high), -math.log(grid.low)
@@ -417,27 +430,29 @@ class PooledTemperature(PrivateFitter):
         self.temperature_ = self._estimate(inverse, inquiry, wide, ends)
         self.improved_ = self._improved(place, inquiry, wide)
         self.answered_, self.asked_ = inquiry.present, inquiry.asked
-        map_: Map = Doubt(inverse, self.doubt_) if self.doubt_ else Temperature(inverse)
+        map_: CalibrationMap = (
+            UniformMixing(inverse, self.doubt_) if self.doubt_ else Temperature(inverse)
+        )
         return self._keep(map_, inquiry.releases, source, covers=COVERS)
 
     def _searched(
         self,
-        inquiry: Inquiry,
-        asks: list[Ask],
+        inquiry: QuerySession,
+        asks: list[PricedQuery],
         grid: TemperatureGrid,
         ends: tuple[float, float],
-    ) -> tuple[Meeting, list[float]]:
+    ) -> tuple[RootPosterior, list[float]]:
         """Where the root is, by gaps at the center and then where the answers put it."""
         place, places = CENTER, list[float]()
         for i, ask in enumerate(asks):
             inverse = float(grid.inverses(math.exp(-place)))
             places.append(math.log(inverse))
-            inquiry.ask(Ask(Gap(inverse, self.classes), ask.micro_epsilon), f"gap {i}")
+            inquiry.ask(PricedQuery(Gap(inverse, self.classes), ask.micro_epsilon), f"gap {i}")
             found = _met(inquiry, places, ends)
             place = _nearest(float(found.best), ends)
         return found, places
 
-    def _improved(self, place: float, inquiry: Inquiry, wide: Meeting) -> float:
+    def _improved(self, place: float, inquiry: QuerySession, wide: RootPosterior) -> float:
         """Probability that the map is better than none."""
         counted = _counted(inquiry)
         if float(counted.correct + counted.wrong) <= 0:
@@ -445,7 +460,7 @@ class PooledTemperature(PrivateFitter):
         chance = 1 / self.classes if self.classes else 0.0
         return float(wide.improved(np.array(place), self.doubt_, chance))
 
-    def _doubt(self, found: Meeting, end: float) -> float:
+    def _doubt(self, found: RootPosterior, end: float) -> float:
         r"""Doubt that takes the expected confidence to the accuracy, from the largest T on.
 
         A confidence c becomes :math:`c - \lambda (c - 1/k)`. It is rounded down to a public
@@ -461,7 +476,11 @@ class PooledTemperature(PrivateFitter):
         return math.ldexp(math.floor(math.ldexp(wanted, DOUBT_BITS)), -DOUBT_BITS)
 
     def _estimate(
-        self, inverse: float, inquiry: Inquiry, wide: Meeting, ends: tuple[float, float]
+        self,
+        inverse: float,
+        inquiry: QuerySession,
+        wide: RootPosterior,
+        ends: tuple[float, float],
     ) -> Estimate:
         """The temperature and its interval, which holds it."""
         counted = _counted(inquiry)
@@ -474,7 +493,7 @@ class PooledTemperature(PrivateFitter):
         first, last = (math.exp(-bound) for bound in bounds)
         return Estimate(value, min(first, value), max(last, value), self.level, n)
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[PricedQuery]:
         """The questions, with places for temperatures that are not known yet."""
         if not 0 < self.level < 1:
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
@@ -487,7 +506,10 @@ class PooledTemperature(PrivateFitter):
         TemperatureGrid.between(self.temperatures)
         parts = split(price(self.epsilon, self.micro_epsilon), self.shares)
         gap = Gap(classes=self.classes)
-        return [Ask(CorrectWrong(Bins(1)), parts[0]), *(Ask(gap, part) for part in parts[1:])]
+        return [
+            PricedQuery(CorrectWrong(Bins(1)), parts[0]),
+            *(PricedQuery(gap, part) for part in parts[1:]),
+        ]
 
 
 def _nearest(place: float, ends: tuple[float, float]) -> float:
@@ -496,21 +518,21 @@ def _nearest(place: float, ends: tuple[float, float]) -> float:
 
 
 def _met(
-    inquiry: Inquiry, places: list[float], ends: tuple[float, float], **prior: float
-) -> Meeting:
+    inquiry: QuerySession, places: list[float], ends: tuple[float, float], **prior: float
+) -> RootPosterior:
     """Where the root is, given the answers of those who answered everything."""
     gaps = [
-        Gapped(np.array(place), np.array(answer.value), np.array(answer.noise_std))
+        NoisyGap(np.array(place), np.array(answer.value), np.array(answer.noise_std))
         for place, answer in zip(places, inquiry.answers[1:], strict=True)
     ]
     return meeting(_counted(inquiry), gaps, ends, single=_is_single(inquiry.answers), **prior)
 
 
-def _counted(inquiry: Inquiry) -> Counted:
+def _counted(inquiry: QuerySession) -> NoisyCounts:
     """The counts."""
     counts = inquiry.answers[0]
     correct, wrong = (np.array(value) for value in counts.values)
-    return Counted(correct, wrong, np.array(counts.noise_std), np.array(inquiry.present))
+    return NoisyCounts(correct, wrong, np.array(counts.noise_std), np.array(inquiry.present))
 
 
 def _is_single(answers: tuple[Release, ...]) -> bool:
@@ -518,7 +540,7 @@ def _is_single(answers: tuple[Release, ...]) -> bool:
     return len(scales(answers[0].event)) == 1
 
 
-def _reach(inquiry: Inquiry, tail: float) -> float:
+def _reach(inquiry: QuerySession, tail: float) -> float:
     """Standard deviations that chance exceeds with a probability.
 
     Where sources fell silent, how much they differ is told by those few that answered: then by
@@ -529,7 +551,7 @@ def _reach(inquiry: Inquiry, tail: float) -> float:
     return float(stats.norm.isf(tail))
 
 
-def _chance(inquiry: Inquiry, found: Meeting, counted: Counted) -> float:
+def _chance(inquiry: QuerySession, found: RootPosterior, counted: NoisyCounts) -> float:
     r"""Standard deviation of the root by which records there are, and which sources.
 
     A gap's record varies by a(1 - a) at most where confidences are right; the root moves by

@@ -28,7 +28,7 @@ from scipy.special import expit, logit
 from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.maps.parametric import LEAST_INVERSE, MOST_INVERSE
-from veracal.calibration.private.session import Ask, Inquiry
+from veracal.calibration.private.session import PricedQuery, QuerySession
 from veracal.calibration.queries.scalars import Gap
 from veracal.queries import Release
 
@@ -184,7 +184,9 @@ class Probed:
         return max(round(sum(self.releases[0].values)), 0)
 
 
-def probed(inquiry: Inquiry, asks: Sequence[Ask], inverses: tuple[float, float]) -> Probed:
+def probed(
+    inquiry: QuerySession, asks: Sequence[PricedQuery], inverses: tuple[float, float]
+) -> Probed:
     """Ask for counts, then for gaps, the first of them where nothing changes.
 
     Parameters
@@ -202,7 +204,9 @@ def probed(inquiry: Inquiry, asks: Sequence[Ask], inverses: tuple[float, float])
     for i, ask in enumerate(asks[1:]):
         assert isinstance(ask.query, Gap)
         places.append(min(max(1.0, low), high) if found is None else found.inverse)
-        inquiry.ask(Ask(Gap(places[-1], ask.query.classes), ask.micro_epsilon), f"gap {i}")
+        inquiry.ask(
+            PricedQuery(Gap(places[-1], ask.query.classes), ask.micro_epsilon), f"gap {i}"
+        )
         found = probed_at(inquiry.answers, places, inverses)
     assert found is not None
     return found

@@ -28,7 +28,7 @@ from veracal.accounting import (
     pure_epsilon,
     statement,
 )
-from veracal.calibration.maps.base import Map
+from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Scores
 from veracal.errors import BudgetError, SilentError
 from veracal.ledger import Item, Ledger, ledger_total
@@ -52,7 +52,7 @@ from veracal.queries import (
 )
 
 
-class SameSources(AnswersByRound):
+class Cohort(AnswersByRound):
     """A pool in which whoever was silent once stays silent: map, guard and figures agree.
 
     Parameters
@@ -90,14 +90,14 @@ class SameSources(AnswersByRound):
 
 def added_over(source: Source, release: Release) -> Release:
     """An answer that was given before, of those alone that are still in the cohort."""
-    if isinstance(source, SameSources) and isinstance(release, PooledRelease):
+    if isinstance(source, Cohort) and isinstance(release, PooledRelease):
         return release.without(source.silent)
     return release
 
 
 def silences(source: Source) -> tuple[str | None, ...]:
     """Why each single source was silent, None for those that answered everything."""
-    if not isinstance(source, SameSources):
+    if not isinstance(source, Cohort):
         return (None,)
     return tuple(_why(path, source.silent) for path in source.paths())
 
@@ -118,7 +118,7 @@ _TOO_POOR = "it cannot pay for everything that will be asked"
 
 
 @dataclass(frozen=True)
-class Ask:
+class PricedQuery:
     """A question, and what one unit of the records pays for its answer.
 
     Attributes
@@ -188,7 +188,7 @@ def afford(
     """Refuse questions that a source cannot pay for to the last, before the first is charged.
 
     Of a pool that needs only some of its sources enough must be able to; an
-    :class:`~veracal.calibration.private.session.Inquiry` then leaves out the others.
+    :class:`~veracal.calibration.private.session.QuerySession` then leaves out the others.
 
     What was charged before, under this id if there is one, counts as paid: it may be this very
     fit, which broke off. Between this and the charges others may spend what is left; the
@@ -260,7 +260,7 @@ def composed(events: Iterable[Event]) -> Event:
 
 
 def planned(
-    asks: Iterable[Ask], relation: Relation, unit: Unit | None, part: str | None
+    asks: Iterable[PricedQuery], relation: Relation, unit: Unit | None, part: str | None
 ) -> list[Item]:
     """Lines of a plan for a ledger that is opened for these questions."""
     return [Item(ask.query.name, ask.event(relation, unit), 1, part) for ask in asks]
@@ -273,7 +273,7 @@ def stated(
     covers: str,
     delta: float = 0.0,
     at_sources: int = 1,
-    unasked: Sequence[Ask] = (),
+    unasked: Sequence[PricedQuery] = (),
     ledger_total: str | None = None,
 ) -> Statement | None:
     r"""What all answers promise together; None where nothing protects them.
@@ -316,7 +316,7 @@ def stated(
 
 
 def _columns(
-    releases: Sequence[Release], unasked: Sequence[Ask] = (), unit: Unit | None = None
+    releases: Sequence[Release], unasked: Sequence[PricedQuery] = (), unit: Unit | None = None
 ) -> list[Event]:
     """What each source was asked for or might have been, all of it composed."""
     columns = dict[Path, list[Event]]()
@@ -352,7 +352,7 @@ def unit_of(source: Any) -> Unit:
     """Whom a source protects, as far as it says so, or those of a pool do."""
     if declares(source):
         return source.unit
-    if isinstance(source, SameSources):
+    if isinstance(source, Cohort):
         return unit_of(source.source)
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
@@ -379,7 +379,7 @@ def _parts(release: Release) -> Mapping[Path, Event]:
     return {(): release.event}
 
 
-class Inquiry:
+class QuerySession:
     """Questions to a source, one after the other.
 
     If the source is a pool, some of its sources may fall silent on the way. Every answer is
@@ -404,14 +404,14 @@ class Inquiry:
     >>> from veracal.data import Scores
     >>> from veracal.queries import Count, Pool, Public
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1])
-    >>> inquiry = Inquiry(Pool([Public(scores), Public(scores)], least=1))
-    >>> inquiry.ask(Ask(Count(), 1_000), "count").value, inquiry.present
+    >>> inquiry = QuerySession(Pool([Public(scores), Public(scores)], least=1))
+    >>> inquiry.ask(PricedQuery(Count(), 1_000), "count").value, inquiry.present
     (4.0, 2)
     """
 
     def __init__(self, source: Source, request: str | None = None) -> None:
         self.source, self.request = source, request
-        self._cohort = SameSources(source, {}) if is_several(source) else source
+        self._cohort = Cohort(source, {}) if is_several(source) else source
         self._releases = list[Release]()
 
     def afford(self, items: Callable[[Relation, Unit, str | None], Iterable[Item]]) -> None:
@@ -426,10 +426,10 @@ class Inquiry:
             As for :func:`~veracal.calibration.private.session.afford`.
         """
         poor = unaffordable(self.source, items, self.request)
-        if isinstance(self._cohort, SameSources):
+        if isinstance(self._cohort, Cohort):
             self._cohort.silent |= poor
 
-    def ask(self, ask: Ask, what: str) -> Release:
+    def ask(self, ask: PricedQuery, what: str) -> Release:
         """Ask a question.
 
         Parameters
@@ -477,7 +477,7 @@ class Inquiry:
     @property
     def silences(self) -> dict[Path, str]:
         """Who is no longer asked and why, by the number of the source in the pool."""
-        return dict(self._cohort.silent) if isinstance(self._cohort, SameSources) else {}
+        return dict(self._cohort.silent) if isinstance(self._cohort, Cohort) else {}
 
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
@@ -486,7 +486,7 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     keeps: ClassVar[bool] = False  # whether its maps are known to keep all predictions
     infers: ClassVar[bool] = False  # whether its answers also say whether its map helps
 
-    map_: Map
+    map_: CalibrationMap
     private_: bool
     releases_: tuple[Release, ...]
     _ledger_total: str | None = None
@@ -504,7 +504,7 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         """Lines of a plan, for a ledger that is opened for this fit."""
         return planned(self._asks(), relation, unit, part)
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[PricedQuery]:
         """The questions of a fit, each with its cost; for fitters that ask for pure noise."""
         raise NotImplementedError
 
@@ -524,7 +524,7 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
 
     def _keep(
         self,
-        map_: Map,
+        map_: CalibrationMap,
         releases: Sequence[Release],
         source: Source,
         *,

@@ -13,9 +13,9 @@ from veracal.calibration.maps.parametric import Temperature
 from veracal.calibration.private.gradient_descent import DescentPlan, descend
 from veracal.calibration.private.root_search import Posterior, check_range, posterior, probed
 from veracal.calibration.private.session import (
-    Ask,
-    Inquiry,
+    PricedQuery,
     PrivateFitter,
+    QuerySession,
     afford,
     price,
     split,
@@ -160,7 +160,7 @@ class PrivateTemperature(PrivateFitter):
 
     def _search(self, source: Source, request: str | None) -> Self:
         """Close in on where confidence and accuracy meet."""
-        inquiry = Inquiry(source, request)
+        inquiry = QuerySession(source, request)
         inquiry.afford(self.items)
         found = probed(inquiry, self._asks(), check_range(self.inverses))
         wide = posterior(found.probes, found.setting, sampled=True)
@@ -193,11 +193,14 @@ class PrivateTemperature(PrivateFitter):
             Temperature(inverse), made.releases, source, covers=COVERS, delta=self.delta
         )
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[PricedQuery]:
         """The questions of a search, with places for temperatures that are not known yet."""
         parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
         gap = Gap(classes=self.classes)
-        return [Ask(CorrectWrong(Bins(1)), parts[0]), *(Ask(gap, part) for part in parts[1:])]
+        return [
+            PricedQuery(CorrectWrong(Bins(1)), parts[0]),
+            *(PricedQuery(gap, part) for part in parts[1:]),
+        ]
 
     def _plan(self) -> DescentPlan:
         """The steps of a descent."""

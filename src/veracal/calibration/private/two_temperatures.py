@@ -34,7 +34,13 @@ from veracal.calibration.private.root_search import (
     probed,
     probed_at,
 )
-from veracal.calibration.private.session import Ask, Inquiry, PrivateFitter, price, split
+from veracal.calibration.private.session import (
+    PricedQuery,
+    PrivateFitter,
+    QuerySession,
+    price,
+    split,
+)
 from veracal.calibration.queries.binned import CorrectWrong
 from veracal.calibration.queries.scalars import Gap, SureGaps, SureSlopes
 from veracal.data import Estimate
@@ -223,16 +229,16 @@ class PrivateTwoTemperatures(PrivateFitter):
             As of :meth:`PrivateTemperature.fit`.
         """
         asks, inverses = self._asks(), check_range(self.inverses)
-        inquiry = Inquiry(source, request)
+        inquiry = QuerySession(source, request)
         inquiry.afford(self.items)
         first = probed(inquiry, asks[:3], inverses)
         places, at = [probe.inverse for probe in first.probes], first.inverse
         moves: Floats = np.zeros(2)
-        inquiry.ask(Ask(SureSlopes(mapped(at, moves)), asks[3].micro_epsilon), "slopes")
+        inquiry.ask(PricedQuery(SureSlopes(mapped(at, moves)), asks[3].micro_epsilon), "slopes")
         maps = list[TwoTemperatures]()
         for i, ask in enumerate(asks[4:]):
             maps.append(mapped(at, moves))
-            inquiry.ask(Ask(SureGaps(maps[-1]), ask.micro_epsilon), f"gaps {i}")
+            inquiry.ask(PricedQuery(SureGaps(maps[-1]), ask.micro_epsilon), f"gaps {i}")
             answers = inquiry.answers  # all of them of the same sources
             first = probed_at(answers, places, inverses)
             slopes, *gaps = answers[1 + len(places) :]
@@ -249,7 +255,7 @@ class PrivateTwoTemperatures(PrivateFitter):
         ends = zip(values, values * np.exp(-reach), values * np.exp(reach), strict=True)
         return [Estimate(float(v), float(a), float(b), self.level, n) for v, a, b in ends]
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[PricedQuery]:
         """The questions, with places for temperatures that are not known yet."""
         check_range(self.inverses)
         if not 0 < self.level < 1:
@@ -258,7 +264,7 @@ class PrivateTwoTemperatures(PrivateFitter):
         both = SureGaps(one)
         queries: list[Query] = [CorrectWrong(Bins(1)), gap, gap, SureSlopes(one), both, both]
         parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
-        return [Ask(query, part) for query, part in zip(queries, parts, strict=True)]
+        return [PricedQuery(query, part) for query, part in zip(queries, parts, strict=True)]
 
 
 def mapped(at: float, moves: Floats) -> TwoTemperatures:

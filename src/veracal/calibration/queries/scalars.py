@@ -15,7 +15,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.accounting import Relation
-from veracal.calibration.maps.base import Identity, Map, digest
+from veracal.calibration.maps.base import CalibrationMap, Identity, digest
 from veracal.calibration.maps.parametric import TwoTemperatures, sureness
 from veracal.calibration.queries.records import (
     VectorSum,
@@ -205,13 +205,13 @@ class BrierGain(ScalarSum):
         Of the grid.
     """
 
-    map: Map
+    map: CalibrationMap
     bits: int = 20
 
     name = "gain of a map"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.map, Map):
+        if not isinstance(self.map, CalibrationMap):
             raise ValueError(f"Expected a map of calibration, got {self.map!r}.")
         _ = self.bounds
 
@@ -356,7 +356,7 @@ def _check_map(map_: object) -> None:
 
 
 @dataclass(frozen=True)
-class OfMapped:
+class MappedQuery:
     r"""A question about the scores that a public map makes of those that are there.
 
     Whoever holds the records maps them and answers: sources far away need not be told which
@@ -384,16 +384,16 @@ class OfMapped:
     >>> from veracal.calibration.queries import BinnedGap
     >>> from veracal.data import Scores
     >>> scores = Scores.from_logits([[4.0, 0.0]], [0])
-    >>> asked = OfMapped(BinnedGap(Bins(1)), Temperature(0.5))
+    >>> asked = MappedQuery(BinnedGap(Bins(1)), Temperature(0.5))
     >>> asked.evaluate(scores) == BinnedGap(Bins(1), 0.5).evaluate(scores)
     array([ True])
     """
 
     query: Query
-    map: Map
+    map: CalibrationMap
 
     def __post_init__(self) -> None:
-        if not isinstance(self.map, Map):
+        if not isinstance(self.map, CalibrationMap):
             raise ValueError(f"Expected a map of calibration, got {self.map!r}.")
         if isinstance(self.query, NotASum) != isinstance(self, NotASum):
             raise ValueError(f"Expected of_mapped to be used for {self.query!r}.")
@@ -438,11 +438,11 @@ class OfMapped:
 
 
 @dataclass(frozen=True)
-class StatisticOfMapped(OfMapped, NotASum):
+class StatisticOfMapped(MappedQuery, NotASum):
     """The same of a question whose answers do not add up, which one source alone is asked."""
 
 
-def mapped_rows(map_: Map, scores: Scores) -> Scores:
+def mapped_rows(map_: CalibrationMap, scores: Scores) -> Scores:
     """Scores, mapped so that what becomes of a row does not depend on others that there are.
 
     Across the edge of a bin, a row that differs in its last bits is a whole record.
@@ -455,6 +455,6 @@ def mapped_rows(map_: Map, scores: Scores) -> Scores:
     return scores
 
 
-def of_mapped(query: Query, map_: Map) -> OfMapped:
+def of_mapped(query: Query, map_: CalibrationMap) -> MappedQuery:
     """Ask about mapped scores; what does not add up still does not."""
-    return (StatisticOfMapped if isinstance(query, NotASum) else OfMapped)(query, map_)
+    return (StatisticOfMapped if isinstance(query, NotASum) else MappedQuery)(query, map_)

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from veracal.accounting import MICRO, Statement, rounded_up
-from veracal.calibration.maps.base import Identity, Map
-from veracal.calibration.maps.parametric import Doubt, Temperature, TwoTemperatures
-from veracal.calibration.private.guard import Guarded, Inferred
+from veracal.calibration.maps.base import CalibrationMap, Identity
+from veracal.calibration.maps.parametric import Temperature, TwoTemperatures, UniformMixing
+from veracal.calibration.private.guard import GuardResult, InferredGuardResult
 from veracal.calibration.private.measurement import PrivateFigures
 from veracal.calibration.recalibration.sources import Spending
 from veracal.data import Estimate, Scores
@@ -45,14 +45,14 @@ def _lines(found: "Recalibration") -> Iterator[str]:
             yield f"Covered: {'; '.join(found.statement.covers)}."
 
 
-def map_words(map_: Map) -> str:
+def map_words(map_: CalibrationMap) -> str:
     """A map in a sentence."""
     match map_:
         case Identity():
             return "No map: the scores stay as they are."
         case Temperature():
             return f"Logits are divided by {map_.value:.5g}."
-        case Doubt():
+        case UniformMixing():
             return (
                 f"Logits are divided by {map_.value:.5g}, and {map_.doubt:.1%} of every "
                 "probability is shared out equally."
@@ -154,10 +154,10 @@ class Recalibration:
     """
 
     method: str
-    map: Map
+    map: CalibrationMap
     temperatures: Mapping[str, Estimate]
     counted: str
-    guarded: Guarded | Inferred | None
+    guarded: GuardResult | InferredGuardResult | None
     before: PrivateFigures | None
     after: PrivateFigures | None
     spending: Spending

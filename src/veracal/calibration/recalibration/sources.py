@@ -19,12 +19,12 @@ from typing import Any, Literal
 from veracal import _checks
 from veracal.accounting import MICRO, Relation, Unit, rounded_up
 from veracal.calibration.methods import Method, Settings
-from veracal.calibration.prepaid import Paid
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries.platt import ParameterGrid, weight_shape
 from veracal.data import Kind, Scores
 from veracal.ledger import Ledger
-from veracal.queries import Holder, Pool, Public, Source, declares, is_several
+from veracal.queries import Curator, Pool, Public, Source, declares, is_several
 
 Share = float | Literal["auto"] | None
 BINS = 15  # where nobody says how many
@@ -33,7 +33,7 @@ _NEXT = ("pooled", "temperature", "acc-t", "ece-t", "nll-t", "binning", "binning
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class EnrolledBounds:
     """Bounds that whoever holds the records has set, before anybody asked.
 
     A source that has some says so by an attribute of this type, called ``enrolled``.
@@ -72,7 +72,7 @@ class Enrolled:
     recounts: bool = True
     parameters: int = 1_000
 
-    def both(self, other: "Enrolled") -> "Enrolled":
+    def both(self, other: "EnrolledBounds") -> "EnrolledBounds":
         """What can be asked of two sources alike.
 
         Raises
@@ -106,7 +106,7 @@ class Enrolled:
         )
 
     @classmethod
-    def of_all(cls, each: Iterable["Enrolled"]) -> "Enrolled":
+    def of_all(cls, each: Iterable["EnrolledBounds"]) -> "EnrolledBounds":
         """What can be asked of all of them."""
         return reduce(cls.both, each)
 
@@ -237,7 +237,7 @@ class Asked:
     unit: Unit
     sums_only: bool
     exact: bool
-    enrolled: Enrolled | None = None
+    enrolled: EnrolledBounds | None = None
 
 
 def source_of(
@@ -283,24 +283,27 @@ def asked(source: Any) -> Asked:
         len(source.paths()) if several else 1,
         "replace-one" if "replace-one" in relations else "add-remove",
         unit_of(source),
-        several or not isinstance(source, Holder | Public | Paid),  # of others nothing is known
+        several
+        or not isinstance(
+            source, Curator | Public | PrepaidSource
+        ),  # of others nothing is known
         all(one.exact for one in each) if each else isinstance(source, Public),
         _enrolled(source, each),
     )
 
 
-def _enrolled(source: Any, each: Sequence[Asked]) -> Enrolled | None:
+def _enrolled(source: Any, each: Sequence[Asked]) -> EnrolledBounds | None:
     """What a source has declared, or those of a pool have, as far as any of them has."""
     declared = [one.enrolled for one in each if one.enrolled is not None]
     if declared:
-        return Enrolled.of_all(declared)
+        return EnrolledBounds.of_all(declared)
     found = getattr(source, "enrolled", None)
-    return found if isinstance(found, Enrolled) else None
+    return found if isinstance(found, EnrolledBounds) else None
 
 
 def _scores_source(
     scores: Scores, ledger: Ledger | str | Path | None, private: bool
-) -> Holder | Public:
+) -> Curator | Public:
     """Scores behind a ledger, or public ones."""
     if (ledger is None) == private:
         found = "neither" if private else "both"
@@ -309,7 +312,7 @@ def _scores_source(
         )
     if ledger is None:
         return Public(scores)
-    return Holder(scores, ledger if isinstance(ledger, Ledger) else Ledger(Path(ledger)))
+    return Curator(scores, ledger if isinstance(ledger, Ledger) else Ledger(Path(ledger)))
 
 
 def _refuse(**settings: object) -> None:

@@ -23,7 +23,7 @@ from veracal._types import Frozen
 from veracal.accounting import MICRO, Composed, Relation, Repeated, Statement, Unit, epsilon_for
 from veracal.calibration.bins import Bins
 from veracal.calibration.fitters import MapFitter
-from veracal.calibration.maps.base import Identity, Map
+from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.maps.parametric import Form
 from veracal.calibration.methods import (
     AUTO,
@@ -38,8 +38,8 @@ from veracal.calibration.methods import (
 )
 from veracal.calibration.private.estimates import noisy_numbers
 from veracal.calibration.private.guard import (
-    Guarded,
-    Inferred,
+    GuardResult,
+    InferredGuardResult,
     guard_event,
     inferred,
     never_worse,
@@ -51,9 +51,9 @@ from veracal.calibration.private.measurement import (
     figures_of,
 )
 from veracal.calibration.private.session import (
-    Ask,
+    Cohort,
+    PricedQuery,
     PrivateFitter,
-    SameSources,
     added_over,
     named,
     planned,
@@ -103,7 +103,7 @@ class Comparison:
 
     bins: Bins
     by_bins: bool
-    asks: Mapping[str, Ask]
+    asks: Mapping[str, PricedQuery]
 
     def items(
         self, relation: Relation, unit: Unit | None = None, part: str | None = None
@@ -129,7 +129,7 @@ class Compared:
     before: PrivateFigures
     after: PrivateFigures
     releases: tuple[Release, ...]
-    unasked: tuple[Ask, ...] = ()
+    unasked: tuple[PricedQuery, ...] = ()
 
 
 def plan_comparison(
@@ -163,14 +163,14 @@ def plan_comparison(
     wanted["after"] = of_mapped(error, Identity()), _EACH
     parts = split(micro_epsilon, [share for _, share in wanted.values()])
     asks = {
-        name: Ask(query, part)
+        name: PricedQuery(query, part)
         for (name, (query, _)), part in zip(wanted.items(), parts, strict=True)
     }
     return Comparison(made, by_bins, Frozen(asks))
 
 
 def asked_about(
-    plan: Comparison, ask: Callable[[Ask, str], Release], map_: Map
+    plan: Comparison, ask: Callable[[PricedQuery, str], Release], map_: CalibrationMap
 ) -> dict[str, Release]:
     """Ask about both sides; where nothing is mapped, there is one side only.
 
@@ -203,10 +203,10 @@ def both_sides(
     return before, plan.figures(counts_after, answers["after"], level)
 
 
-def _about(question: Ask, map_: Map) -> Ask:
+def _about(question: PricedQuery, map_: CalibrationMap) -> PricedQuery:
     """A question about what a map makes of the scores."""
     query = of_mapped(question.query.query, map_)  # type: ignore[attr-defined]
-    return Ask(query, question.micro_epsilon)
+    return PricedQuery(query, question.micro_epsilon)
 
 
 FITTED_ON = "the records that the map was fitted to"
@@ -269,7 +269,7 @@ class Steps:
 class Fitted:
     """What a fitter found."""
 
-    map: Map
+    map: CalibrationMap
     temperatures: Mapping[str, Estimate]
     counted: str
     releases: tuple[Release, ...]
@@ -337,13 +337,13 @@ def carried_out(
 ) -> Recalibration:
     """Ask everything, once it is known that everything can be paid for."""
     silent = unaffordable(source, steps.items, request)
-    cohort = SameSources(source, silent) if is_several(source) else source
+    cohort = Cohort(source, silent) if is_several(source) else source
     fitted = _fitted(cohort, steps, named(request, "fit"))
     guarded = _guarded(cohort, steps, fitted, named(request, "guard"))
     kept = fitted.map if guarded is None else guarded.map
     compared = _compared(cohort, steps, fitted.releases, kept, named(request, "figures"))
     releases = fitted.releases
-    releases += (guarded.release,) if isinstance(guarded, Guarded) else ()
+    releases += (guarded.release,) if isinstance(guarded, GuardResult) else ()
     releases += () if compared is None else compared.releases
     return Recalibration(
         method=steps.method,
@@ -368,7 +368,7 @@ def _stated(
     steps: Steps,
     releases: Sequence[Release],
     at_sources: int,
-    unasked: Sequence[Ask],
+    unasked: Sequence[PricedQuery],
 ) -> Statement | None:
     """What all answers promise together, with what others might have led to ask."""
     if not releases:
@@ -476,7 +476,7 @@ def temperatures_of(fitter: PrivateFitter) -> dict[str, Estimate]:
 
 def _guarded(
     source: Source, steps: Steps, fitted: Fitted, request: str | None
-) -> Guarded | Inferred | None:
+) -> GuardResult | InferredGuardResult | None:
     """Ask whether the map helps, or infer it from what was answered."""
     if steps.infers and fitted.improved is not None:
         return inferred(fitted.map, fitted.improved)
@@ -495,14 +495,14 @@ def _compared(
     source: Source,
     steps: Steps,
     releases: tuple[Release, ...],
-    map_: Map,
+    map_: CalibrationMap,
     request: str | None,
 ) -> Compared | None:
     """Measure both sides, if there is something to pay for that with."""
     if steps.comparison is None:
         return None
 
-    def ask(question: Ask, what: str) -> Release:
+    def ask(question: PricedQuery, what: str) -> Release:
         return question.of(source, named(request, what))
 
     given = asked_about(steps.comparison, ask, map_)
@@ -576,8 +576,8 @@ def recalibrate(
     guard : float, "auto" or None
         Share of the budget for the guard's question. ``"auto"``: nothing where the answers
         that led to the map also say whether it helps
-        (:class:`veracal.calibration.Inferred`); else a tenth, where noise leaves it a
-        chance (:func:`veracal.calibration.recalibration.sources.guarding_share`).
+        (:class:`veracal.calibration.InferredGuardResult`); else a tenth, where noise leaves it
+        a chance (:func:`veracal.calibration.recalibration.sources.guarding_share`).
     measure : float, "auto" or None
         Share of the budget for figures. ``"auto"`` takes a quarter or less, and only where
         figures can then be told through the noise, by the public rule of

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import Event, Relation, Unit, rounded_up
-from veracal.calibration import Enrolled, Recalibration, Steps, carried_out, unaffordable
+from veracal.calibration import EnrolledBounds, Recalibration, Steps, carried_out, unaffordable
 from veracal.errors import BudgetError, SilentError
-from veracal.federation.coordinator.history import Book, Closed
+from veracal.federation.coordinator.history import Closed, RequestHistory
 from veracal.federation.coordinator.remote import REFUSED, Remote, Silence, enrolled
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.terms import Terms
@@ -39,7 +39,7 @@ _NAMED = 5  # silent sources that an error names for one reason
 
 
 @dataclass(frozen=True)
-class Heard:
+class RoundEvent:
     """Something that happened in a round, for whoever watches.
 
     Attributes
@@ -62,7 +62,7 @@ class Heard:
     why: str = ""
 
 
-class Federated(AnswersByRound):
+class RemotePool(AnswersByRound):
     """Several sources elsewhere, which answer as one by the sum of their answers.
 
     It is used as a :class:`~veracal.queries.Pool` is, by whatever asks a pool.
@@ -84,7 +84,7 @@ class Federated(AnswersByRound):
     timeout : float, optional
         Seconds to wait in a round; by default twice the longest deadline, and a minute.
     watch : callable, optional
-        Is told what happens (:class:`Heard`).
+        Is told what happens (:class:`RoundEvent`).
 
     Guarantees
     ----------
@@ -102,12 +102,12 @@ class Federated(AnswersByRound):
         terms: Iterable[Terms],
         key: PrivateKey,
         transport: Transport,
-        book: Book | None = None,
+        book: RequestHistory | None = None,
         *,
         least: int | None = None,
         run: str = "",
         timeout: float | None = None,
-        watch: Callable[[Heard], None] = lambda heard: None,
+        watch: Callable[[RoundEvent], None] = lambda heard: None,
     ) -> None:
         listed = tuple(terms)
         check_together(listed)
@@ -119,17 +119,17 @@ class Federated(AnswersByRound):
             )
         if timeout is not None:
             _checks.positive(timeout=timeout)
-        self.book = Book(None, key.public) if book is None else book
+        self.book = RequestHistory(None, key.public) if book is None else book
         self.run = digest(canonical({"run": run, "sources": [one.source for one in listed]}))
         self.sources = tuple(Remote(one, key, None, self.book, run=self.run) for one in listed)
         self.least, self.watch = least, watch
         self.timeout = timeout or 2 * max(one.deadline for one in listed) + SLACK
-        self.enrolled: Enrolled = enrolled(listed)
+        self.enrolled: EnrolledBounds = enrolled(listed)
         self._transport = transport
         self._rounds = list[str]()
 
     def __repr__(self) -> str:
-        return f"Federated({', '.join(one.name for one in self.sources)})"
+        return f"RemotePool({', '.join(one.name for one in self.sources)})"
 
     @property
     def relation(self) -> Relation:
@@ -225,7 +225,7 @@ class Federated(AnswersByRound):
                 found[i] = NotAsked(_TOO_POOR)
                 continue
             asked.append(i)
-            self.watch(Heard(number, wanted.query.name, i, "asked"))
+            self.watch(RoundEvent(number, wanted.query.name, i, "asked"))
         for i, got in found.items():
             self.watch(_heard(number, wanted, i, got))
         self._listen(wanted, number, sent, found)
@@ -264,7 +264,7 @@ class Federated(AnswersByRound):
             if found[i] == Silence(REFUSED):
                 one = self.sources[i]
                 sent[one.terms.source] = one.prepared(wanted, number)
-                self.watch(Heard(number, wanted.query.name, i, "asked again"))
+                self.watch(RoundEvent(number, wanted.query.name, i, "asked again"))
         self._listen(wanted, number, sent, found)
 
     def _told(self, wanted: Wanted, given: list[Given]) -> PooledRelease:
@@ -358,14 +358,14 @@ def _again(one: Remote, wanted: Wanted, over: Closed) -> Given:
     return found
 
 
-def _heard(number: int, wanted: Wanted, i: int, given: Given) -> Heard:
+def _heard(number: int, wanted: Wanted, i: int, given: Given) -> RoundEvent:
     """What came of a request, for whoever watches."""
     if isinstance(given, Release):
-        return Heard(number, wanted.query.name, i, "answered")
+        return RoundEvent(number, wanted.query.name, i, "answered")
     if given.why == REFUSED:
-        return Heard(number, wanted.query.name, i, "refused")
+        return RoundEvent(number, wanted.query.name, i, "refused")
     fate: Fate = "left out" if isinstance(given, NotAsked) else "silent"
-    return Heard(number, wanted.query.name, i, fate, given.why)
+    return RoundEvent(number, wanted.query.name, i, fate, given.why)
 
 
 def _question(wanted: Wanted) -> str:
@@ -419,7 +419,7 @@ class SourcePlan:
 
 
 @dataclass(frozen=True)
-class Charged:
+class SourceCost:
     """What one source was asked for a result, and what is known of it.
 
     Attributes
@@ -461,12 +461,12 @@ class Charged:
         return f"{self.name} ({self.key}): {cost} for each {who} ({self.relation}); {told}."
 
 
-def plan_for(asked: Federated, steps: Steps) -> tuple[SourcePlan, ...]:
+def plan_for(asked: RemotePool, steps: Steps) -> tuple[SourcePlan, ...]:
     """What each source will be asked and pay, and whether it can; nobody is asked anything."""
     return tuple(_plan(one, steps) for one in asked.sources)
 
 
-def check_plan(asked: Federated, steps: Steps, plan: Sequence[SourcePlan]) -> None:
+def check_plan(asked: RemotePool, steps: Steps, plan: Sequence[SourcePlan]) -> None:
     """Refuse to begin what too few sources could pay for to the end, and name them.
 
     Raises
@@ -494,12 +494,12 @@ def _others(number: int) -> str:
     return f" And {number} more, as the plan shows." if number else ""
 
 
-def run(asked: Federated, steps: Steps, *, at_sources: int = 1) -> Recalibration:
+def run(asked: RemotePool, steps: Steps, *, at_sources: int = 1) -> Recalibration:
     """Ask everything; what broke off before goes on."""
     return carried_out(asked, steps, at_sources=at_sources)
 
 
-def charged(asked: Federated, found: Recalibration) -> tuple[Charged, ...]:
+def charged(asked: RemotePool, found: Recalibration) -> tuple[SourceCost, ...]:
     """What every source was charged for a result."""
     return tuple(
         _charged(one, found, i, why)
@@ -507,7 +507,7 @@ def charged(asked: Federated, found: Recalibration) -> tuple[Charged, ...]:
     )
 
 
-def record(asked: Federated, found: Recalibration, name: str) -> dict[str, Any]:
+def record(asked: RemotePool, found: Recalibration, name: str) -> dict[str, Any]:
     """What an artifact keeps of a recalibration, as what JSON can hold.
 
     Parameters
@@ -531,7 +531,7 @@ def record(asked: Federated, found: Recalibration, name: str) -> dict[str, Any]:
     }
 
 
-def statement_text(found: Recalibration, each: Sequence[Charged]) -> str:
+def statement_text(found: Recalibration, each: Sequence[SourceCost]) -> str:
     """The guarantee in full, and what every source was charged."""
     promise = "" if found.statement is None else f"{found.statement.text()}\n\n"
     costs = "\n".join(f"- {one.text()}" for one in each)
@@ -566,14 +566,14 @@ def _plan(one: Remote, steps: Steps) -> SourcePlan:
     return SourcePlan(one.name, total, known, *one.account.privacy(every), *left, why)
 
 
-def _charged(one: Remote, found: Recalibration, i: int, why: str | None) -> Charged:
+def _charged(one: Remote, found: Recalibration, i: int, why: str | None) -> SourceCost:
     """What one source was charged."""
     events = list[Event]()
     for release in found.releases:
         if isinstance(release, PooledRelease) and (i,) in release.asked:
             events.append(release.asked[i,])
     head = one.book.head(one.terms.source)
-    return Charged(
+    return SourceCost(
         one.name,
         one.terms.key.fingerprint,
         one.unit.name,

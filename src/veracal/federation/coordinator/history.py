@@ -211,7 +211,7 @@ class Closed:
     silences: Mapping[str, str]
 
 
-class Book:
+class RequestHistory:
     """A calibrator's book, in a file or in memory.
 
     Parameters
@@ -243,7 +243,7 @@ class Book:
             )
 
     def __repr__(self) -> str:
-        return f"Book({str(self.path)!r})"
+        return f"RequestHistory({str(self.path)!r})"
 
     def __enter__(self) -> Self:
         return self

@@ -35,7 +35,7 @@ _MAY_LACK = {"wait": 0, "given_up": []}
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedSource:
     """A source of the list.
 
     Attributes
@@ -50,7 +50,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Listing:
+class SourceList:
     """Who is asked, and how.
 
     Attributes
@@ -76,7 +76,7 @@ class Listing:
     least: int | None
     timeout: float | None
     transport: Mapping[str, Any]
-    sources: tuple[Listed, ...]
+    sources: tuple[ListedSource, ...]
 
     @property
     def terms(self) -> tuple[Terms, ...]:
@@ -87,7 +87,7 @@ class Listing:
         """A path of the file."""
         return self.path.parent / name
 
-    def waiting(self, wait: float | None, given_up: Sequence[str]) -> "Listing":
+    def waiting(self, wait: float | None, given_up: Sequence[str]) -> "SourceList":
         """The same, with another patience for files that are carried.
 
         Raises
@@ -107,7 +107,7 @@ class Listing:
         return replace(self, transport=Frozen({**self.transport, **also}))
 
 
-def read_listing(path: Path) -> Listing:
+def read_listing(path: Path) -> SourceList:
     """Read a list of sources.
 
     Raises
@@ -122,7 +122,7 @@ def read_listing(path: Path) -> Listing:
     if not told["sources"]:
         raise _wrong(path, "[[sources]]", "one source or more", "none")
     folder = path.parent
-    return Listing(
+    return SourceList(
         path,
         about["name"],
         folder / about["key"],
@@ -134,7 +134,7 @@ def read_listing(path: Path) -> Listing:
     )
 
 
-class ListedTransport:
+class ConfiguredTransport:
     """The way to the sources of a list, opened when the first request is sent.
 
     Whoever plans, or gets all answers from the book, needs no network. Use it in a ``with``
@@ -145,7 +145,7 @@ class ListedTransport:
     listing : Listing
     """
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: SourceList) -> None:
         self._listing, self._stack = listing, ExitStack()
         self._open: Transport | None = None
 
@@ -171,7 +171,7 @@ class ListedTransport:
 
 
 @contextmanager
-def _opened(listing: Listing) -> Iterator[Transport]:
+def _opened(listing: SourceList) -> Iterator[Transport]:
     """The way to the sources, open while it is used."""
     told = listing.transport
     if told["kind"] == "local":
@@ -220,11 +220,11 @@ def _transport(told: dict[str, Any], path: Path) -> tuple[Mapping[str, Any], Map
     return Frozen({**lacking, **told}), each
 
 
-def _source(told: Any, each: Mapping[str, Any], path: Path) -> Listed:
+def _source(told: Any, each: Mapping[str, Any], path: Path) -> ListedSource:
     """One source of the list."""
     known = _check(told, {"terms": str, **each}, {}, path, "[[sources]]")
     terms, _ = read_terms(path.parent / known["terms"])
-    return Listed(terms, Frozen({name: known[name] for name in each}))
+    return ListedSource(terms, Frozen({name: known[name] for name in each}))
 
 
 def _check(

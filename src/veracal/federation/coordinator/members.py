@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from veracal import _checks
 from veracal.data import Limits, no_surprises, opened, placed, private_folder, write_new
 from veracal.errors import DataError
-from veracal.federation.coordinator.history import Account, Book
+from veracal.federation.coordinator.history import Account, RequestHistory
 from veracal.federation.protocol.envelopes import MOST_TERMS, PrivateKey, PublicKey
 from veracal.federation.protocol.messages import Head
 from veracal.federation.protocol.terms import Terms
@@ -364,11 +364,11 @@ def standings(folder: Path) -> list[Standing]:
     sources, place = members(folder), book_of(folder)
     if not place.exists():  # looking makes no book
         return [_standing(terms, None) for terms in sources]
-    with Book(place, PrivateKey.read(folder / KEY).public) as book:
+    with RequestHistory(place, PrivateKey.read(folder / KEY).public) as book:
         return [_standing(terms, book) for terms in sources]
 
 
-def _standing(terms: Terms, book: Book | None) -> Standing:
+def _standing(terms: Terms, book: RequestHistory | None) -> Standing:
     """One source."""
     account = Account(terms)
     charges = [] if book is None else book.charges(terms.source)

@@ -18,9 +18,9 @@ from scipy import stats
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
-from veracal.calibration import CorrectTotal, CorrectWrong, Enrolled, OfMapped
+from veracal.calibration import CorrectTotal, CorrectWrong, EnrolledBounds, MappedQuery
 from veracal.errors import BudgetError, SilentError
-from veracal.federation.coordinator.history import Account, Book, Sent
+from veracal.federation.coordinator.history import Account, RequestHistory, Sent
 from veracal.federation.protocol.envelopes import MOST_REQUEST, EnvelopeError, PrivateKey
 from veracal.federation.protocol.messages import (
     MOST_ROUND,
@@ -53,7 +53,7 @@ def too_large(wanted: Wanted, release: Release, records: float) -> bool:
 
 def claimed(query: Query, release: Release) -> float | None:
     """How many records a source says it has, at most; None if the answer does not tell."""
-    asked = query.query if isinstance(query, OfMapped) else query
+    asked = query.query if isinstance(query, MappedQuery) else query
     if isinstance(asked, CorrectTotal):
         told = release.units[1::2]
     elif isinstance(asked, CorrectWrong) or _counts(asked):
@@ -112,9 +112,9 @@ def answered(terms: Terms) -> tuple[str, ...]:
     return tuple(name for name, kinds in ASKS.items() if _allows(terms, kinds))
 
 
-def enrolled(terms: Iterable[Terms]) -> Enrolled:
+def enrolled(terms: Iterable[Terms]) -> EnrolledBounds:
     """What can be asked of all sources alike."""
-    return Enrolled.of_all(_one(each) for each in terms)
+    return EnrolledBounds.of_all(_one(each) for each in terms)
 
 
 def _allows(terms: Terms, kinds: Iterable[str]) -> bool:
@@ -123,10 +123,10 @@ def _allows(terms: Terms, kinds: Iterable[str]) -> bool:
     return known and (terms.delta > 0 or not any(KINDS[kind].gaussian for kind in kinds))
 
 
-def _one(terms: Terms) -> Enrolled:
+def _one(terms: Terms) -> EnrolledBounds:
     """What can be asked of one source."""
     grid = terms.temperatures
-    return Enrolled(
+    return EnrolledBounds(
         terms.classes,
         terms.reads,
         (float(grid.low), float(grid.high)),
@@ -203,7 +203,7 @@ class Remote:
         terms: Terms,
         key: PrivateKey,
         send: Send | None = None,
-        book: Book | None = None,
+        book: RequestHistory | None = None,
         *,
         run: str = "",
     ) -> None:
@@ -215,7 +215,7 @@ class Remote:
             )
         self.terms, self.run = terms, run
         self._key, self._send = key, send
-        self.book = Book(None, key.public) if book is None else book
+        self.book = RequestHistory(None, key.public) if book is None else book
         self.account = Account(terms)
         self._most = float(terms.most_records)
         self.book.meet(terms)
@@ -239,7 +239,7 @@ class Remote:
         return self.terms.unit
 
     @property
-    def enrolled(self) -> Enrolled:
+    def enrolled(self) -> EnrolledBounds:
         """What can be asked of it."""
         return enrolled([self.terms])
 

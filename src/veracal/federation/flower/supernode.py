@@ -18,8 +18,8 @@ from veracal.federation.flower.wire import (
     AROUND,
     REQUEST,
     SUPERLINK,
+    ChunkedMessage,
     Connection,
-    Parcel,
     ParcelError,
     distrust,
     flower,
@@ -39,7 +39,7 @@ _PIECES = 0.1
 
 
 @dataclass(frozen=True)
-class Letter:
+class ReceivedRequest:
     """A request as it was received.
 
     Parameters
@@ -57,7 +57,7 @@ class Letter:
     expires: float
 
 
-class Fleet:
+class NodeConnection:
     """A node's connection to a SuperLink. It fetches messages, and never an app.
 
     Parameters
@@ -95,7 +95,7 @@ class Fleet:
         with suppress(OSError):  # a full disk costs a minute after the next crash, no more
             self._remembered.write_text(str(response.node_id), encoding="ascii")
 
-    def next(self) -> Letter | None:
+    def next(self) -> ReceivedRequest | None:
         """Fetch the next request, if there is one.
 
         Raises
@@ -110,10 +110,10 @@ class Fleet:
             return None
         if not response.message_object_trees:
             raise ParcelError("A message has no pieces.")
-        parcel = Parcel(response.messages_list[0], response.message_object_trees[0])
+        parcel = ChunkedMessage(response.messages_list[0], response.message_object_trees[0])
         return self._opened(parcel)
 
-    def reply(self, letter: Letter, body: bytes) -> None:
+    def reply(self, letter: ReceivedRequest, body: bytes) -> None:
         """Send the answer to a request."""
         library = flower()
         now = time.time()  # once: a reply that seems to outlast its request is dropped
@@ -165,7 +165,7 @@ class Fleet:
             if self._node is not None:
                 self._sign_off(self._node.node_id)
 
-    def _opened(self, parcel: Parcel) -> Letter:
+    def _opened(self, parcel: ChunkedMessage) -> ReceivedRequest:
         """Fetch the pieces of a message, and say that they arrived."""
         outside, library = parcel.metadata, flower()
 
@@ -190,7 +190,7 @@ class Fleet:
         )
         if len(body) > REQUEST:
             raise ParcelError(f"A request has more than {REQUEST} bytes.")
-        return Letter(body, outside.run_id, outside.message_id, expires)
+        return ReceivedRequest(body, outside.run_id, outside.message_id, expires)
 
     def _sign_off_earlier_self(self) -> None:
         """Sign off whoever signed on with this key before; a second one is not let in."""
@@ -204,7 +204,7 @@ class Fleet:
         )
 
 
-class Pulse:
+class Heartbeat:
     """Beats from time to time, so that a node that takes its time still counts as present."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
@@ -279,10 +279,10 @@ def serve_node(
     """
     switch_off(home)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fleet = Fleet(address, ca=ca, node_key=node_key, remembered=home / "node")
+    fleet = NodeConnection(address, ca=ca, node_key=node_key, remembered=home / "node")
     node = _Node(fleet, answer, address, ca, stop, tell)
     try:
-        with Pulse(fleet.beat):
+        with Heartbeat(fleet.beat):
             node.run(poll)
     finally:
         fleet.leave()
@@ -293,7 +293,7 @@ class _Node:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: NodeConnection,
         answer: Callable[[bytes], bytes],
         address: str,
         ca: Path,
@@ -329,7 +329,7 @@ class _Node:
             else:
                 self._handle(letter)
 
-    def _next(self) -> Letter | None:
+    def _next(self) -> ReceivedRequest | None:
         """The next request, if there is one that can be read."""
         try:
             return self._fleet.next()
@@ -341,7 +341,7 @@ class _Node:
             # Otherwise its run is over.
         return None
 
-    def _handle(self, letter: Letter) -> None:
+    def _handle(self, letter: ReceivedRequest) -> None:
         """Answer one request, and hold on to the answer until it is delivered or too late."""
         try:
             body = self._answer(letter.body)

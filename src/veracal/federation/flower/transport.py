@@ -21,8 +21,8 @@ from veracal.federation.flower.wire import (
     REPLY,
     REQUEST,
     SUPERLINK,
+    ChunkedMessage,
     Connection,
-    Parcel,
     ParcelError,
     distrust,
     flower,
@@ -133,7 +133,7 @@ class Incoming:
 
     reply_to: str
     sender: int
-    parcel: Parcel | None
+    parcel: ChunkedMessage | None
 
 
 class Link:
@@ -255,7 +255,7 @@ class Run:
         pairs = zip(response.messages_list, response.message_object_trees, strict=True)
         for proto, tree in pairs:
             try:
-                parcel = Parcel(proto, tree)
+                parcel = ChunkedMessage(proto, tree)
             except ParcelError:
                 parcel = None
             outside = proto.metadata
@@ -270,7 +270,7 @@ class Run:
             ),
         )
 
-    def confirm(self, parcel: Parcel) -> None:
+    def confirm(self, parcel: ChunkedMessage) -> None:
         """Say that a message arrived, so that the SuperLink forgets it."""
         self._connection.call(
             "ConfirmMessageReceived",
@@ -438,7 +438,7 @@ class _Round:
         self._run, self._nodes, self._waiting, self._end = run, nodes, waiting, end
         self._signed_on: dict[str, str] = {}  # when, of the node that was sent the request
         self._sent: dict[str, str] = {}  # names by message
-        self._coming: dict[str, Parcel] = {}  # by name
+        self._coming: dict[str, ChunkedMessage] = {}  # by name
         self._beaten = self._looked = float("-inf")
         now = time.monotonic()
         self._again = now + (end - now) / 2  # when whoever is still silent is sent it once more

@@ -230,7 +230,7 @@ class ParcelError(VeracalError):
     """A message is not one of ours, or is too large; it is dropped."""
 
 
-class Bounded:
+class LimitedClient:
     """Sends requests for Flower's clients, in the place of their own way.
 
     Parameters
@@ -301,7 +301,7 @@ class Connection:
         self, client: Any, address: str, ca: Path, signers: Sequence[Any] = (), *, most: int
     ) -> None:
         authority = trusted(ca)
-        self._bounded = Bounded(checked_address(address), authority, most)
+        self._bounded = LimitedClient(checked_address(address), authority, most)
         interceptors = (*signers, self._bounded)
         self._client = client(f"https://{address}", interceptors=interceptors, verify=authority)
 
@@ -324,7 +324,7 @@ class Connection:
         self._bounded.close()
 
 
-class Parcel:
+class ChunkedMessage:
     """A message that is being fetched, piece by piece.
 
     Parameters

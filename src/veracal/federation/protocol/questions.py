@@ -28,19 +28,19 @@ from veracal.calibration import (
     BinnedGap,
     Bins,
     BrierGain,
+    CalibrationMap,
     CorrectTotal,
     CorrectWrong,
-    Doubt,
     Form,
     Gap,
     LossAt,
-    Map,
-    OfMapped,
+    MappedQuery,
     Platt,
     PlattCurvature,
     PlattEquations,
     Temperature,
     TemperatureGrid,
+    UniformMixing,
     platt_counts,
 )
 from veracal.federation.protocol import envelopes as schema
@@ -87,11 +87,11 @@ def inverse_check(terms: Terms) -> schema.Check:
     return lambda value: type(value) is int and in_range(value, terms.temperatures)
 
 
-def map_units(map_: Map, terms: Terms) -> dict[str, Any]:
+def map_units(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
     """A map as whole numbers; refuses one that the terms do not allow."""
     if isinstance(map_, Temperature):
         return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
-    if isinstance(map_, Doubt):
+    if isinstance(map_, UniformMixing):
         inverse = inverse_units(map_.inverse, terms.temperatures)
         return {"doubt": _exact(map_.doubt, DOUBT_BITS), "inverse": inverse}
     if isinstance(map_, Binned) and map_.bins.count == terms.bins:
@@ -105,7 +105,7 @@ def map_units(map_: Map, terms: Terms) -> dict[str, Any]:
     )
 
 
-def map_of(told: Mapping[str, Any], terms: Terms) -> Map:
+def map_of(told: Mapping[str, Any], terms: Terms) -> CalibrationMap:
     """The map of whole numbers.
 
     Raises
@@ -117,7 +117,7 @@ def map_of(told: Mapping[str, Any], terms: Terms) -> Map:
     if "doubt" in told:
         checks = {"doubt": schema.integer(0, _most_doubt()), "inverse": inverse_check(terms)}
         found = schema.closed(told, checks, "the map")
-        return Doubt(found["inverse"] * step, found["doubt"] / 2**DOUBT_BITS)
+        return UniformMixing(found["inverse"] * step, found["doubt"] / 2**DOUBT_BITS)
     if "accuracies" in told:
         share = schema.integer(0, 2**ACCURACY_BITS)
         checks = {"accuracies": schema.listed(share, terms.bins, terms.bins)}
@@ -387,16 +387,16 @@ _LISTED = (
         words="how many more were right than their confidence says, in each bin of "
         "confidence, after a map",
         **_about_map(
-            lambda terms, map_: OfMapped(BinnedGap(Bins(terms.bins)), map_),
-            lambda q: type(q) is OfMapped and isinstance(q.query, BinnedGap),
+            lambda terms, map_: MappedQuery(BinnedGap(Bins(terms.bins)), map_),
+            lambda q: type(q) is MappedQuery and isinstance(q.query, BinnedGap),
             "map-bin-gaps",
         ),
     ),
     Kind(
         words="how many predictions were right and how many wrong, after a map",
         **_about_map(
-            lambda terms, map_: OfMapped(CorrectWrong(Bins(1)), map_),
-            lambda q: type(q) is OfMapped and isinstance(q.query, CorrectWrong),
+            lambda terms, map_: MappedQuery(CorrectWrong(Bins(1)), map_),
+            lambda q: type(q) is MappedQuery and isinstance(q.query, CorrectWrong),
             "map-counts",
         ),
     ),

@@ -47,9 +47,9 @@ from veracal.federation.source.enrollment import (
     SPENT,
     TERMS,
     UNIT,
-    Enrolment,
-    Origin,
-    Private,
+    Enrollment,
+    OwnerSettings,
+    RecordFile,
 )
 from veracal.federation.source.folder import (
     BUILDING,
@@ -389,7 +389,7 @@ def enroll(
     DataError, BudgetError, LedgerError
         As of :func:`propose`; nothing is charged and nothing left behind.
     """
-    origin = None if data is None else Origin.of(Path(data), read_source(folder).marks)
+    origin = None if data is None else RecordFile.of(Path(data), read_source(folder).marks)
     proposal = propose(folder, scores, declaration)
     return accept(proposal, scores, data=origin, model=model, ledger=ledger, part=part)
 
@@ -398,7 +398,7 @@ def accept(
     proposal: Proposal,
     scores: Scores,
     *,
-    data: Origin | None = None,
+    data: RecordFile | None = None,
     model: str | Path | None = None,
     ledger: Ledger | None = None,
     part: str | None = None,
@@ -467,7 +467,7 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
     return Pure(each, budget.relation)
 
 
-def revoke(source: SourceFolder, enrolment: Enrolment) -> None:
+def revoke(source: SourceFolder, enrolment: Enrollment) -> None:
     """Answer this calibrator no more; what it was granted is not given back."""
     if not enrolment.is_revoked:
         source.signed_heads(enrolment.terms.source, enrolment.path).end(source.key)
@@ -492,12 +492,12 @@ def _describe(
     folder: Path,
     proposal: Proposal,
     scores: Scores,
-    data: Origin | None,
+    data: RecordFile | None,
     model: str | Path | None,
 ) -> None:
     """Write what the owner alone knows, once the records could be read again in time."""
     marks = proposal.folder.marks
-    described = Private(
+    described = OwnerSettings(
         classes=scores.classes,
         records=marks.of_file(folder / RECORDS),
         has_units=scores.units is not None,
@@ -507,14 +507,14 @@ def _describe(
         seconds=proposal.seconds,
     )
     start = time.perf_counter()
-    again = Enrolment(folder, proposal.terms, described, marks).records()
+    again = Enrollment(folder, proposal.terms, described, marks).records()
     seconds = proposal.seconds + time.perf_counter() - start
     if not _same(again, scores):
         raise wrong(
             scores, "records", "records that can be kept", "others", "Save them as npz first."
         )
     check_deadline(seconds, proposal.terms, scores.name)
-    Private(**{**vars(described), "seconds": seconds}).save(folder / PRIVATE)
+    OwnerSettings(**{**vars(described), "seconds": seconds}).save(folder / PRIVATE)
 
 
 def _take_share(source: SourceFolder, terms: Terms) -> None:

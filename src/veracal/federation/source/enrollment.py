@@ -20,8 +20,8 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import (
     BUILDING,
     ENROLLED,
-    EndedError,
-    MarkKey,
+    ClosedLedgerError,
+    FileMarkKey,
     Refusals,
     SourceFolder,
     is_mark,
@@ -46,7 +46,7 @@ class ChangedError(VeracalError):
 
 
 @dataclass(frozen=True)
-class Origin:
+class RecordFile:
     """A file as it was at enrolment.
 
     Attributes
@@ -68,14 +68,14 @@ class Origin:
     content: str
 
     @classmethod
-    def of(cls, path: Path, marks: MarkKey) -> "Origin":
+    def of(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
         """Look at a file."""
         place = path.absolute()
         with no_surprises(place):
             state = _state(place, marks)
         return cls(str(place), state, marks.of_file(place))
 
-    def checked(self, marks: MarkKey) -> "Origin":
+    def checked(self, marks: FileMarkKey) -> "RecordFile":
         """The same file as it is now, if its bytes are still the same.
 
         They are read again only if the size or the time of the file is another.
@@ -104,7 +104,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Private:
+class OwnerSettings:
     """What the owner alone knows of an enrolment.
 
     Attributes
@@ -127,7 +127,7 @@ class Private:
     classes: tuple[Label, ...]
     records: str
     has_units: bool
-    data: Origin | None
+    data: RecordFile | None
     model: str | None
     enrolled: str
     seconds: float
@@ -140,21 +140,23 @@ class Private:
             file.write(canonical(body).encode() + b"\n")
 
     @classmethod
-    def read(cls, folder: Path) -> "Private":
+    def read(cls, folder: Path) -> "OwnerSettings":
         """Read the file of an enrolment."""
         try:
             told: dict[str, Any] = schema.closed(
                 parsed(read_file(folder, PRIVATE, _MOST)), _CHECKS, PRIVATE
             )
             data = told["data"]
-            origin = None if data is None else Origin(**schema.closed(data, _ORIGIN, "data"))
+            origin = (
+                None if data is None else RecordFile(**schema.closed(data, _ORIGIN, "data"))
+            )
         except EnvelopeError as cause:
             raise _damaged(folder / PRIVATE, str(cause)) from cause
         return cls(**{**told, "classes": tuple(told["classes"]), "data": origin})
 
 
 @dataclass(frozen=True)
-class Enrolment:
+class Enrollment:
     """An enrolment of a source.
 
     Attributes
@@ -168,8 +170,8 @@ class Enrolment:
 
     path: Path
     terms: Terms
-    private: Private
-    marks: MarkKey
+    private: OwnerSettings
+    marks: FileMarkKey
 
     @property
     def ledger(self) -> Ledger:
@@ -201,7 +203,7 @@ class Enrolment:
         return load_scores(path, classes=self.private.classes, unit=unit)
 
 
-def read_enrolment(source: SourceFolder, mark: str) -> Enrolment:
+def read_enrolment(source: SourceFolder, mark: str) -> Enrollment:
     """Read an enrolment by its id, or by how its id begins.
 
     Raises
@@ -223,10 +225,10 @@ def read_enrolment(source: SourceFolder, mark: str) -> Enrolment:
     terms = Terms.unsealed(raw, str(folder / TERMS))
     if terms.key != source.public or terms.source != found[0]:
         raise _damaged(folder / TERMS, "terms of another source or enrolment")
-    return Enrolment(folder, terms, Private.read(folder), source.marks)
+    return Enrollment(folder, terms, OwnerSettings.read(folder), source.marks)
 
 
-def every_enrolment(source: SourceFolder) -> list[Enrolment]:
+def every_enrolment(source: SourceFolder) -> list[Enrollment]:
     """Every enrolment, the oldest first."""
     return [read_enrolment(source, mark) for mark in source.enrolled()]
 
@@ -236,7 +238,7 @@ def is_prefix(mark: str, whole: str) -> bool:
     return bool(mark) and is_mark(whole) and whole.startswith(mark)
 
 
-def _state(path: Path, marks: MarkKey) -> str:
+def _state(path: Path, marks: FileMarkKey) -> str:
     """Mark of the size and the time of a file."""
     found = path.stat()
     return marks.of_text(f"{found.st_size} {found.st_mtime_ns}")
@@ -324,7 +326,7 @@ class History:
     problems: tuple[str, ...]
 
 
-def history(source: SourceFolder, enrolment: Enrolment) -> History:
+def history(source: SourceFolder, enrolment: Enrollment) -> History:
     """Read the books of an enrolment, and check them while reading.
 
     The chain of the ledger is computed again, every answer is compared with its hash, and
@@ -339,12 +341,12 @@ def history(source: SourceFolder, enrolment: Enrolment) -> History:
     return History(asked, tuple(enrolment.refusals.lines()), tuple(dict.fromkeys(problems)))
 
 
-def problems_of(source: SourceFolder, enrolment: Enrolment) -> Iterator[str]:
+def problems_of(source: SourceFolder, enrolment: Enrollment) -> Iterator[str]:
     """What is wrong with the books and files of an enrolment."""
     try:
         enrolment.ledger.verify()
         source.signed_heads(enrolment.terms.source, enrolment.path).check(enrolment.ledger)
-    except EndedError as error:
+    except ClosedLedgerError as error:
         if not enrolment.is_revoked:
             yield f"{error} The mark of that is gone: an older copy of the folder was put back."
     except VeracalError as error:
@@ -379,7 +381,7 @@ def share_problems(source: SourceFolder) -> Iterator[str]:
         )
 
 
-def _asked(enrolment: Enrolment) -> Iterator[Asked]:
+def _asked(enrolment: Enrollment) -> Iterator[Asked]:
     """Every entry of a ledger in words and numbers."""
     ledger, terms = enrolment.ledger, enrolment.terms
     rule, total = ledger.opening.rule, Cost(0)

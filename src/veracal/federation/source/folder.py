@@ -46,7 +46,7 @@ _BYTES = 32
 _BLOCK = 2**20  # bytes that are read at a time
 
 
-class MarkKey:
+class FileMarkKey:
     """The secret key of a source's marks.
 
     Guarantees
@@ -61,15 +61,15 @@ class MarkKey:
         self._key = key
 
     def __repr__(self) -> str:
-        return "MarkKey(...)"
+        return "FileMarkKey(...)"
 
     @classmethod
-    def new(cls) -> "MarkKey":
+    def new(cls) -> "FileMarkKey":
         """Draw a key."""
         return cls(secrets.token_bytes(_BYTES))
 
     @classmethod
-    def read(cls, folder: Path) -> "MarkKey":
+    def read(cls, folder: Path) -> "FileMarkKey":
         """Read the key of a source.
 
         Raises
@@ -165,11 +165,11 @@ _LONGEST_HEAD = 4_096  # bytes of a line
 _END = "0" * HASH  # of no entry
 
 
-class SetBackError(LedgerError):
+class RollbackError(LedgerError):
     """A ledger lacks an entry that its owner has signed."""
 
 
-class EndedError(LedgerError):
+class ClosedLedgerError(LedgerError):
     """A ledger was closed by its owner."""
 
 
@@ -233,7 +233,7 @@ class SignedHeads:
             for head in self._missing - written:  # or the next process would not know of it
                 self.add(head)
             if any(head.index == MOST_INDEX for head in self._missing):
-                raise EndedError("This enrolment was revoked.")
+                raise ClosedLedgerError("This enrolment was revoked.")
             raise _set_back(ledger, min(head.index for head in self._missing))
         ordered = sorted(there, key=lambda head: head.index, reverse=True)
         self._last = next((head for head in ordered if head.holds(self.key)), self._last)
@@ -339,9 +339,9 @@ def _head(line: bytes) -> Head | None:
         return None
 
 
-def _set_back(ledger: Ledger, index: int) -> SetBackError:
+def _set_back(ledger: Ledger, index: int) -> RollbackError:
     """Error for a ledger that forgot."""
-    return SetBackError(
+    return RollbackError(
         f"An older copy of {ledger.path.name} was put back: it lacks entry {index} as it was "
         "signed. Nothing is answered until the right one is restored; if it is lost, revoke "
         "this enrolment and enroll again."
@@ -415,9 +415,9 @@ class SourceFolder:
         return found
 
     @property
-    def marks(self) -> MarkKey:
+    def marks(self) -> FileMarkKey:
         """What private files are marked with; read from its file each time."""
-        return MarkKey.read(self.path)
+        return FileMarkKey.read(self.path)
 
     @property
     def shares(self) -> Ledger:
@@ -532,7 +532,7 @@ def is_mark(name: str) -> bool:
 def _fill(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> None:
     """Write everything a new source has."""
     key.save(folder / KEY)
-    MarkKey.new().save(folder)
+    FileMarkKey.new().save(folder)
     (folder / ENROLLED).mkdir(mode=0o700)
     counted = Budget(budget.epsilon, budget.delta, budget.relation, Unit(budget.unit.name))
     kind: dict[str, str] = {} if budget.pure else {"kind": "open", "composition": "addition"}

@@ -29,7 +29,7 @@ from veracal.federation.protocol.questions import built
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrollment import (
     ChangedError,
-    Enrolment,
+    Enrollment,
     every_enrolment,
     read_enrolment,
 )
@@ -116,7 +116,7 @@ Tell = Callable[[str], None]
 
 def open_source(
     folder: str | Path, enrolment: str | None = None, *, tell: Tell = lambda line: None
-) -> "Desk":
+) -> "SourceServer":
     """Open the desk of an enrolment.
 
     Parameters
@@ -137,7 +137,7 @@ def open_source(
     """
     source = read_source(folder)
     if enrolment is not None:
-        return Desk(source, read_enrolment(source, enrolment), tell)
+        return SourceServer(source, read_enrolment(source, enrolment), tell)
     live = [each for each in every_enrolment(source) if not each.is_revoked]
     if len(live) != 1:
         raise DataError(
@@ -148,10 +148,10 @@ def open_source(
             if live
             else "Enroll some records first: `veracal source enroll`.",
         )
-    return Desk(source, live[0], tell)
+    return SourceServer(source, live[0], tell)
 
 
-class Desk:
+class SourceServer:
     """Answers requests for one enrolment.
 
     Parameters
@@ -180,7 +180,7 @@ class Desk:
     """
 
     def __init__(
-        self, source: SourceFolder, enrolment: Enrolment, tell: Tell = lambda line: None
+        self, source: SourceFolder, enrolment: Enrollment, tell: Tell = lambda line: None
     ) -> None:
         self._enrolment, self._key, self._tell = enrolment, source.key, tell
         self.terms: Terms = enrolment.terms
@@ -193,7 +193,7 @@ class Desk:
         self._computing = threading.BoundedSemaphore(MOST_IN_FLIGHT)
 
     def __repr__(self) -> str:
-        return f"Desk({self.terms.name!r}, enrolment {self.terms.source[:12]})"
+        return f"SourceServer({self.terms.name!r}, enrolment {self.terms.source[:12]})"
 
     def answer(self, raw: bytes) -> bytes:
         """Reply at the deadline, counted from now: neither before it nor much later.

@@ -55,7 +55,7 @@ class LocalTransport:
     ----------
     desks : mapping of str to callable
         ``answers(request) -> reply``, by the id of the source, such as
-        ``veracal.federation.source.serving.Desk.answer``.
+        ``veracal.federation.source.serving.SourceServer.answer``.
     """
 
     by_hand = False

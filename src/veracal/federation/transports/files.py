@@ -326,8 +326,8 @@ class FilesTransport:
         )
 
 
-class Answering(Protocol):
-    """Whoever answers requests at a source (``veracal.federation.source.serving.Desk``)."""
+class Responder(Protocol):
+    """Answers requests at a source, as ``veracal.federation.SourceServer`` does."""
 
     @property
     def terms(self) -> Terms:
@@ -341,7 +341,7 @@ Tell = Callable[[str], None]
 
 
 def serve_folder(
-    desk: Answering,
+    desk: Responder,
     inbox: Path,
     outbox: Path,
     *,
@@ -396,7 +396,7 @@ def serve_folder(
 class _Counter:
     """One folder being served: what was answered, and what was already told."""
 
-    def __init__(self, desk: Answering, inbox: Path, outbox: Path, tell: Tell) -> None:
+    def __init__(self, desk: Responder, inbox: Path, outbox: Path, tell: Tell) -> None:
         self._desk, self._inbox, self._outbox, self._tell = desk, inbox, outbox, tell
         self._done: dict[str, tuple[int, ...]] = {}
         self._told: set[tuple[str, str]] = set()

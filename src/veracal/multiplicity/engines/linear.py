@@ -27,8 +27,8 @@ from veracal.multiplicity.engines.base import (
     told,
 )
 from veracal.training import (
-    Fits,
-    Many,
+    BatchedFits,
+    BatchedProblem,
     ObjectivePerturbation,
     OutputPerturbation,
     PerturbedClassifier,
@@ -184,7 +184,11 @@ def _quick(rng: np.random.Generator) -> np.random.Generator:
 
 
 def _run(
-    fits: Fits, own: bool, models: int, coins: np.random.Generator, noise: np.random.Generator
+    fits: BatchedFits,
+    own: bool,
+    models: int,
+    coins: np.random.Generator,
+    noise: np.random.Generator,
 ) -> Floats:
     """Weights of the models of one part."""
     drawn = own_batches(fits, models, rng=coins) if own else shared_batches(fits, rng=coins)
@@ -292,8 +296,10 @@ class ObjectiveEngine(_Perturbed):
         super().__init__(model, train, X)
         self._used = model.perturbation(self._task.norm, len(self._task.classes))
         self._penalty = model.penalties(self._used, self._task.rows.shape[1])
-        rows, few = self._task.rows, Many.fits(self._task.rows)
-        self._many = [Many(rows, signs, self._penalty) for signs in self._task.signs if few]
+        rows, few = self._task.rows, BatchedProblem.fits(self._task.rows)
+        self._many = [
+            BatchedProblem(rows, signs, self._penalty) for signs in self._task.signs if few
+        ]
 
     def scores(self, count: int, streams: Streams) -> Floats:
         """Logits of runs, each minimized with noise of its own."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from veracal.mechanisms import Clip
+from veracal.mechanisms import ClipRule
 
 Inputs = Tensor | Mapping[str, Tensor]
 Losses = Callable[[Any, Tensor], Tensor]
@@ -49,7 +49,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Summed:
+class ClippedBlockSum:
     """The clipped sum over a block, not yet noisy.
 
     Attributes
@@ -81,7 +81,7 @@ class Engine(Protocol):
     size: int  # of the vector of all weights
     at_once: bool  # whether a block is added whole, or fails before anything of it is
 
-    def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
+    def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector of float64."""
 
 

@@ -21,8 +21,8 @@ from veracal.neural.gradients.layers import RULES, rule_of
 from veracal.neural.module_checks import stirred
 from veracal.neural.precision import full_precision, refuse_half_precision
 
-Way = Literal["ghost", "functional", "hooks"]
-WAYS: tuple[Way, ...] = get_args(Way)
+Configuration = Literal["ghost", "functional", "hooks"]
+WAYS: tuple[Configuration, ...] = get_args(Configuration)
 WRITING: dict[str, Any] = {"functional": Functional, "hooks": Hooks}  # gradients down
 _ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
 _SAME = "with the same arguments, which loads the same weights,"
@@ -64,8 +64,8 @@ def engine_for(
     many: Block | None,
     *,
     usual: int,
-    way: Way | None = None,
-    among: Sequence[Way] = WAYS,
+    way: Configuration | None = None,
+    among: Sequence[Configuration] = WAYS,
     noise: PreNoise | None = None,
 ) -> tuple[Engine, Trial]:
     """The fastest way that is right, or the one that is asked for if it is right.

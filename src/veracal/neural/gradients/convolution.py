@@ -19,7 +19,7 @@ _ALIGNED = 64  # bytes: a line of the cache, and no number crosses one
 _SPARE = 1.1  # blocks are not all of one size
 
 
-class Room:
+class ScratchBuffer:
     """Tensors for as long as one block takes.
 
     A tensor of some megabytes comes from the system as pages that are filled with zeros when
@@ -52,7 +52,9 @@ class Room:
 FEW = 4  # channels up to which a product is faster than torch's convolution
 
 
-def patches_of(module: nn.Conv1d | nn.Conv2d, x: Tensor, room: Room) -> tuple[Tensor, ...]:
+def patches_of(
+    module: nn.Conv1d | nn.Conv2d, x: Tensor, room: ScratchBuffer
+) -> tuple[Tensor, ...]:
     """What each place of the output has seen, in parts of shape (n, groups, places, d_k).
 
     Side by side, the parts are whole patches, whose numbers are ordered by row, column and

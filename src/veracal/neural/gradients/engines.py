@@ -23,20 +23,25 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from veracal._checks import extra
-from veracal.mechanisms import Clip, pre_noised, selection
+from veracal.mechanisms import ClipRule, pre_noised, selection
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import (
     Block,
+    ClippedBlockSum,
     HalfAddedError,
     Inputs,
     Losses,
-    Summed,
     called,
     losses_by_example,
     rows_of,
 )
-from veracal.neural.gradients.convolution import Room, convolved, patches_of, takes_products
-from veracal.neural.gradients.layers import Each, Gradients, flat_rows, rule_of
+from veracal.neural.gradients.convolution import (
+    ScratchBuffer,
+    convolved,
+    patches_of,
+    takes_products,
+)
+from veracal.neural.gradients.layers import Gradients, MaterializedGradients, flat_rows, rule_of
 from veracal.neural.precision import check_dtype
 
 _UNIT = 2.0**-24  # of rounding in float32
@@ -69,9 +74,9 @@ def written_down(
     adds no more than the bound. One that was not finite stays so.
     """
     if noise is None:
-        return {parameter: Each(values) for parameter, values in found.items()}
+        return {parameter: MaterializedGradients(values) for parameter, values in found.items()}
     return {
-        parameter: Each(pre_noised(values, noise.std, rng=noise.rng))
+        parameter: MaterializedGradients(pre_noised(values, noise.std, rng=noise.rng))
         for parameter, values in found.items()
     }
 
@@ -87,12 +92,12 @@ class _Chosen:
 
 def add_clipped(
     found: dict[torch.nn.Parameter, Gradients],
-    clip: Clip,
+    clip: ClipRule,
     total: Tensor,
     layout: Layout,
     usual: int,
     real: Tensor | None = None,
-) -> Summed:
+) -> ClippedBlockSum:
     """Clip the gradients of a block by their norms over all parameters, and add them.
 
     Parameters
@@ -132,19 +137,19 @@ def add_clipped(
             _add_all(found, some, total, layout)
         except Exception as error:
             raise HalfAddedError("Expected a sum of clipped gradients, got none.") from error
-    return Summed(norms, some.exceeding)
+    return ClippedBlockSum(norms, some.exceeding)
 
 
 def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
     """Squared norms of the gradients of all parameters, of small ones together."""
     small, squares = list[Tensor](), list[Tensor]()
     for one in found.values():
-        if isinstance(one, Each) and one.values.shape[1:].numel() <= _SMALL:
+        if isinstance(one, MaterializedGradients) and one.values.shape[1:].numel() <= _SMALL:
             small.append(flat_rows(one.values))
         else:
             squares.append(one.squares())
     if small:
-        squares.append(Each(torch.cat(small, 1)).squares())
+        squares.append(MaterializedGradients(torch.cat(small, 1)).squares())
     return squares
 
 
@@ -171,14 +176,14 @@ def slack_for(usual: int, places: int) -> float:
     return 2 * _UNIT * most * math.sqrt(most) * max(1.0, math.sqrt(places / _MANY))
 
 
-def _chosen(norms: Tensor, clip: Clip, slack: float) -> _Chosen:
+def _chosen(norms: Tensor, clip: ClipRule, slack: float) -> _Chosen:
     """Factors of examples with these norms, each taken for longer by the slack."""
     found = selection(norms * (1 + slack), clip)
     whole = bool(found.kept.all())
     return _Chosen(found.factors, None if whole else found.kept, found.exceeding)
 
 
-def _padded(norms: Tensor, real: Tensor, clip: Clip, slack: float) -> _Chosen:
+def _padded(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -> _Chosen:
     """Factors of a block that is partly padding, which gets the factor zero.
 
     Padding that is not finite is left out instead, as zero times infinity is NaN.
@@ -242,7 +247,7 @@ class Functional:
             found: dict[str, Tensor] = self._each(weights, inputs, block.targets)
         return found
 
-    def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
+    def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
         together = max(1, _ENTRIES // max(1, self._layout.size))
         norms, exceeding = [], 0
@@ -258,7 +263,7 @@ class Functional:
             some = add_clipped(found, clip, total, self._layout, self._usual, part.real)
             norms.append(some.norms)
             exceeding += some.exceeding
-        return Summed(torch.cat(norms), exceeding)
+        return ClippedBlockSum(torch.cat(norms), exceeding)
 
 
 class _Called(nn.Module):
@@ -319,7 +324,7 @@ class Hooks:
         self.size, self._usual, self._noise = self._layout.size, usual, noise
         self._trained = [one for one in module.parameters() if one.requires_grad]
 
-    def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
+    def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
         with self._wrapped() as wrapped:
             with torch.enable_grad():
@@ -413,7 +418,7 @@ class Ghost:
         self.last = last if convolved else False
         self._layout = Layout(module)
         self.size, self._usual = self._layout.size, usual
-        self._room = Room()
+        self._room = ScratchBuffer()
         self._layers = [
             layer
             for layer in module.modules()
@@ -427,7 +432,7 @@ class Ghost:
         kinds = [type(layer).__name__ for layer, rule in self._rules.items() if rule is None]
         return tuple(dict.fromkeys(kinds))
 
-    def add(self, block: Block, clip: Clip, total: Tensor) -> Summed:
+    def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
         return add_clipped(
             self._found(block), clip, total, self._layout, self._usual, block.real
@@ -533,7 +538,7 @@ def _also(
 ) -> None:
     """Add the gradients of one more use of a parameter: only written down do they add up."""
     if parameter in found:
-        gradients = Each(found[parameter].each() + gradients.each())
+        gradients = MaterializedGradients(found[parameter].each() + gradients.each())
     found[parameter] = gradients
 
 

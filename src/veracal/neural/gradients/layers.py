@@ -25,7 +25,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from veracal.neural.gradients.convolution import Room, conv_slopes, in_order, patches_of
+from veracal.neural.gradients.convolution import (
+    ScratchBuffer,
+    conv_slopes,
+    in_order,
+    patches_of,
+)
 
 # By measurement: entries that are written down, read for the norm and read for the sum, against
 # products of small matrices. Kernels are few, and the sum of a convolution takes longer.
@@ -59,7 +64,7 @@ def flat_rows(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Each:
+class MaterializedGradients:
     """Gradients that are written down."""
 
     values: Tensor
@@ -122,7 +127,7 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Looked:
+class EmbeddingGradients:
     """Gradients of a table in which rows are looked up.
 
     Attributes
@@ -208,14 +213,16 @@ class Convolved:
 Found = dict[str, Gradients]
 
 
-def linear(module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int, room: Room) -> Found:
+def linear(
+    module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
+) -> Found:
     """Gradients of a linear layer."""
     found: Found = {}
     g = g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
         found["weight"] = product(a.reshape(n, -1, a.shape[-1]), g, usual)
     if module.bias is not None and module.bias.requires_grad:
-        found["bias"] = Each(g.sum(1))
+        found["bias"] = MaterializedGradients(g.sum(1))
     return found
 
 
@@ -225,7 +232,7 @@ def convolution(
     g: Tensor,
     n: int,
     usual: int,
-    room: Room,
+    room: ScratchBuffer,
     patches: tuple[Tensor, ...] | None = None,
 ) -> Found:
     """Gradients of a convolution in one or two dimensions.
@@ -235,7 +242,7 @@ def convolution(
     found: Found = {}
     if module.bias is not None and module.bias.requires_grad:
         summed = g.sum(tuple(range(2, g.ndim)))
-        found["bias"] = Each(summed.view(n, -1, g.shape[1]).sum(1))
+        found["bias"] = MaterializedGradients(summed.view(n, -1, g.shape[1]).sum(1))
     if not module.weight.requires_grad:
         return found
     if patches is None:
@@ -257,7 +264,9 @@ def convolution(
     return found
 
 
-def _written(slopes: Tensor, patches: tuple[Tensor, ...], n: int, room: Room) -> "_InParts":
+def _written(
+    slopes: Tensor, patches: tuple[Tensor, ...], n: int, room: ScratchBuffer
+) -> "_InParts":
     """Gradients of n examples by each part of their patches, summed over their views."""
     rows, _, groups, p = slopes.shape
     if groups == 1:
@@ -319,7 +328,7 @@ class _Kernels:
 
 
 def embedding(
-    module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int, room: Room
+    module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
 ) -> Found:
     """Gradients of a table of embeddings."""
     if module.max_norm is not None or module.scale_grad_by_freq:
@@ -327,11 +336,11 @@ def embedding(
     rows, g = rows.reshape(n, -1), g.reshape(n, -1, g.shape[-1])
     if module.padding_idx is not None:
         g = g.masked_fill((rows == module.padding_idx)[:, :, None], 0.0)
-    return {"weight": Looked(rows, g, module.num_embeddings)}
+    return {"weight": EmbeddingGradients(rows, g, module.num_embeddings)}
 
 
 def normalized(
-    module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int, room: Room
+    module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
 ) -> Found:
     """Gradients of the scales and shifts of a normalization within each example."""
     if isinstance(module, nn.LayerNorm):
@@ -355,10 +364,10 @@ def normalized(
 
     found: Found = {}
     if module.weight is not None and module.weight.requires_grad:
-        found["weight"] = Each(summed(g * plain))
+        found["weight"] = MaterializedGradients(summed(g * plain))
     bias = getattr(module, "bias", None)
     if bias is not None and bias.requires_grad:
-        found["bias"] = Each(summed(g))
+        found["bias"] = MaterializedGradients(summed(g))
     return found
 
 
@@ -395,7 +404,7 @@ def product(a: Tensor, g: Tensor, usual: int) -> Gradients:
     if places == 1 or usual * p * d > _MOST_ENTRIES:
         return Product(a, g)
     if places * places * (p + d) > _AN_ENTRY * p * d:
-        return Each(g.mT @ a)
+        return MaterializedGradients(g.mT @ a)
     return Product(a, g)
 
 
@@ -467,21 +476,21 @@ def rule_of(layer: nn.Module) -> Rule | None:
     return None
 
 
-def turned(module: Any, a: Tensor, g: Tensor, n: int, usual: int, room: Room) -> Found:
+def turned(module: Any, a: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer) -> Found:
     """Gradients of a linear layer whose weights have shape (inputs, outputs), as in GPT-2."""
     found: Found = {}
     a, g = a.reshape(n, -1, a.shape[-1]), g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
         found["weight"] = product(g, a, usual)  # the other way round
     if module.bias.requires_grad:
-        found["bias"] = Each(g.sum(1))
+        found["bias"] = MaterializedGradients(g.sum(1))
     return found
 
 
-def scaled(module: Any, x: Tensor, g: Tensor, n: int, usual: int, room: Room) -> Found:
+def scaled(module: Any, x: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer) -> Found:
     """Gradients of the scales of a normalization by the root of the mean square."""
     each = g * _normalized(x, _stability(module))
-    return {"weight": Each(each.reshape(n, -1, each.shape[-1]).sum(1))}
+    return {"weight": MaterializedGradients(each.reshape(n, -1, each.shape[-1]).sum(1))}
 
 
 def _shapes(layer: nn.Module) -> dict[str, torch.Size]:

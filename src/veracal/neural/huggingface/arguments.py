@@ -22,10 +22,10 @@ from transformers import (
 
 from veracal import _checks, _random
 from veracal.accounting import RELATIONS, Relation, Unit
-from veracal.mechanisms import SGD, Adam, Clip, Descent, Flat, Schedule, Update
+from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Schedule, Update
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.choice import WAYS, Way
-from veracal.training import Goal
+from veracal.neural.gradients.choice import WAYS, Configuration
+from veracal.training import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class PrivacyArguments:
     noise_multiplier: float | Schedule | None = None
     delta: float = 1e-5
     size: int | None = None
-    clip: float | Clip | None = None
+    clip: float | ClipRule | None = None
     sampling_rate: float | None = None
     max_length: int | None = None
     relation: Relation = "add-remove"
     unit: Unit | None = None
     unit_column: str | None = None
-    gradients: Way | None = None
+    gradients: Configuration | None = None
     random_state: int | np.random.Generator | None = None
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class PrivacyArguments:
         if self.sampling_rate is not None:
             _checks.positive(sampling_rate=self.sampling_rate)
             _checks.fraction(sampling_rate=self.sampling_rate)
-        _checks.positive_or("a clip rule, such as Flat(1.0)", Clip | None, clip=self.clip)
+        _checks.positive_or("a clip rule, such as Flat(1.0)", ClipRule | None, clip=self.clip)
         noise = self.noise_multiplier
         _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)
         _checks.one_of(RELATIONS, relation=self.relation)
@@ -143,7 +143,7 @@ SCHEDULES = tuple(_FALLS)
 
 
 @dataclass(frozen=True)
-class Warmed(Schedule):
+class WarmupSchedule(Schedule):
     r"""A learning rate that rises first, and then stays or falls to zero.
 
     .. math:: r \, t / W \text{ for } t < W, \text{ then } r, \;
@@ -182,7 +182,7 @@ class Warmed(Schedule):
 
 
 @dataclass(frozen=True)
-class Decayed:
+class DecoupledWeightDecay:
     r"""An update rule that also shrinks some of the weights, by :math:`\alpha_t \lambda w`.
 
     Hugging Face decays neither biases nor normalizations.
@@ -214,7 +214,7 @@ class Decayed:
             moved[start:end] -= share * weights[start:end]
         return moved, state
 
-    def part(self, start: int, end: int) -> "Decayed":
+    def part(self, start: int, end: int) -> "DecoupledWeightDecay":
         """The rule for some of the weights."""
         cut = [(max(a, start) - start, min(b, end) - start) for a, b in self.spans]
         return replace(self, spans=tuple((a, b) for a, b in cut if a < b))
@@ -240,7 +240,7 @@ def descent_for(
     size: int,
     layout: Layout,
     decayed: Collection[str],
-) -> Descent:
+) -> DPSGD:
     """The descent that the arguments describe.
 
     Parameters
@@ -261,7 +261,7 @@ def descent_for(
         )
     rate = sampling_rate(args, privacy, size)
     limited = args.max_steps > 0
-    goal = Goal(
+    goal = TrainingSpec(
         privacy.epsilon,
         privacy.delta,
         privacy.noise_multiplier,
@@ -276,7 +276,7 @@ def descent_for(
     )
     found = goal.descent(rate * size)
     update = _update(args, int(found.steps), layout, decayed)
-    return Descent(
+    return DPSGD(
         found.sampler,
         found.clip,
         update,
@@ -287,11 +287,11 @@ def descent_for(
     )
 
 
-def _clip(args: TrainingArguments, privacy: PrivacyArguments) -> Clip:
+def _clip(args: TrainingArguments, privacy: PrivacyArguments) -> ClipRule:
     """The clip rule."""
     if privacy.clip is None:
         return Flat(float(args.max_grad_norm))
-    return privacy.clip if isinstance(privacy.clip, Clip) else Flat(privacy.clip)
+    return privacy.clip if isinstance(privacy.clip, ClipRule) else Flat(privacy.clip)
 
 
 def _update(
@@ -310,14 +310,14 @@ def _update(
     if not 0 < args.weight_decay < math.inf:
         raise ValueError(f"Expected weight_decay >= 0, got {args.weight_decay!r}.")
     spans = tuple((one.start, one.end) for one in layout.places if one.name in decayed)
-    return Decayed(rule, float(args.weight_decay), spans)
+    return DecoupledWeightDecay(rule, float(args.weight_decay), spans)
 
 
-def learning_rate(args: TrainingArguments, steps: int) -> Warmed:
+def learning_rate(args: TrainingArguments, steps: int) -> WarmupSchedule:
     """The learning rate of every step."""
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     warmup = 0 if kind == "constant" else args.get_warmup_steps(steps)
-    rate = Warmed(float(args.learning_rate), int(warmup), steps, _FALLS[kind])
+    rate = WarmupSchedule(float(args.learning_rate), int(warmup), steps, _FALLS[kind])
     if not rate.values(steps).max() > 0:
         raise ValueError(
             f"Expected steps with a learning rate above zero, got {steps} steps with "

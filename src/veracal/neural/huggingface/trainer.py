@@ -32,13 +32,13 @@ from veracal.accounting import (
 )
 from veracal.errors import DataError
 from veracal.ledger import Ledger, check_ledger, ledger_total
-from veracal.mechanisms import Descended, Descent, Poisson, Step
-from veracal.neural.gradient_sums import Lane, Layout, NetworkSums
+from veracal.mechanisms import DPSGD, Descended, Poisson, Step
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import Block, Engine, Losses, cross_entropy
-from veracal.neural.gradients.choice import Trial, Way, engine_for
+from veracal.neural.gradients.choice import Configuration, Trial, engine_for
 from veracal.neural.huggingface.arguments import (
     PrivacyArguments,
-    Warmed,
+    WarmupSchedule,
     check_arguments,
     check_trainer,
     descent_for,
@@ -82,8 +82,8 @@ class Telling:
         self,
         trainer: Any,
         module: nn.Module,
-        descent: Descent,
-        rate: Warmed,
+        descent: DPSGD,
+        rate: WarmupSchedule,
         ignore: list[str] | None,
     ) -> None:
         self._trainer, self._module, self._rate = trainer, module, rate
@@ -163,7 +163,10 @@ class Telling:
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
 _RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
-_WAYS: tuple[Way, ...] = ("ghost", "functional")  # in turn, and not timed: that takes room
+_WAYS: tuple[Configuration, ...] = (
+    "ghost",
+    "functional",
+)  # in turn, and not timed: that takes room
 _UNTRAINED = "it was not trained here"
 _UNDECLARED = "the number of records was read from them; declare size=..."
 _ENDED = "its run was ended by a hook, which may have looked at records"
@@ -175,7 +178,7 @@ class _Plan:
 
     module: Sequences
     form: Form
-    descent: Descent
+    descent: DPSGD
     reasons: tuple[str, ...]
 
 
@@ -469,7 +472,7 @@ class PrivateTrainer(Trainer):
         )
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
-        lanes = [Lane(module, engine)]
+        lanes = [GradientWorker(module, engine)]
         sums = NetworkSums(lanes, records, descent.expected_batch, block, rng=lots)
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)

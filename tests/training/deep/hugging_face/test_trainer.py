@@ -21,7 +21,7 @@ from tests.training.deep.hugging_face.tiny import (
 from veracal.accounting import Budget, Repeated, Unit, epsilon_for
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import Item, open_ledger
-from veracal.mechanisms import Descent, Flat, GlobalV2, Poisson
+from veracal.mechanisms import DPSGD, Flat, GlobalV2, Poisson
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import cross_entropy
 from veracal.neural.gradients.engines import Ghost
@@ -413,7 +413,7 @@ def test_what_a_run_shows_of_itself_is_looked_at(tmp_path, monkeypatch):
     assert made.internal_.seen > 0 == made.internal_.broken
     assert not made.self_check_.problems and made.self_check_.noise > made.self_check_.least
     silenced = trainer(tmp_path)
-    monkeypatch.setattr(Descent, "_perturbed", lambda self, total, std, ahead: total)
+    monkeypatch.setattr(DPSGD, "_perturbed", lambda self, total, std, ahead: total)
     with pytest.warns(UserWarning, match="noise that was paid for"):
         silenced.train()
 

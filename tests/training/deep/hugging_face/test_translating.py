@@ -8,7 +8,11 @@ from transformers import Trainer, get_scheduler
 from tests.training.deep.hugging_face.tiny import arguments, bert, texts, trainer
 from veracal.mechanisms import SGD, Adam
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.huggingface.arguments import Decayed, Warmed, learning_rate
+from veracal.neural.huggingface.arguments import (
+    DecoupledWeightDecay,
+    WarmupSchedule,
+    learning_rate,
+)
 from veracal.testing import check_update
 
 
@@ -58,12 +62,12 @@ def test_steps_are_those_of_their_optimizer(tmp_path, optim):
 
 
 def test_a_rule_that_decays_is_a_rule():
-    for rule in (SGD(0.1), Adam(Warmed(0.1, 1, 9, "linear"))):
-        decayed = Decayed(rule, 0.5, ((0, 2),))
+    for rule in (SGD(0.1), Adam(WarmupSchedule(0.1, 1, 9, "linear"))):
+        decayed = DecoupledWeightDecay(rule, 0.5, ((0, 2),))
         weights, gradient = np.ones(3), np.zeros(3)
         moved, _ = decayed.step(weights, gradient, decayed.start(weights), 1)
         assert moved[0] == moved[1] < 1 == moved[2] and (weights == 1).all()
 
 
 def test_a_learning_rate_of_ours_passes_for_an_update():
-    check_update(Adam(Warmed(0.1, 2, 9, "linear")))
+    check_update(Adam(WarmupSchedule(0.1, 2, 9, "linear")))
