@@ -268,8 +268,8 @@ class PrivateCalibratedClassifier(
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, answers come
     from a source that was paid for (:class:`veracal.calibration.prepaid.PrepaidSource`): it has
-    exactly the noises of the event, each once. The logits of a record depend on that record and the
-    model alone, and after :meth:`check_records` no error or warning of :meth:`fit_records`
+    exactly the noises of the event, each once. The logits of a record depend on that record and
+    the model alone, and after :meth:`check_records` no error or warning of :meth:`fit_records`
     tells of a record.
 
     Examples

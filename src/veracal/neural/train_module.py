@@ -252,8 +252,8 @@ def _arrays(data: object) -> tuple[Array, Array]:
         data = _read(data)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(
-            "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), or a "
-            f"torch.utils.data.Dataset of such pairs, got {_kind(data)}."
+            "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), or "
+            f"a torch.utils.data.Dataset of such pairs, got {_kind(data)}."
         )
     inputs, labels = (_array(one) for one in data)
     return inputs, labels

@@ -173,8 +173,8 @@ def between(
     Parameters
     ----------
     answers : sequence of Release
-        Of one cohort, as ``QuerySession.answers``. An answer that is not a pool's is one of a single
-        source, about which nothing beyond sampling can be told.
+        Of one cohort, as ``QuerySession.answers``. An answer that is not a pool's is one of a
+        single source, about which nothing beyond sampling can be told.
     weights : sequence of sequences of float
         For each answer a weight of every entry.
     sampling : float
