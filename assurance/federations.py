@@ -20,14 +20,14 @@ from veracal.calibration.private import (
     PrivatePlatt,
     PrivateTemperature,
     guard_event,
+    guard_map,
     measure_private,
-    never_worse,
     plan_measurement,
 )
 from veracal.data import Scores
 from veracal.errors import SilentError
 from veracal.queries import Release, gaussian_event, laplace_event
-from veracal.queries.curator import question
+from veracal.queries.curator import canonical_request
 from veracal.queries.response_checks import noise_std
 
 CLASSES, MICRO, DELTA = 3, 2_000_000, 1e-5
@@ -79,7 +79,7 @@ def outcome(found: Any, map_: CalibrationMap | None, statement: Any, releases: A
 
 def guarded(source: Any) -> Outcome:
     """The guard."""
-    found = never_worse(Temperature(0.5), source, micro_epsilon=MICRO)
+    found = guard_map(Temperature(0.5), source, micro_epsilon=MICRO)
     return outcome(found, found.map, found.statement, [found.release])
 
 
@@ -201,7 +201,7 @@ class Watched:
         return self._given(query, event, None)
 
     def _given(self, query: Any, event: Noise, micro: int | None) -> Any:
-        body = question(query, event, self._records, None, "")
+        body = canonical_request(query, event, self._records, None, "")
         found = [one.units for one in self.asked if one.body == body]
         if not found:
             number = len(self.asked)

@@ -28,17 +28,22 @@ from veracal.calibration.private import (
     estimates,
     guard,
     guard_event,
+    guard_map,
     measure_private,
-    never_worse,
     plan_measurement,
 )
 from veracal.calibration.private import measurement as planning
-from veracal.calibration.private.root_search import Setting
+from veracal.calibration.private.root_search import GapContext
 from veracal.calibration.private.session import PricedQuery
 from veracal.calibration.private.two_temperatures import as_slopes
-from veracal.calibration.queries import BinnedGap, BrierGain, SureGaps, SureSlopes
+from veracal.calibration.queries import (
+    BinnedGap,
+    BrierGain,
+    ConfidenceWeightedGaps,
+    ConfidenceWeightedSlopes,
+)
 from veracal.calibration.queries.scalars import top_label_brier
-from veracal.queries import NotASum
+from veracal.queries import NonAdditive
 from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import answered, check_neighbors
 
@@ -116,11 +121,11 @@ def true_start(self: PrivateTemperature, source: Any, request: Any) -> Any:
     """Begin where the exact accuracy says, instead of a noisy one."""
     records = source._records
 
-    def exact(*_: Any) -> Setting:
+    def exact(*_: Any) -> GapContext:
         right = float(records.correct.sum())
         return SETTING(right, len(records) - right, 1.0, (0.05, 20.0))
 
-    with mock.patch.object(Setting, "of", exact):
+    with mock.patch.object(GapContext, "of", exact):
         return SEARCH(self, source, request)
 
 
@@ -129,14 +134,14 @@ def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
     records = source._records
 
     def exact(values: Any) -> Any:
-        slopes = SureSlopes(TwoTemperatures(1.0, 1.0)).evaluate(records) / 2**20
+        slopes = ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0)).evaluate(records) / 2**20
         return SLOPES(slopes)
 
     with mock.patch("veracal.calibration.private.two_temperatures.as_slopes", exact):
         return FIT_TWO(self, source, **about)
 
 
-def not_shared(self: SureGaps, records: Any) -> np.ndarray:
+def not_shared(self: ConfidenceWeightedGaps, records: Any) -> np.ndarray:
     """A record's whole gap to the unsure, and again to the sure."""
     gaps = self.per_record(records).sum(axis=1) if len(records) else np.zeros(1)
     total = np.trunc(np.nan_to_num(gaps) * 2**self.bits).astype(np.int64).sum()
@@ -168,8 +173,8 @@ def only_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
 
 
 SUM = BrierGain.evaluate
-NEVER_WORSE, MEASURE, PLAN = never_worse, measure_private, planning.plan_measurement
-MEAN, SETTING, SEARCH = estimates.mean_estimate, Setting.of, PrivateTemperature._search
+NEVER_WORSE, MEASURE, PLAN = guard_map, measure_private, planning.plan_measurement
+MEAN, SETTING, SEARCH = estimates.mean_estimate, GapContext.of, PrivateTemperature._search
 FIT_TWO, SLOPES = PrivateTwoTemperatures.fit, as_slopes
 SENSITIVITY = BinnedGap.sensitivity
 GATE = __name__
@@ -209,7 +214,7 @@ MUTANTS: dict[str, Patches] = {
             CELLS(self, records), return_inverse=True
         )[1].reshape(-1)
     },
-    "guard without noise": {f"{GATE}.never_worse": without_noise},
+    "guard without noise": {f"{GATE}.guard_map": without_noise},
     "figures divided by the true number": {f"{GATE}.measure_private": true_number},
     "search that starts from the exact accuracy": {
         "veracal.calibration.private.temperature.PrivateTemperature._search": true_start
@@ -218,11 +223,11 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.two_temperatures.PrivateTwoTemperatures.fit": true_slopes
     },
     "gaps of unsure and sure, not shared out": {
-        "veracal.calibration.queries.scalars.SureGaps.evaluate": not_shared
+        "veracal.calibration.queries.scalars.ConfidenceWeightedGaps.evaluate": not_shared
     },
     "slopes of two classes taken for all": {
-        "veracal.calibration.queries.scalars.SureSlopes.sensitivity": lambda self, relation: (
-            int(0.23 * 2**self.bits)
+        f"{SCALARS}.ConfidenceWeightedSlopes.sensitivity": lambda self, relation: int(
+            0.23 * 2**self.bits
         )
     },
     "noise on every bin": {"veracal.calibration.private.measurement.plan_measurement": by_bins},
@@ -231,7 +236,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "M20 float Laplace": {ADD: float_laplace},
     "a retry is asked anew": {"veracal.calibration.private.session.PricedQuery.of": asked_anew},
-    "guard charged only if the map is kept": {f"{GATE}.never_worse": only_if_kept},
+    "guard charged only if the map is kept": {f"{GATE}.guard_map": only_if_kept},
 }
 
 
@@ -288,7 +293,7 @@ def on_the_grid(folder: Path, rng: np.random.Generator) -> None:
 def contracts(trials: int) -> None:
     """Every query keeps its contract: sums add up, in any order, and none is none."""
     for query in QUERIES:
-        check = check_statistic if isinstance(query, NotASum) else check_query
+        check = check_statistic if isinstance(query, NonAdditive) else check_query
         check(query, grouped, trials=trials)
 
 
@@ -337,7 +342,7 @@ def works() -> dict[str, Work]:
         "binning": lambda source: outcome(PrivateBinning(micro_epsilon=MICRO).fit(source)),
         "guard": lambda source: (
             lambda found: (found.kept, found.map, found.gain, found.threshold)
-        )(never_worse(Temperature(0.5), source, micro_epsilon=MICRO)),
+        )(guard_map(Temperature(0.5), source, micro_epsilon=MICRO)),
         "measurement": lambda source: measure_private(
             source, micro_epsilon=MICRO, figures=FIGURES, group="sex", group_names=("f", "m")
         ).to_json(),

@@ -22,6 +22,8 @@ from veracal.calibration.queries import (
     AbsoluteGaps,
     BinnedGap,
     BrierGain,
+    ConfidenceWeightedGaps,
+    ConfidenceWeightedSlopes,
     CorrectWrong,
     Gap,
     LossAt,
@@ -29,8 +31,6 @@ from veracal.calibration.queries import (
     PlattCurvature,
     PlattEquations,
     PlattGradient,
-    SureGaps,
-    SureSlopes,
     TemperatureGradient,
 )
 from veracal.calibration.queries.scalars import of_mapped
@@ -70,7 +70,7 @@ def without_overflow_alone(query: Any, records: Any) -> Any:
         return query.evaluate(records)
 
 
-CORRECT: Evaluate = holder.evaluated
+CORRECT: Evaluate = holder.evaluate_query
 MUTANTS: dict[str, Evaluate] = {
     "the caller's context": in_any_context,
     "underflow as the caller wants": without_overflow_alone,
@@ -119,7 +119,12 @@ def queries() -> Iterator[Any]:
     affine = tuple(Platt(w, np.ones(k)) for w in (1e3, np.full(k, 1e3), matrix))
     two = TwoTemperatures(0.7, 3.0)
     yield from (Gap(), Gap(0.7, k), LossAt(0.7), TemperatureGradient(0.3), AbsoluteGaps())
-    yield from (BinnedGap(), CorrectWrong(), SureGaps(two), SureSlopes(two))
+    yield from (
+        BinnedGap(),
+        CorrectWrong(),
+        ConfidenceWeightedGaps(two),
+        ConfidenceWeightedSlopes(two),
+    )
     yield from (PlattCurvature(0.5, k), PlattEquations(grid.nearest(np.eye(k), np.ones(k))))
     yield from (PlattGradient(map_) for map_ in affine)
     for map_ in (*affine, Temperature(0.7), Temperature(1e6), two):
@@ -133,7 +138,7 @@ def charged(subject: Evaluate) -> None:
     query = of_mapped(BinnedGap(), Temperature(0.7))
     with ExitStack() as stack:
         folder = stack.enter_context(ledgers.patched({}))
-        stack.enter_context(mock.patch.object(holder, "evaluated", subject))
+        stack.enter_context(mock.patch.object(holder, "evaluate_query", subject))
         stack.enter_context(np.errstate(all="raise"))
         open_ledger(folder / "one.ledger", Budget(1.0))
         held = Curator(

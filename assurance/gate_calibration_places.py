@@ -23,7 +23,7 @@ from veracal.calibration.queries import platt as platt_gradients
 from veracal.calibration.queries.platt import ParameterGrid
 from veracal.calibration.queries.scalars import mapped_rows, of_mapped
 from veracal.data import Scores
-from veracal.queries.curator import evaluated
+from veracal.queries.curator import evaluate_query
 
 NAME = "calibration_places"
 Product = Callable[[Any, Any], Any]
@@ -127,7 +127,7 @@ def taken_apart(k: int) -> int:
         PlattGradient(matrix),
     )
     for query in asked:
-        alone = sum(evaluated(query, some.take(np.array([i]))) for i in range(len(some)))
-        moved = int(np.abs(evaluated(query, some) - alone).sum())
+        alone = sum(evaluate_query(query, some.take(np.array([i]))) for i in range(len(some)))
+        moved = int(np.abs(evaluate_query(query, some) - alone).sum())
         assert not moved, f"{query.name}: the sum is {moved} units off that of its records"
     return len(asked)

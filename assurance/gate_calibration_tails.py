@@ -16,7 +16,13 @@ from assurance.ledgers import Patches, patched
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.private import guard
-from veracal.calibration.queries import AbsoluteGaps, BinnedGap, BrierGain, Gap, SureGaps
+from veracal.calibration.queries import (
+    AbsoluteGaps,
+    BinnedGap,
+    BrierGain,
+    ConfidenceWeightedGaps,
+    Gap,
+)
 from veracal.data import Scores
 
 NAME = "calibration_tails"
@@ -35,7 +41,7 @@ def among(row: np.ndarray, label: int) -> Scores:
 class OfTheSure:
     """The second of both gaps, in which a sure record shows whole."""
 
-    both: SureGaps
+    both: ConfidenceWeightedGaps
     entries: int = 1
 
     def __getattr__(self, name: str):
@@ -45,7 +51,7 @@ class OfTheSure:
         return self.both.evaluate(records)[1:]
 
 
-BOTH = OfTheSure(SureGaps(TwoTemperatures(1.0, 1.0)))
+BOTH = OfTheSure(ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0)))
 SURE_WRONG = among(1000.0 * np.eye(TWENTY)[0], 1)
 UNSURE_RIGHT = among(np.zeros(TWENTY), 0)
 SHARP = [
@@ -72,12 +78,13 @@ def unnoised(source, map_):
 
 def decided(source, map_) -> int:
     """The guard's yes or no."""
-    return int(guard.never_worse(map_, source, micro_epsilon=500_000, beta=0.3).kept)
+    return int(guard.guard_map(map_, source, micro_epsilon=500_000, beta=0.3).kept)
 
 
 DECIDED = decided
 SENSITIVITY, EVALUATE = BinnedGap.sensitivity, BrierGain.evaluate
-GAPS = SureGaps.evaluate
+GAPS = ConfidenceWeightedGaps.evaluate
+SCALARS = "veracal.calibration.queries.scalars"
 BY_BIN = "veracal.calibration.queries.binned.ByBin.sensitivity"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -93,7 +100,7 @@ MUTANTS: dict[str, Patches] = {
         )
     },
     "gaps of the sure twice as large as stated": {
-        "veracal.calibration.queries.scalars.SureGaps.evaluate": lambda self, records: (
+        f"{SCALARS}.ConfidenceWeightedGaps.evaluate": lambda self, records: (
             2 * GAPS(self, records)
         )
     },

@@ -36,8 +36,8 @@ from veracal.ledger import policies as ledger_opening
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as tables
 from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import Asked
-from veracal.ledger.policies import Opening, Pairs, Renyi, Sums
+from veracal.ledger.charging import PendingCharge
+from veracal.ledger.policies import EpsilonDeltaSums, EpsilonSums, Opening, Renyi
 
 NAME = "charge"
 MICRO = "veracal.ledger.policies.micro_epsilon"
@@ -62,7 +62,9 @@ def one_row(event: Event, unit: Unit) -> int:
     return rounded(math.ceil)(event, Unit(unit.name))
 
 
-def compute_first(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
+def compute_first(
+    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+) -> object:
     """Look at the records before looking at what is left."""
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
@@ -165,7 +167,7 @@ def pure_cost(rng: np.random.Generator) -> bool:
     """Whether a pure ledger accepts a random event; if so, at no less than its loss."""
     relation, rows = str(rng.choice(["add-remove", "replace-one"])), int(rng.integers(1, 4))
     asked = str(rng.choice([relation, "replace-one"], p=[0.8, 0.2]))
-    opening = Opening(Budget(1.0, 0.0, relation, Unit("u", rows)), Sums(), ("records",))
+    opening = Opening(Budget(1.0, 0.0, relation, Unit("u", rows)), EpsilonSums(), ("records",))
     event = random_event(rng, 3, asked)
     true = loss(event, rows)
     try:
@@ -195,7 +197,7 @@ def gaussian_cost(rng: np.random.Generator) -> None:
     divergence = Fraction(order) * shift**2 / 2
     assert charged >= divergence * 10**9, f"{event}: {charged} of {float(divergence)}"
     delta = float(10 ** rng.uniform(-9, -2))
-    pair = Opening(budget, Pairs(), ("records",)).cost(event, delta)
+    pair = Opening(budget, EpsilonDeltaSums(), ("records",)).cost(event, delta)
     assert pair.delta >= Fraction(repr(delta)) * 10**18
     left = gaussian_delta(float(shift), pair.amount / 1e6)
     assert left <= delta * (1 + 1e-6), f"{event}: delta {left} at the epsilon charged"

@@ -30,7 +30,7 @@ from veracal.ledger import Ledger
 from veracal.ledger import partitions as library
 from veracal.ledger.locations import ledger_name
 from veracal.ledger.partitions import PartitionStore
-from veracal.workflow import Config, Run, measure_again
+from veracal.workflow import Config, RunResult, measure_again
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
     DataConfig,
@@ -258,7 +258,7 @@ def table(subject: Subject) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def attempt(subject: Subject, chosen: Config, out: Path) -> Run | None:
+def attempt(subject: Subject, chosen: Config, out: Path) -> RunResult | None:
     """Run, unless that is refused."""
     place = None if subject.ledger is None else subject.ledger(out)
     try:
@@ -276,7 +276,7 @@ def check_total(folder: Path) -> None:
     assert epsilon <= EPSILON + 1e-9 and delta <= DELTA * (1 + 1e-9), told
 
 
-def rows(made: Run, part: str = "test") -> set[bytes]:
+def rows(made: RunResult, part: str = "test") -> set[bytes]:
     """Rows of a partition, as a run had them."""
     settings = Config.from_entries(made.results.settings, where="settings")
     folder = made.folder.parent

@@ -210,7 +210,7 @@ def multiplies(gradients: np.ndarray, clip: Any) -> clipping.Clipped:
         return clipping.Clipped((factors[:, None] * rows).sum(axis=0))
 
 
-BLOCKS = sums.blocks
+BLOCKS = sums.apply_in_blocks
 OWN = "veracal.queries.score_queries"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -220,7 +220,7 @@ MUTANTS: dict[str, Patches] = {
     "ties count as right": {"veracal.queries.score_queries.Correct.per_record": ties_are_right},
     "single precision": {"veracal.queries.score_queries._brier": own_precision},
     "warnings get out": {"veracal.queries.query.numbers_of": with_warnings},
-    "no records are an error": {"veracal.queries.query.blocks": nothing_is_an_error},
+    "no records are an error": {"veracal.queries.query.apply_in_blocks": nothing_is_an_error},
     "M8 infinity becomes the bound": {"veracal.queries.query.contributions": nan_passes},
     "a bin below the first is the last": {
         "veracal.queries.query.BinnedSum.evaluate": around_the_corner

@@ -24,7 +24,7 @@ from veracal.calibration.maps.base import digest
 from veracal.calibration.private import GoldenTemperature, PooledTemperature
 from veracal.calibration.private import estimates as cohort_module
 from veracal.calibration.private.estimates import noise_reach
-from veracal.calibration.private.golden_section import Rule, Told
+from veracal.calibration.private.golden_section import Rule, SourceSums
 from veracal.calibration.private.session import QuerySession
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
@@ -77,13 +77,13 @@ def without_noise(self: Any, inverse: float, inquiry: Any, wide: Any, ends: Any)
     return ESTIMATE(self, inverse, inquiry, sure, ends)
 
 
-def noise_alone(self: Rule, told: Told, asked: int) -> np.ndarray:
+def noise_alone(self: Rule, told: SourceSums, asked: int) -> np.ndarray:
     """How far noise reaches, and nothing else, however much sources differ."""
     reach = noise_reach(told.noises, self.alpha / asked / 2) * told.step
     return np.full(told.parts.shape[1], reach)
 
 
-def of_a_mean(self: Rule, told: Told, asked: int) -> np.ndarray:
+def of_a_mean(self: Rule, told: SourceSums, asked: int) -> np.ndarray:
     """The reach of a mean of the sources, for their sum."""
     return REACHES(self, told, asked) / len(told.parts)
 
@@ -96,7 +96,7 @@ def none_between(*given: Any, **about: Any) -> Any:
 BETWEEN, ESTIMATE, REACHES = cohort_module.between, PooledTemperature._estimate, Rule.reaches
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "liars are believed": {"veracal.queries.pools.judge": lambda *_: {}},
+    "liars are believed": {"veracal.queries.pools.find_invalid_responses": lambda *_: {}},
     "too few go on": {"veracal.queries.pools.check_enough": enough},
     "answers of different cohorts": {
         "veracal.calibration.private.session.QuerySession.answers": property(
@@ -131,7 +131,7 @@ def run(subject: Patches, *, long: bool) -> str:
     first, *others = methods().items()
     seen = next((name for name in SEEN if SEEN[name] & set(subject)), None)
     # Numbers that no checked answer has overflow; the correct code never lets them that far.
-    believed = "veracal.queries.pools.judge" in subject
+    believed = "veracal.queries.pools.find_invalid_responses" in subject
     overflow = np.errstate(over="ignore", invalid="ignore") if believed else nullcontext()
     with patched(subject), overflow:
         if seen is not None:  # the intervals that show this mutant

@@ -41,7 +41,7 @@ from veracal.federation.protocol.envelopes import (
 )
 from veracal.federation.protocol.messages import Answer, Head, Refusal, unsealed_reply
 from veracal.federation.source.folder import read_source
-from veracal.queries.response_checks import Wanted
+from veracal.queries.response_checks import ExpectedResponse
 
 NAME = "federation_wire"
 SECONDS = 30
@@ -164,7 +164,7 @@ def unverified(raw: bytes, key: Any) -> Answer | Refusal:
     )
 
 
-def by_anybody(self: Remote, wanted: Wanted, raw: bytes) -> Any:
+def by_anybody(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
     """Believe whatever one of the sources has signed."""
     for party in PARTIES:
         try:
@@ -198,7 +198,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "numbers of any size believed": {
         "veracal.federation.coordinator.remote.too_large": lambda *_: False,
-        "veracal.federation.coordinator.remote.judge": lambda *_: {},
+        "veracal.federation.coordinator.remote.find_invalid_responses": lambda *_: {},
     },
     "too few go on": {
         "veracal.federation.coordinator.federated.RemotePool._check_enough": unchecked,

@@ -11,7 +11,7 @@ from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import Asked
+from veracal.ledger.charging import PendingCharge
 
 NAME = "idempotence"
 PROCESSES = 8
@@ -19,12 +19,14 @@ COST = Pure(0.001)
 FIND = "veracal.ledger.storage.find"
 
 
-def any_body(connection, asked: Asked) -> object:
+def any_body(connection, asked: PendingCharge) -> object:
     """Find the earlier entry, and do not compare what was asked for."""
     return ledger_tables.find(connection, asked.request or "")
 
 
-def failure_is_free(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
+def failure_is_free(
+    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+) -> object:
     """Let an error undo the charge."""
     with ledger_store.writing(path) as connection:
         if (kept := ledger_charge._kept(connection, asked)) is not None:

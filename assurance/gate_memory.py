@@ -16,7 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assurance import servers
-from veracal.data import Category, Grouping, Number, Schema, Target, Unit, Vector, load, scan
+from veracal.data import (
+    Category,
+    Grouping,
+    Number,
+    Schema,
+    Target,
+    UnitColumn,
+    Vector,
+    load,
+    scan,
+)
 
 NAME = "memory"
 SECONDS = 10
@@ -28,7 +38,7 @@ TABLE = Schema(
     {
         **{name: Number(0, 1) for name in NAMES},
         "sex": Category(("f", "m")),
-        "patient": Unit(),
+        "patient": UnitColumn(),
         "y": Target(("no", "yes")),
     },
     groups={"sex": Grouping("sex")},

@@ -21,7 +21,7 @@ from veracal.multiplicity import measures as intervals
 from veracal.multiplicity import summary as means
 from veracal.multiplicity import summary as telling
 from veracal.multiplicity.auditing import AuditSettings, audit_engine
-from veracal.multiplicity.engines.base import Engine, Streams, fingerprint
+from veracal.multiplicity.engines.base import AuditEngine, Streams, fingerprint
 
 NAME = "multiplicity"
 AT = "veracal.multiplicity"
@@ -30,7 +30,7 @@ LEVEL = 0.9
 LUCK = np.array([0.4, 1.2])  # how far a run's own luck moves the people of two groups
 
 
-class Coins(Engine):
+class Coins(AuditEngine):
     """Runs that decide for the second class with each person's own probability."""
 
     name, kind, classes = "coins", "probability", (0, 1)

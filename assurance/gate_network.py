@@ -46,7 +46,7 @@ from veracal.neural.gradients import engines as ghost
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block
 from veracal.neural.gradients.choice import WRITING
-from veracal.neural.synthetic_inputs import Records
+from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network"
 SECONDS = 25
@@ -171,7 +171,7 @@ def slack_by_count(norms: Any, clip: ClipRule, slack: float) -> Any:
     return choose(norms, clip, 8 * 2.0**-24 * max(64, len(norms)) ** 1.5)
 
 
-add, write, block_of = adding.add_clipped, adding.written_down, Records.block
+add, write, block_of = adding.add_clipped, adding.written_down, IndexedRecords.block
 
 
 def costing(change: Callable[[Any], Any]) -> Patches:
@@ -183,7 +183,7 @@ def costing(change: Callable[[Any], Any]) -> Patches:
     return {"veracal.mechanisms.dp_sgd.DPSGD._step_event": stated}
 
 
-def views_apart(records: Records, rows: Any, real: Any = None) -> Block:
+def views_apart(records: IndexedRecords, rows: Any, real: Any = None) -> Block:
     """Take every view of an example for an example of its own."""
     block = block_of(records, rows, real)
     mask = None if block.real is None else block.real.repeat_interleave(block.views)
@@ -225,7 +225,9 @@ MUTANTS: dict[str, Patches] = {
     "norms of uses apart": {"veracal.neural.gradients.engines._also": uses_apart},
     "noise before the clip not in the norm": {ADDING + "written_down": noise_not_in_norm},
     "biases not in the norm": {LAYERS + "Each.squares": biases_free},
-    "views clipped apart": {"veracal.neural.synthetic_inputs.Records.block": views_apart},
+    "views clipped apart": {
+        "veracal.neural.synthetic_inputs.IndexedRecords.block": views_apart
+    },
     "rules that jump add nothing": {ADDING + "_chosen": nothing_jumps},
 }
 

@@ -38,7 +38,7 @@ from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _t
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import WRITING
 from veracal.neural.gradients.engines import Ghost, slack_for
-from veracal.neural.synthetic_inputs import Records, as_tensor
+from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
 NAME = "network_jumps"
 WIDTH, HIDDEN = 50, 7  # for which positions matter in linear algebra, too
@@ -186,7 +186,7 @@ def attacked(way: str, by_place: bool, rule: str, attack: str) -> float | None:
     X = records(row, attack)
     module = network(by_place=by_place)
     lanes = [GradientWorker(module, ENGINES[way](module, cross_entropy, BLOCK))]
-    taken = Records(X, np.zeros(len(X), int), prepare)
+    taken = IndexedRecords(X, np.zeros(len(X), int), prepare)
     sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
     weights = Layout(module).read(module)
     one, other = (sums(weights, np.arange(first, len(X)), clip) for first in (0, 1))
@@ -243,7 +243,7 @@ def addresses(rule: str) -> None:
     for start in (0, 1, 5, 15):
         module = network(by_place=True)
         lanes = [GradientWorker(module, Ghost(module, cross_entropy, BLOCK))]
-        taken = Records(X, np.zeros(len(X), int), anywhere)
+        taken = IndexedRecords(X, np.zeros(len(X), int), anywhere)
         sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
         weights = shifted(torch.from_numpy(Layout(module).read(module)), start).numpy()
         found.add(sums(weights, np.arange(1, len(X), 2), clip).total.tobytes())

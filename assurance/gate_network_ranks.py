@@ -27,7 +27,7 @@ from veracal.data import Dataset, split
 from veracal.errors import WorkerError
 from veracal.mechanisms import DPSGD, Clipped, ClipRule, Flat, GlobalAdapt
 from veracal.neural import PrivateNetwork, Ranks
-from veracal.neural.distributed import Following, Link
+from veracal.neural.distributed import Following, RankConnection
 from veracal.neural.gradient_sums import NetworkSums
 
 NAME = "network_ranks"
@@ -39,7 +39,7 @@ CLIPS: tuple[ClipRule, ...] = (
 )
 ALPHA, PATIENCE = 1e-7, 600.0  # seconds, which only a deadlock takes
 RANKS = TOGETHER = DEEP + "distributed."
-send, answer, run_descent = Following._send, Link.answer, DPSGD.run
+send, answer, run_descent = Following._send, RankConnection.answer, DPSGD.run
 summed = NetworkSums.__call__
 
 
@@ -60,15 +60,15 @@ def noise_elsewhere(descent: DPSGD, total: Any, noise_std: float, noise: Any) ->
 def sums_times(factor: float) -> Patches:
     """Count the sums of other ranks so many times."""
 
-    def answered(link: Link, rank: int, room: Any) -> Any:
+    def answered(link: RankConnection, rank: int, room: Any) -> Any:
         found = answer(link, rank, room)
         room *= factor
         return found
 
-    return {RANKS + "Link.answer": answered}
+    return {RANKS + "RankConnection.answer": answered}
 
 
-def count_lost(link: Link, rank: int, room: Any) -> Any:
+def count_lost(link: RankConnection, rank: int, room: Any) -> Any:
     """Forget what other ranks have counted for an adaptive rule."""
     found = answer(link, rank, room)
     return found and [0.0, *found[1:]]
@@ -88,7 +88,7 @@ MUTANTS: dict[str, Patches] = {
     "sums of other ranks twice": sums_times(2.0),
     "mean over ranks": sums_times(0.5),
     "sums of other ranks lost": sums_times(0.0),
-    "counts of other ranks lost": {RANKS + "Link.answer": count_lost},
+    "counts of other ranks lost": {RANKS + "RankConnection.answer": count_lost},
     "threshold of an adaptive rule not sent": {
         TOGETHER + "_with_threshold": lambda clip, threshold: clip
     },
@@ -106,7 +106,7 @@ MUTANTS: dict[str, Patches] = {
 # ---------------------------------------------------------------- ranks in threads
 
 
-class Wires(Link):
+class Wires(RankConnection):
     """A link of queues, to another thread."""
 
     def __init__(self, rank: int, world: int, wires: dict[Any, Any]) -> None:

@@ -16,11 +16,11 @@ from assurance import gate_linear_sampler as linear
 from assurance.networks import SUMS, Patches, fitted, patched
 from veracal.mechanisms import DPSGD
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.synthetic_inputs import Records
+from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network_sampler"
 SECONDS = 10
-block, blocks, run_descent = Records.block, NetworkSums._blocks, DPSGD.run
+block, blocks, run_descent = IndexedRecords.block, NetworkSums._blocks, DPSGD.run
 
 
 def last_block_lost(sums: NetworkSums, rows: Any) -> Any:
@@ -73,7 +73,7 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
     times = np.zeros((steps, real), dtype=int)
     seen = {"step": 0}
 
-    def spied(records: Records, rows: Any, real: Any) -> Any:
+    def spied(records: IndexedRecords, rows: Any, real: Any) -> Any:
         np.add.at(times[seen["step"]], rows[real], 1)  # others fill the block up
         return block(records, rows, real)
 
@@ -83,7 +83,7 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
 
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((real, 2)), rng.integers(2, size=real)
-    with mock.patch("veracal.neural.synthetic_inputs.Records.block", spied):
+    with mock.patch("veracal.neural.synthetic_inputs.IndexedRecords.block", spied):
         model, _ = fitted(
             nn.Linear(2, 2),
             X,

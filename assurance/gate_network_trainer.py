@@ -32,13 +32,13 @@ from veracal.ledger import open_ledger
 from veracal.mechanisms import DPSGD
 from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
 from veracal.neural.huggingface import arguments as translating
-from veracal.neural.run import Watched
+from veracal.neural.run import NoisySumMonitor
 
 NAME = "network_trainer"
 SECONDS = 30
 TRAINER = DEEP + "huggingface.trainer."
 BOUND, SIZE, LENGTH, WORDS = 0.05, 5, 6, 9
-planned, note, whole_event = PrivateTrainer._planned, Watched.note, DPSGD.event
+planned, note, whole_event = PrivateTrainer._planned, NoisySumMonitor.note, DPSGD.event
 
 
 # ---------------------------------------------------------------- mutants
@@ -166,12 +166,12 @@ def trained(folder: Path, rows: Any, **given: Any) -> tuple[PrivateTrainer, list
     """A trainer after its training, and the noisy sums of all steps."""
     sums: list[Any] = []
 
-    def noted(watched: Watched, step: Any) -> None:
+    def noted(watched: NoisySumMonitor, step: Any) -> None:
         sums.append(step.noisy_sum.copy())
         note(watched, step)
 
     made = trainer(folder, rows, **given)
-    with mock.patch.object(Watched, "note", noted):
+    with mock.patch.object(NoisySumMonitor, "note", noted):
         made.train()
     return made, sums
 

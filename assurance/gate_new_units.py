@@ -25,7 +25,14 @@ from veracal.data import Dataset
 from veracal.errors import LedgerError, VeracalError
 from veracal.ledger import Ledger
 from veracal.ledger.partitions import AssignmentNotice, PartitionStore
-from veracal.workflow import Config, Configuration, Run, charging, compare_ways, measure_again
+from veracal.workflow import (
+    Config,
+    Configuration,
+    RunResult,
+    charging,
+    compare_ways,
+    measure_again,
+)
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
     DataConfig,
@@ -71,7 +78,7 @@ def patched(name: str, new: object) -> Subject:
     return Subject(((name, new),))
 
 
-ASSIGN, CHARGE, RESULTS = PartitionStore.assign, charging.Account.charge, results
+ASSIGN, CHARGE, RESULTS = PartitionStore.assign, charging.DataAccount.charge, results
 
 
 def recorded_at_once(store: PartitionStore, dataset: Dataset, **how: bool) -> Any:
@@ -81,7 +88,7 @@ def recorded_at_once(store: PartitionStore, dataset: Dataset, **how: bool) -> An
     return found
 
 
-def told_afterwards(account: charging.Account, jobs: Any) -> Any:
+def told_afterwards(account: charging.DataAccount, jobs: Any) -> Any:
     """Charge first, and tell then."""
     found = CHARGE(account, jobs)
     if account.records.notice is not None and account._on_notice is not None:
@@ -128,7 +135,7 @@ MUTANTS = {
     "told after the charge": Subject(
         (
             ("veracal.workflow.charging.tell_notice", lambda *_: None),
-            ("veracal.workflow.charging.Account.charge", told_afterwards),
+            ("veracal.workflow.charging.DataAccount.charge", told_afterwards),
         )
     ),
     "the number of new units is in the results": patched(
@@ -215,12 +222,12 @@ class World:
             MeasurementConfig(later=1, bins=2),
         )
 
-    def fit(self, on_notice: Any, version: str = "2") -> Run:
+    def fit(self, on_notice: Any, version: str = "2") -> RunResult:
         """Fit a model."""
         out = self.folder / f"model {version}"
         return fit(self.config(version), out, on_notice=on_notice, force=True)
 
-    def compare(self, on_notice: Any) -> tuple[Run, ...]:
+    def compare(self, on_notice: Any) -> tuple[RunResult, ...]:
         """Compare two methods."""
         out = self.folder / "both"
         return compare_ways(self.config("2"), WAYS, out, on_notice=on_notice, force=True)
@@ -280,7 +287,7 @@ class World:
         first, later = (self.released(one) for one in (self.first, made))
         assert first == later, f"a run with new units releases {sorted(later - first)}, too"
 
-    def released(self, made: Run) -> set[str]:
+    def released(self, made: RunResult) -> set[str]:
         """Every key in the files of a run, and in its entries of the ledger."""
         files = [json.loads(path.read_bytes()) for path in made.folder.glob("*.json")]
         entries = made.ledger.to_json(answers=True)["entries"]

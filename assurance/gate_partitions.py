@@ -22,7 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from veracal.data import Dataset, Group, Number, Schema, Slot, Split, Target, Unit, load, split
+from veracal.data import (
+    Dataset,
+    Group,
+    Number,
+    Schema,
+    Slot,
+    Split,
+    Target,
+    UnitColumn,
+    load,
+    split,
+)
 from veracal.data.row_digests import each
 from veracal.errors import LedgerError, VeracalError
 from veracal.ledger import partitions
@@ -279,7 +290,7 @@ class World:
         lines = (",".join(p if with_ids else p[1:]) for p in people)
         path = self.folder / "t.csv"
         path.write_text(head + "".join(line + "\n" for line in lines))
-        ids = {"unit": {"id": Unit(1)}, "slot": {"id": Slot()}, "row": {}}[self.identity]
+        ids = {"unit": {"id": UnitColumn(1)}, "slot": {"id": Slot()}, "row": {}}[self.identity]
         upper = float(self.rng.integers(10**6, 10**7))  # another schema, so other numbers
         columns = {**ids, "x": Number(0, upper), "y": Target(("a", "b"))}
         data = load(path, schema=Schema(columns, size=PEOPLE), row_digests=self.subject.digests)

@@ -48,7 +48,7 @@ from veracal.data import Dataset, Scores
 from veracal.ledger import open_ledger
 from veracal.neural import PrivateNetwork
 from veracal.neural.channel_standardizer import PrivateChannelStandardizer
-from veracal.neural.run import Internal
+from veracal.neural.run import InternalFigures
 from veracal.queries import Curator
 from veracal.training import (
     BoundedScaler,
@@ -96,7 +96,7 @@ def counted(model: Any, facts: Any) -> Any:
 
 fitted = PrivateEstimator._fitted
 ESTIMATOR = "veracal.training.base.PrivateEstimator."
-ALLOWED = {"veracal.neural.run.Internal.__reduce_ex__": object.__reduce_ex__}
+ALLOWED = {"veracal.neural.run.InternalFigures.__reduce_ex__": object.__reduce_ex__}
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "internal figures are pickled": {
@@ -249,7 +249,7 @@ def check_tree(one: Any, where: str, seen: set[int]) -> None:
     if id(one) in seen or isinstance(one, str | bytes | type | types.FunctionType):
         return
     seen.add(id(one))
-    assert not isinstance(one, Internal), f"{where}: internal figures"
+    assert not isinstance(one, InternalFigures), f"{where}: internal figures"
     assert not isinstance(one, Dataset | Scores | Curator), f"{where}: records"
     if isinstance(one, np.ndarray | torch.Tensor):
         assert not (one.ndim and len(one) == N), f"{where}: one number for each record"

@@ -22,7 +22,7 @@ from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import Asked
+from veracal.ledger.charging import PendingCharge
 
 NAME = "race"
 PROCESSES = 8
@@ -30,7 +30,9 @@ WAIT = "veracal.ledger.storage.PATIENCE"
 COST = Pure(0.003)
 
 
-def check_outside(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
+def check_outside(
+    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+) -> object:
     """Check in one transaction, compute, and charge in another."""
     with ledger_store.reading(path) as connection:
         due = ledger_charge.affordable(connection, asked)

@@ -33,7 +33,7 @@ from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import Asked, enter
+from veracal.ledger.charging import PendingCharge, enter
 from veracal.ledger.plan import Item
 
 NAME = "reservation_kill"
@@ -101,12 +101,12 @@ RESERVED, SETTLED, APPENDED = (  # before any patch
 )
 
 
-def compute_inside(path: Path, asked: Asked, compute: Compute) -> object:
+def compute_inside(path: Path, asked: PendingCharge, compute: Compute) -> object:
     """Compute inside the transaction that charges, as fits were kept before."""
     return enter(path, asked, compute)
 
 
-def compute_first(path: Path, asked: Asked, compute: Compute) -> object:
+def compute_first(path: Path, asked: PendingCharge, compute: Compute) -> object:
     """Compute, and reserve afterwards."""
     try:
         answer: bytes | None = compute()
@@ -130,12 +130,12 @@ def refund_failures(path: Path, index: int, answer: bytes | None) -> object:
     raise AnswerError("failed")
 
 
-def attempts_for_nothing(path: Path, asked: Asked) -> object:
+def attempts_for_nothing(path: Path, asked: PendingCharge) -> object:
     """Repeat under the same reservation, whatever has been seen of it."""
     return RESERVED(path, replace(asked, reservation="once"))
 
 
-def always_charged(path: Path, asked: Asked) -> object:
+def always_charged(path: Path, asked: PendingCharge) -> object:
     """Charge every attempt."""
     return RESERVED(path, replace(asked, reservation="every attempt"))
 

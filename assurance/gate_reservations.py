@@ -23,7 +23,7 @@ from veracal.ledger import charging as ledger_reservations
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import Asked
+from veracal.ledger.charging import PendingCharge
 from veracal.mechanisms import progress as descent_progress
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
 from veracal.queries.curator import Curator
@@ -176,7 +176,7 @@ def failure_is_forgotten(path: Path, index: int, answer: bytes | None) -> object
     raise AnswerError("failed")
 
 
-def not_durable(path: Path, asked: Asked, compute: Callable[[], bytes]) -> object:
+def not_durable(path: Path, asked: PendingCharge, compute: Callable[[], bytes]) -> object:
     """Compute, and reserve and record afterwards."""
     answer = compute()
     entry, settled = ledger_reservations.reserve(path, asked)

@@ -13,13 +13,13 @@ import polars as pl
 
 from veracal.data import (
     Category,
-    Constant,
     Dataset,
+    FillValue,
     Grouping,
     Number,
     Schema,
     Target,
-    Unit,
+    UnitColumn,
     Vector,
 )
 from veracal.data.encoding import encode
@@ -30,10 +30,10 @@ Encoder = Callable[[pl.DataFrame, Schema], Dataset]
 SCHEMA = Schema(
     {
         "age": Number(0, 120, missing="indicator"),
-        "dose": Number(-5, 5, missing=Constant(0), outside="clip"),
+        "dose": Number(-5, 5, missing=FillValue(0), outside="clip"),
         "ward": Category(("a", "b", "c", "d"), missing="drop"),
         "scan": Vector(3, -1, 1),
-        "patient": Unit(),
+        "patient": UnitColumn(),
         "y": Target(("no", "yes")),
     },
     groups={"ward": Grouping("ward"), "age": Grouping("age", (0, 18, 65, 120))},

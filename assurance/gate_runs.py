@@ -24,7 +24,7 @@ from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
 from veracal.ledger.plan import Cost, Item
-from veracal.ledger.policies import Caps, Pairs, Renyi, best_order, conversion
+from veracal.ledger.policies import Caps, EpsilonDeltaSums, Renyi, best_order, conversion
 from veracal.ledger.runs import RunRequest
 
 NAME = "runs"
@@ -60,7 +60,7 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
 def one_distribution(connection, caps: Caps, asked: RunRequest) -> dict:
     """Compose all runs as one list, and charge what a run adds to its epsilon."""
     due = correct_costs(caps.opening, asked.items, asked.delta, pure=True)
-    if not isinstance(caps.opening.rule, Pairs):
+    if not isinstance(caps.opening.rule, EpsilonDeltaSums):
         return due
     for part, one in due.items():
         event = one.event

@@ -29,7 +29,7 @@ from veracal.training.base import LinearClassifier, TrainingData
 from veracal.training.preprocessing import shortened
 from veracal.training.search import (
     PrivateSearch,
-    Trial,
+    SearchTrial,
     best_trial,
     draw_number,
     noisy_correct,
@@ -81,7 +81,7 @@ class Subject:
 
     search: type[PrivateSearch] = PrivateSearch
     draw_number: Callable[..., int] = draw_number
-    best_trial: Callable[..., Trial | None] = best_trial
+    best_trial: Callable[..., SearchTrial | None] = best_trial
     noisy_correct: Callable[..., float] = noisy_correct
     search_event: Callable[..., Event] = search_event
 
@@ -109,7 +109,7 @@ def zeros_dropped(mean: float, law: Any, *, rng: np.random.Generator) -> int:
     return max(1, draw_number(mean, law, rng=rng))
 
 
-def by_score(rng: np.random.Generator) -> Callable[[Trial], tuple[float, float]]:
+def by_score(rng: np.random.Generator) -> Callable[[SearchTrial], tuple[float, float]]:
     """The rank of a trial, with coins for ties."""
     return lambda one: (one.score, rng.random())
 
@@ -127,7 +127,7 @@ def in_turn(trial: Any, settings: int, number: int, *, rng: np.random.Generator)
 
 def stops_early(trial: Any, settings: int, number: int, *, rng: np.random.Generator) -> Any:
     """Stop at a score that is good enough."""
-    made: list[Trial] = []
+    made: list[SearchTrial] = []
     for _ in range(number):
         made.append(trial(int(rng.integers(settings))))
         if made[-1].score > 60:
@@ -414,10 +414,10 @@ def compare_ties(subject: Subject, rng: np.random.Generator) -> None:
     """Of equal trials, the first wins no more often than another."""
     firsts = []
     for _ in range(150):
-        made: list[Trial] = []
+        made: list[SearchTrial] = []
 
-        def trial(position: int, made: list[Trial] = made) -> Trial:
-            made.append(Trial(position, None, 0.0))
+        def trial(position: int, made: list[SearchTrial] = made) -> SearchTrial:
+            made.append(SearchTrial(position, None, 0.0))
             return made[-1]
 
         firsts.append(subject.best_trial(trial, 2, 3, rng=rng) is made[0])

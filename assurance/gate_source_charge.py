@@ -185,7 +185,7 @@ def watched() -> Iterator[Seen]:
         yield seen
 
 
-EVALUATED = serving.evaluated
+EVALUATED = serving.evaluate_query
 
 
 def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) -> None:

@@ -28,7 +28,7 @@ from tests.federation.source.made import MODEL, declaration, scores
 from veracal.accounting import Approximate, Budget, Event, Pure
 from veracal.accounting.events import Unit
 from veracal.cli import _source_enroll as command
-from veracal.cli._source_records import Places
+from veracal.cli._source_records import RecordPaths
 from veracal.data import save_scores
 from veracal.errors import BudgetError, VeracalError
 from veracal.federation.protocol.envelopes import PrivateKey
@@ -296,7 +296,7 @@ class World:
     def enroll(self, source: Path, epsilon: float, delta: float, key: PrivateKey) -> bool:
         """Enroll through the command; whether it was allowed."""
         out = self.folder / f"{source.name}-{len(list((source / ENROLLED).iterdir()))}.terms"
-        places = Places(self.scores, None, None, MODEL, None, None)
+        places = RecordPaths(self.scores, None, None, MODEL, None, None)
         terms = {"epsilon": epsilon, "delta": delta, "kinds": KINDS, "calibrator": key.public}
         quiet = (
             contextlib.redirect_stdout(io.StringIO()),
@@ -437,7 +437,7 @@ def answer(world: World, source: Path, key: PrivateKey) -> None:
         micro_epsilon=None,
         noise_multiplier=50.0,
     )
-    with mock.patch.object(serving, "evaluated", wraps=serving.evaluated) as read:
+    with mock.patch.object(serving, "evaluate_query", wraps=serving.evaluate_query) as read:
         assert desk.reply(request.sealed(key)) != desk.refusal, "an enrollment does not answer"
     assert read.call_count == 1, "the records were not read once"
     assert Ledger(world.ledger).spent() == spent, "an answer was charged a second time"

@@ -99,7 +99,7 @@ CHARGED, LOADED, REFUSE, EVALUATED = (
     SourceServer._charged,
     SourceServer._loaded,
     SourceServer._refuse,
-    serving.evaluated,
+    serving.evaluate_query,
 )
 DESK = sources.SOURCE + "serving.Desk."
 CORRECT: Patches = {}

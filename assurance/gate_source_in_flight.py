@@ -145,4 +145,4 @@ def ending_threads(finish: threading.Event) -> Iterator[None]:
             thread.join(PATIENCE)
 
 
-EVALUATED = serving.evaluated
+EVALUATED = serving.evaluate_query

@@ -23,7 +23,7 @@ from assurance.ledgers import Patches
 from veracal.accounting import Budget, Pure, Unit
 from veracal.calibration import recalibrate
 from veracal.calibration.maps import Temperature
-from veracal.calibration.private import PrivateTemperature, measure_private, never_worse
+from veracal.calibration.private import PrivateTemperature, guard_map, measure_private
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
 from veracal.ledger import Ledger, ledger_total, open_ledger
@@ -96,7 +96,7 @@ MUTANTS: dict[str, Patches] = {
     "answers do not say that a cap was raised": {
         "veracal.calibration.private.session.ledger_total": without_note
     },
-    "a charge is not noticed": {"veracal.queries.curator.charged": unnoticed},
+    "a charge is not noticed": {"veracal.queries.curator.mark_charged": unnoticed},
     "first weights of logistic models are not named": {
         "veracal.training.logistic.remember": lambda weights, name: None
     },
@@ -151,7 +151,7 @@ def answers(folder: Path) -> Iterator[tuple[str, Any]]:
     held = Curator(Scores.from_logits(logits, (X[:, 0] < 0).astype(int)), ledger)
     yield "measurement", measure_private(held, epsilon=1.0).statement
     yield "fitter", PrivateTemperature(epsilon=1.0).fit(held).statement_
-    yield "guard", never_worse(Temperature(2.0), held, epsilon=1.0).statement
+    yield "guard", guard_map(Temperature(2.0), held, epsilon=1.0).statement
     yield "recalibration", recalibrate(held, epsilon=4.0).statement
 
 

@@ -83,7 +83,7 @@ def narrow(values: Any, bounds: Any, grid: Any) -> np.ndarray:
 
 EVALUATE, BLOCKS = (
     "veracal.queries.query.ScalarSum.evaluate",
-    "veracal.queries.query.blocks",
+    "veracal.queries.query.apply_in_blocks",
 )
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {

@@ -20,7 +20,7 @@ from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import Asked
+from veracal.ledger.charging import PendingCharge
 
 Patches = Mapping[str, object]
 CORRECT: Patches = {}
@@ -96,7 +96,9 @@ ONCE = r"    UNIQUE \(scope, request\),\n"
 SETTLED_ONCE = r"(?<=settles INTEGER) UNIQUE"
 
 
-def enter_in_two(path: Path, asked: Asked, compute: Callable[[], bytes] | None) -> object:
+def enter_in_two(
+    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+) -> object:
     """Keep the answer first, and debit the account in a second transaction."""
     with ledger_store.writing(path) as connection:
         if (kept := ledger_charge._kept(connection, asked)) is not None:
@@ -136,7 +138,7 @@ def unlocked(path: Path) -> Iterator[object]:
         yield connection
 
 
-def kept_but_drawn_again(connection, asked: Asked) -> object:
+def kept_but_drawn_again(connection, asked: PendingCharge) -> object:
     """Find the earlier entry, and answer with something new."""
     found = ledger_tables.find(connection, asked.request or "", asked.run or 0)
     if found is None or found[1] is None:

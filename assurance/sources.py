@@ -25,12 +25,12 @@ from veracal.federation.source.enrollment import UNIT
 from veracal.federation.source.folder import SignedHeads, read_source
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import Asked
+from veracal.ledger.charging import PendingCharge
 
 SOURCE = "veracal.federation.source."
 KEEP = "veracal.federation.source.folder.SignedHeads.keep"
 CHARGED = "veracal.federation.source.serving.SourceServer._charged"
-EVALUATED = "veracal.federation.source.serving.evaluated"
+EVALUATED = "veracal.federation.source.serving.evaluate_query"
 LAPLACE = "veracal.federation.source.serving.add_discrete_laplace"
 Contents = Mapping[Path, bytes]
 __all__ = ["Made", "Patches", "made", "scores"]
@@ -173,7 +173,7 @@ def unchecked(*_: object) -> None:
     """Check nothing."""
 
 
-def drawn_again(connection: Any, asked: Asked) -> Any:
+def drawn_again(connection: Any, asked: PendingCharge) -> Any:
     """Find the earlier entry, and answer with other noise."""
     found = FIND(connection, asked)
     if found is None or found[1] is None:

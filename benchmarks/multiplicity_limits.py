@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.training_limits import fastest
-from veracal.training.batched_newton import BatchedProblem, Float32Rows, Pairs
+from veracal.training.batched_newton import BatchedProblem, FeaturePairs, Float32Rows
 
 COLUMNS = 256  # models that are timed together
 
@@ -36,8 +36,8 @@ def counted(models: int) -> Iterator[dict[str, float]]:
     names = {
         (Float32Rows, "chances"): ("searching", lambda weights: weights.shape[1]),
         (Float32Rows, "bent"): ("bending", lambda bends, vectors: vectors.shape[1]),
-        (Pairs, "derivatives"): ("pairing", lambda noise, weights: weights.shape[1]),
-        (Pairs, "sums"): ("pairing", lambda bends: bends.shape[1]),
+        (FeaturePairs, "derivatives"): ("pairing", lambda noise, weights: weights.shape[1]),
+        (FeaturePairs, "sums"): ("pairing", lambda bends: bends.shape[1]),
         (BatchedProblem, "_slopes"): ("checking", lambda weights, noise: weights.shape[1]),
         (BatchedProblem, "_after"): ("bending", lambda gradients, bends, step: step.shape[1]),
     }

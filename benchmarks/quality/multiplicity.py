@@ -32,7 +32,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.quality.table2 import EPSILONS, PUBLISHED, RUNS, SETS, Row
 from veracal.data import Dataset, load
-from veracal.multiplicity import Audit, AuditSettings, Engine, audit_engine
+from veracal.multiplicity import Audit, AuditEngine, AuditSettings, audit_engine
 from veracal.multiplicity.engines import Streams
 from veracal.multiplicity.engines.linear import ObjectiveEngine
 from veracal.training import ObjectivePerturbation
@@ -73,12 +73,12 @@ SETTINGS = (
 )
 
 
-class Saturated(Engine):
+class Saturated(AuditEngine):
     """Another engine's logits of two classes as probabilities."""
 
     kind = "probability"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AuditEngine) -> None:
         self._engine = engine
         self.name, self.classes = engine.name, engine.classes
         self.people, self.together = engine.people, engine.together

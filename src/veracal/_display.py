@@ -5,7 +5,7 @@ import warnings
 from sklearn.base import BaseEstimator
 
 
-class Shown(BaseEstimator):  # type: ignore[misc]
+class DisplayMixin(BaseEstimator):  # type: ignore[misc]
     """An estimator whose documentation has sections of ours."""
 
     def _html_repr(self) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from veracal.accounting import Budget, Unit
 from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private.session import unaffordable, unit_of
-from veracal.calibration.recalibration.sources import asked
+from veracal.calibration.private.session import find_unaffordable, unit_of
+from veracal.calibration.recalibration.sources import profile_source
 from veracal.calibration.simulated import Simulated
 from veracal.data import Scores
 from veracal.errors import BudgetError
@@ -17,14 +17,14 @@ from veracal.queries import (
     Correct,
     Count,
     Curator,
-    Declared,
-    Payer,
+    DeclaredSource,
+    PayingSource,
     Pool,
     Public,
     laplace_event,
 )
-from veracal.queries.response_checks import Wanted
-from veracal.queries.sources import declares
+from veracal.queries.response_checks import ExpectedResponse
+from veracal.queries.sources import is_declared
 
 SCORES = Scores.from_logits(np.eye(3), [0, 1, 1])
 PATIENT = Unit("patient", at_most=3)
@@ -64,37 +64,37 @@ def test_sources_say_whom_they_protect(holder):
     paid = PrepaidSource(SCORES, EVENT, unit=PATIENT)
     many = Simulated(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT)
     for source in (holder, paid, many, RemoteOptions(holder)):
-        assert declares(source)
-        assert isinstance(source, Declared)
+        assert is_declared(source)
+        assert isinstance(source, DeclaredSource)
         assert (source.relation, source.unit) == ("replace-one", PATIENT)
         assert unit_of(source) == PATIENT
-        assert asked(source).relation == "replace-one"
-        assert Wanted(Count(), micro_epsilon=500_000).event_of(source) == EVENT
+        assert profile_source(source).relation == "replace-one"
+        assert ExpectedResponse(Count(), micro_epsilon=500_000).event_of(source) == EVENT
 
 
 def test_who_says_nothing_protects_nobody_that_is_known(holder):
-    wanted = Wanted(Count(), micro_epsilon=500_000)
+    wanted = ExpectedResponse(Count(), micro_epsilon=500_000)
     odd = [
         RemoteOptions(holder, "both"),
         RemoteOptions(holder, unit=None),
         RemoteOptions(holder, ["x"]),
     ]
     for source in (Public(SCORES), object(), *odd):
-        assert not declares(source)
+        assert not is_declared(source)
         assert wanted.event_of(source) is None
         assert unit_of(source) == Unit()
-        assert unaffordable(source, costs) == {}
+        assert find_unaffordable(source, costs) == {}
     assert PrepaidSource(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
 
 
 def test_whoever_keeps_an_account_is_asked_beforehand(holder):
     for source in (holder, RemoteOptions(holder)):
-        assert isinstance(source, Payer)
+        assert isinstance(source, PayingSource)
         with pytest.raises(BudgetError, match="needs"):
-            unaffordable(source, costs)
-    assert not isinstance(Public(SCORES), Payer)
+            find_unaffordable(source, costs)
+    assert not isinstance(Public(SCORES), PayingSource)
     both = Pool([RemoteOptions(holder), Public(SCORES)], least=1)
-    assert set(unaffordable(both, costs)) == {(0,)}
+    assert set(find_unaffordable(both, costs)) == {(0,)}
     assert holder.ledger.entries() == ()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.calibration.metrics.made import scores
 from veracal.calibration import metrics
-from veracal.calibration.measurement import figures_for, measure
+from veracal.calibration.measurement import figure_names, measure
 from veracal.data import Scores
 
 
@@ -35,7 +35,7 @@ def test_bins_are_passed_on(rng):
 
 def test_more_classes_have_no_binary_figures(rng):
     found = measure(scores(50, 3), replicates=2, rng=rng)
-    assert set(found.figures) == set(figures_for(3))
+    assert set(found.figures) == set(figure_names(3))
     assert not any(name.startswith(("binary", "calibration")) for name in found.figures)
     with pytest.raises(ValueError, match="'binary_ece'. Check the spelling"):
         measure(scores(50, 3), figures=["ece", "binary_ece"], rng=rng)

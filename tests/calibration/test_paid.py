@@ -16,7 +16,7 @@ from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.queries import GaussianSource, gaussian_event, laplace_event
-from veracal.testing.queries import Watched
+from veracal.testing.queries import CountingQuery
 
 RNG = np.random.default_rng(0)
 SCORES = Scores.from_logits(RNG.normal(size=(50, 3)), RNG.integers(3, size=50))
@@ -42,7 +42,7 @@ def test_the_list_of_noises_is_what_the_event_says() -> None:
 
 
 def test_every_noise_is_answered_once_and_no_more() -> None:
-    source, watched = paid(Repeated(ONE, 2)), Watched(COUNTS)
+    source, watched = paid(Repeated(ONE, 2)), CountingQuery(COUNTS)
     for request in ("a", "b"):
         found = ask(source, watched, request=request)
         assert found.private and found.event == ONE and found.micro_epsilon == PRICE
@@ -58,7 +58,7 @@ def test_every_noise_is_answered_once_and_no_more() -> None:
     ids=["dearer", "cheaper", "other question", "almost free"],
 )
 def test_what_was_not_announced_is_refused_before_a_record_is_read(query, price) -> None:
-    source, watched = paid(), Watched(query)
+    source, watched = paid(), CountingQuery(query)
     with pytest.raises(BudgetError):
         ask(source, watched, price)
     assert not watched.seen
@@ -81,18 +81,18 @@ def test_laplace_noise_does_not_pay_for_gaussian_noise() -> None:
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
-    source, watched = paid(), Watched(COUNTS)
+    source, watched = paid(), CountingQuery(COUNTS)
     first = ask(source, watched)
     assert all(ask(source, watched) == first for _ in range(5))
     assert len(watched.seen) == 1
     named = paid(Repeated(ONE, 2))
     assert ask(named, request="x") == ask(named, request="x")
     with pytest.raises(ConflictError):
-        ask(named, Watched(COUNTS), request="x")
+        ask(named, CountingQuery(COUNTS), request="x")
 
 
 def test_a_failure_stays_paid() -> None:
-    source, broken = paid(), Watched(COUNTS, fails=True)
+    source, broken = paid(), CountingQuery(COUNTS, fails=True)
     with pytest.raises(RuntimeError):
         ask(source, broken, request="fails")
     with pytest.raises(AnswerError):

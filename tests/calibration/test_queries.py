@@ -14,13 +14,13 @@ from veracal.calibration.queries import (
     BinnedGap,
     BrierByGroup,
     BrierGain,
+    ConfidenceWeightedGaps,
+    ConfidenceWeightedSlopes,
     CorrectWrong,
     Gap,
     Groups,
     LossAt,
     PlattGradient,
-    SureGaps,
-    SureSlopes,
     TemperatureGradient,
 )
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
@@ -65,10 +65,10 @@ def of_four(n, rng):
         TemperatureGradient(-4.0, clip=1.0),
         BrierGain(Temperature(0.3)),
         BrierGain(Binned(Bins(3), [0.1, 0.5, 0.9])),
-        SureGaps(TwoTemperatures(0.5, 2.0, 0.7)),
-        SureGaps(TwoTemperatures(1.0, 1.0), bits=3),
-        SureSlopes(TwoTemperatures(3.0, 1.0)),
-        SureSlopes(TwoTemperatures(1.0, 1.0), most=0.01),
+        ConfidenceWeightedGaps(TwoTemperatures(0.5, 2.0, 0.7)),
+        ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0), bits=3),
+        ConfidenceWeightedSlopes(TwoTemperatures(3.0, 1.0)),
+        ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0), most=0.01),
         of_mapped(BinnedGap(Bins(3)), Temperature(0.3)),
         of_mapped(CorrectWrong(Bins(1)), Binned(Bins(3), [0.1, 0.5, 0.9])),
     ],
@@ -97,9 +97,9 @@ def test_absolute_gaps_keep_the_contract_of_a_statistic(query):
 
 
 def test_each_contract_refuses_the_other_kind():
-    with pytest.raises(AssertionError, match="NotASum"):
+    with pytest.raises(AssertionError, match="NonAdditive"):
         check_query(AbsoluteGaps(), trials=2)
-    with pytest.raises(AssertionError, match="NotASum"):
+    with pytest.raises(AssertionError, match="NonAdditive"):
         check_statistic(BinnedGap(), trials=2)
 
 
@@ -162,12 +162,12 @@ def test_gaps_and_slopes_of_the_sure_are_those_of_the_definition(scores):
         one = Scores.from_logits([row], [row.argmax() if right else (row.argmax() + 1) % 4])
         ((_, confidence, _),) = slowly(one, 0.6 ** (1 - sure) * 1.5**sure)
         expected += (right - confidence) * np.array([1 - sure, sure])
-    gaps = SureGaps(map_).evaluate(scores) / ONE
+    gaps = ConfidenceWeightedGaps(map_).evaluate(scores) / ONE
     np.testing.assert_allclose(gaps, expected, atol=300 / ONE)
-    found = SureSlopes(map_, most=10.0).evaluate(scores) / ONE
+    found = ConfidenceWeightedSlopes(map_, most=10.0).evaluate(scores) / ONE
     for i, (low, high) in enumerate(((1, 0), (0, 1))):
         ends = [
-            SureGaps(
+            ConfidenceWeightedGaps(
                 TwoTemperatures(0.6 * math.exp(d * low), 1.5 * math.exp(d * high), 0.8)
             ).evaluate(scores)
             / ONE
@@ -178,7 +178,7 @@ def test_gaps_and_slopes_of_the_sure_are_those_of_the_definition(scores):
 
 
 def test_both_gaps_add_up_to_the_gap_and_cost_as_much(scores):
-    one, two = Gap(1.3), SureGaps(TwoTemperatures(1.3, 1.3, 0.4))
+    one, two = Gap(1.3), ConfidenceWeightedGaps(TwoTemperatures(1.3, 1.3, 0.4))
     assert abs(two.evaluate(scores).sum() - one.evaluate(scores)[0]) <= 2 * len(scores)
     for relation in ("add-remove", "replace-one"):
         assert two.sensitivity(relation) == one.sensitivity(relation)
@@ -190,7 +190,7 @@ def test_slopes_have_the_bounds_that_are_said(k):
     p = np.linspace(1 / k, 1, 2_000, endpoint=False)
     rest = ((1 - p) / (k - 1))[:, None] * np.ones(k - 1)
     worst = Scores.from_probabilities(np.hstack([p[:, None], rest]), np.zeros(2_000, int))
-    slopes = SureSlopes(TwoTemperatures(1.0, 1.0), most=10.0).per_record(worst)
+    slopes = ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0), most=10.0).per_record(worst)
     slowest = (p * (1 - p) * np.log(p * (k - 1) / (1 - p))).max()
     whole = slopes.sum(axis=1) + slopes[:, 1]  # (1-s)^2 + 2 s (1-s) + s^2 = 1
     assert whole.max() == pytest.approx(slowest, rel=1e-9)
@@ -198,7 +198,7 @@ def test_slopes_have_the_bounds_that_are_said(k):
 
 
 def test_other_maps_are_refused():
-    for kind in (SureGaps, SureSlopes):
+    for kind in (ConfidenceWeightedGaps, ConfidenceWeightedSlopes):
         with pytest.raises(ValueError, match="two temperatures"):
             kind(Temperature(1.0))
 

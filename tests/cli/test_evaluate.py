@@ -13,7 +13,7 @@ import pytest
 
 from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics
-from veracal.calibration.measurement import curve, figures_for
+from veracal.calibration.measurement import curve, figure_names
 from veracal.calibration.private import plan_measurement
 from veracal.cli import COMMANDS, _figures
 from veracal.cli import _figures as _curve
@@ -74,7 +74,7 @@ def slow_ece(scores, bins):
 
 def test_figures_are_those_of_the_library_and_of_the_definition(measured, scores):
     found = measured(*QUICK)["internal"]
-    assert set(found["figures"]) == set(figures_for(3))
+    assert set(found["figures"]) == set(figure_names(3))
     for name, estimate in found["figures"].items():
         assert estimate["value"] == pytest.approx(getattr(metrics, name)(scores), abs=1e-12)
         assert estimate["low"] is not None and estimate["n"] == N
@@ -113,7 +113,7 @@ def test_the_names_in_the_file_say_which_of_the_two_it_holds(run):
 def test_the_table_says_everything_once(run, predictions):
     code, out, err = run("evaluate", predictions, *QUICK)
     assert code == 0 and not err
-    for name in figures_for(3):
+    for name in figure_names(3):
         assert len(re.findall(rf"^ {name} ", out, re.MULTILINE)) == 1
     assert "ece, 10 bins" in out and "if calibrated" in out
     assert "internal: from records as they are; do not publish" in out
@@ -132,13 +132,13 @@ def test_two_classes_have_figures_of_their_own(run):
     words = np.array(["well", "ill"])[labels]
     pl.DataFrame({"logits": logits[:, 1] - logits[:, 0], "labels": words}).write_csv("b.csv")
     code, out, _ = run("evaluate", "b.csv", "--classes", "well,ill", *QUICK)
-    assert code == 0 and all(f" {name} " in out for name in figures_for(2))
+    assert code == 0 and all(f" {name} " in out for name in figure_names(2))
     code, out, err = run("evaluate", "b.csv", *QUICK)
     assert code == 1 and not out and "expected one of 0, 1, found" in err
 
 
 def test_every_figure_has_words():
-    assert set(_figures.WORDS) == set(figures_for(2))
+    assert set(_figures.WORDS) == set(figure_names(2))
 
 
 def test_groups_are_measured_apart(measured, run, predictions, scores):

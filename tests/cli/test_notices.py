@@ -94,7 +94,7 @@ def test_a_fit_tells_of_ids_that_are_spelt_otherwise_before_its_charge(
 
     for _ in range(2):  # the second attempt is told as much as the first
         with monkeypatch.context() as patch:
-            patch.setattr("veracal.workflow.charging.Account.charge", interrupt)
+            patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
             code, out, err = run(*FIT, "--version", "2", "--out", "other")
         assert code == 1 and not out and "Stopped" in err
         assert_told(err, new, new)
@@ -141,7 +141,7 @@ def test_a_comparison_tells_of_new_units_before_its_charge(run, ledger, monkeypa
     methods = ("--methods", "logistic/none,logistic/temperature")
     words = ("compare", "visits.csv", *methods, "--out", "both")
     with monkeypatch.context() as patch:
-        patch.setattr("veracal.workflow.charging.Account.charge", interrupt)
+        patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
         code, _, err = run(*words, "--config", "quick.toml")
     assert code == 1
     assert_told(err, N, N)

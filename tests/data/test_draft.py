@@ -9,7 +9,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from veracal.data import Category, Ignore, Number, Schema, Target, Unit, Vector, load
+from veracal.data import Category, Ignore, Number, Schema, Target, UnitColumn, Vector, load
 from veracal.data.schema_draft import Draft, draft
 from veracal.errors import DataError, SchemaError
 
@@ -40,7 +40,7 @@ def test_a_draft_describes_the_file_it_was_made_from(visits: Path) -> None:
     proposal = draft(visits, target="readmitted", unit="patient", groups=["sex", "age"])
     schema = accepted(proposal.text)
     columns = schema.columns
-    assert isinstance(columns["patient"], Unit)
+    assert isinstance(columns["patient"], UnitColumn)
     assert columns["age"] == Number(31, 71, missing="indicator")
     assert columns["score"] == Number(0.9, 2.2, missing="indicator")
     assert columns["ward"] == Category(("A", "B", "C"))

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from veracal.data import (
     Category,
-    Constant,
     Dataset,
+    FillValue,
     Grouping,
     Ignore,
     Number,
     Schema,
     Target,
     Text,
-    Unit,
+    UnitColumn,
     Vector,
 )
 from veracal.data.encoding import clip_rows, encode
@@ -66,7 +66,7 @@ def test_treatments_of_missing_numbers(mark: str) -> None:
     marks = ("", "?", "NA")
     dropped = encoded({"x": Number(0, 10, missing="drop")}, values, missing=marks)
     assert dropped.X[:].tolist() == [[-1], [1]]
-    constant = encoded({"x": Number(0, 10, missing=Constant(7.5))}, values, missing=marks)
+    constant = encoded({"x": Number(0, 10, missing=FillValue(7.5))}, values, missing=marks)
     assert constant.X[:].tolist() == [[-1], [0.5], [1]]
     indicated = encoded({"x": Number(0, 10, missing="indicator")}, values, missing=marks)
     assert indicated.X[:].tolist() == [[-1, 0], [0, 1], [1, 0]]
@@ -76,7 +76,7 @@ def test_treatments_of_missing_categories() -> None:
     values = {"c": ["a", None, "b"]}
     dropped = encoded({"c": Category(("a", "b"), missing="drop")}, values)
     assert dropped.X[:].tolist() == [[1, 0], [0, 1]]
-    constant = encoded({"c": Category(("a", "b"), missing=Constant("b"))}, values)
+    constant = encoded({"c": Category(("a", "b"), missing=FillValue("b"))}, values)
     assert constant.X[:].tolist() == [[1, 0], [0, 1], [0, 1]]
     indicated = encoded({"c": Category(("a", "b"), missing="indicator")}, values)
     assert indicated.X[:].tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
@@ -159,7 +159,7 @@ def test_vectors_come_as_lists_arrays_or_columns() -> None:
 
 def test_text_makes_the_whole_of_x() -> None:
     data = encoded(
-        {"a": Text(), "b": Text(missing=Constant("none"))},
+        {"a": Text(), "b": Text(missing=FillValue("none"))},
         {"a": ["x", "é"], "b": ["?", "z"]},
         missing=["?"],
     )
@@ -171,7 +171,7 @@ def test_labels_units_and_groups() -> None:
         {
             "age": Number(0, 100, missing="indicator"),
             "sex": Category(("f", "m"), feature=False),
-            "id": Unit(),
+            "id": UnitColumn(),
             "note": Ignore(),
         },
         {
@@ -201,7 +201,7 @@ def test_labels_outside_the_classes() -> None:
 def test_a_missing_label_or_unit_drops_the_row_if_so_declared() -> None:
     columns = {
         "x": Number(0, 1),
-        "u": Unit(missing="drop"),
+        "u": UnitColumn(missing="drop"),
         "y": Target(("no", "yes"), missing="drop"),
     }
     data = encoded(columns, {"x": [0, 0, 1], "u": [1, None, 3], "y": [None, "no", "yes"]})
@@ -244,7 +244,7 @@ TABLE = Schema(
         "x": Number(0, 10, missing="indicator"),
         "c": Category(("a", "b"), missing="drop"),
         "v": Vector(2, -1, 1, outside="clip"),
-        "u": Unit(missing="drop"),
+        "u": UnitColumn(missing="drop"),
     },
     groups={"c": Grouping("c")},
     missing=("?",),
@@ -290,7 +290,7 @@ def test_what_a_row_becomes_depends_on_that_row_alone(
 
 
 def test_nobody_without_an_id_is_anybody() -> None:
-    columns = {"x": Number(0, 1), "u": Unit(missing="drop")}
+    columns = {"x": Number(0, 1), "u": UnitColumn(missing="drop")}
     data = encoded(columns, {"x": [0, 1, 1], "u": ["p", "NA", None]}, missing=("NA",))
     assert data.units is not None and data.units.tolist() == ["p"]
     with pytest.raises(DataError, match="an id, found '' in record 2"):
@@ -308,7 +308,7 @@ def test_marks_count_inside_vectors() -> None:
 
 
 def test_whole_marks_do_not_go_through_floats() -> None:
-    columns = {"x": Number(0, 1), "u": Unit(missing="drop")}
+    columns = {"x": Number(0, 1), "u": UnitColumn(missing="drop")}
     ids = [2**53, 2**53 + 1]
     data = encoded(columns, {"x": [0, 1], "u": ids}, missing=(str(2**53),))
     assert data.units is not None and data.units.tolist() == [2**53 + 1]

@@ -21,7 +21,7 @@ from veracal.data import (
     Target,
     Text,
     TextForm,
-    Unit,
+    UnitColumn,
     Vector,
     limit_contributions,
     load,
@@ -309,7 +309,9 @@ def test_one_label_or_number_changes_the_type_of_an_array_and_no_other_digest() 
 
 def test_ids_that_were_rounded_are_refused(tmp_path: Path) -> None:
     """Where one of them is missing a writer makes all whole numbers floats."""
-    schema = Schema({"who": Unit(1, missing="drop"), "x": Number(0, 9), "y": Target((0, 1))})
+    schema = Schema(
+        {"who": UnitColumn(1, missing="drop"), "x": Number(0, 9), "y": Target((0, 1))}
+    )
     for ids, fine in (([3, 2**60, None], False), ([3, 2**53, None], True)):
         frame = {"who": pl.Series(ids, dtype=pl.Float64), "x": [1, 2, 3], "y": [0, 1, 1]}
         pl.DataFrame(frame).write_parquet(tmp_path / "t.parquet")
@@ -468,7 +470,7 @@ def test_a_slot_cannot_be_missing(tmp_path: Path) -> None:
 
 
 def test_a_schema_has_one_slot_and_no_unit_beside_it() -> None:
-    for other in (Slot(), Unit()):
+    for other in (Slot(), UnitColumn()):
         with pytest.raises(SchemaError, match="at most one slot, and none beside a unit"):
             Schema({"bed": Slot(), "who": other, "x": Number(0, 1), "y": Target((0, 1))})
     with pytest.raises(SchemaError, match="at_most"):

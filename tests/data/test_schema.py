@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from veracal.data import (
     Category,
-    Constant,
+    FillValue,
     Grouping,
     Ignore,
     Number,
     Schema,
     Target,
     Text,
-    Unit,
+    UnitColumn,
     Vector,
 )
 from veracal.errors import DataError, LimitError, SchemaError
@@ -27,12 +27,12 @@ X = Number(0, 1)
 
 EVERYTHING = Schema(
     {
-        "age": Number(0, 120, center=40, spread=20.5, missing=Constant(40), outside="clip"),
+        "age": Number(0, 120, center=40, spread=20.5, missing=FillValue(40), outside="clip"),
         "sex": Category(("f", "m"), missing="indicator"),
-        "ward": Category((1, 2), outside="ignore", missing=Constant(1)),
+        "ward": Category((1, 2), outside="ignore", missing=FillValue(1)),
         "scan": Vector(3, -1.5, 1, missing="drop"),
         "group only": Number(0, 9, feature=False, missing="drop"),
-        "patient": Unit(at_most=4, missing="drop"),
+        "patient": UnitColumn(at_most=4, missing="drop"),
         'odd "name"\t\x7f é': Ignore(),
         "y": Target((0, 1), missing="drop"),
     },
@@ -92,7 +92,7 @@ def test_properties() -> None:
     [
         ({"x": X}, "exactly one target"),
         ({"y": Y, "z": Y, "x": X}, "exactly one target"),
-        ({"y": Y, "u": Unit(), "v": Unit(), "x": X}, "at most one unit"),
+        ({"y": Y, "u": UnitColumn(), "v": UnitColumn(), "x": X}, "at most one unit"),
         ({"y": Y}, "as features"),
         ({"y": Y, "x": Number(0, 1, feature=False)}, "as features"),
         ({"y": Y, "x": X, "t": Text()}, "as features"),
@@ -105,12 +105,12 @@ def test_properties() -> None:
         ({"y": Y, "x": Number("0", 1)}, "finite bounds"),
         ({"y": Y, "x": Number(0, 1, spread=0)}, "spread > 0"),
         ({"y": Y, "x": Number(0, 1, missing="mean")}, "'drop', 'indicator'"),
-        ({"y": Y, "x": Number(0, 1, missing=Constant(2))}, r"a number in \[0, 1\]"),
-        ({"y": Y, "x": Number(0, 1, missing=Constant("a"))}, r"a number in \[0, 1\]"),
+        ({"y": Y, "x": Number(0, 1, missing=FillValue(2))}, r"a number in \[0, 1\]"),
+        ({"y": Y, "x": Number(0, 1, missing=FillValue("a"))}, r"a number in \[0, 1\]"),
         ({"y": Y, "x": Number(0, 1, outside="ignore")}, "'error' or 'clip'"),
         ({"y": Y, "x": Category(())}, "at least one value"),
         ({"y": Y, "x": Category((1, "1"))}, "each different"),
-        ({"y": Y, "x": Category(("a",), missing=Constant("b"))}, "one of the declared values"),
+        ({"y": Y, "x": Category(("a",), missing=FillValue("b"))}, "one of the declared values"),
         ({"y": Y, "x": Category(("missing",), missing="indicator")}, "missing indicator"),
         ({"y": Y, "x": Category(("a",), outside="clip")}, "'error' or 'ignore'"),
         ({"y": Y, "x": Vector(0, 0, 1)}, "whole number of entries"),
@@ -118,15 +118,15 @@ def test_properties() -> None:
         ({"y": Y, "x": Text(missing="indicator")}, "'drop' or a text"),
         ({"y": Target(("a",)), "x": X}, "at least two"),
         ({"y": Target(("a", "b"), missing="indicator"), "x": X}, "cannot be made up"),
-        ({"y": Y, "u": Unit(at_most=0), "x": X}, "whole number > 0"),
-        ({"y": Y, "u": Unit(at_most=True), "x": X}, "whole number > 0"),
+        ({"y": Y, "u": UnitColumn(at_most=0), "x": X}, "whole number > 0"),
+        ({"y": Y, "u": UnitColumn(at_most=True), "x": X}, "whole number > 0"),
         ({"y": Y, "x": Vector(True, 0, 1)}, "whole number of entries"),
         ({"y": Y, "x": Number(0, 10**400)}, "finite bounds"),
         ({"y": Y, "x": Number(0, 1, feature="false")}, "feature = true or false"),
         ({"y": Y, "x": Category((True, False))}, "as the texts 'true' and 'false'"),
         ({"y": Y, "x": Category((("a",),))}, "text or whole numbers"),
         ({"y": Y, "x": Category((1.5,))}, "text or whole numbers"),
-        ({"y": Y, "u": Unit(missing=Constant("a")), "x": X}, "cannot be made up"),
+        ({"y": Y, "u": UnitColumn(missing=FillValue("a")), "x": X}, "cannot be made up"),
     ],
 )
 def test_columns_that_cannot_be_meant(columns: dict[str, object], complaint: str) -> None:
@@ -221,7 +221,7 @@ def test_a_text_is_no_list_of_letters(make: Callable[[str], object]) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    column = Number(np.float32(0), np.int64(9), missing=Constant(3))
+    column = Number(np.float32(0), np.int64(9), missing=FillValue(3))
     schema = Schema({"x": column, "c": Category(np.array([1, 2])), "y": Y})
     assert Schema.from_toml(schema.to_toml()) == schema
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from veracal.multiplicity.engines.base import Engine, fingerprint
+from veracal.multiplicity.engines.base import AuditEngine, fingerprint
 
 
-class Coins(Engine):
+class Coins(AuditEngine):
     """Runs that decide for the second class with each person's own probability."""
 
     name, kind, classes = "coins", "probability", (0, 1)

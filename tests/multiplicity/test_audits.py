@@ -23,7 +23,7 @@ from veracal.multiplicity.measures import (
     lasting_interval,
     normalized_interval,
 )
-from veracal.multiplicity.results import Grid
+from veracal.multiplicity.results import FeatureGrid
 from veracal.training import OutputPerturbation
 
 RNG = np.random.default_rng(5)
@@ -236,14 +236,14 @@ def test_a_map_of_the_plane_has_its_axes_where_they_are_named():
 
     X = np.column_stack([RNG.uniform(0, 1, 200), RNG.uniform(5, 9, 200)])
     people = Dataset(X, np.zeros(200, int), (0, 1), feature_names=("ramp", "flat"))
-    grid = Grid.over(X, people.feature_names, ("ramp", "flat"), points=5)
+    grid = FeatureGrid.over(X, people.feature_names, ("ramp", "flat"), points=5)
     engine = Ramp(np.concatenate([X, grid.rows]))
     found = audit_engine(engine, people, AuditSettings(400), grid=grid, random_state=0).plane
     assert found.names == ("ramp", "flat") and found.ys.min() > 4 and found.xs.max() < 1.1
     np.testing.assert_allclose(found.share, np.tile(found.xs, (5, 1)), atol=0.12)
     assert found.disagreement[:, 2].min() > 0.8 > found.disagreement[:, 0].max()
     with pytest.raises(DataError, match="'slope'"):
-        Grid.over(X, people.feature_names, ("ramp", "slope"))
+        FeatureGrid.over(X, people.feature_names, ("ramp", "slope"))
 
 
 def test_what_a_deployed_model_says_is_compared():

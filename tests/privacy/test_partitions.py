@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from veracal.data import Dataset, Number, Schema, Slot, Target, Unit, split
+from veracal.data import Dataset, Number, Schema, Slot, Target, UnitColumn, split
 from veracal.errors import DataError, LedgerError
 from veracal.ledger.partition_files import key_path
 from veracal.ledger.partitions import (
@@ -55,7 +55,7 @@ def test_a_schema_says_the_same() -> None:
     features = {"x": Number(0, 1), "y": Target((0, 1))}
     for column, relation, expected in (
         ({}, "add-remove", "row"),
-        ({"who": Unit(1)}, "add-remove", "unit"),
+        ({"who": UnitColumn(1)}, "add-remove", "unit"),
         ({"bed": Slot()}, "replace-one", "slot"),
     ):
         schema = Schema({**column, **features})  # type: ignore[arg-type]

@@ -26,7 +26,6 @@ from veracal.ledger import open_ledger
 from veracal.queries import Curator
 from veracal.training import NormClipper, PrivateLogisticRegression, PrivateStandardizer
 from veracal.training import search as module
-from veracal.training import search as trials
 from veracal.training.base import LinearClassifier
 from veracal.training.pipeline import make_private_pipeline
 from veracal.training.preprocessing import shortened
@@ -197,10 +196,10 @@ def test_settings_without_meaning_are_refused_before_anything_is_charged(
 
 
 def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
-    numbers = []
+    numbers, draw_number = [], module.draw_number
 
     def watched(mean, law, *, rng):
-        numbers.append(trials.draw_number(mean, law, rng=rng))
+        numbers.append(draw_number(mean, law, rng=rng))
         return numbers[-1]
 
     monkeypatch.setattr(module, "draw_number", watched)

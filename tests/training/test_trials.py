@@ -131,7 +131,7 @@ def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
 
         def trial(position, seen=seen):
             seen.append(position)
-            return trials.Trial(position, None, scores[position])
+            return trials.SearchTrial(position, None, scores[position])
 
         best = trials.best_trial(trial, 3, 5, rng=rng)
         assert len(seen) == 5 and scores[best.setting] == max(scores[s] for s in seen)

@@ -7,10 +7,10 @@ from veracal._lazy import attach
 if TYPE_CHECKING:
     from veracal.accounting.components import (
         MICRO,
-        micro,
         micro_epsilon,
         pure_epsilon,
-        upwards,
+        round_up_float,
+        to_micro,
         without_sampling,
     )
     from veracal.accounting.epsilon import (
@@ -86,17 +86,17 @@ __all__ = [
     "epsilon_for",
     "event_from_json",
     "event_to_json",
-    "micro",
     "micro_epsilon",
     "noise_for",
     "pure_epsilon",
     "rdp_at",
     "rdp_epsilon",
+    "round_up_float",
     "rounded_down",
     "rounded_up",
     "statement",
     "stopping_rate",
-    "upwards",
+    "to_micro",
     "without_sampling",
 ]
 
@@ -105,10 +105,10 @@ __getattr__, __dir__ = attach(
     {
         "components": (
             "MICRO",
-            "micro",
+            "to_micro",
             "micro_epsilon",
             "pure_epsilon",
-            "upwards",
+            "round_up_float",
             "without_sampling",
         ),
         "epsilon": (

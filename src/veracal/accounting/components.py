@@ -219,7 +219,7 @@ def branch_pure(branch: Branch, unit: Unit) -> Fraction | None:
     return total
 
 
-def micro(epsilon: float) -> int:
+def to_micro(epsilon: float) -> int:
     """Whole millionths in a number of the caller's, as it is written in decimal, rounded down.
 
     Examples
@@ -234,7 +234,7 @@ def micro(epsilon: float) -> int:
     return found
 
 
-def upwards(exact: Fraction) -> float:
+def round_up_float(exact: Fraction) -> float:
     """The least float that is not below an exact number.
 
     Examples

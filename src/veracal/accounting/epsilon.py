@@ -29,7 +29,7 @@ from veracal.accounting.components import (
     gaussian_ratio,
     is_unbounded,
     joined,
-    upwards,
+    round_up_float,
 )
 from veracal.accounting.events import (
     Approximate,
@@ -260,7 +260,7 @@ def _branch_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> 
     if not branch:
         return 0.0
     pure = branch_pure(branch, unit)
-    bounds = [math.inf if pure is None else upwards(pure)]
+    bounds = [math.inf if pure is None else round_up_float(pure)]
     if delta > 0 and (pure is None or pure < _HUGE):
         bounds.append(_approximate_epsilon(branch, delta, unit, coarse))
     return min(bounds)
@@ -285,7 +285,7 @@ def _branch_delta(branch: Branch, epsilon: float, unit: Unit) -> float:
         return 1.0
     branch = {leaf: n for leaf, n in branch.items() if n and not costs_nothing(leaf)}
     pure = branch_pure(branch, unit)
-    if not branch or (pure is not None and upwards(pure) <= epsilon):
+    if not branch or (pure is not None and round_up_float(pure) <= epsilon):
         return 0.0
     ratio = gaussian_ratio(branch)
     if ratio is not None:

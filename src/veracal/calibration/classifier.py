@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from veracal import _checks
-from veracal._display import Shown
+from veracal._display import DisplayMixin
 from veracal._types import Array, Floats, Ints
 from veracal.calibration.fitters import MapFitter, TemperatureScaling
 from veracal.calibration.maps.base import CalibrationMap
@@ -105,7 +105,7 @@ class CalibratedClassifier(
     MappedPredictions,
     ClassifierMixin,  # type: ignore[misc]
     MetaEstimatorMixin,  # type: ignore[misc]
-    Shown,
+    DisplayMixin,
 ):
     """A fitted classifier whose probabilities are mapped, **not private**.
 

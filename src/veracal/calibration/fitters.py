@@ -26,7 +26,7 @@ from scipy.special import expit, log_expit, log_softmax
 from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks
-from veracal._display import Shown
+from veracal._display import DisplayMixin
 from veracal._types import Array, Floats, Ints
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.base import LARGEST, LEAST, MOST_NUMBERS, CalibrationMap, Identity
@@ -50,7 +50,7 @@ from veracal.errors import DataError
 _ROUNDING = 1e-13  # of a mean over records; a rise no larger is none
 
 
-class MapFitter(Shown, ABC):
+class MapFitter(DisplayMixin, ABC):
     """Settings, and after :meth:`fit` a map. **Not private**: it tells about the records.
 
     Attributes

@@ -314,7 +314,7 @@ class CalibrationResult:
         return {**own, "curve": self.curve.to_json()}
 
 
-def figures_for(n_classes: int) -> tuple[str, ...]:
+def figure_names(n_classes: int) -> tuple[str, ...]:
     """Names of all figures of scores for so many classes."""
     return (*_ANY, *(_BINARY if n_classes == 2 else ()))
 
@@ -391,7 +391,7 @@ def measure(
 
 def _chosen(scores: Scores, figures: Sequence[str] | None, bins: int) -> dict[str, Metric]:
     """Functions of the figures asked for."""
-    known = figures_for(scores.n_classes)
+    known = figure_names(scores.n_classes)
     names = known if figures is None else tuple(figures)
     for name in names:
         if name not in known:

@@ -43,7 +43,7 @@ from veracal.calibration.private.session import PrivateFitter, price
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.private.two_temperatures import ENOUGH, PrivateTwoTemperatures
-from veracal.calibration.queries.scalars import Gap, SureGaps
+from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
 
 LARGE = 20_000  # records from which on a sliver of the budget is enough
 MOST_LARGE, MOST = 0.02, 0.1  # shares of the budget
@@ -223,7 +223,7 @@ def _reach_of_two(budget: Budget) -> float:
 
 def _both(relation: Relation) -> float:
     """Most that one record moves both gaps together."""
-    gaps = SureGaps(TwoTemperatures(1.0, 1.0))
+    gaps = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
     return gaps.sensitivity(relation) * gaps.grid.step
 
 

@@ -20,7 +20,14 @@ from veracal.accounting import (
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.mechanisms import add_discrete_gaussian, add_discrete_laplace
-from veracal.queries import Query, Release, gaussian_event, laplace_event, noise_std, question
+from veracal.queries import (
+    Query,
+    Release,
+    canonical_request,
+    gaussian_event,
+    laplace_event,
+    noise_std,
+)
 
 Noise = DiscreteLaplace | DiscreteGaussian
 
@@ -101,7 +108,7 @@ class PrepaidSource:
         self, query: Query, event: Noise, micro_epsilon: int | None, request: str | None
     ) -> Release:
         """Strike the noise off the list, then read, add the noise and remember."""
-        body = question(query, event, self._scores, None, "")
+        body = canonical_request(query, event, self._scores, None, "")
         key = body.decode() if request is None else request
         with self._lock:
             if key in self._given:

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from veracal import _checks, _random
-from veracal._display import Shown
+from veracal._display import DisplayMixin
 from veracal._types import Array, Ints
 from veracal.accounting import (
     RELATIONS,
@@ -40,7 +40,7 @@ from veracal.calibration.budgeting import (
 from veracal.calibration.classifier import MappedPredictions, rows_for
 from veracal.calibration.planning import plan_recalibration
 from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private.guard import GuardResult, never_worse
+from veracal.calibration.private.guard import GuardResult, guard_map
 from veracal.calibration.private.session import PrivateFitter
 from veracal.data import (
     Dataset,
@@ -179,7 +179,7 @@ class PrivateCalibratedClassifier(
     MappedPredictions,
     ClassifierMixin,  # type: ignore[misc]
     MetaEstimatorMixin,  # type: ignore[misc]
-    Shown,
+    DisplayMixin,
 ):
     r"""A private classifier and a private map of its scores, charged as one.
 
@@ -483,7 +483,7 @@ class PrivateCalibratedClassifier(
         if parts.guard is not None and parts.guarding is not None:
             apart = parts.recalibrate == "split"
             asked = self._scored(guarding) if apart else scores
-            found = never_worse(
+            found = guard_map(
                 self.map_,
                 PrepaidSource(asked, parts.guarding, unit=self.unit, rng=rng),
                 epsilon=parts.guard.epsilon,

@@ -17,18 +17,18 @@ from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, SilentError
 from veracal.queries import (
     AnswersByRound,
-    NotAsked,
+    ExpectedResponse,
     Path,
     PooledRelease,
-    Protected,
+    ProtectionOnly,
     Query,
     Release,
-    Wanted,
+    SkippedSource,
+    canonical_request,
     check_sum,
+    combine_answers,
     noise_std,
-    question,
     sums_by_source,
-    told,
 )
 
 Lie = Callable[[Release], object]
@@ -125,7 +125,7 @@ class Simulated(AnswersByRound):
 
     def round(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -140,13 +140,15 @@ class Simulated(AnswersByRound):
                 f"{wanted.query.name!r} could not be answered; asking again is no help."
             )
         sent = [
-            NotAsked(silent[i,]) if (i,) in silent else self._sent(wanted, event, given, i, row)
+            SkippedSource(silent[i,])
+            if (i,) in silent
+            else self._sent(wanted, event, given, i, row)
             for i, row in enumerate(given.units.tolist())
         ]
-        return told(
+        return combine_answers(
             wanted,
             sent,
-            [Protected(self.relation, self.unit)] * self.sources,
+            [ProtectionOnly(self.relation, self.unit)] * self.sources,
             least=self.least,
             most_records=self.most_records,
             silent=silent,
@@ -157,7 +159,7 @@ class Simulated(AnswersByRound):
         return [(i,) for i in range(self.sources)]
 
     def _sent(
-        self, wanted: Wanted, event: Noise, given: _Given, i: int, units: list[int]
+        self, wanted: ExpectedResponse, event: Noise, given: _Given, i: int, units: list[int]
     ) -> object:
         """What one source sends."""
         if given.number >= self._silent.get(i, given.number + 1):
@@ -176,7 +178,7 @@ class Simulated(AnswersByRound):
 
     def _drawn(self, query: Query, event: Noise, request: str | None) -> _Given:
         """Pay, then read, add noise and remember: once for each question."""
-        body = question(query, event, self._scores, None, "")
+        body = canonical_request(query, event, self._scores, None, "")
         key = body.decode() if request is None else request
         with self._lock:
             if key in self._given:

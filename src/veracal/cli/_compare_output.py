@@ -27,7 +27,7 @@ _LOWER_IS_BETTER = {"accuracy": False, "ece": True, "brier": True}
 
 
 @dataclass(frozen=True)
-class Compared:
+class ArtifactComparison:
     """Facts of two or more artifacts.
 
     Attributes
@@ -104,10 +104,10 @@ class Compared:
         }
 
 
-def compared(folders: Sequence[Path], *, one_ledger: bool = False) -> Compared:
+def compared(folders: Sequence[Path], *, one_ledger: bool = False) -> ArtifactComparison:
     """Read some artifacts."""
     sides = [_artifacts.facts(_artifacts.read_results(p), str(p)) for p in folders]
-    return Compared(tuple(map(str, folders)), tuple(sides), one_ledger)
+    return ArtifactComparison(tuple(map(str, folders)), tuple(sides), one_ledger)
 
 
 def _below(one: Estimate, other: Estimate, sign: int) -> bool:
@@ -117,7 +117,7 @@ def _below(one: Estimate, other: Estimate, sign: int) -> bool:
     return one.high < other.low if sign > 0 else one.low > other.high
 
 
-def show(found: Compared) -> None:
+def show(found: ArtifactComparison) -> None:
     """Print all of them, and what may be concluded."""
     tables = [_in_columns(found)] if len(found.names) == 2 else _in_rows(found)
     for table in tables:
@@ -131,14 +131,14 @@ def show(found: Compared) -> None:
     _show.say(_cost(found))
 
 
-def _verdict(better: str, found: Compared) -> str:
+def _verdict(better: str, found: ArtifactComparison) -> str:
     """Which is better, and what that rests on."""
     if better not in found.names:
         return f"{better} (intervals meet)"
     return f"{better} is {'better' if len(found.names) == 2 else 'best'} (no interval meets it)"
 
 
-def _cost(found: Compared) -> str:
+def _cost(found: ArtifactComparison) -> str:
     """What all of them cost together."""
     total = found.together()
     if total is None:
@@ -152,7 +152,7 @@ def _cost(found: Compared) -> str:
     )
 
 
-def _in_columns(found: Compared) -> object:
+def _in_columns(found: ArtifactComparison) -> object:
     """Two models beside each other, everything of them below."""
 
     def line(head: str, words: Callable[[Mapping[str, Any]], str]) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def _in_columns(found: Compared) -> object:
     return _show.table("side by side", ("", *found.names), rows)
 
 
-def _in_rows(found: Compared) -> list[object]:
+def _in_rows(found: ArtifactComparison) -> list[object]:
     """Many models below each other: what they are, and figures after the map."""
     named = list(zip(found.names, found.sides, strict=True))
     what = [

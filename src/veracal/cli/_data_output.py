@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from veracal.cli._output import counted, listed, table
 from veracal.data import (
+    CatalogEntry,
     Category,
     Column,
-    Constant,
     Dataset,
-    Entry,
+    FillValue,
     Ignore,
     Number,
     Schema,
@@ -19,7 +19,7 @@ from veracal.data import (
     Split,
     Status,
     Target,
-    Unit,
+    UnitColumn,
     Vector,
     status_of,
 )
@@ -40,7 +40,7 @@ _HEADINGS = {
 }
 
 
-def entry_facts(known: Entry, folder: Path | None) -> dict[str, Any]:
+def entry_facts(known: CatalogEntry, folder: Path | None) -> dict[str, Any]:
     """Everything the catalog says about a set."""
     status, where = status_of(known, folder=folder)
     return {
@@ -60,7 +60,7 @@ def entry_facts(known: Entry, folder: Path | None) -> dict[str, Any]:
 
 
 def entry_tables(
-    entries: Iterable[Entry], folder: Path | None, width: int
+    entries: Iterable[CatalogEntry], folder: Path | None, width: int
 ) -> Iterator["Group"]:
     """One table for each kind of set, in two lines a set where one would be too narrow."""
     entries = list(entries)
@@ -198,7 +198,7 @@ def _column_row(name: str, column: Column) -> tuple[str, ...]:
     """One line of the table of columns."""
     kind = type(column).__name__.lower()
     width = "–"
-    if not isinstance(column, Target | Unit | Slot | Ignore) and column.feature:
+    if not isinstance(column, Target | UnitColumn | Slot | Ignore) and column.feature:
         width = str(len(column.feature_names(name)))
     return name, kind, _declared(column), _missing(column), width
 
@@ -214,7 +214,7 @@ def _declared(column: Column) -> str:
             return listed(column.values) + _outside(column.outside)
         case Target():
             return listed(column.classes)
-        case Unit():
+        case UnitColumn():
             return _rows(column.at_most)
         case _:
             return ""
@@ -233,7 +233,7 @@ def _outside(rule: str) -> str:
 def _missing(column: Column) -> str:
     """What becomes of a missing value."""
     treatment = getattr(column, "missing", None)
-    if isinstance(treatment, Constant):
+    if isinstance(treatment, FillValue):
         return f"{listed([treatment.value])} instead"
     words = {None: "error", "drop": "drop the row", "indicator": "indicator"}
     return "" if isinstance(column, Ignore) else words[treatment]

@@ -95,7 +95,7 @@ _STREAMED = (
 
 
 @dataclass(frozen=True)
-class Internal:
+class InternalMeasurement:
     """What was measured of a file.
 
     Attributes
@@ -156,7 +156,9 @@ class Internal:
         typer.echo("\n" + drawn(drawable(self.curve), marks()))
 
 
-def measured_scores(scores: Scores, bins: int, level: float, replicates: int) -> Internal:
+def measured_scores(
+    scores: Scores, bins: int, level: float, replicates: int
+) -> InternalMeasurement:
     """Measure all figures of scores."""
     # The same intervals in every run: nothing is released, so nothing needs a secret.
     rng = np.random.default_rng(0)
@@ -166,7 +168,7 @@ def measured_scores(scores: Scores, bins: int, level: float, replicates: int) ->
     if replicates:
         of_bins = partial(ece, bins=bins)
         gaps = {name: by_group(of_bins, scores, name, **given).gap() for name in scores.groups}
-    return Internal(
+    return InternalMeasurement(
         scores.kind,
         len(scores),
         scores.n_classes,
@@ -192,7 +194,9 @@ def _groups(scores: Scores, name: str, bins: int, given: Mapping[str, Any]) -> G
     return found
 
 
-def streamed(path: Path, told: Mapping[str, Any], bins: int, level: float) -> Internal:
+def streamed(
+    path: Path, told: Mapping[str, Any], bins: int, level: float
+) -> InternalMeasurement:
     """Measure what one pass can tell, keeping no records."""
     totals: dict[tuple[str, ...], StreamTotals] = {}
     for block in _predictions.scan(path, told):
@@ -206,7 +210,7 @@ def streamed(path: Path, told: Mapping[str, Any], bins: int, level: float) -> In
         if len(key) == 2:
             groups.setdefault(key[0], {})[key[1]] = found.n, _of_stream(found, level)
     whole = totals[()]
-    return Internal(
+    return InternalMeasurement(
         whole.kind,
         whole.n,
         len(whole.classes),

@@ -156,7 +156,7 @@ def _listed(numbers: Iterable[float]) -> str:
 
 
 @dataclass(frozen=True)
-class Files:
+class RecalibrationFiles:
     """What a command reads and writes.
 
     Attributes

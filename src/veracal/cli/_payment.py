@@ -140,13 +140,13 @@ def unanswered(
     import hashlib
 
     from veracal.ledger import Item
-    from veracal.queries import question
+    from veracal.queries import canonical_request
 
     known = {entry.request for entry in holder.ledger.entries()}
     items = []
     for ask in asks:
         event = holder.event(ask.query, ask.micro_epsilon)
-        body = question(ask.query, event, scores, holder.part, holder.version)
+        body = canonical_request(ask.query, event, scores, holder.part, holder.version)
         if hashlib.sha256(body).hexdigest() not in known:
             items.append(Item(ask.query.name, event, 1, holder.part))
     return items

@@ -81,7 +81,7 @@ class ArbitrarinessSummary:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictOptions:
     """What is asked of each decision.
 
     Attributes
@@ -206,7 +206,7 @@ def to_file(
     out: Path,
     *,
     force: bool,
-    asked: Asked | None = None,
+    asked: PredictOptions | None = None,
 ) -> Predicted:
     """Write predictions to a file, which appears whole or not at all."""
     with placed(out, force=force) as file:
@@ -218,7 +218,7 @@ def to_stdout(
     given: Iterable[Block],
     *,
     json: bool,
-    asked: Asked | None = None,
+    asked: PredictOptions | None = None,
 ) -> Predicted:
     """Print predictions once all rows turned out to be well-formed."""
     with tempfile.SpooledTemporaryFile(max_size=_SMALL) as file:
@@ -236,14 +236,20 @@ def to_stdout(
 
 
 def _csv(
-    classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO, asked: Asked | None
+    classifier: PrivateClassifier,
+    given: Iterable[Block],
+    file: BinaryIO,
+    asked: PredictOptions | None,
 ) -> Predicted:
     """Lines of a table."""
     return _write(classifier, given, CsvPredictions, file, asked)
 
 
 def _json_items(
-    classifier: PrivateClassifier, given: Iterable[Block], file: BinaryIO, asked: Asked | None
+    classifier: PrivateClassifier,
+    given: Iterable[Block],
+    file: BinaryIO,
+    asked: PredictOptions | None,
 ) -> Predicted:
     """One JSON object, with the predictions first: what is counted is known at the end."""
     classes = _classes(classifier)
@@ -258,7 +264,7 @@ def _write(
     given: Iterable[Block],
     open_on: Writer,
     file: BinaryIO,
-    asked: Asked | None,
+    asked: PredictOptions | None,
 ) -> Predicted:
     """Predict and write, block by block."""
     luck = None if asked is None else asked.of_nobody(classifier)

@@ -25,9 +25,9 @@ from veracal.calibration import (
     ReliabilityCurve,
     Settings,
     guard_event,
+    guard_map,
     measure,
     measure_private,
-    never_worse,
     plan_measurement,
 )
 from veracal.cli import _methods, _predictions
@@ -48,7 +48,7 @@ _MICRO = 1_000_000
 
 
 @dataclass(frozen=True)
-class Spending:
+class LocalBudget:
     """What a private repair may cost, in millionths of epsilon.
 
     Attributes
@@ -118,7 +118,7 @@ class Repair:
     map: CalibrationMap
     method: str
     statement: Statement | None = None
-    spending: Spending | None = None
+    spending: LocalBudget | None = None
     temperatures: Mapping[str, Estimate] = field(default_factory=dict)
     guarded: GuardResult | None = None
     released: Sides | None = None
@@ -185,7 +185,7 @@ def _digest(told: object) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-def is_run(place: Path, spending: Spending) -> bool:
+def is_run(place: Path, spending: LocalBudget) -> bool:
     """Whether a ledger that exists is charged a recalibration as one run.
 
     A delta is spent by the run as a whole. Pure answers are charged one by one, and those of a
@@ -197,7 +197,7 @@ def is_run(place: Path, spending: Spending) -> bool:
 def require_recalibration(
     place: Path,
     fitter: PrivateFitter,
-    spending: Spending,
+    spending: LocalBudget,
     ids: RunIds,
     *,
     part: str | None,
@@ -270,7 +270,7 @@ def repaired(
     fitter: PrivateFitter,
     method: str,
     place: Path,
-    spending: Spending,
+    spending: LocalBudget,
     ids: RunIds,
     *,
     records: Path,
@@ -315,7 +315,7 @@ def repaired(
         fitter.fit(holder, request=f"{request}: fit")
         kept, guarded = fitter.map_, None
         if spending.guard:
-            guarded = never_worse(
+            guarded = guard_map(
                 fitter.map_,
                 beside,
                 micro_epsilon=spending.guard,
@@ -338,7 +338,7 @@ def repaired(
 
 def _items(
     fitter: PrivateFitter,
-    spending: Spending,
+    spending: LocalBudget,
     budget: Budget,
     part: str | None,
     bins: int,
@@ -363,7 +363,7 @@ def _released_sides(
     holder: Curator,
     scores: Scores,
     map_: CalibrationMap,
-    spending: Spending,
+    spending: LocalBudget,
     request: str,
     bins: int,
 ) -> Sides | None:

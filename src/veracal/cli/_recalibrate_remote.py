@@ -14,16 +14,23 @@ import typer
 
 from veracal.accounting import rounded_down, rounded_up
 from veracal.artifact import check_place as check_folder
-from veracal.calibration import BINS, Identity, Recalibration, Steps, chosen, plan_steps
-from veracal.calibration import Spending as Division
-from veracal.calibration import asked as asked_of
+from veracal.calibration import (
+    BINS,
+    Identity,
+    Recalibration,
+    RecalibrationSteps,
+    choose_method,
+    plan_steps,
+)
+from veracal.calibration import BudgetDivision as Division
+from veracal.calibration import profile_source as asked_of
 from veracal.cli import _output as _show
 from veracal.cli._artifacts import is_artifact
 from veracal.cli._figures import plain
 from veracal.cli._measurement import figures_of
 from veracal.cli._methods import save_map
 from veracal.cli._output import check_new
-from veracal.cli._recalibrate_local import Spending, sides_table
+from veracal.cli._recalibrate_local import LocalBudget, sides_table
 from veracal.cli._recalibrate_sources import map_lines
 from veracal.data import check_place
 from veracal.errors import DataError, VeracalError
@@ -140,7 +147,7 @@ class Outcome:
 def elsewhere(
     outcome: Outcome,
     fit: "Fit",
-    spending: Spending,
+    spending: LocalBudget,
     whom: RemoteOptions,
     *,
     whole: bool,
@@ -220,7 +227,7 @@ def _check_model(model: Path, listing: SourceList) -> None:
         )
 
 
-def _run(fit: "Fit", spending: Spending, name: str) -> str:
+def _run(fit: "Fit", spending: LocalBudget, name: str) -> str:
     """Everything that tells this run from another, so that the same command goes on."""
     told = {
         "name": name,
@@ -234,11 +241,11 @@ def _run(fit: "Fit", spending: Spending, name: str) -> str:
     return digest(canonical(told))
 
 
-def _steps(asked: RemotePool, fit: "Fit", spending: Spending) -> Steps:
+def _steps(asked: RemotePool, fit: "Fit", spending: LocalBudget) -> RecalibrationSteps:
     """Everything that will be asked."""
     about = asked_of(asked)
     settings = replace(fit.settings(spending), sources=about.sources)
-    known = chosen(fit.method, settings, about)
+    known = choose_method(fit.method, settings, about)
     assert about.enrolled is not None
     about.enrolled.shares(spending.guard or None, spending.measure or None, known)
     bins = None if fit.bins == BINS else fit.bins  # as where nobody says how many
@@ -250,7 +257,7 @@ def _steps(asked: RemotePool, fit: "Fit", spending: Spending) -> Steps:
 
 
 def _asked(
-    asked: RemotePool, steps: Steps, plan: tuple[SourcePlan, ...], at_sources: int
+    asked: RemotePool, steps: RecalibrationSteps, plan: tuple[SourcePlan, ...], at_sources: int
 ) -> Recalibration:
     """Ask, and show every institution's progress."""
     rounds = max(one.answers for one in plan)

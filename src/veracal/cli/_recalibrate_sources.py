@@ -16,28 +16,28 @@ import numpy as np
 import typer
 
 from veracal.accounting import MICRO, Approximate, Budget, Pure, Unit, rounded_down, rounded_up
+from veracal.calibration import BudgetDivision as Division
 from veracal.calibration import (
-    Asked,
     Identity,
     Recalibration,
-    Steps,
-    afford,
-    carried_out,
-    chosen,
+    RecalibrationSteps,
+    SourceProfile,
+    check_affordable,
+    choose_method,
     plan_steps,
+    run_steps,
 )
-from veracal.calibration import Spending as Division
 from veracal.cli import _methods, _predictions
 from veracal.cli import _output as _show
 from veracal.cli import _payment as _paying
 from veracal.cli._figures import plain
 from veracal.cli._measurement import figures_of
-from veracal.cli._methods import Files
+from veracal.cli._methods import RecalibrationFiles
 from veracal.cli._output import is_there
 from veracal.cli._recalibrate_local import (
     FITTED_ON,
+    LocalBudget,
     Sides,
-    Spending,
     internal_facts,
     internal_sides,
     show_internal,
@@ -170,10 +170,10 @@ class Federation:
 
 
 def federated(
-    files: Files,
+    files: RecalibrationFiles,
     told: Mapping[str, Any],
     fit: "Fit",
-    spending: Spending,
+    spending: LocalBudget,
     whom: Federation,
     *,
     whole: bool,
@@ -204,7 +204,7 @@ def federated(
         question = _question(scores, column, fit, spending, steps, whom.version)
         paid = data.charge(question, [holder.ledger for holder in holders])
         with _show.progress_bar("Fitting the map"):
-            found = carried_out(pool, steps, at_sources=whom.at_sources)
+            found = run_steps(pool, steps, at_sources=whom.at_sources)
     except VeracalError:
         raise
     except ValueError as error:
@@ -259,14 +259,16 @@ def _institutions(
     return column, names
 
 
-def _steps(scores: Scores, fit: "Fit", spending: Spending, folder: Path, sources: int) -> Steps:
+def _steps(
+    scores: Scores, fit: "Fit", spending: LocalBudget, folder: Path, sources: int
+) -> RecalibrationSteps:
     """Everything that will be asked, planned before any ledger is opened."""
     budget = _protected(folder)
-    about = Asked(sources, budget.relation, budget.unit, sums_only=True, exact=False)
+    about = SourceProfile(sources, budget.relation, budget.unit, sums_only=True, exact=False)
     settings = _methods.settings_for(scores, fit.settings(spending))
     division = Division(spending.fit, spending.guard, spending.measure)
     settings = replace(settings, sources=sources)
-    known = chosen(fit.method, settings, about)
+    known = choose_method(fit.method, settings, about)
     steps = plan_steps(known, settings, division, about)
     # Without a question of its own the guard goes by the answers that led to the map.
     return replace(steps, infers=known.infers and not spending.guard)
@@ -284,7 +286,12 @@ def _ledgers(folder: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _question(
-    scores: Scores, column: str, fit: "Fit", spending: Spending, steps: Steps, version: str
+    scores: Scores,
+    column: str,
+    fit: "Fit",
+    spending: LocalBudget,
+    steps: RecalibrationSteps,
+    version: str,
 ) -> dict[str, Any]:
     """Everything that tells what is asked of institutions from another question."""
     return {
@@ -303,7 +310,7 @@ def _holders(
     column: str,
     names: tuple[str, ...],
     folder: Path,
-    steps: Steps,
+    steps: RecalibrationSteps,
     version: str,
 ) -> list[Curator]:
     """Each institution's records behind its own ledger, which is opened if it is not there."""
@@ -322,11 +329,11 @@ def _holders(
     ]
 
 
-def _check_all(holders: Mapping[str, Curator], steps: Steps) -> None:
+def _check_all(holders: Mapping[str, Curator], steps: RecalibrationSteps) -> None:
     """Refuse what one of them cannot pay for, and name it, before anybody is charged."""
     for name, holder in holders.items():
         try:
-            afford(holder, steps.items)
+            check_affordable(holder, steps.items)
         except BudgetError as error:
             raise BudgetError(
                 f"{name}: {error} Or say with --least how many are enough."
@@ -334,7 +341,7 @@ def _check_all(holders: Mapping[str, Curator], steps: Steps) -> None:
 
 
 def _facts(
-    files: Files,
+    files: RecalibrationFiles,
     found: Recalibration,
     names: tuple[str, ...],
     holders: list[Curator],

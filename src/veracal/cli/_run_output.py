@@ -21,7 +21,7 @@ from veracal.workflow import measure_again
 if TYPE_CHECKING:
     from veracal.data import Estimate
     from veracal.ledger import AssignmentNotice
-    from veracal.workflow import OnNotice, OnProgress, Run
+    from veracal.workflow import OnNotice, OnProgress, RunResult
 
 
 _WIDE = 0.2  # an interval of the accuracy in which a report finds nothing to tell
@@ -98,7 +98,7 @@ def show_notice(notice: "AssignmentNotice") -> None:
     )
 
 
-def facts(made: "Run") -> dict[str, Any]:
+def facts(made: "RunResult") -> dict[str, Any]:
     """Everything as what JSON can hold."""
     report = made.folder / _artifacts.REPORT
     return {
@@ -110,7 +110,7 @@ def facts(made: "Run") -> dict[str, Any]:
     }
 
 
-def show(made: "Run", *, whole: bool) -> None:
+def show(made: "RunResult", *, whole: bool) -> None:
     """Print what was protected, figures of both sides, the promise and where everything is."""
     told = _artifacts.facts(made.results, made.folder.name)
     console = _show.console()
@@ -125,7 +125,7 @@ def show(made: "Run", *, whole: bool) -> None:
     _advise(sides["after"], made.folder)
 
 
-def _lines(made: "Run", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(made: "RunResult", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What there is to say of a run."""
     yield "protects", _artifacts.protected(told)
     yield "cost", _artifacts.cost(told)
@@ -147,7 +147,7 @@ def _lines(made: "Run", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "ledger", f"{_near(made.ledger.path)}, {_later(made)}"
 
 
-def _total(made: "Run") -> str:
+def _total(made: "RunResult") -> str:
     """What all runs on the records have spent, and may."""
     from veracal.accounting import rounded_up
 
@@ -164,7 +164,7 @@ def _near(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _later(made: "Run") -> str:
+def _later(made: "RunResult") -> str:
     """How often the model can be measured again."""
     left = _artifacts.left(made.ledger)
     return f"which has paid for {_show.counted(left, 'more measurement')}"
@@ -188,7 +188,7 @@ def _sides(measured: Mapping[str, Mapping[str, Any]]) -> object:
     return _show.table(title, heads, rows, right=heads[1:], note=note)
 
 
-def _by_group(made: "Run") -> object | None:
+def _by_group(made: "RunResult") -> object | None:
     """Figures of each group after the map, if groups were told apart."""
     after = made.results.when("after")
     names = [] if after is None else list(after.figures["groups"])
@@ -246,7 +246,7 @@ def again(
     return last
 
 
-def _facts(made: "Run") -> dict[str, Any]:
+def _facts(made: "RunResult") -> dict[str, Any]:
     """The newest measurement and all before it, as what JSON can hold."""
     return {
         "model": str(made.folder),
@@ -257,7 +257,7 @@ def _facts(made: "Run") -> dict[str, Any]:
     }
 
 
-def _series(made: "Run", told: Mapping[str, Any]) -> object:
+def _series(made: "RunResult", told: Mapping[str, Any]) -> object:
     """All measurements below each other, in their order."""
     rows = [
         (

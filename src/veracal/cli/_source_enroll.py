@@ -17,7 +17,7 @@ from veracal.cli import _output as _show
 from veracal.cli._output import check_new
 from veracal.cli._signals import Tell, until_stopped
 from veracal.cli._source_output import allowed
-from veracal.cli._source_records import Places, Records, read_records
+from veracal.cli._source_records import EnrolledRecords, RecordPaths, read_records
 from veracal.data import new_file, placed
 from veracal.errors import DataError
 from veracal.federation import (
@@ -171,7 +171,7 @@ def declaration(**told: Any) -> Declaration:
 
 def enroll_source(
     folder: Path,
-    places: Places,
+    places: RecordPaths,
     declared: Callable[[str], Declaration],
     outs: OutputFiles,
     *,
@@ -287,7 +287,7 @@ def _left(proposal: Proposal, *, before: bool) -> Amount:
     return Amount(round(left.epsilon - share.epsilon, 9), left.delta - share.delta)
 
 
-def _about(records: Records) -> str:
+def _about(records: EnrolledRecords) -> str:
     """What is enrolled, for its owner alone."""
     scores = records.scores
     where = "" if records.data is None else f" from {records.data.path}"

@@ -20,7 +20,7 @@ from veracal.cli import _output as _show
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
     KINDS,
-    Asked,
+    AnsweredRequest,
     Enrollment,
     History,
     SourceFolder,
@@ -103,7 +103,7 @@ def question(kind: str, argument: Mapping[str, Any], terms: Terms) -> str:
     return words
 
 
-def sent(asked: Asked) -> str:
+def sent(asked: AnsweredRequest) -> str:
     """The numbers that left."""
     if not asked.values:
         return "nothing: the answer could not be computed"
@@ -115,7 +115,7 @@ def sent(asked: Asked) -> str:
     return f"{_numbers(numbers)}; {noise}"
 
 
-def paid(asked: Asked) -> str:
+def paid(asked: AnsweredRequest) -> str:
     """What an answer cost, and what is left."""
     return (
         f"epsilon {rounded_up(asked.epsilon, 6)}; in all so far "

@@ -31,7 +31,7 @@ _MOST_KEY = 4_096  # bytes of a file with a public key
 
 
 @dataclass(frozen=True)
-class Records:
+class EnrolledRecords:
     """Scored records, and where they come from.
 
     Attributes
@@ -55,7 +55,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Places:
+class RecordPaths:
     """Where records and model are, as it was typed."""
 
     scores: Path | None
@@ -110,7 +110,9 @@ class Places:
             )
 
 
-def read_records(places: Places, relation: Relation, marks: FileMarkKey) -> Records:
+def read_records(
+    places: RecordPaths, relation: Relation, marks: FileMarkKey
+) -> EnrolledRecords:
     """Read the records, and score them if that is still to be done."""
     if places.data is not None:
         assert places.model is not None
@@ -124,7 +126,7 @@ def read_records(places: Places, relation: Relation, marks: FileMarkKey) -> Reco
     origin = RecordFile.of(places.scores, marks)
     told = _predictions.settings(places.classes, None, places.unit, None)
     scores = _predictions.load(places.scores, told)
-    return Records(scores, mark, origin.checked(marks), places.model)
+    return EnrolledRecords(scores, mark, origin.checked(marks), places.model)
 
 
 def read_key(text: str) -> PublicKey:
@@ -143,7 +145,7 @@ def read_key(text: str) -> PublicKey:
     return PublicKey(found.pop())
 
 
-def _scored(places: Places, relation: Relation, marks: FileMarkKey) -> Records:
+def _scored(places: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:
     """Let an artifact score a table, before any map, classes in the order of its weights."""
     model, data = places.model, places.data
     assert model is not None
@@ -165,11 +167,11 @@ def _scored(places: Places, relation: Relation, marks: FileMarkKey) -> Records:
         )
     scores = _in_order(classifier, classifier.scores(records, mapped=False))
     still = None if origin is None else origin.checked(marks)
-    return Records(scores, artifact_hash(classifier), still, model, seal)
+    return EnrolledRecords(scores, artifact_hash(classifier), still, model, seal)
 
 
 def partition(
-    records: Dataset, schema: Schema | None, places: Places
+    records: Dataset, schema: Schema | None, places: RecordPaths
 ) -> tuple[Dataset, Callable[[], None]]:
     """The records of one partition, as the ledger of their data set has assigned them.
 

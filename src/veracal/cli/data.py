@@ -117,11 +117,11 @@ def check(
 ) -> None:
     """Stream FILE through its schema and count its records, keeping none."""
     from veracal.cli._data_output import INTERNAL
-    from veracal.data import Schema, tally
+    from veracal.data import Schema, count_records
 
     declared = Schema.load(schema)
     with _show.progress_bar(f"Checking {file.name}") as progress:
-        found = tally(file, declared, progress=progress)
+        found = count_records(file, declared, progress=progress)
     figures = {"read": found.read, "kept": found.kept, "dropped": found.dropped}
     if json:
         _show.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
@@ -169,13 +169,13 @@ def count(
 
     The same question asked again gets the same answer and costs nothing.
     """
-    from veracal.accounting import micro, rounded_down, rounded_up
+    from veracal.accounting import rounded_down, rounded_up, to_micro
     from veracal.ledger import Ledger, resolve_ledger
     from veracal.queries import Count, Curator, laplace_event
 
     paying = Ledger(resolve_ledger(what if ledger is None else ledger))
     try:
-        cost = micro(epsilon)
+        cost = to_micro(epsilon)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--epsilon") from error
     budget = paying.budget

@@ -10,7 +10,7 @@ from veracal.cli import _output as _show
 if TYPE_CHECKING:
     import threading
 
-    from veracal.federation import Standing, Terms
+    from veracal.federation import MemberStatus, Terms
 
 
 app = typer.Typer(
@@ -236,7 +236,7 @@ def local(
     _local.keep_running(made, carrier, by_hand=by_hand)
 
 
-def _standing_row(one: "Standing") -> tuple[str, ...]:
+def _standing_row(one: "MemberStatus") -> tuple[str, ...]:
     """A line about a source."""
     from veracal.accounting import rounded_down, rounded_up
 

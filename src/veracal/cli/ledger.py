@@ -8,7 +8,7 @@ import typer
 from veracal.cli import _output as _show
 
 if TYPE_CHECKING:
-    from veracal.ledger import Entry, Ledger, Opening, Run
+    from veracal.ledger import Entry, Ledger, LedgerRun, Opening
 
 
 app = typer.Typer(
@@ -465,7 +465,7 @@ def _outcome(entry: dict[str, Any]) -> str:
     return str(entry["outcome"]) + ("" if settles is None else f" (entry {settles})")
 
 
-def _run(ledger: "Ledger", run: "Run") -> dict[str, Any]:
+def _run(ledger: "Ledger", run: "LedgerRun") -> dict[str, Any]:
     """A run, and how often its items were used."""
     from veracal.ledger import Ledger
 

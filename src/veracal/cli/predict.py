@@ -76,7 +76,7 @@ def predict(
     asked = None
     if arbitrariness:
         _check_shares(level, review_above, abstain_above)
-        asked = _luck.Asked(level, review_above, abstain_above)
+        asked = _luck.PredictOptions(level, review_above, abstain_above)
     elif (review_above, abstain_above) != (None, None):
         needy = "--abstain-above" if review_above is None else "--review-above"
         raise typer.BadParameter("It needs --arbitrariness.", param_hint=needy)

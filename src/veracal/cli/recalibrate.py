@@ -14,8 +14,8 @@ from veracal.cli import _predictions
 
 if TYPE_CHECKING:
     from veracal.calibration import Settings
-    from veracal.cli._methods import Files
-    from veracal.cli._recalibrate_local import Repair, RunIds, Spending
+    from veracal.cli._methods import RecalibrationFiles
+    from veracal.cli._recalibrate_local import LocalBudget, Repair, RunIds
     from veracal.data import Scores
 
 
@@ -34,7 +34,7 @@ class Fit:
     replicates: int | None
     temperatures: tuple[float, float] | None = None
 
-    def settings(self, spending: "Spending | None") -> "Settings":
+    def settings(self, spending: "LocalBudget | None") -> "Settings":
         """What a fitter is told."""
         from veracal.accounting import MICRO
         from veracal.calibration import Settings
@@ -50,7 +50,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Payer:
+class LedgerOptions:
     """Where the ledger is, and what it knows the records by."""
 
     place: Path
@@ -199,7 +199,7 @@ def recalibrate(
     ledger of PREDICTIONS pays what one record pays. With --sources they are
     elsewhere, and MODEL gets the map that they find.
     """
-    from veracal.cli._methods import Files
+    from veracal.cli._methods import RecalibrationFiles
 
     several = sources_by is not None or sources is not None
     _check_sources(several, least, at_sources, ledger_part, not_private, curve)
@@ -231,13 +231,13 @@ def recalibrate(
         from veracal.cli._recalibrate_sources import Federation, federated
 
         place = Path(f"{predictions}.ledgers") if ledger is None else ledger
-        files = Files(predictions, place, out, map_out, unit or "unit", force)
+        files = RecalibrationFiles(predictions, place, out, map_out, unit or "unit", force)
         whom = Federation(sources_by, least, at_sources, version)
         federated(files, told, fit, spending, whom, whole=statement, json=json)
         return
     place = _paying.ledger_place(predictions, ledger)
-    payer = Payer(place, predictions, ledger_part, version)
-    files = Files(predictions, payer.place, out, map_out, unit or "unit", force)
+    payer = LedgerOptions(place, predictions, ledger_part, version)
+    files = RecalibrationFiles(predictions, payer.place, out, map_out, unit or "unit", force)
     files.check()
     if spending is not None:
         _refuse_early(fit, payer, spending, told)
@@ -314,10 +314,10 @@ def _spending(
     measure: float | None,
     *,
     curve: bool,
-) -> "Spending":
+) -> "LocalBudget":
     """What may be spent on what."""
-    from veracal.accounting import micro
-    from veracal.cli._recalibrate_local import Spending
+    from veracal.accounting import to_micro
+    from veracal.cli._recalibrate_local import LocalBudget
 
     if epsilon is None:
         raise typer.BadParameter(
@@ -328,7 +328,7 @@ def _spending(
 
     def price(hint: str, value: float | None) -> int:
         try:
-            return 0 if value is None else micro(value)
+            return 0 if value is None else to_micro(value)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint=hint) from error
 
@@ -338,7 +338,7 @@ def _spending(
         )
     if curve and measure is None:
         raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
-    return Spending(
+    return LocalBudget(
         price("--epsilon", epsilon),
         price("--guard", guard),
         price("--measure", measure),
@@ -347,7 +347,7 @@ def _spending(
     )
 
 
-def _check_fit(fit: Fit, spending: "Spending | None") -> None:
+def _check_fit(fit: Fit, spending: "LocalBudget | None") -> None:
     """Refuse methods there are not; ask for what Gaussian noise needs, and for no more."""
     from veracal.calibration import AUTO, METHODS
     from veracal.cli._methods import check_method, is_gaussian, sized
@@ -373,7 +373,7 @@ def _check_fit(fit: Fit, spending: "Spending | None") -> None:
 
 
 def _refuse_early(
-    fit: Fit, payer: Payer, spending: "Spending", told: Mapping[str, Any]
+    fit: Fit, payer: LedgerOptions, spending: "LocalBudget", told: Mapping[str, Any]
 ) -> None:
     """Refuse what the ledger cannot pay, before the predictions are read."""
     from veracal.calibration import METHODS
@@ -400,7 +400,7 @@ def _refuse_early(
         raise typer.BadParameter(str(error)) from error
 
 
-def _chosen(fit: Fit, payer: Payer, spending: "Spending") -> str:
+def _chosen(fit: Fit, payer: LedgerOptions, spending: "LocalBudget") -> str:
     """The method, for whom the ledger protects."""
     from veracal.accounting import MICRO, Budget
     from veracal.cli._methods import chosen
@@ -412,7 +412,11 @@ def _chosen(fit: Fit, payer: Payer, spending: "Spending") -> str:
 
 
 def _run_ids(
-    fit: Fit, method: str, payer: Payer, spending: "Spending", told: Mapping[str, Any]
+    fit: Fit,
+    method: str,
+    payer: LedgerOptions,
+    spending: "LocalBudget",
+    told: Mapping[str, Any],
 ) -> "RunIds":
     """What a ledger knows a recalibration by, from options as they were typed."""
     from dataclasses import asdict
@@ -437,8 +441,8 @@ def _run_ids(
 def _repair(
     scores: "Scores",
     fit: Fit,
-    payer: Payer,
-    spending: "Spending | None",
+    payer: LedgerOptions,
+    spending: "LocalBudget | None",
     told: Mapping[str, Any],
 ) -> "Repair":
     """Fit a map, private if something is spent; what cannot be meant is a matter of usage."""
@@ -473,7 +477,7 @@ def _repair(
         raise typer.BadParameter(str(error)) from error
 
 
-def _tell(made: "Repair", files: "Files", *, whole: bool, json: bool) -> None:
+def _tell(made: "Repair", files: "RecalibrationFiles", *, whole: bool, json: bool) -> None:
     """Print the map, what it cost, and figures of both sides."""
     from veracal.cli._recalibrate_local import facts, show
     from veracal.ledger import Ledger

@@ -173,7 +173,7 @@ def enroll(
         raise typer.BadParameter(
             "add --yes, if you know what you allow: nobody is asked here.", param_hint="--json"
         )
-    places = _source_records.Places(
+    places = _source_records.RecordPaths(
         scores, data, model, model_hash, classes, unit, ledger, partition
     )
 

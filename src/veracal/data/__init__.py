@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from veracal.data.columns import (
         Category,
         Column,
-        Constant,
+        FillValue,
         Ignore,
         Number,
         Slot,
         Target,
         Text,
-        Unit,
+        UnitColumn,
         Vector,
     )
     from veracal.data.dataset import Dataset, Group, corrupt_labels, cross
-    from veracal.data.encoding import Rows
+    from veracal.data.encoding import EncodedRows
     from veracal.data.files import (
         DEFAULT_LIMITS,
         Limits,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         restore,
         row_numbers,
     )
-    from veracal.data.loading import Tally, declare, load, scan, scan_rows, tally
+    from veracal.data.loading import RecordCount, count_records, declare, load, scan, scan_rows
     from veracal.data.row_digests import digests_of_records, each
     from veracal.data.rows import MappedRows, Score, at_places, each_by_itself, places_alike
     from veracal.data.saving import (
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from veracal.data.scores import Kind, Scores
     from veracal.data.scoring import logits_of, score, way_of
     from veracal.data.sets.catalog import CATALOG, entry
-    from veracal.data.sets.entries import Entry
+    from veracal.data.sets.entries import CatalogEntry
     from veracal.data.sets.fetch import Status, fetch, locate, status_of
     from veracal.data.splitting import (
         Relation,
@@ -103,15 +103,16 @@ __all__ = [
     "SCHEMA_FILE",
     "TEXT",
     "ByGroup",
+    "CatalogEntry",
     "Category",
     "Column",
     "Columns",
-    "Constant",
     "CsvPredictions",
     "Dataset",
     "Draft",
-    "Entry",
+    "EncodedRows",
     "Estimate",
+    "FillValue",
     "Group",
     "Grouping",
     "Ignore",
@@ -124,19 +125,18 @@ __all__ = [
     "Metric",
     "Number",
     "Rating",
+    "RecordCount",
     "Relation",
-    "Rows",
     "Schema",
     "Score",
     "Scores",
     "Slot",
     "Split",
     "Status",
-    "Tally",
     "Target",
     "Text",
     "TextForm",
-    "Unit",
+    "UnitColumn",
     "UnitRows",
     "Vector",
     "Writer",
@@ -153,6 +153,7 @@ __all__ = [
     "check_place",
     "construct",
     "corrupt_labels",
+    "count_records",
     "cross",
     "cut",
     "declare",
@@ -199,7 +200,6 @@ __all__ = [
     "split",
     "status_of",
     "table",
-    "tally",
     "way_of",
     "write_new",
     "writer_for",
@@ -213,13 +213,13 @@ __getattr__, __dir__ = attach(
         "columns": (
             "Category",
             "Column",
-            "Constant",
+            "FillValue",
             "Ignore",
             "Number",
             "Slot",
             "Target",
             "Text",
-            "Unit",
+            "UnitColumn",
             "Vector",
         ),
         "dataset": (
@@ -228,7 +228,7 @@ __getattr__, __dir__ = attach(
             "corrupt_labels",
             "cross",
         ),
-        "encoding": ("Rows",),
+        "encoding": ("EncodedRows",),
         "files": (
             "DEFAULT_LIMITS",
             "Limits",
@@ -264,12 +264,12 @@ __getattr__, __dir__ = attach(
             "row_numbers",
         ),
         "loading": (
-            "Tally",
+            "RecordCount",
             "declare",
             "load",
             "scan",
             "scan_rows",
-            "tally",
+            "count_records",
         ),
         "row_digests": (
             "digests_of_records",
@@ -324,7 +324,7 @@ __getattr__, __dir__ = attach(
             "CATALOG",
             "entry",
         ),
-        "sets.entries": ("Entry",),
+        "sets.entries": ("CatalogEntry",),
         "sets.fetch": (
             "Status",
             "fetch",

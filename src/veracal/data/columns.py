@@ -12,13 +12,13 @@ from veracal.errors import SchemaError
 
 
 @dataclass(frozen=True)
-class Constant:
+class FillValue:
     """Treatment of a missing value: put this declared value in its place."""
 
     value: Label | float
 
 
-Missing = Literal["drop", "indicator"] | Constant | None
+Missing = Literal["drop", "indicator"] | FillValue | None
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Number:
         _check_feature(self, where)
         _check_range(self, where)
         _check_words(where, self.missing, self.outside, ("error", "clip"))
-        if isinstance(self.missing, Constant) and not (
+        if isinstance(self.missing, FillValue) and not (
             _is_real(self.missing.value)
             and self.lower <= float(self.missing.value) <= self.upper
         ):
@@ -137,7 +137,7 @@ class Category:
             )
         _check_feature(self, where)
         _check_words(where, self.missing, self.outside, ("error", "ignore"))
-        if isinstance(self.missing, Constant) and str(self.missing.value) not in texts:
+        if isinstance(self.missing, FillValue) and str(self.missing.value) not in texts:
             raise _bad_constant(where, "one of the declared values", self.missing)
 
 
@@ -205,7 +205,7 @@ class Text:
     def check(self, where: str) -> None:
         """Raise unless the declaration makes sense."""
         if self.missing == "indicator" or (
-            isinstance(self.missing, Constant) and not isinstance(self.missing.value, str)
+            isinstance(self.missing, FillValue) and not isinstance(self.missing.value, str)
         ):
             raise SchemaError(
                 where, "missing = 'drop' or a text", repr(self.missing), "Declare one of them."
@@ -231,7 +231,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Unit:
+class UnitColumn:
     """Whom a row belongs to, and the most rows anybody may contribute.
 
     ``missing`` may be 'drop' or None; ``at_most`` None leaves the number unbounded, which no
@@ -272,7 +272,7 @@ class Ignore:
 
 
 Feature = Number | Category | Vector | Text
-Column = Feature | Target | Unit | Slot | Ignore
+Column = Feature | Target | UnitColumn | Slot | Ignore
 
 
 def listed(values: object, what: str) -> tuple[Any, ...]:
@@ -341,7 +341,7 @@ def _check_words(
     where: str, missing: object, outside: object, allowed: tuple[str, ...]
 ) -> None:
     """Raise unless the treatments are among those that exist."""
-    if not (missing in ("drop", "indicator", None) or isinstance(missing, Constant)):
+    if not (missing in ("drop", "indicator", None) or isinstance(missing, FillValue)):
         raise SchemaError(
             where,
             "missing = 'drop', 'indicator' or {constant = …}",
@@ -361,7 +361,7 @@ def _check_drop_only(where: str, missing: object) -> None:
         )
 
 
-def _bad_constant(where: str, expected: str, constant: Constant) -> SchemaError:
+def _bad_constant(where: str, expected: str, constant: FillValue) -> SchemaError:
     """Error for a constant that the column itself would refuse."""
     return SchemaError(
         where, f"the constant to be {expected}", repr(constant.value), "Declare another."

@@ -15,13 +15,13 @@ from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.columns import (
     Category,
     Column,
-    Constant,
+    FillValue,
     Ignore,
     Number,
     Slot,
     Target,
     Text,
-    Unit,
+    UnitColumn,
     Vector,
 )
 from veracal.data.dataset import Dataset, Group
@@ -153,7 +153,7 @@ def encode_column(cells: Cells, column: Column) -> Array:
         case Target():
             values = tuple(map(str, column.classes))
             return _positions(cells, values, "Declare the class, or correct the record.")
-        case Unit() | Slot():
+        case UnitColumn() | Slot():
             return _ids(cells)
         case _:
             raise AssertionError(column)
@@ -179,7 +179,7 @@ def _numbers(cells: Cells, column: Number) -> Floats:
 
 def _substitute(column: Number) -> float:
     """What stands for a missing number: NaN where an indicator will tell of it."""
-    if isinstance(column.missing, Constant):
+    if isinstance(column.missing, FillValue):
         return float(column.missing.value)
     return math.nan if column.missing == "indicator" else column.lower
 
@@ -212,7 +212,7 @@ def _categories(cells: Cells, column: Category) -> Ints:
         codes = _lookup(cells, values)
     else:
         codes = _positions(cells, values, "Declare the value, or correct the record.")
-    if isinstance(column.missing, Constant):
+    if isinstance(column.missing, FillValue):
         codes[cells.missing] = values.index(str(column.missing.value))
     elif column.missing == "indicator":
         codes[cells.missing] = len(values)
@@ -273,14 +273,14 @@ def _ids(cells: Cells) -> Array:
 
 def _texts(cells: Cells, column: Text) -> Array:
     """Sentences, with the declared constant for the missing ones."""
-    filled = column.missing.value if isinstance(column.missing, Constant) else ""
+    filled = column.missing.value if isinstance(column.missing, FillValue) else ""
     texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
     texts[cells.missing] = str(filled)
     return texts
 
 
 def _vectors(cells: Cells, column: Vector) -> Floats:
-    """Rows of numbers, all of the declared length, bounds checked or enforced."""
+    """EncodedRows of numbers, all of the declared length, bounds checked or enforced."""
     values, present = cells.values, ~cells.missing
     if not isinstance(values.dtype, pl.List):
         raise DataError(
@@ -308,7 +308,7 @@ _SHOWN_CHARACTERS = 40  # characters of a wrong field that an error repeats
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class EncodedRows:
     """Rows of a table as its schema encodes them, whether or not anybody knows their labels.
 
     Attributes
@@ -338,9 +338,9 @@ class Rows:
     def __repr__(self) -> str:
         return f"Rows(n={len(self)})"
 
-    def take(self, index: Ints) -> "Rows":
+    def take(self, index: Ints) -> "EncodedRows":
         """Keep the rows of ``index``, in its order."""
-        return Rows(
+        return EncodedRows(
             frozen(self.X[index]),
             {name: group.take(index) for name, group in self.groups.items()},
             None if self.units is None else self.units[index],
@@ -436,7 +436,7 @@ def encode_rows(
     labeled: bool,
     row_digests: bool = False,
     written: bool = False,
-) -> Rows:
+) -> EncodedRows:
     """Encode rows of a table, with their labels or without: then nobody looks at the target.
 
     Parameters and guarantees are those of :func:`encode`.
@@ -454,7 +454,7 @@ def encode_rows(
         if getattr(column, "missing", None) == "drop":
             dropped |= cells.missing
         encoded[name] = encode_column(cells, column)
-    rows = Rows(
+    rows = EncodedRows(
         frozen(_assemble(encoded, schema, frame.height)),
         {name: _group(encoded, schema, name) for name in schema.groups},
         None if schema.unit is None else encoded[schema.unit],

@@ -139,8 +139,8 @@ def _broken(where: str, formats: Sequence[str], found: str) -> DataError:
     )
 
 
-class Files(Protocol):
-    """Files that can be listed and read."""
+class ImageFiles(Protocol):
+    """ImageFiles that can be listed and read."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class Files(Protocol):
 
 
 @contextmanager
-def open_files(path: Path, limits: Limits) -> Iterator[Files]:
+def open_files(path: Path, limits: Limits) -> Iterator[ImageFiles]:
     """Open a folder or a zip archive."""
     with no_surprises(path):
         is_folder = path.is_dir()
@@ -163,7 +163,7 @@ def open_files(path: Path, limits: Limits) -> Iterator[Files]:
 
 
 class Folder:
-    """Files below a folder, none of which is a link out of it."""
+    """ImageFiles below a folder, none of which is a link out of it."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._limits = folder, limits
@@ -478,7 +478,7 @@ def _texts(found: Found, group: str, path: Path) -> Array:
 
 
 def _decoded(
-    files: Files,
+    files: ImageFiles,
     found: Found,
     form: ImageForm,
     path: Path,

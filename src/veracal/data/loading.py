@@ -16,7 +16,7 @@ from veracal._types import Progress
 from veracal.data.arrays import array_folder, load_mapped
 from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset, check_worth, concatenate
-from veracal.data.encoding import Rows, encode, encode_nothing, encode_rows
+from veracal.data.encoding import EncodedRows, encode, encode_nothing, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.formats import is_text, read_table, stated_rows, text_columns
 from veracal.data.images import ImageForm, load_images
@@ -29,7 +29,7 @@ _ROWS = 65_536
 
 
 @dataclass(frozen=True)
-class Tally:
+class RecordCount:
     """Records of a file that were read, and those that its schema keeps.
 
     Both are figures about the records, private under add/remove: for their holder's eyes.
@@ -63,13 +63,13 @@ def scan(
         yield batch
 
 
-def tally(
+def count_records(
     path: str | Path,
     schema: Schema | str | Path,
     *,
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
-) -> Tally:
+) -> RecordCount:
     """Stream a file through its schema and count.
 
     Raises
@@ -80,7 +80,7 @@ def tally(
     read = kept = 0
     for height, batch in _read(path, schema, _ROWS, limits, progress):
         read, kept = read + height, kept + len(batch)
-    return Tally(read, kept)
+    return RecordCount(read, kept)
 
 
 def declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
@@ -133,7 +133,7 @@ def scan_rows(
     rows: int = _ROWS,
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
-) -> Iterator[tuple[int, Rows]]:
+) -> Iterator[tuple[int, EncodedRows]]:
     """Stream a table whose labels nobody knows, or needs, through its schema.
 
     The target's column may be there or not; nobody looks at it. Everything else is as for
@@ -315,10 +315,10 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     """
     if isinstance(what, str) and _is_name(what):
         from veracal.data.sets.catalog import entry
-        from veracal.data.sets.entries import Request
+        from veracal.data.sets.entries import DatasetRequest
 
         _check_no_schema(what, schema)
-        return entry(what).declare(Request())
+        return entry(what).declare(DatasetRequest())
     return encode_nothing(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
 
 
@@ -340,11 +340,11 @@ def _load_named(
 ) -> Dataset:
     """Load an entry of the catalog."""
     from veracal.data.sets.catalog import entry
-    from veracal.data.sets.entries import Request  # it knows all loaders, this one too
+    from veracal.data.sets.entries import DatasetRequest  # it knows all loaders, this one too
 
     _check_no_schema(name, schema)
     where = None if folder is None else Path(folder)
-    request = Request(
+    request = DatasetRequest(
         folder=where,
         part=part,
         variant=variant,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from veracal._types import Array, Floats, Frozen, Ints
-from veracal.data.columns import Category, Column, Slot, Target, Unit, Vector
+from veracal.data.columns import Category, Column, Slot, Target, UnitColumn, Vector
 from veracal.data.dataset import Dataset
 from veracal.data.files import by_suffix, new_file, no_surprises
 from veracal.data.labels import Label
@@ -90,7 +90,7 @@ def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
         "y": Target(dataset.classes),
     }
     if dataset.units is not None:
-        columns["units"] = Unit(dataset.at_most)
+        columns["units"] = UnitColumn(dataset.at_most)
     if dataset.slots is not None:
         columns["slots"] = Slot()
     for name, group in dataset.groups.items():

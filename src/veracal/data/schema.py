@@ -19,14 +19,14 @@ from veracal._types import Frozen
 from veracal.data.columns import (
     Category,
     Column,
-    Constant,
     Feature,
+    FillValue,
     Ignore,
     Number,
     Slot,
     Target,
     Text,
-    Unit,
+    UnitColumn,
     Vector,
     listed,
 )
@@ -130,18 +130,18 @@ def _check_marks(schema: "Schema", where: str) -> None:
 def _check_roles(schema: "Schema", where: str) -> None:
     """Raise unless there is one target, at most one unit, and features of one kind."""
     kinds = list(map(type, schema.columns.values()))
-    if kinds.count(Target) != 1 or kinds.count(Unit) > 1:
+    if kinds.count(Target) != 1 or kinds.count(UnitColumn) > 1:
         raise SchemaError(
             f"{where}: columns",
             "exactly one target and at most one unit",
-            f"{kinds.count(Target)} targets and {kinds.count(Unit)} units",
+            f"{kinds.count(Target)} targets and {kinds.count(UnitColumn)} units",
             "Declare what is to be predicted as kind = 'target'.",
         )
-    if kinds.count(Slot) > 1 or (Slot in kinds and Unit in kinds):
+    if kinds.count(Slot) > 1 or (Slot in kinds and UnitColumn in kinds):
         raise SchemaError(
             f"{where}: columns",
             "at most one slot, and none beside a unit",
-            f"{kinds.count(Slot)} slots and {kinds.count(Unit)} units",
+            f"{kinds.count(Slot)} slots and {kinds.count(UnitColumn)} units",
             "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
             "each row is an individual, and the other as kind = 'ignore'.",
         )
@@ -207,7 +207,7 @@ _KINDS: Mapping[str, type[Column]] = {
     "vector": Vector,
     "text": Text,
     "target": Target,
-    "unit": Unit,
+    "unit": UnitColumn,
     "slot": Slot,
     "ignore": Ignore,
 }
@@ -305,7 +305,9 @@ class Schema:
     @property
     def unit(self) -> str | None:
         """Name of the column that says whom a row belongs to."""
-        return next((n for n, column in self.columns.items() if isinstance(column, Unit)), None)
+        return next(
+            (n for n, column in self.columns.items() if isinstance(column, UnitColumn)), None
+        )
 
     @property
     def slot(self) -> str | None:
@@ -405,7 +407,7 @@ def _short(number: float) -> str:
 
 def quoted(value: object) -> str:
     """Write a value as TOML."""
-    if isinstance(value, Constant):
+    if isinstance(value, FillValue):
         return f"{{ constant = {quoted(value.value)} }}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(quoted, value)) + "]"
@@ -449,7 +451,7 @@ def _parse_column(name: str, entry: object, where: str) -> Column:
             raise SchemaError(
                 where, "missing = { constant = … }", repr(missing)[:60], "Give one constant."
             )
-        settings["missing"] = Constant(missing["constant"])
+        settings["missing"] = FillValue(missing["constant"])
     column: Column = _construct(_KINDS[kind], settings, where)
     return column
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.ledger.book import Amount, Ledger, Part, check_ledger, open_ledger
+    from veracal.ledger.book import Amount, Ledger, PartitionBalance, check_ledger, open_ledger
     from veracal.ledger.chain import Entry, canonical, digest
     from veracal.ledger.locations import (
         default_folder,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         split_and_assign,
     )
     from veracal.ledger.plan import Cost, Item, as_written, merged, read_plan, share, unpaid_of
-    from veracal.ledger.policies import Extension, Opening, Renyi, Sums, best_order
-    from veracal.ledger.runs import Run
+    from veracal.ledger.policies import EpsilonSums, Extension, Opening, Renyi, best_order
+    from veracal.ledger.runs import LedgerRun
     from veracal.ledger.statements import ledger_statement, ledger_total
 
 __all__ = [
@@ -33,16 +33,16 @@ __all__ = [
     "AssignmentNotice",
     "Cost",
     "Entry",
+    "EpsilonSums",
     "Extension",
     "Item",
     "Ledger",
+    "LedgerRun",
     "Opening",
-    "Part",
+    "PartitionBalance",
     "PartitionRule",
     "PartitionStore",
     "Renyi",
-    "Run",
-    "Sums",
     "as_written",
     "best_order",
     "canonical",
@@ -72,7 +72,7 @@ __getattr__, __dir__ = attach(
         "book": (
             "Amount",
             "Ledger",
-            "Part",
+            "PartitionBalance",
             "check_ledger",
             "open_ledger",
         ),
@@ -110,10 +110,10 @@ __getattr__, __dir__ = attach(
             "Extension",
             "Opening",
             "Renyi",
-            "Sums",
+            "EpsilonSums",
             "best_order",
         ),
-        "runs": ("Run",),
+        "runs": ("LedgerRun",),
         "statements": (
             "ledger_statement",
             "ledger_total",

@@ -12,10 +12,18 @@ from veracal.errors import LedgerError
 from veracal.ledger import charging as reservations
 from veracal.ledger import storage as tables
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import Asked, affordable, enter, failed, item_account
+from veracal.ledger.charging import PendingCharge, affordable, enter, failed, item_account
 from veracal.ledger.plan import Cost, Item, Planned
 from veracal.ledger.policies import Caps, Extension, Opening, account_of, checked_item, rule_for
-from veracal.ledger.runs import Run, RunRequest, begin, number_of, read_run, read_runs, require
+from veracal.ledger.runs import (
+    LedgerRun,
+    RunRequest,
+    begin,
+    number_of,
+    read_run,
+    read_runs,
+    require,
+)
 from veracal.ledger.storage import create, new_ledger, reading, writing
 from veracal.ledger.verification import check
 
@@ -34,7 +42,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartitionBalance:
     """What one part of the records has spent, and may still spend."""
 
     name: str
@@ -189,7 +197,7 @@ class Ledger:
         ConflictError
             If the id was used for something else; nothing is charged.
         """
-        asked = Asked(event, purpose, part, delta, request, None, self.run)
+        asked = PendingCharge(event, purpose, part, delta, request, None, self.run)
         return enter(self.path, asked, None)[0]
 
     def answer(
@@ -258,7 +266,7 @@ class Ledger:
         """
         if not isinstance(body, bytes):
             raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
-        asked = Asked(event, purpose, part, delta, request, body, self.run)
+        asked = PendingCharge(event, purpose, part, delta, request, body, self.run)
         entry, answer = enter(self.path, asked, compute)
         if answer is None:
             raise failed(entry.request)
@@ -452,7 +460,7 @@ class Ledger:
         """
         require(self.path, RunRequest(tuple(items), name, request, body, delta))
 
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[LedgerRun, ...]:
         """Every run, in order."""
         with reading(self.path) as connection:
             return read_runs(connection)
@@ -568,10 +576,10 @@ class Ledger:
         others may spend what is left; the charge decides.
         """
         with reading(self.path) as connection:
-            asked = Asked(event, purpose, part, delta, None, None, self.run)
+            asked = PendingCharge(event, purpose, part, delta, None, None, self.run)
             affordable(connection, asked, times)
 
-    def parts(self, part: str | None = None) -> tuple[Part, ...]:
+    def parts(self, part: str | None = None) -> tuple[PartitionBalance, ...]:
         """Every part, or one of them, with what it has spent and may still spend."""
         with reading(self.path) as connection:
             caps = Caps.read(connection)
@@ -664,13 +672,17 @@ class Ledger:
         }
 
 
-def _part(caps: Caps, spent: Mapping[str, Cost], part: str) -> Part:
+def _part(caps: Caps, spent: Mapping[str, Cost], part: str) -> PartitionBalance:
     """What a part has spent and may still spend, over all filters."""
     rule, budget = caps.opening.rule, caps.budget
     if isinstance(rule, Planned):
-        return Part(part, Amount(rule.epsilons[part], budget.delta), Amount(0.0, 0.0))
+        return PartitionBalance(
+            part, Amount(rule.epsilons[part], budget.delta), Amount(0.0, 0.0)
+        )
     total = sum((spent[account_of(part, number)] for number in caps.filters), Cost(0))
-    return Part(part, Amount(*rule.privacy(total, budget)), Amount(*rule.left(total, budget)))
+    return PartitionBalance(
+        part, Amount(*rule.privacy(total, budget)), Amount(*rule.left(total, budget))
+    )
 
 
 def _run_number(connection: Connection, run: object) -> int:
@@ -694,8 +706,8 @@ def _reservation(
     body: bytes,
     run: int | None,
     kind: reservations.Reservation = "once",
-) -> Asked:
+) -> PendingCharge:
     """A reservation, before it is made."""
     if not isinstance(request, str) or not isinstance(body, bytes):
         raise ValueError("A reservation needs a request id and a body of bytes.")
-    return Asked(event, purpose, part, delta, request, body, run, kind)
+    return PendingCharge(event, purpose, part, delta, request, body, run, kind)

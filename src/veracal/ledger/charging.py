@@ -40,7 +40,7 @@ ANEW = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingCharge:
     """A charge, before it is made.
 
     Attributes
@@ -111,7 +111,7 @@ class Debit:
 
 
 def enter(
-    path: Path, asked: Asked, compute: Callable[[], bytes] | None
+    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
 ) -> tuple[Entry, bytes | None]:
     """Charge, compute and keep: all of it or nothing, and only once for one request id.
 
@@ -140,7 +140,7 @@ def enter(
     return entry, answer
 
 
-def _kept(connection: Connection, asked: Asked) -> tuple[Entry, bytes | None] | None:
+def _kept(connection: Connection, asked: PendingCharge) -> tuple[Entry, bytes | None] | None:
     """What was made of this request before, or a refusal of another one under its id."""
     if asked.request is None:
         return None
@@ -158,7 +158,7 @@ def conflict(request: str) -> ConflictError:
     )
 
 
-def affordable(connection: Connection, asked: Asked, times: int = 1) -> Debit:
+def affordable(connection: Connection, asked: PendingCharge, times: int = 1) -> Debit:
     """Account and cost of a charge that fits into what is left."""
     caps = Caps.read(connection)
     opening, rule = caps.opening, caps.opening.rule
@@ -239,7 +239,7 @@ def item_account(run: int, position: int) -> str:
     return f"run {run}{SEPARATOR}{position}"
 
 
-def _item_of_run(connection: Connection, asked: Asked) -> str:
+def _item_of_run(connection: Connection, asked: PendingCharge) -> str:
     """Account of the item of a run that a charge uses."""
     assert asked.run is not None
     begun = tables.begun(connection, asked.run)
@@ -284,7 +284,7 @@ def _times(number: int) -> str:
 
 def _entry(
     connection: Connection,
-    asked: Asked,
+    asked: PendingCharge,
     debit: Debit,
     outcome: Outcome,
     answer: bytes | None,
@@ -329,7 +329,9 @@ Reservation = Literal["once", "every attempt"]
 Settled = tuple[Entry, bytes | None]
 
 
-def compute_once(path: Path, asked: Asked, compute: Callable[[], bytes]) -> tuple[Entry, bytes]:
+def compute_once(
+    path: Path, asked: PendingCharge, compute: Callable[[], bytes]
+) -> tuple[Entry, bytes]:
     """Reserve, compute and record; or return what was recorded before.
 
     Returns
@@ -350,7 +352,7 @@ def compute_once(path: Path, asked: Asked, compute: Callable[[], bytes]) -> tupl
     return settled[0], answer_of(settled, asked.request)
 
 
-def reserve(path: Path, asked: Asked) -> tuple[Entry, Settled | None]:
+def reserve(path: Path, asked: PendingCharge) -> tuple[Entry, Settled | None]:
     """Charge a reservation, or find the one that was charged before.
 
     A pending reservation is used again only if neither it nor this attempt charges every
@@ -382,7 +384,7 @@ def reserve(path: Path, asked: Asked) -> tuple[Entry, Settled | None]:
     return entry, None
 
 
-def _reserved(connection: Connection, asked: Asked) -> Entry | None:
+def _reserved(connection: Connection, asked: PendingCharge) -> Entry | None:
     """A reservation under this id, or a refusal of anything else under it."""
     assert asked.request is not None
     found = tables.find(connection, asked.request, asked.run or 0)
@@ -420,7 +422,7 @@ def record(
     entry = found[0]
     kinds: tuple[Reservation, ...] = ("once", "every attempt")
     assert entry.event is not None
-    asked = Asked(entry.event, entry.purpose, entry.part, entry.delta, request, body)
+    asked = PendingCharge(entry.event, entry.purpose, entry.part, entry.delta, request, body)
     if entry.body not in {replace(asked, reservation=kind).fingerprint for kind in kinds}:
         raise conflict(request)
     return settle(path, entry.index, kept)

@@ -73,7 +73,7 @@ from veracal.ledger.plan import (
 
 
 @dataclass(frozen=True)
-class Sums:
+class EpsilonSums:
     """Pure epsilons, added up as integers.
 
     Guarantees
@@ -127,7 +127,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class EpsilonDeltaSums:
     """Epsilons and deltas, each added up.
 
     Guarantees
@@ -291,7 +291,7 @@ class Renyi:
         return {"kind": "open", "composition": "rdp", "order": self.order}
 
 
-Rule = Sums | Pairs | Renyi | Planned
+Rule = EpsilonSums | EpsilonDeltaSums | Renyi | Planned
 
 
 def conversion(order: float, delta: float) -> float:
@@ -491,12 +491,12 @@ def rule_for(
                 f"Expected no {setting} for this kind of ledger, got kind={kind!r}."
             )
     if kind == "pure":
-        return Sums()
+        return EpsilonSums()
     if kind == "plan":
         return plan(items or (), budget, parts)
     _checks.one_of(("rdp", "addition"), composition=composition or "rdp")
     if composition == "addition":
-        return Pairs()
+        return EpsilonDeltaSums()
     return Renyi(best_order(budget) if order is None else order)
 
 
@@ -545,9 +545,9 @@ def _rule_from_json(written: Mapping[str, Any]) -> Rule:
     """Read a rule back."""
     match dict(written):
         case {"kind": "pure"}:
-            return Sums()
+            return EpsilonSums()
         case {"kind": "open", "composition": "addition"}:
-            return Pairs()
+            return EpsilonDeltaSums()
         case {"kind": "open", "composition": "rdp", "order": order}:
             return Renyi(order)
         case {"kind": "plan", "items": items, "epsilons": epsilons}:

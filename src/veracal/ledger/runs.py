@@ -18,12 +18,19 @@ from veracal.ledger import storage as tables
 from veracal.ledger.chain import Entry, canonical, digest
 from veracal.ledger.charging import ANEW, conflict, filter_for, item_account, items_of_run
 from veracal.ledger.plan import Cost, Item, Planned, free, merged
-from veracal.ledger.policies import Caps, Opening, Pairs, account_of, checked_item, name
+from veracal.ledger.policies import (
+    Caps,
+    EpsilonDeltaSums,
+    Opening,
+    account_of,
+    checked_item,
+    name,
+)
 from veracal.ledger.storage import reading, writing
 
 
 @dataclass(frozen=True)
-class Run:
+class LedgerRun:
     """A run of a ledger.
 
     Attributes
@@ -177,7 +184,7 @@ def part_costs(
         event = composed(items, part)
         if event is not None:
             exact = pure and pure_epsilon(event, budget.unit) is not None
-            at = delta if isinstance(rule, Pairs) and not exact else None
+            at = delta if isinstance(rule, EpsilonDeltaSums) and not exact else None
             found[part] = PartCost(event, at, rule.run_cost(event, budget, at))
     return found
 
@@ -188,14 +195,14 @@ def composed(items: Iterable[Item], part: str) -> Event | None:
     return Composed(tuple(used)) if used else None
 
 
-def read_runs(connection: Connection) -> tuple[Run, ...]:
+def read_runs(connection: Connection) -> tuple[LedgerRun, ...]:
     """Every run of a ledger."""
     caps = Caps.read(connection)
     first = [entry for entry in tables.adding(connection) if entry.outcome == "run"]
     return tuple(_run(connection, caps, entry) for entry in first)
 
 
-def read_run(connection: Connection, number: int) -> Run | None:
+def read_run(connection: Connection, number: int) -> LedgerRun | None:
     """One run of a ledger, by its number."""
     begun = tables.begun(connection, number)
     return _run(connection, Caps.read(connection), begun[0]) if begun else None
@@ -207,7 +214,7 @@ def number_of(connection: Connection, request: str) -> int | None:
     return found[0].run if found is not None and found[0].outcome == "run" else None
 
 
-def _run(connection: Connection, caps: Caps, first: Entry) -> Run:
+def _run(connection: Connection, caps: Caps, first: Entry) -> LedgerRun:
     """A run, from its first entry."""
     assert first.run is not None
     assert first.filter is not None
@@ -218,7 +225,7 @@ def _run(connection: Connection, caps: Caps, first: Entry) -> Run:
         entry.part or "": rule.privacy(Cost(entry.cost, entry.cost_delta), caps.budget)
         for entry in begun
     }
-    return Run(
+    return LedgerRun(
         first.run,
         first.purpose,
         first.request or "",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         gaussian_noise,
         laplace_noise,
     )
-    from veracal.mechanisms.dp_sgd import DPSGD, Descended, Standing, Step
+    from veracal.mechanisms.dp_sgd import DPSGD, Step, TrainingResult, TrainingState
     from veracal.mechanisms.grid import (
         MOST_TOTAL,
         MOST_UNITS,
@@ -78,7 +78,6 @@ __all__ = [
     "ClipRule",
     "Clipped",
     "Constant",
-    "Descended",
     "Exponential",
     "Flat",
     "FullBatch",
@@ -93,11 +92,12 @@ __all__ = [
     "Schedule",
     "Selection",
     "SphericalNoise",
-    "Standing",
     "Step",
     "StepProgress",
     "TrainingCurve",
     "TrainingPlan",
+    "TrainingResult",
+    "TrainingState",
     "Update",
     "add_discrete_gaussian",
     "add_discrete_laplace",
@@ -156,9 +156,9 @@ __getattr__, __dir__ = attach(
             "rounded_spherical",
         ),
         "dp_sgd": (
-            "Descended",
+            "TrainingResult",
             "DPSGD",
-            "Standing",
+            "TrainingState",
             "Step",
         ),
         "grid": (

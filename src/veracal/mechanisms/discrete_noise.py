@@ -23,7 +23,7 @@ from opendp.mod import enable_features
 
 from veracal import _checks
 from veracal._types import Ints
-from veracal.accounting import MICRO, upwards
+from veracal.accounting import MICRO, round_up_float
 from veracal.mechanisms.grid import MOST_TOTAL
 
 enable_features("contrib")  # both laws are proved, but not yet by OpenDP's full process
@@ -61,13 +61,13 @@ def laplace_noise(sensitivity: int, micro_epsilon: int) -> float:
     A release with this noise costs no more than ``micro_epsilon``, and rounded up to whole
     millionths exactly that.
     """
-    return _usable(upwards(laplace_noise_scale(sensitivity, micro_epsilon)))
+    return _usable(round_up_float(laplace_noise_scale(sensitivity, micro_epsilon)))
 
 
 def gaussian_noise(sensitivity: float, noise_multiplier: float) -> float:
     """Parameter of the discrete Gaussian law: the product, rounded up."""
     _checks.positive(sensitivity=sensitivity, noise_multiplier=noise_multiplier)
-    return _usable(upwards(Fraction(sensitivity) * Fraction(noise_multiplier)))
+    return _usable(round_up_float(Fraction(sensitivity) * Fraction(noise_multiplier)))
 
 
 def add_discrete_laplace(units: ArrayLike, noise: float) -> Ints:

@@ -335,13 +335,13 @@ class Step:
     state: Any = None
 
     @property
-    def standing(self) -> "Standing":
+    def standing(self) -> "TrainingState":
         """From where a descent can go on after this step."""
-        return Standing(self.number + 1, self.weights, self.state, self.clip)
+        return TrainingState(self.number + 1, self.weights, self.state, self.clip)
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class TrainingState:
     """Where a descent stands between two steps: all that it takes to go on.
 
     No generator is among it: whoever goes on draws batches and noise anew.
@@ -364,7 +364,7 @@ class Standing:
 
 
 @dataclass(frozen=True, eq=False)
-class Descended:
+class TrainingResult:
     """Where a descent ended.
 
     Attributes
@@ -493,10 +493,10 @@ class DPSGD:
         *,
         rng: np.random.Generator | None = None,
         on_step: Callable[[Step], bool | None] | None = None,
-        start: Standing | None = None,
+        start: TrainingState | None = None,
         in_place: bool = False,
         ask_empty: bool = False,
-    ) -> Descended:
+    ) -> TrainingResult:
         """Descend.
 
         Parameters
@@ -545,7 +545,7 @@ class DPSGD:
         # Streams of their own: what the batches consume does not shift the noise.
         coins, normals, counts = rng.spawn(3)
         if start is None:
-            start = Standing(0, weights, self.update.start(weights), self.clip)
+            start = TrainingState(0, weights, self.update.start(weights), self.clip)
         weights, state, clip = start.weights, start.state, start.clip
         t, left = start.steps - 1, self.noise_multipliers()[start.steps :]
         if in_place:
@@ -566,7 +566,7 @@ class DPSGD:
                 if on_step is not None and _ended(on_step(step)):
                     break
                 del clipped, noisy, step  # before the next sum: they may be large
-        return Descended(weights, self.event(), t + 1, _random.is_secret(rng))
+        return TrainingResult(weights, self.event(), t + 1, _random.is_secret(rng))
 
     def _step_event(self, multiplier: float) -> Event:
         """Cost of one step."""

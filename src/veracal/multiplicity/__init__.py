@@ -12,9 +12,9 @@ if TYPE_CHECKING:
         audit_predictions,
         engine_for,
     )
-    from veracal.multiplicity.engines.base import VARIED, Engine, Kind, Seed, Streams
+    from veracal.multiplicity.engines.base import VARIED, AuditEngine, Kind, Seed, Streams
     from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
-    from veracal.multiplicity.engines.retraining import RetrainEngine, Run
+    from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext
     from veracal.multiplicity.engines.stored import StoredEngine
     from veracal.multiplicity.measures import (
         AuditPlan,
@@ -34,17 +34,17 @@ __all__ = [
     "INTERNAL",
     "VARIED",
     "Audit",
+    "AuditEngine",
     "AuditPlan",
     "AuditSettings",
     "DescentEngine",
-    "Engine",
     "GroupDisagreement",
     "Kind",
     "ObjectiveEngine",
     "OutputEngine",
     "Plane",
     "RetrainEngine",
-    "Run",
+    "RunContext",
     "Runs",
     "Seed",
     "StoredEngine",
@@ -74,7 +74,7 @@ __getattr__, __dir__ = attach(
             "engine_for",
         ),
         "engines.base": (
-            "Engine",
+            "AuditEngine",
             "Kind",
             "Seed",
             "Streams",
@@ -87,7 +87,7 @@ __getattr__, __dir__ = attach(
         ),
         "engines.retraining": (
             "RetrainEngine",
-            "Run",
+            "RunContext",
         ),
         "engines.stored": ("StoredEngine",),
         "measures": (

@@ -25,14 +25,14 @@ from veracal.multiplicity.collecting import (
     RunConsumer,
     collect,
 )
-from veracal.multiplicity.engines.base import Engine, Kind, Seed, Varied, fingerprint
+from veracal.multiplicity.engines.base import AuditEngine, Kind, Seed, Varied, fingerprint
 from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
 from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.multiplicity.engines.stored import StoredEngine
-from veracal.multiplicity.results import Audit, Grid, RecalibrationEffect
+from veracal.multiplicity.results import Audit, FeatureGrid, RecalibrationEffect
 from veracal.multiplicity.runs import Runs
 from veracal.multiplicity.summary import (
-    Asked,
+    AuditDescription,
     checked_deployed,
     difference_of_means,
     mean_over_people,
@@ -55,7 +55,7 @@ def engine_for(
     jobs: int | None = None,
     backend: str | None = None,
     address: str | None = None,
-) -> Engine:
+) -> AuditEngine:
     """Choose how a model is run again.
 
     Parameters
@@ -75,7 +75,7 @@ def engine_for(
     >>> engine_for(PrivateLogisticRegression(), data, data.X).name
     'batched descent'
     """
-    if isinstance(model, Engine):
+    if isinstance(model, AuditEngine):
         return model
     if type(model) is OutputPerturbation:
         return OutputEngine(model, train, X)
@@ -150,11 +150,11 @@ class AuditSettings:
 
 
 def audit_engine(
-    engine: Engine,
+    engine: AuditEngine,
     people: Dataset | None = None,
     question: AuditSettings | None = None,
     *,
-    grid: Grid | None = None,
+    grid: FeatureGrid | None = None,
     recalibrating: Recalibrating | None = None,
     deployed: Array | None = None,
     labeled: bool = True,
@@ -219,7 +219,7 @@ def audit_engine(
 
 
 def _sinks(
-    engine: Engine,
+    engine: AuditEngine,
     asked: AuditSettings,
     labels: Ints | None,
     number: int,
@@ -256,10 +256,12 @@ def _enough(runs: Runs, asked: AuditSettings) -> Any:
     return needed
 
 
-def _asked(engine: Engine, asked: AuditSettings, done: CollectionResult, runs: Runs) -> Asked:
+def _asked(
+    engine: AuditEngine, asked: AuditSettings, done: CollectionResult, runs: Runs
+) -> AuditDescription:
     """What an audit is of, and how it ended."""
     auto = asked.runs == "auto"
-    return Asked(
+    return AuditDescription(
         about={"engine": engine.name, "varied": asked.varied, **_shareable(engine.settings())},
         classes=engine.classes,
         resumed=done.resumed,
@@ -528,11 +530,11 @@ def _people(
     return Dataset(np.zeros((engine.people, 1)), codes, engine.classes, groups)
 
 
-def _grid(people: Dataset, plane: tuple[str, str]) -> Grid:
+def _grid(people: Dataset, plane: tuple[str, str]) -> FeatureGrid:
     """Points of a plane over where people are."""
     X = np.asarray(people.X)
     names = people.feature_names or tuple(map(str, range(X.shape[1])))
-    return Grid.over(X, names, plane)
+    return FeatureGrid.over(X, names, plane)
 
 
 def _recalibrating(

@@ -21,7 +21,7 @@ from veracal._types import Array, Floats, Ints, Progress
 from veracal.calibration import MapFitter
 from veracal.data import Label, Scores, no_surprises, placed
 from veracal.errors import DataError
-from veracal.multiplicity.engines.base import Engine, Seed
+from veracal.multiplicity.engines.base import AuditEngine, Seed
 from veracal.multiplicity.runs import Runs
 
 FORMAT = 1
@@ -147,7 +147,7 @@ class CollectionResult:
 
 
 def collect(
-    engine: Engine,
+    engine: AuditEngine,
     sinks: Mapping[str, RunConsumer],
     number: int,
     *,
@@ -205,7 +205,7 @@ def collect(
 
 
 def _go_on(
-    engine: Engine,
+    engine: AuditEngine,
     book: _Book,
     number: int,
     enough: Enough | None,

@@ -395,7 +395,7 @@ class Audit:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class FeatureGrid:
     """Rows that differ in two features alone.
 
     Attributes
@@ -415,7 +415,7 @@ class Grid:
     @classmethod
     def over(
         cls, X: Array, names: Sequence[str], features: tuple[str, str], points: int = 25
-    ) -> "Grid":
+    ) -> "FeatureGrid":
         """Points between the 1st and the 99th percentile of two features, others at the median.
 
         Parameters

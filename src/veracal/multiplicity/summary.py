@@ -252,7 +252,7 @@ _ABSTAINED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditDescription:
     """What an audit is of, and how it ended; attributes as those of :class:`Audit`."""
 
     about: Mapping[str, Any]
@@ -267,7 +267,7 @@ class Asked:
 
 def told(
     runs: Runs,
-    asked: Asked,
+    asked: AuditDescription,
     *,
     groups: Mapping[str, Group],
     deployed: Ints | None,
@@ -429,7 +429,7 @@ def bounds(runs: Runs, level: float, *, lasting: bool) -> dict[str, float]:
     return {"one": one, "all": exact, "paper": paper, "blind": float(blind[0])}
 
 
-def notes(runs: Runs, asked: Asked, groups: Mapping[str, Group]) -> tuple[str, ...]:
+def notes(runs: Runs, asked: AuditDescription, groups: Mapping[str, Group]) -> tuple[str, ...]:
     """What a reader must know beside the figures."""
     found = []
     if (runs.counts.max(axis=1) == runs.runs).all():

@@ -19,7 +19,7 @@ from veracal.accounting import event_to_json
 from veracal.data import no_surprises
 from veracal.errors import DataError
 from veracal.ledger import canonical, digest
-from veracal.mechanisms import DPSGD, GlobalAdapt, Standing, sees_weights
+from veracal.mechanisms import DPSGD, GlobalAdapt, TrainingState, sees_weights
 from veracal.neural.gradient_sums import Layout
 
 _KEY = "veracal"
@@ -40,7 +40,7 @@ class CheckpointState:
         Of averaged weights.
     """
 
-    standing: Standing
+    standing: TrainingState
     mean: Mapping[str, Array]
 
 
@@ -127,7 +127,7 @@ class Checkpoint:
             "Wait until it is over, or stop it.",
         ) from busy
 
-    def write(self, standing: Standing, mean: Mapping[str, Array]) -> None:
+    def write(self, standing: TrainingState, mean: Mapping[str, Array]) -> None:
         """Keep where a run stands."""
         tensors = {"weights": np.ascontiguousarray(standing.weights)}
         tensors |= {f"{_STATE}{i}": one for i, one in enumerate(leaves(standing.state))}
@@ -175,7 +175,7 @@ class Checkpoint:
             for name, one in tensors.items()
             if name.startswith(_MEAN)
         }
-        return CheckpointState(Standing(steps, weights, state, clip), mean)
+        return CheckpointState(TrainingState(steps, weights, state, clip), mean)
 
     def _checked(self, told: dict[str, Any], tensors: dict[str, Array]) -> tuple[Array, int]:
         """Weights and steps, if they can be those of a run like this one."""

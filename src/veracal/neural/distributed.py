@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.accounting import Unit
 from veracal.errors import WorkerError
-from veracal.mechanisms import DPSGD, Clipped, ClipRule, Descended, GlobalAdapt
+from veracal.mechanisms import DPSGD, Clipped, ClipRule, GlobalAdapt, TrainingResult
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.run import Internal, Noise, Run
+from veracal.neural.run import InternalFigures, Noise, TrainingRun
 from veracal.queries import charged_total
 
 _MOST_WORDS = 2_000  # characters of an error that others are told
@@ -84,7 +84,7 @@ class RankCommand(IntEnum):
     STOP = 5  # there will be none
 
 
-class Link:
+class RankConnection:
     """The way from a rank to rank 0, and from there to all others.
 
     Attributes
@@ -272,7 +272,7 @@ def _gone(rank: int) -> WorkerError:
 
 
 @dataclass(frozen=True)
-class Told:
+class ShareFacts:
     """What is public about a rank's share of a fit.
 
     Attributes
@@ -294,7 +294,7 @@ class Told:
 
 
 def settle(
-    link: Link, check: Callable[[], Told], unit: Unit, ranks: Ranks, size: int
+    link: RankConnection, check: Callable[[], ShareFacts], unit: Unit, ranks: Ranks, size: int
 ) -> Tensor | None:
     """Check a fit on every rank, by what is public, before anything is charged.
 
@@ -334,7 +334,7 @@ def settle(
     return None
 
 
-def _wait(link: Link, check: Callable[[], Told]) -> Tensor:
+def _wait(link: RankConnection, check: Callable[[], ShareFacts]) -> Tensor:
     """Tell rank 0 what it asks for, until it begins."""
     problem, words = None, "null"
     try:
@@ -353,7 +353,7 @@ def _wait(link: Link, check: Callable[[], Told]) -> Tensor:
         raise stopped if problem is None else problem from None
 
 
-def _heard(link: Link) -> list[Told]:
+def _heard(link: RankConnection) -> list[ShareFacts]:
     """What all others tell of their shares.
 
     All are heard before any is found wanting: who waits to be heard could not be told to stop.
@@ -371,10 +371,10 @@ def _heard(link: Link) -> list[Told]:
             problems.append(WorkerError(problem))
     if problems:
         raise problems[0]
-    return [Told(*told) for told in every.values() if told is not None]
+    return [ShareFacts(*told) for told in every.values() if told is not None]
 
 
-def check_same(every: list[Told]) -> None:
+def check_same(every: list[ShareFacts]) -> None:
     """Refuse settings that are not the same on all ranks."""
     first = json.loads(json.dumps(dict(every[0].settings)))
     for rank, told in enumerate(every):
@@ -388,7 +388,7 @@ def check_same(every: list[Told]) -> None:
                 )
 
 
-def check_split(every: list[Told]) -> None:
+def check_split(every: list[ShareFacts]) -> None:
     """Refuse records that were split by other draws or keys on one of the ranks.
 
     Each rank could then have rows that are also on another one, where they would be counted
@@ -404,7 +404,7 @@ def check_split(every: list[Told]) -> None:
             )
 
 
-def check_shares(every: list[Told], unit: Unit, ranks: Ranks, size: int) -> None:
+def check_shares(every: list[ShareFacts], unit: Unit, ranks: Ranks, size: int) -> None:
     """Refuse shares that together are not what was declared."""
     rows = [told.rows for told in every if told.rows is not None]
     if rows and sum(rows) != size:
@@ -447,7 +447,7 @@ class DistributedResult:
 
     Attributes
     ----------
-    done : Descended
+    done : TrainingResult
     shown : array
         The weights that the model gets: a mean, where weights are averaged.
     noise : tuple
@@ -455,10 +455,10 @@ class DistributedResult:
     internal : Internal
     """
 
-    done: Descended
+    done: TrainingResult
     shown: Floats
     noise: Noise
-    internal: Internal
+    internal: InternalFigures
 
 
 class Strategy(Protocol):
@@ -479,7 +479,12 @@ class Strategy(Protocol):
         """Take the weights of rank 0; should the block fail, others hear of it."""
 
     def descend(
-        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+        self,
+        descent: DPSGD,
+        run: TrainingRun,
+        sums: NetworkSums,
+        n: int,
+        rng: np.random.Generator,
     ) -> DistributedResult:
         """Take all steps, with n records here."""
 
@@ -495,7 +500,12 @@ class SingleProcess:
         yield
 
     def descend(
-        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+        self,
+        descent: DPSGD,
+        run: TrainingRun,
+        sums: NetworkSums,
+        n: int,
+        rng: np.random.Generator,
     ) -> DistributedResult:
         """Take all steps."""
         done = descent.run(
@@ -510,7 +520,7 @@ class Leader:
 
     leads = True
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RankConnection) -> None:
         self._link, self.world = link, link.world
 
     @contextmanager
@@ -526,7 +536,12 @@ class Leader:
             raise
 
     def descend(
-        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+        self,
+        descent: DPSGD,
+        run: TrainingRun,
+        sums: NetworkSums,
+        n: int,
+        rng: np.random.Generator,
     ) -> DistributedResult:
         """Take all steps, each with the sums of all ranks, and give them the model."""
         joined = JoinedSums(self._link, sums)
@@ -573,7 +588,7 @@ class JoinedSums:
     one record moves them as far as in one process. Other ranks send theirs to rank 0 alone.
     """
 
-    def __init__(self, link: Link, sums: NetworkSums) -> None:
+    def __init__(self, link: RankConnection, sums: NetworkSums) -> None:
         self._link, self._sums = link, sums
         self._met = {rank: [0.0, 0.0, 0.0] for rank in link.others}
 
@@ -595,10 +610,10 @@ class JoinedSums:
             self._met[rank] = found[1:]
         return Clipped(total.numpy(), exceeding)
 
-    def counts(self) -> Internal:
+    def counts(self) -> InternalFigures:
         """What was met among the records of all ranks."""
         every = [_told(self._sums), *self._met.values()]
-        return Internal(*(int(sum(one)) for one in zip(*every, strict=True)))
+        return InternalFigures(*(int(sum(one)) for one in zip(*every, strict=True)))
 
 
 class Following:
@@ -609,7 +624,7 @@ class Following:
 
     leads = False
 
-    def __init__(self, link: Link, module: Tensor) -> None:
+    def __init__(self, link: RankConnection, module: Tensor) -> None:
         self._link, self.world = link, link.world
         self._module = module
 
@@ -620,7 +635,12 @@ class Following:
         yield
 
     def descend(
-        self, descent: DPSGD, run: Run, sums: NetworkSums, n: int, rng: np.random.Generator
+        self,
+        descent: DPSGD,
+        run: TrainingRun,
+        sums: NetworkSums,
+        n: int,
+        rng: np.random.Generator,
     ) -> DistributedResult:
         """Send the clipped sum over a batch for as long as rank 0 asks for one."""
         (coins,) = rng.spawn(1)  # this rank's own: no other draws from it, nobody has a seed
@@ -628,7 +648,7 @@ class Following:
             order, value, content = self._link.ordered()
             if order == RankCommand.OVER:
                 noise, last, shown = _taken(content)
-                done = Descended(last, descent.event(), int(value), private=True)
+                done = TrainingResult(last, descent.event(), int(value), private=True)
                 return DistributedResult(done, shown, noise, _counts(sums))
             rows = descent.sampler.batch(n, coins)
             weights = content.view(torch.float32).numpy()
@@ -682,9 +702,9 @@ def _with_threshold(clip: ClipRule, threshold: float) -> ClipRule:
     return replace(clip, threshold=threshold) if isinstance(clip, GlobalAdapt) else clip
 
 
-def _counts(sums: NetworkSums) -> Internal:
+def _counts(sums: NetworkSums) -> InternalFigures:
     """What was met among the records of one rank."""
-    return Internal(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
+    return InternalFigures(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
 
 
 def _told(sums: NetworkSums) -> tuple[int, int, int]:
@@ -692,6 +712,8 @@ def _told(sums: NetworkSums) -> tuple[int, int, int]:
     return sums.tally.seen, sums.tally.clipped, sums.tally.broken
 
 
-def _ended(run: Run, done: Descended, internal: Internal) -> DistributedResult:
+def _ended(
+    run: TrainingRun, done: TrainingResult, internal: InternalFigures
+) -> DistributedResult:
     """How the run of a process that leads has ended."""
     return DistributedResult(done, run.watch.average.mean(done.weights), run.noise(), internal)

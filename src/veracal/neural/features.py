@@ -54,7 +54,7 @@ def records_key(dataset: Dataset, made_by: Mapping[str, str | int], secret: byte
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFeatures:
     """One array of features on disk: a ``.npy`` file with a checksum after its end.
 
     Attributes
@@ -269,7 +269,7 @@ def _remembered(dataset: Dataset, extractor: Extractor, folder: Path, tell: Prog
     """Features from the folder, or made now and kept there."""
     made_by, secret = extractor.fingerprint(), cache_secret(folder)
     key, n = records_key(dataset, made_by, secret), len(dataset)
-    entry = Entry(private_folder(folder / "features"), key, (n, extractor.dimension))
+    entry = CachedFeatures(private_folder(folder / "features"), key, (n, extractor.dimension))
     kept = entry.read()
     if kept is not None:
         tell(n, n)

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from veracal._types import Floats, Ints, aligned, aligned_empty
 from veracal.mechanisms import Clipped, ClipRule, is_continuous
-from veracal.neural.gradients.blocks import Engine, HalfAddedError
+from veracal.neural.gradients.blocks import GradientEngine, HalfAddedError
 from veracal.neural.precision import full_precision, thread_precision
-from veracal.neural.synthetic_inputs import Records
+from veracal.neural.synthetic_inputs import IndexedRecords
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterSlice:
     """Where a parameter stands in the vector.
 
     Attributes
@@ -67,7 +67,7 @@ class Layout:
             for place, (_, parameter) in zip(self.places, _trainable(module), strict=True)
         }
 
-    def place(self, parameter: torch.Tensor) -> Place:
+    def place(self, parameter: torch.Tensor) -> ParameterSlice:
         """Where a parameter stands."""
         return self._of[id(parameter)]
 
@@ -132,12 +132,12 @@ def _trainable(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Paramete
     return ((name, one) for name, one in module.named_parameters() if one.requires_grad)
 
 
-def _places(module: torch.nn.Module) -> Iterator[Place]:
+def _places(module: torch.nn.Module) -> Iterator[ParameterSlice]:
     """One place after the other."""
     start = 0
     for name, parameter in _trainable(module):
         end = start + math.prod(parameter.shape)
-        yield Place(name, tuple(parameter.shape), start, end)
+        yield ParameterSlice(name, tuple(parameter.shape), start, end)
         start = end
 
 
@@ -146,7 +146,7 @@ _DEVIATIONS = 4.0  # of a batch above its expected size, for which there are slo
 
 
 @dataclass
-class Tally:
+class BatchCounts:
     """What was met among the records. *Internal*: it is about them.
 
     Attributes
@@ -184,7 +184,7 @@ class GradientWorker:
     """
 
     module: nn.Module
-    engine: Engine
+    engine: GradientEngine
 
 
 class NetworkSums:
@@ -249,7 +249,7 @@ class NetworkSums:
     def __init__(
         self,
         lanes: Sequence[GradientWorker],
-        records: Records,
+        records: IndexedRecords,
         expected_batch: float,
         block: int,
         *,
@@ -261,7 +261,7 @@ class NetworkSums:
         self._capacity = math.ceil(slots / self._count)
         self._rng = rng
         self._pool: ThreadPoolExecutor | None = None
-        self.tally = Tally()
+        self.tally = BatchCounts()
 
     @contextmanager
     def threads(self) -> Iterator[None]:
@@ -307,9 +307,9 @@ class NetworkSums:
     @thread_precision()
     def _summed(
         self, lane: GradientWorker, weights: Floats, parts: Sequence[Ints], clip: ClipRule
-    ) -> tuple[Tensor, Tally]:
+    ) -> tuple[Tensor, BatchCounts]:
         """The clipped sum over some parts of a batch, in one lane."""
-        layout, tally = Layout(lane.module), Tally()
+        layout, tally = Layout(lane.module), BatchCounts()
         layout.share(weights, lane.module)
         # By numpy: where nothing is added yet, it takes no room.
         total = torch.from_numpy(np.zeros(layout.size))
@@ -319,7 +319,12 @@ class NetworkSums:
         return total, tally
 
     def _add(
-        self, lane: GradientWorker, block: Ints, clip: ClipRule, total: Tensor, tally: Tally
+        self,
+        lane: GradientWorker,
+        block: Ints,
+        clip: ClipRule,
+        total: Tensor,
+        tally: BatchCounts,
     ) -> None:
         """Add the clipped sum over the records in the slots of a block.
 

@@ -36,17 +36,17 @@ from veracal.neural.checkpoints import (
 from veracal.neural.distributed import (
     Following,
     Leader,
-    Link,
+    RankConnection,
     Ranks,
+    ShareFacts,
     SingleProcess,
     Strategy,
-    Told,
     form_of,
     settle,
 )
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, Engine, Losses, cross_entropy
-from veracal.neural.gradients.choice import WAYS, Configuration, Trial, engine_for
+from veracal.neural.gradients.blocks import Block, GradientEngine, Losses, cross_entropy
+from veracal.neural.gradients.choice import WAYS, Configuration, EngineTrial, engine_for
 from veracal.neural.gradients.engines import Ghost, PreNoise
 from veracal.neural.module_checks import (
     check_copyable,
@@ -59,11 +59,11 @@ from veracal.neural.module_checks import (
 )
 from veracal.neural.precision import full_precision
 from veracal.neural.predictions import SCORED, NetworkPredictions, NetworkScores
-from veracal.neural.run import Run, bar
+from veracal.neural.run import TrainingRun, bar
 from veracal.neural.synthetic_inputs import (
     BLOCK,
     Augment,
-    Records,
+    IndexedRecords,
     as_tensor,
     made_up_block,
     made_up_blocks,
@@ -145,10 +145,10 @@ class SharedClassifier(DescentClassifier):
                 self._linked().excuse()
             raise
 
-    def _share(self, dataset: Dataset) -> Told:
+    def _share(self, dataset: Dataset) -> ShareFacts:
         """What is public about the records of this rank, if they can be fitted."""
         super().check_records(dataset)
-        return Told(
+        return ShareFacts(
             self._told(self._public(dataset)),
             # Replacing a record leaves every rank as many as it has: that is public then.
             len(dataset) if self.relation == "replace-one" else None,
@@ -177,10 +177,10 @@ class SharedClassifier(DescentClassifier):
         """Tell all other ranks that there will be no fit."""
         self._linked().stop(problem)
 
-    def _linked(self) -> Link:
+    def _linked(self) -> RankConnection:
         """The way to other ranks."""
         if "_link" not in self.__dict__:
-            self._link = Link()
+            self._link = RankConnection()
         return self._link
 
     def _note_charge(self) -> None:
@@ -518,7 +518,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             self._blank = copy.deepcopy(module)  # of which nothing has seen a record
             self._form = made_up_rows(facts.X, module, SCORED)
             self._outputs = len(facts.classes)
-            records = Records(facts.X, facts.codes, self._prepared, self.augment, views)
+            records = IndexedRecords(facts.X, facts.codes, self._prepared, self.augment, views)
             if KnownNetwork.of(self.module) is None:  # one of ours begins with fresh weights
                 self._began_with = not_covered(_arrays(module))
             return self._descended(facts, module, records, course, lots, rng)
@@ -527,7 +527,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         self,
         facts: TrainingData,
         module: nn.Module,
-        records: Records,
+        records: IndexedRecords,
         course: Strategy,
         lots: np.random.Generator,
         rng: np.random.Generator,
@@ -577,7 +577,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
 
     def _engine(
         self, module: nn.Module, descent: DPSGD, noise: PreNoise | None
-    ) -> tuple[Engine, Trial]:
+    ) -> tuple[GradientEngine, EngineTrial]:
         """How gradients are taken."""
         many = int(min(self.block, max(1.0, descent.expected_batch)))
         few, more = (
@@ -588,13 +588,13 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
 
     def _tried(
         self, module: nn.Module, few: Block, many: Block | None, noise: PreNoise | None
-    ) -> tuple[Engine, Trial]:
+    ) -> tuple[GradientEngine, EngineTrial]:
         """The way that is right, and of several the fastest."""
         return engine_for(
             module, self._losses, few, many, usual=self._usual, way=self.gradients, noise=noise
         )
 
-    def _run(self, module: nn.Module, descent: DPSGD, course: Strategy) -> Run:
+    def _run(self, module: nn.Module, descent: DPSGD, course: Strategy) -> TrainingRun:
         """What happens beside the steps."""
         layout, file = Layout(module), None
         if self.checkpoint is not None and course.leads:
@@ -602,7 +602,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             about = self._about_run(self.classes_)
             file = Checkpoint(Path(self.checkpoint), descent, layout, about, paid)
         watch, every = Watch(self, int(descent.steps)), int(self.checkpoint_every)
-        return Run(watch, descent, layout, layout.read(module), file, every)
+        return TrainingRun(watch, descent, layout, layout.read(module), file, every)
 
     def _about_run(self, classes: Array) -> dict[str, Any]:
         """Whatever else must be the same for a run to go on."""

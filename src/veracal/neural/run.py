@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from veracal._types import Floats
-from veracal.mechanisms import DPSGD, Standing, Step
+from veracal.mechanisms import DPSGD, Step, TrainingState
 from veracal.neural.checkpoints import Checkpoint
 from veracal.neural.gradient_sums import Layout
 from veracal.training import Watch
@@ -119,7 +119,7 @@ class SelfCheck:
             warnings.warn(problem, stacklevel=2)
 
 
-class Watched:
+class NoisySumMonitor:
     """Measures the noisy sums of a run.
 
     Parameters
@@ -173,7 +173,7 @@ Noise = tuple[float, float, bool]  # see SelfCheck
 
 
 @dataclass(frozen=True)
-class Internal:
+class InternalFigures:
     """What a run has met among the records: for whoever holds them, and nobody else.
 
     It cannot be copied or pickled, and estimators leave it out of their copies and pickles.
@@ -207,7 +207,7 @@ class Internal:
         return self.clipped / max(1, self.seen)
 
 
-class Run:
+class TrainingRun:
     """One run of a descent, called after each of its steps.
 
     Parameters
@@ -241,11 +241,11 @@ class Run:
         every: int,
     ) -> None:
         self.watch, self.first = watch, first
-        self.standing: Standing | None = None
+        self.standing: TrainingState | None = None
         self.tell: Done = lambda done: None
         self._descent, self._layout, self._file, self._every = descent, layout, file, every
-        self._watched, self._marks = Watched(descent, layout.size), layout.marks(first)
-        self._last: Standing | None = None
+        self._watched, self._marks = NoisySumMonitor(descent, layout.size), layout.marks(first)
+        self._last: TrainingState | None = None
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -264,7 +264,7 @@ class Run:
                 self.watch.average.go_on(kept.mean)
             elif self._file.paid is not None:
                 state = self._descent.update.start(self.first)
-                self._file.write(Standing(0, self.first, state, self._descent.clip), {})
+                self._file.write(TrainingState(0, self.first, state, self._descent.clip), {})
             yield
 
     def __call__(self, step: Step) -> bool | None:

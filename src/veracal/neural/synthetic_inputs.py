@@ -69,7 +69,7 @@ def as_tensor(rows: Array) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
-class Records:
+class IndexedRecords:
     """Inputs and targets that are asked for by their numbers.
 
     Attributes

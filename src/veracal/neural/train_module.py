@@ -19,9 +19,9 @@ from veracal.mechanisms import ClipRule, FullBatch, Langevin, Poisson, Schedule,
 from veracal.neural.gradients.blocks import Losses
 from veracal.neural.gradients.choice import Configuration
 from veracal.neural.network import Hook, PrivateNetwork
-from veracal.neural.run import Internal, SelfCheck
+from veracal.neural.run import InternalFigures, SelfCheck
 from veracal.neural.synthetic_inputs import Augment
-from veracal.queries import Curator, charged
+from veracal.queries import Curator, mark_charged
 from veracal.training import Ablation, Average
 
 Data = Dataset | Curator | Examples[Any] | tuple[Any, Any]
@@ -51,7 +51,7 @@ class TrainedModule:
     model: PrivateNetwork = field(repr=False)
 
     @property
-    def internal(self) -> Internal:
+    def internal(self) -> InternalFigures:
         """What was met among the records. *Internal*: it must not leave."""
         return self.model.internal_
 
@@ -235,7 +235,7 @@ def _fit_paid(
             f"{' and '.join(facts.reasons)}. Nothing was charged."
         )
     ledger.charge(event, purpose)
-    with charged(ledger):
+    with mark_charged(ledger):
         model._fitted(facts)
     if model.event_ != event:
         raise ValueError(

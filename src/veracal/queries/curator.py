@@ -115,7 +115,7 @@ class ChargeTerms(TypedDict):
 
 
 @contextmanager
-def charged(ledger: Ledger) -> Iterator[None]:
+def mark_charged(ledger: Ledger) -> Iterator[None]:
     """Say of every fit inside that this ledger was charged for it."""
     token = _CHARGED.set(ledger)
     try:
@@ -343,11 +343,11 @@ class Curator:
         """Charge an event, evaluate the query, add the noise and release: one transaction."""
         # Asked of no record first, so that a question that does not fit (no labels, features
         # instead of scores) is refused before anything is charged.
-        evaluated(query, self._records.take(np.arange(0)))
-        body = question(query, event, self._records, self.part, self.version)
+        evaluate_query(query, self._records.take(np.arange(0)))
+        body = canonical_request(query, event, self._records, self.part, self.version)
 
         def compute() -> bytes:
-            exact = evaluated(query, self._records)
+            exact = evaluate_query(query, self._records)
             return json.dumps(add_noise(exact, event.noise).tolist()).encode()
 
         entry, answer = self.ledger.answered(
@@ -572,7 +572,7 @@ class Curator:
         assert isinstance(records, Dataset)
         # What the caller told NumPy to do about underflow must not decide how a fit ends.
         with (
-            charged(self.ledger),
+            mark_charged(self.ledger),
             np.errstate(all="ignore"),
         ):  # the former is what statements say
             if isinstance(model, RecordsModel):
@@ -588,7 +588,7 @@ class Curator:
         return model
 
 
-def question(
+def canonical_request(
     query: Query, event: Event, records: Records, part: str | None, version: str
 ) -> bytes:
     """Write down everything public about a question, always in the same bytes.
@@ -663,7 +663,7 @@ def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> 
         )
 
 
-def evaluated(query: Query, records: Records) -> Ints:
+def evaluate_query(query: Query, records: Records) -> Ints:
     """Evaluate a query and check what it returns, so that no float meets the noise.
 
     Whatever the caller has told NumPy to do about overflow or underflow, neither is an error or

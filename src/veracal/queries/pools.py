@@ -15,16 +15,16 @@ from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Parallel
 from veracal.errors import AnswerError, BudgetError, LedgerError, SilentError
 from veracal.queries.curator import Curator
-from veracal.queries.query import NotASum, Query
-from veracal.queries.response_checks import Wanted, judge
-from veracal.queries.sources import GaussianSource, Release, Source, declares
+from veracal.queries.query import NonAdditive, Query
+from veracal.queries.response_checks import ExpectedResponse, find_invalid_responses
+from veracal.queries.sources import GaussianSource, Release, Source, is_declared
 
 Path = tuple[int, ...]  # to a source: its number in the pool, then in the pool inside, ...
-NONSENSE = "its answer is nonsense"
+INVALID_RESPONSE = "its answer is nonsense"
 
 
 @dataclass(frozen=True)
-class NotAsked:
+class SkippedSource:
     """Stands for the answer of a source that was silent before, with the reason."""
 
     why: str
@@ -94,12 +94,12 @@ class PooledRelease(Release):
 
 
 @runtime_checkable
-class Several(Source, Protocol):
+class MultiSource(Source, Protocol):
     """A source that is several, and tells what each of them answered."""
 
     def round(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -111,8 +111,8 @@ class Several(Source, Protocol):
 
 
 @runtime_checkable
-class Members(Several, Protocol):
-    """Several sources that can be looked at one by one."""
+class IndexedSources(MultiSource, Protocol):
+    """MultiSource sources that can be looked at one by one."""
 
     @property
     def least(self) -> int | None:
@@ -128,7 +128,7 @@ class AnswersByRound(ABC):
     @abstractmethod
     def round(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -140,30 +140,34 @@ class AnswersByRound(ABC):
     ) -> PooledRelease:
         """Ask every source, and add."""
         _checks.whole(micro_epsilon=micro_epsilon)
-        return self.round(Wanted(query, micro_epsilon=int(micro_epsilon)), request=request)
+        return self.round(
+            ExpectedResponse(query, micro_epsilon=int(micro_epsilon)), request=request
+        )
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> PooledRelease:
         """Ask every source for Gaussian noise, and add."""
-        return self.round(Wanted(query, noise_multiplier=noise_multiplier), request=request)
+        return self.round(
+            ExpectedResponse(query, noise_multiplier=noise_multiplier), request=request
+        )
 
 
-def is_several(source: object) -> TypeGuard[Several]:
+def is_multi_source(source: object) -> TypeGuard[MultiSource]:
     """Whether a source is several; looked up once for each class, since that takes long."""
     kind = type(source)
     if kind not in _KINDS:
-        _KINDS[kind] = issubclass(kind, Several)
+        _KINDS[kind] = issubclass(kind, MultiSource)
     return _KINDS[kind]
 
 
-def is_pool(source: object) -> TypeGuard[Members]:
+def is_pool(source: object) -> TypeGuard[IndexedSources]:
     """Whether a source is several that can be looked at one by one."""
-    return is_several(source) and isinstance(source, Members)
+    return is_multi_source(source) and isinstance(source, IndexedSources)
 
 
-def told(
-    wanted: Wanted,
+def combine_answers(
+    wanted: ExpectedResponse,
     given: Sequence[object],
     sources: Sequence[object],
     *,
@@ -189,21 +193,21 @@ def told(
     single = {  # whoever is no pool cannot pass for one, which has judged its own
         i: part
         for i, part in enumerate(parts)
-        if part is not None and not is_several(sources[i])
+        if part is not None and not is_multi_source(sources[i])
     }
-    for i, fault in judge(wanted, single, sources, most_records).items():
-        parts[i], why[i] = None, f"{NONSENSE}: {fault}"
+    for i, fault in find_invalid_responses(wanted, single, sources, most_records).items():
+        parts[i], why[i] = None, f"{INVALID_RESPONSE}: {fault}"
     check_enough(why, least, next((one for one in given if isinstance(one, Exception)), None))
     asked, usual, within = dict[Path, Event](), _costliest(parts), within_each(silent)
     for i, (one, source) in enumerate(zip(given, sources, strict=True)):
-        if not isinstance(one, NotAsked):
+        if not isinstance(one, SkippedSource):
             asked |= _charged(wanted, source, parts[i], usual, i, within.get(i, {}))
     return _sum(wanted, parts, tuple(why), Frozen(asked))
 
 
 def check_sum(query: Query) -> None:
     """Refuse a question whose answers do not add up, before anybody is charged."""
-    if isinstance(query, NotASum):
+    if isinstance(query, NonAdditive):
         raise ValueError(
             f"Expected a sum over records, got {query.name!r}: answers of several sources to "
             "it do not add up. Ask each source by itself, or ask for sums."
@@ -231,10 +235,10 @@ def check_enough(
 
 def _reason(one: object) -> str:
     """Why a source was silent, in words that are the same for every record."""
-    if isinstance(one, NotAsked):
+    if isinstance(one, SkippedSource):
         return one.why
     known = (words for kind, words in SILENT if isinstance(one, kind))
-    return next(known, f"{NONSENSE}: it is no release")
+    return next(known, f"{INVALID_RESPONSE}: it is no release")
 
 
 def within_each(silent: Mapping[Path, str]) -> dict[int, dict[Path, str]]:
@@ -259,7 +263,7 @@ def _costliest(parts: Iterable[Release | None]) -> Event | None:
 
 
 def _charged(
-    wanted: Wanted,
+    wanted: ExpectedResponse,
     source: object,
     part: Release | None,
     usual: Event | None,
@@ -279,7 +283,7 @@ def _charged(
                 found |= _charged(wanted, one, None, usual, j, within.get(j, {}))
         return {(i, *path): event for path, event in found.items()}
     event = wanted.event_of(source) or usual
-    paths = source.paths() if is_several(source) else [()]
+    paths = source.paths() if is_multi_source(source) else [()]
     return {} if event is None else {(i, *path): event for path in paths}
 
 
@@ -289,7 +293,7 @@ def _less(part: Release, silent: Mapping[Path, str]) -> Release:
 
 
 def _sum(
-    wanted: Wanted | PooledRelease,
+    wanted: ExpectedResponse | PooledRelease,
     parts: Sequence[Release | None],
     silences: tuple[str | None, ...],
     asked: Mapping[Path, Event],
@@ -367,7 +371,7 @@ class Pool(AnswersByRound):
 
     def round(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -391,12 +395,12 @@ class Pool(AnswersByRound):
         silent = silent or {}
         within = within_each(silent)
         given = [
-            NotAsked(silent[i,])
+            SkippedSource(silent[i,])
             if (i,) in silent
             else self._one(wanted, source, _numbered(request, i), within.get(i, {}))
             for i, source in enumerate(self.sources)
         ]
-        return told(
+        return combine_answers(
             wanted,
             given,
             tuple(self.sources),
@@ -410,14 +414,14 @@ class Pool(AnswersByRound):
         return [
             (i, *path)
             for i, source in enumerate(self.sources)
-            for path in (source.paths() if is_several(source) else [()])
+            for path in (source.paths() if is_multi_source(source) else [()])
         ]
 
     def members(self) -> Sequence[Source]:
         """The sources, in order."""
         return tuple(self.sources)
 
-    def _check(self, wanted: Wanted) -> None:
+    def _check(self, wanted: ExpectedResponse) -> None:
         """Refuse what cannot be asked of several sources, before anybody is charged."""
         check_sum(wanted.query)
         gaussian = wanted.noise_multiplier is not None
@@ -429,14 +433,14 @@ class Pool(AnswersByRound):
 
     def _one(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         source: Source,
         request: str | None,
         silent: Mapping[Path, str],
     ) -> object:
         """What one source sends, or with which error it was silent."""
         try:
-            if is_several(source):
+            if is_multi_source(source):
                 return source.round(wanted, request=request, silent=silent)
             return wanted.of(source, request)
         except tuple(kind for kind, _ in SILENT) as error:
@@ -465,7 +469,7 @@ def _check_apart(sources: Iterable[object]) -> None:
             "Expected different sources, each with a ledger or a part of one for itself, got "
             "two that share one. Open a ledger for each."
         )
-    if len({one.relation for one in single if declares(one)}) > 1:
+    if len({one.relation for one in single if is_declared(one)}) > 1:
         raise ValueError(
             "Expected sources that protect under one relation, got add-remove and replace-one. "
             "Leave out those of one of them: their answers do not add up to one guarantee."

@@ -34,7 +34,7 @@ from veracal.mechanisms import (
 )
 
 Records = Scores | Dataset
-Setting = str | int | float | bool
+SettingValue = str | int | float | bool
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ class Query(Protocol):
     @property
     def entries(self) -> int: ...  # noqa: D102
     @property
-    def settings(self) -> Mapping[str, Setting]: ...  # noqa: D102
+    def settings(self) -> Mapping[str, SettingValue]: ...  # noqa: D102
 
     def sensitivity(self, relation: Relation) -> int:
         """Most that the result moves in the L1 norm, in units of the grid."""
@@ -80,7 +80,7 @@ class Query(Protocol):
         """The exact answer, int64 of shape (entries,), in units of the grid."""
 
 
-class NotASum:
+class NonAdditive:
     """Mark of a query that is no sum over records: answers of several sources do not add up.
 
     Its sensitivities are as of any :class:`Query`, and a single source answers it like any
@@ -165,7 +165,7 @@ class ScalarSum(ABC):
             result: Ints = units[:real].sum(keepdims=True)
             return result
 
-        return exact_total(blocks(records, block), 1)
+        return exact_total(apply_in_blocks(records, block), 1)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class BoundedSum(ScalarSum):
     low: float
     high: float
     bits: int = 20
-    settings: Mapping[str, Setting] = field(default_factory=Frozen)
+    settings: Mapping[str, SettingValue] = field(default_factory=Frozen)
 
     def __post_init__(self) -> None:
         _named(self.name)
@@ -243,7 +243,7 @@ class BinnedSum:
     low: float
     high: float
     bits: int = 20
-    settings: Mapping[str, Setting] = field(default_factory=Frozen)
+    settings: Mapping[str, SettingValue] = field(default_factory=Frozen)
 
     def __post_init__(self) -> None:
         _named(self.name)
@@ -291,7 +291,7 @@ class BinnedSum:
             np.add.at(sums, bins[inside].astype(np.int64), units[inside])
             return sums
 
-        return exact_total(blocks(records, block), self.entries)
+        return exact_total(apply_in_blocks(records, block), self.entries)
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ class DenseSum:
     norm_bound: float
     power: Literal[1, 2] = 1
     bits: int = 16
-    settings: Mapping[str, Setting] = field(default_factory=Frozen)
+    settings: Mapping[str, SettingValue] = field(default_factory=Frozen)
 
     def __post_init__(self) -> None:
         _named(self.name)
@@ -370,7 +370,7 @@ class DenseSum:
             result: Ints = units[:real].sum(axis=0)
             return result
 
-        return exact_total(blocks(records, Wide(block, self.width)), self.entries)
+        return exact_total(apply_in_blocks(records, Wide(block, self.width)), self.entries)
 
 
 def numbers_of(function: Callable[[Any], Array], part: Any, width: int | None = None) -> Array:
@@ -398,7 +398,7 @@ class Wide:
         return self.work(part, real)
 
 
-def blocks(records: Records, block: Callable[[Any, int], Made]) -> Iterator[Made]:
+def apply_in_blocks(records: Records, block: Callable[[Any, int], Made]) -> Iterator[Made]:
     """Apply a function to blocks of rows that all have one shape and one memory layout.
 
     A row of a float matrix is computed differently in its last bits when it stands alone, or
@@ -426,8 +426,8 @@ def _rows(records: Records, width: int) -> int:
 
 
 def _settings(
-    given: Mapping[str, Setting], *functions: Callable[[Any], Array]
-) -> Frozen[str, Setting]:
+    given: Mapping[str, SettingValue], *functions: Callable[[Any], Array]
+) -> Frozen[str, SettingValue]:
     """The caller's settings, and what tells the functions of this question from others.
 
     Two functions of one name and one code that close over different things (an array, another
@@ -505,7 +505,9 @@ def _scalar(query: ScalarSum, records: Records, place: Ints, sources: int) -> In
         numbers = numbers_of(query.per_record, part)
         return contributions(numbers, query.bounds, query.grid)[:real]
 
-    return _collected(np.concatenate(list(blocks(records, block))), place, (sources, 1))
+    return _collected(
+        np.concatenate(list(apply_in_blocks(records, block))), place, (sources, 1)
+    )
 
 
 def _binned(query: BinnedSum, records: Records, place: Ints, sources: int) -> Ints:
@@ -518,7 +520,7 @@ def _binned(query: BinnedSum, records: Records, place: Ints, sources: int) -> In
         cells = np.where(inside, bins, -1).astype(np.int64)
         return np.stack([units, cells])[:, :real]
 
-    units, cells = np.concatenate(list(blocks(records, block)), axis=1)
+    units, cells = np.concatenate(list(apply_in_blocks(records, block)), axis=1)
     inside = cells >= 0
     at = place[inside] * query.entries + cells[inside]
     flat = _collected(units[inside], at, (sources * query.entries, 1))
@@ -532,7 +534,7 @@ def _dense(query: DenseSum, records: Records, place: Ints, sources: int) -> Ints
         rows = numbers_of(query.values, part, query.width)
         return dense_contributions(rows, query.most, query.grid, power=query.power)[:real]
 
-    units = np.concatenate(list(blocks(records, Wide(block, query.width))))
+    units = np.concatenate(list(apply_in_blocks(records, Wide(block, query.width))))
     return _collected(units, place, (sources, query.width))
 
 

@@ -22,13 +22,13 @@ from veracal.accounting import (
 )
 from veracal.mechanisms import MOST_TOTAL, Grid, discrete_gaussian_std, discrete_laplace_std
 from veracal.queries.query import Query, gaussian_event, laplace_event
-from veracal.queries.sources import GaussianSource, Public, Release, Source, declares
+from veracal.queries.sources import GaussianSource, Public, Release, Source, is_declared
 
 _RARE = 40 * math.log(2)  # an honest answer is farther out with probability below 2^-40
 
 
 @dataclass(frozen=True)
-class Protected:
+class ProtectionOnly:
     """Stands for a source of which only is known whom it protects."""
 
     relation: Relation
@@ -36,7 +36,7 @@ class Protected:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedResponse:
     """A question, and the noise on its answer: one of two kinds.
 
     Attributes
@@ -86,7 +86,7 @@ class Wanted:
 
     def event_of(self, source: object) -> Event | None:
         """What a source charges for it, if it says whom it protects."""
-        return self.event(source.relation, source.unit) if declares(source) else None
+        return self.event(source.relation, source.unit) if is_declared(source) else None
 
     def asks_for(self, event: Event) -> bool:
         """Whether this is the noise that is wanted, for units of however many rows."""
@@ -103,8 +103,8 @@ class Wanted:
         return rows > 0 and event == self.event(event.relation, Unit("unit", rows))
 
 
-def judge(
-    wanted: Wanted,
+def find_invalid_responses(
+    wanted: ExpectedResponse,
     answers: Mapping[int, Release],
     sources: Sequence[object],
     most_records: int | None,
@@ -148,7 +148,7 @@ def judge(
     return found | _minority({i: answers[i] for i in answers if i not in found})
 
 
-def _form(wanted: Wanted, answer: Release) -> str | None:
+def _form(wanted: ExpectedResponse, answer: Release) -> str | None:
     """What is wrong with the form of an answer."""
     name, grid, entries = wanted.form
     if answer.query != name:
@@ -163,7 +163,10 @@ def _form(wanted: Wanted, answer: Release) -> str | None:
 
 
 def _noise(
-    wanted: Wanted, answer: Release, source: object, limits: dict[Event | None, int | None]
+    wanted: ExpectedResponse,
+    answer: Release,
+    source: object,
+    limits: dict[Event | None, int | None],
 ) -> str | None:
     """What is wrong with the noise that an answer says it has; limits are kept."""
     event = answer.event
@@ -183,7 +186,7 @@ def _noise(
     return None
 
 
-def _reach(event: DiscreteLaplace | DiscreteGaussian, wanted: Wanted) -> int:
+def _reach(event: DiscreteLaplace | DiscreteGaussian, wanted: ExpectedResponse) -> int:
     r"""What the noise exceeds, in any entry, with probability :math:`2^{-40}` at most.
 
     By :math:`P(|k| > r) \le 2 e^{-r/s}` and :math:`2 e^{-r^2 / 2 s^2}`, over all entries.

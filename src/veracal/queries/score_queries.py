@@ -12,7 +12,7 @@ from veracal.accounting import Relation
 from veracal.data import Scores
 from veracal.errors import DataError
 from veracal.mechanisms import Bounds, Grid, exact_total
-from veracal.queries.query import Records, ScalarSum, Setting
+from veracal.queries.query import Records, ScalarSum, SettingValue
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Count:
     name = "count"
     entries = 1
     grid = Grid(0)
-    settings = Frozen[str, Setting]()
+    settings = Frozen[str, SettingValue]()
 
     def sensitivity(self, relation: Relation) -> int:
         """One row."""
@@ -59,7 +59,7 @@ class Correct(ScalarSum):
     name = "correct"
     bits = 0
     bounds = Bounds(0, 1)
-    settings = Frozen[str, Setting]()
+    settings = Frozen[str, SettingValue]()
 
     def per_record(self, records: Any) -> Array:
         """Whether each record is right."""
@@ -96,7 +96,7 @@ class Brier(ScalarSum):
         return Bounds.of(0, 1 if self.top_label else 2, self.grid)
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Which of the two it is."""
         return Frozen({"top_label": bool(self.top_label)})
 
@@ -147,7 +147,7 @@ class NegativeLogLikelihood(ScalarSum):
         return Bounds.of(low, low + self.clamp, self.grid)
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """The clamp, and whether it is centered."""
         return Frozen({"clamp": self.clamp, "centered": bool(self.centered)})
 

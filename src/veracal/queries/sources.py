@@ -175,7 +175,7 @@ class GaussianSource(Source, Protocol):
 
 
 @runtime_checkable
-class Declared(Protocol):
+class DeclaredSource(Protocol):
     """Whoever says publicly whom it protects; :func:`declares` tells.
 
     Attributes
@@ -193,7 +193,7 @@ class Declared(Protocol):
         """Whom it protects."""
 
 
-def declares(source: object) -> TypeGuard[Declared]:
+def is_declared(source: object) -> TypeGuard[DeclaredSource]:
     """Whether a source says whom it protects, and in terms that mean something.
 
     ``isinstance`` would see the names alone, and take fifty times as long, which is much where
@@ -205,7 +205,7 @@ def declares(source: object) -> TypeGuard[Declared]:
 
 
 @runtime_checkable
-class Payer(Declared, Protocol):
+class PayingSource(DeclaredSource, Protocol):
     """Whoever can say beforehand whether it is able to pay.
 
     Attributes

@@ -620,7 +620,7 @@ ERRORS = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class ChartPanel:
     """A chart, or several below each other, with their table.
 
     Attributes
@@ -685,33 +685,33 @@ def render_audit(found: AuditResults) -> str:
     )
 
 
-def figures(found: AuditResults, drawn: Collection[str]) -> list[Shown]:
+def figures(found: AuditResults, drawn: Collection[str]) -> list[ChartPanel]:
     """Everything below the first screen, in the order of the page."""
 
     def some(*names: str) -> tuple[str, ...]:
         return tuple(name for name in names if name in drawn)
 
     groups = [
-        Shown(f"By {visible(name)}", some(group_chart(at)), by_group_table(found, name))
+        ChartPanel(f"By {visible(name)}", some(group_chart(at)), by_group_table(found, name))
         for at, name in enumerate(found.audits[0].groups)
     ]
-    budgets = Shown("By epsilon", some("epsilons"), summary(found), EPSILON, choices=False)
+    budgets = ChartPanel("By epsilon", some("epsilons"), summary(found), EPSILON, choices=False)
     made = [
-        Shown("Distribution over people", some("spread"), spread_table(found), SPREAD),
+        ChartPanel("Distribution over people", some("spread"), spread_table(found), SPREAD),
         budgets if "epsilons" in drawn else None,
         *groups,
-        Shown("CalibrationMap", some("plane"), plane_table(found), PLANE),
-        Shown("Abstention", some("abstention", "kept"), abstention_table(found), ABSTAIN),
-        Shown("The whole distribution", (), distribution(found)),
-        Shown("How good the runs are", (), figures_table(found)),
-        Shown("Calibration multiplicity", (), recalibrated(found), MAPS),
-        Shown("Among the more accurate runs", (), at_levels(found), LEVELS),
-        Shown(
+        ChartPanel("CalibrationMap", some("plane"), plane_table(found), PLANE),
+        ChartPanel("Abstention", some("abstention", "kept"), abstention_table(found), ABSTAIN),
+        ChartPanel("The whole distribution", (), distribution(found)),
+        ChartPanel("How good the runs are", (), figures_table(found)),
+        ChartPanel("Calibration multiplicity", (), recalibrated(found), MAPS),
+        ChartPanel("Among the more accurate runs", (), at_levels(found), LEVELS),
+        ChartPanel(
             "MeasurementRecord error and its bounds",
             some("errors"),
             errors_table(found),
             ERRORS,
         ),
-        Shown("What so many runs can tell of a person", (), bounds(found)),
+        ChartPanel("What so many runs can tell of a person", (), bounds(found)),
     ]
     return [each for each in made if each is not None and each.table and each.table.rows]

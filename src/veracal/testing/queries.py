@@ -16,7 +16,7 @@ from veracal.accounting import RELATIONS, Relation
 from veracal.data import Scores
 from veracal.errors import BudgetError, ConflictError, VeracalError
 from veracal.mechanisms import MOST_NOISE, Grid
-from veracal.queries import NotASum, Query, Release, Setting, Source
+from veracal.queries import NonAdditive, Query, Release, SettingValue, Source
 
 MakeRecords = Callable[[int, np.random.Generator], Any]
 _EXTREMES = (0.0, -0.0, 5e-324, 1e-300, 1.0, 20.0, 88.8, 745.2, 3.4e38, 1.7e308)
@@ -91,15 +91,15 @@ def check_statistic(
     """Raise ``AssertionError`` if a query that is no sum over records breaks its contract.
 
     The contract is that of :func:`check_query` but for one thing: chunks of the records need
-    not add up. The query must say so (:class:`~veracal.queries.NotASum`), or several sources
-    would add their answers.
+    not add up. The query must say so (:class:`~veracal.queries.NonAdditive`), or several
+    sources would add their answers.
 
     Parameters
     ----------
     query, make_records, worthless, trials, random_state
         As of :func:`check_query`.
     """
-    assert isinstance(query, NotASum), f"{query.name!r} must be marked as NotASum."
+    assert isinstance(query, NonAdditive), f"{query.name!r} must be marked as NonAdditive."
     _check(query, make_records, worthless, trials, random_state, adds_up=False)
 
 
@@ -113,7 +113,9 @@ def _check(
     adds_up: bool,
 ) -> None:
     """What both contracts ask for."""
-    assert adds_up != isinstance(query, NotASum), f"{query.name!r} is marked as NotASum."
+    assert adds_up != isinstance(query, NonAdditive), (
+        f"{query.name!r} is marked as NonAdditive."
+    )
     _check_statement(query)
     rng = np.random.default_rng(random_state)
     _assert_zero(query, make_records(0, rng), "no records")
@@ -237,7 +239,7 @@ def _odd_probabilities(n: int, classes: int, rng: np.random.Generator) -> Array:
 MakeSource = Callable[[int], Source]
 
 
-class Watched:
+class CountingQuery:
     """A query that notes of how many records it was evaluated, and may fail on purpose."""
 
     def __init__(self, query: Query, *, fails: bool = False) -> None:
@@ -255,7 +257,7 @@ class Watched:
         return self.query.entries
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Of the query."""
         return {**self.query.settings, "fails": self.fails}
 
@@ -320,7 +322,7 @@ def _check_repeats(source: Source, query: Query, *, local: bool) -> None:
         again = _ask(source, query, 500_000, "one")
         assert again == first, f"A retry changed the answer: {first!r}, then {again!r}."
     others: list[tuple[Query, int]] = [(query, 400_000)]
-    others += [(Watched(query), 500_000)] if local else []
+    others += [(CountingQuery(query), 500_000)] if local else []
     for other, price in others:
         error = _refusal(source, other, price, "one")
         assert isinstance(error, ConflictError), (
@@ -332,7 +334,7 @@ def _check_repeats(source: Source, query: Query, *, local: bool) -> None:
 
 def _check_overspending(source: Source, query: Query, *, local: bool) -> None:
     """What cannot be paid is refused before a record is read, and costs nothing."""
-    watched = Watched(query)
+    watched = CountingQuery(query)
     error = _refusal(source, watched if local else query, 1_000_001, "too much")
     assert isinstance(error, BudgetError), (
         f"An answer beyond the budget must be a BudgetError, not {error!r}."
@@ -360,7 +362,7 @@ def _check_last_query(source: Source, query: Query, *, local: bool) -> None:
 
 def _check_failure(source: Source, query: Query) -> None:
     """A failure that may depend on the records is paid for, and fails again for free."""
-    watched = Watched(query, fails=True)
+    watched = CountingQuery(query, fails=True)
     for _ in range(2):
         error = _refusal(source, watched, 600_000, "fails")
         assert error is not None, "A query that fails was answered."

@@ -110,7 +110,7 @@ def informative(low: Floats, high: Floats) -> Bools:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about people
-class Places:
+class PlaneDistances:
     """Where people stand to the planes of a model.
 
     Attributes
@@ -138,7 +138,7 @@ class Places:
         return np.where(self.fixed, 0.0, ends)
 
 
-def places(weights: ArrayLike, X: ArrayLike, threshold: float = 0.0) -> Places:
+def places(weights: ArrayLike, X: ArrayLike, threshold: float = 0.0) -> PlaneDistances:
     """Where rows X of shape (n, d) stand to weights of shape (d,) or (m, d)."""
     w, rows = matrix(weights), np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != w.shape[1] or not np.isfinite(rows).all():
@@ -157,7 +157,7 @@ def places(weights: ArrayLike, X: ArrayLike, threshold: float = 0.0) -> Places:
         # The same bits of a person, whoever is asked for beside them.
         sums = margins(scaled / lengths, w, np.zeros(len(w))) - shifts
     unknown: Bools = ~np.asarray(np.isfinite(sums).all(axis=1))
-    return Places(np.where((fixed | unknown)[:, None], 0.0, sums), fixed, unknown)
+    return PlaneDistances(np.where((fixed | unknown)[:, None], 0.0, sums), fixed, unknown)
 
 
 def matrix(weights: ArrayLike) -> Floats:

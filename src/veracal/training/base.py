@@ -28,7 +28,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from veracal import _checks, _random
-from veracal._display import Shown
+from veracal._display import DisplayMixin
 from veracal._types import Array, Floats, Ints, aligned
 from veracal.accounting import (
     REPEATABLE,
@@ -275,7 +275,7 @@ _CHECKED_ENTRIES = 1 << 22  # of rows on disk that are checked together
 _INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
 
 
-class PrivateEstimator(ClassifierMixin, Shown, ABC):  # type: ignore[misc]
+class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
     """A classifier that knows its cost before it sees a record.
 
     A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``

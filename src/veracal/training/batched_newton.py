@@ -54,7 +54,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from veracal._types import Bools, Floats, Ints
-from veracal.training.newton import Rows, minimize, problem_of
+from veracal.training.newton import RowSource, minimize, problem_of
 
 _STEP = 1.6  # between the norms of levels: with finer ones the searches are hardly shorter
 _PASSES = 4
@@ -165,7 +165,7 @@ _OVERSHOT = 0.5  # of the slope at the start of a step: no more of it uphill at 
 _SHORTEST, _LONGEST = 0.1, 0.7  # of a step that overshot
 
 
-class Pairs:
+class FeaturePairs:
     """Products of two features of each row, for second derivatives with penalties of 1.
 
     Parameters
@@ -223,7 +223,9 @@ def _factored(matrices: Floats) -> Floats:
     return matrices
 
 
-def newton(pairs: Pairs, noise: Floats, start: Floats, *, tol: float, passes: int) -> Floats:
+def newton(
+    pairs: FeaturePairs, noise: Floats, start: Floats, *, tol: float, passes: int
+) -> Floats:
     """Approach the minimizers by Newton's method, a step beyond where gradients are short.
 
     Parameters
@@ -465,7 +467,7 @@ class BatchedProblem:
     array([[-0.5,  1.5]])
     """
 
-    def __init__(self, X: Rows, signs: ArrayLike, penalty: float | Floats) -> None:
+    def __init__(self, X: RowSource, signs: ArrayLike, penalty: float | Floats) -> None:
         task = problem_of(X, signs, np.zeros((1, X.shape[1])), penalty)
         if task.signs.ndim != 1:
             raise ValueError("Expected the same signs for all models, got signs of each.")
@@ -475,11 +477,11 @@ class BatchedProblem:
         self._scales = np.sqrt(task.penalty)
         self._rows = rows / self._scales  # as if all penalties were 1
         self._light = Float32Rows(self._rows)
-        self._pairs = Pairs(self._light) if X.shape[1] <= _FEW else None
+        self._pairs = FeaturePairs(self._light) if X.shape[1] <= _FEW else None
         self._levels: dict[int, tuple[Floats, Floats]] = {}
 
     @staticmethod
-    def fits(X: Rows) -> bool:
+    def fits(X: RowSource) -> bool:
         """Whether rows are few enough to be held in both precisions."""
         return bool(X.shape[0] * X.shape[1] <= MOST)
 

@@ -27,7 +27,6 @@ from veracal.mechanisms import (
     DPSGD,
     SGD,
     ClipRule,
-    Descended,
     Flat,
     FullBatch,
     Langevin,
@@ -35,6 +34,7 @@ from veracal.mechanisms import (
     Schedule,
     Step,
     StepProgress,
+    TrainingResult,
     Update,
 )
 from veracal.training.base import PrivateEstimator, TrainingData
@@ -468,7 +468,7 @@ class DescentClassifier(PrivateEstimator):
     def _show(self, weights: Floats) -> None:
         """Set what predictions are made from."""
 
-    def _done(self, descent: DPSGD, done: Descended) -> tuple[str, ...]:
+    def _done(self, descent: DPSGD, done: TrainingResult) -> tuple[str, ...]:
         """Write down how long it took; why the result is not private, if it is not."""
         self.n_iter_ = done.steps
         self.noise_multipliers_ = descent.noise_multipliers()

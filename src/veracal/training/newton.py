@@ -33,7 +33,7 @@ _LEAST, _MOST = 16, 8192  # rows of a block
 _ROUNDING = 2.0**-53
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Rows that can be counted and read block by block; a numpy array is one."""
 
     @property
@@ -59,7 +59,7 @@ class Problem:
         The weights lambda of the squares.
     """
 
-    X: Rows
+    X: RowSource
     signs: Ints
     linear: Floats
     penalty: Floats
@@ -267,7 +267,7 @@ _SHORTEST = 2.0**-40
 
 
 def minimize(
-    X: Rows,
+    X: RowSource,
     signs: ArrayLike,
     linear: ArrayLike,
     *,
@@ -346,7 +346,7 @@ def solved(problem: Problem, weights: Floats, *, tol: float, limit: float = np.i
     return result
 
 
-def problem_of(X: Rows, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
+def problem_of(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
     """Check shapes and settings."""
     vectors = np.atleast_2d(np.asarray(linear, dtype=np.float64))
     n, d = X.shape
@@ -436,7 +436,7 @@ def _path(problem: Problem, second: Callable[[Problem], Curvature], tol: float) 
 
 def log_density(
     weights: ArrayLike,
-    X: Rows,
+    X: RowSource,
     signs: ArrayLike,
     *,
     penalty: float | Floats,

@@ -35,7 +35,7 @@ from veracal.training.newton import (
     Hessians,
     Problem,
     Products,
-    Rows,
+    RowSource,
     minimize,
     problem_of,
     slopes,
@@ -76,7 +76,7 @@ def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
 
 
 def rounded_minimizers(
-    X: Rows,
+    X: RowSource,
     signs: Ints,
     noise: Sequence[SphericalNoise],
     *,

@@ -9,7 +9,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks
-from veracal._display import Shown
+from veracal._display import DisplayMixin
 from veracal._types import Floats
 from veracal.accounting import UNFINISHED, Event, NotPrivate, Statement, Unit, statement
 from veracal.data import Dataset, MappedRows
@@ -63,7 +63,7 @@ def _check_last(step: Any) -> None:
     _checks.as_part(step=step)
 
 
-class PrivatePipeline(Shown, Pipeline):  # type: ignore[misc]
+class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     """Scikit-learn's ``Pipeline``, with a cost that is known before a record is read.
 
     Its event is the composition of its steps' events, so that ``Curator.fit`` charges all of

@@ -22,7 +22,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from veracal import _checks
-from veracal._display import Shown
+from veracal._display import DisplayMixin
 from veracal._types import Array, Floats
 from veracal.accounting import UNFINISHED, Event
 from veracal.data import Dataset, MappedRows
@@ -32,7 +32,7 @@ from veracal.training.base import check_numbers
 _ROWS = 65_536  # rows of a file that are in memory at a time
 
 
-class PrivateTransformer(TransformerMixin, Shown, ABC):  # type: ignore[misc]
+class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[misc]
     """A transformer that says what it costs before it sees a record.
 
     A final class states in ``_undeclared`` what it would have to read off the records, learns

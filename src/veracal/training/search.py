@@ -100,7 +100,7 @@ _BLOCK = 256  # rows that are predicted together
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class SearchTrial:
     """One run of a search.
 
     Attributes
@@ -172,8 +172,8 @@ def draw_number(mean: float, law: Law, *, rng: np.random.Generator) -> int:
 
 
 def best_trial(
-    trial: Callable[[int], Trial], settings: int, number: int, *, rng: np.random.Generator
-) -> Trial | None:
+    trial: Callable[[int], SearchTrial], settings: int, number: int, *, rng: np.random.Generator
+) -> SearchTrial | None:
     """Run trials of settings drawn afresh, and keep the one with the highest noisy score.
 
     Parameters
@@ -471,7 +471,7 @@ class PrivateSearch(Winner, PrivateEstimator):
         number = draw_number(self.mean, self.law, rng=rng)
         why: dict[str, None] = {}  # of every trial: those that lose are compared, too
 
-        def trial(position: int) -> Trial:
+        def trial(position: int) -> SearchTrial:
             model = self._fitted_model(position, train, rng)
             if charged is not None and model.event_ != charged[position]:
                 raise ValueError(
@@ -480,12 +480,12 @@ class PrivateSearch(Winner, PrivateEstimator):
                 )
             why.update(dict.fromkeys(model.not_private_because_))
             score = noisy_correct(model, scored, self.score_noise, rng=rng)
-            return Trial(position, model, score)
+            return SearchTrial(position, model, score)
 
         best = best_trial(trial, len(self._settings()), number, rng=rng)
         if best is None:
             model = self._fitted_model(self.default, self._stand_in(facts), rng)
-            best = Trial(self.default, model, math.nan)
+            best = SearchTrial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
         self._began_with = tuple(getattr(best.model, "_began_with", ()))

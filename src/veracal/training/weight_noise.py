@@ -41,7 +41,7 @@ from veracal.training.arbitrariness import (
     SAME_RECORDS,
     SHARED_NOISE,
     Arbitrariness,
-    Places,
+    PlaneDistances,
     matrix,
     most_disagreement,
     places,
@@ -363,7 +363,7 @@ def _many(
 
 
 def _flips(
-    w: Floats, where: Places, noise: Noise, threshold: float, X: ArrayLike
+    w: Floats, where: PlaneDistances, noise: Noise, threshold: float, X: ArrayLike
 ) -> Floats | None:
     """Estimated flips, which only Gaussian noise has."""
     if not isinstance(noise, GaussianNoise):

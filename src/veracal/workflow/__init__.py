@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from veracal.workflow.remeasuring import found_near, measure_again
     from veracal.workflow.results import RESULTS, results_of, write_recalibrated
-    from veracal.workflow.running import OnProgress, Run, run
+    from veracal.workflow.running import OnProgress, RunResult, run
     from veracal.workflow.steps import TEST
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
     "OnRuns",
     "PrivacyConfig",
     "RecalibrationConfig",
-    "Run",
+    "RunResult",
     "audit_config",
     "check_used",
     "check_ways",
@@ -121,7 +121,7 @@ __getattr__, __dir__ = attach(
         ),
         "running": (
             "OnProgress",
-            "Run",
+            "RunResult",
             "run",
         ),
         "steps": ("TEST",),

@@ -39,7 +39,7 @@ from veracal.workflow.steps import (
 OnNotice = Callable[[AssignmentNotice], None]
 
 
-class Account:
+class DataAccount:
     """Records in the partitions of their data set's ledger, which pays for what is read.
 
     Parameters

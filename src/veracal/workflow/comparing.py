@@ -11,7 +11,7 @@ from veracal.data import no_surprises
 from veracal.ledger import Ledger
 from veracal.mechanisms import StepProgress
 from veracal.workflow.charging import (
-    Account,
+    DataAccount,
     OnNotice,
     check_remembered,
     ledger_path,
@@ -20,7 +20,7 @@ from veracal.workflow.charging import (
 from veracal.workflow.config import METHODS, MODELS, Config, Method, Model, PrivacyConfig
 from veracal.workflow.job import RunPlan
 from veracal.workflow.results import COVERS, files_of, results, stamped
-from veracal.workflow.running import OnProgress, Run, silent, step_counter
+from veracal.workflow.running import OnProgress, RunResult, silent, step_counter
 from veracal.workflow.steps import budget_of, loaded
 
 
@@ -52,7 +52,7 @@ class Configuration:
         Examples
         --------
         >>> Configuration.parse("objective/none")
-        Way(model='objective', map='none')
+        Configuration(model='objective', map='none')
         """
         model, slash, map_ = text.strip().partition("/")
         # Any words; those that are not known are refused when it is made.
@@ -76,7 +76,7 @@ def compare_ways(
     force: bool = False,
     on_progress: OnProgress | None = None,
     on_notice: OnNotice | None = None,
-) -> tuple[Run, ...]:
+) -> tuple[RunResult, ...]:
     """Train and measure a model in each of several ways; all of it together is one budget.
 
     Each way has an equal share of epsilon and delta, for training and map on the training
@@ -117,7 +117,7 @@ def compare_ways(
     )
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    account = Account(config, records, place, on_notice)
+    account = DataAccount(config, records, place, on_notice)
     budget = budget_of(config, records)
     shares = [share(config, way, len(ways), budget.delta) for way in ways]
     tells = [tell_of(tell, way) for way in ways]
@@ -180,7 +180,7 @@ def tell_of(tell: OnProgress, way: Configuration) -> OnProgress:
 
 def _one(
     job: RunPlan, book: Ledger, folder: Path, ways: int, budget: Budget, tell: OnProgress
-) -> Run:
+) -> RunResult:
     """Train, measure and write one way."""
     tell("training", 0, None)
     classifier = job.trained(book)
@@ -192,4 +192,4 @@ def _one(
     made = results(job, classifier, book, tuple(measured), covers, budget=budget)
     classifier = stamped(classifier, made)
     classifier.save(folder, more=files_of(made), force=True)
-    return Run(folder, classifier, made, book, notice=job.records.notice)
+    return RunResult(folder, classifier, made, book, notice=job.records.notice)

@@ -12,7 +12,7 @@ from veracal.workflow.charging import OnNotice, assigned, ledger_path, tell_noti
 from veracal.workflow.config import Config
 from veracal.workflow.job import LATER, RunPlan
 from veracal.workflow.results import files_of, ledger_facts, results_of, stamped
-from veracal.workflow.running import OnProgress, Run, silent
+from veracal.workflow.running import OnProgress, RunResult, silent
 from veracal.workflow.steps import loaded
 
 
@@ -23,7 +23,7 @@ def measure_again(
     ledger: str | Path | None = None,
     on_progress: OnProgress | None = None,
     on_notice: OnNotice | None = None,
-) -> Run:
+) -> RunResult:
     """Measure an artifact on its test records again, and add the figures to its report.
 
     The question is the one that its run asked, with new noise, paid from the same ledger.
@@ -78,7 +78,7 @@ def measure_again(
     results = replace(known, measured=(*known.measured, found), ledger=facts)
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
-    return Run(folder, classifier, results, book, notice=records.notice)
+    return RunResult(folder, classifier, results, book, notice=records.notice)
 
 
 def found_near(folder: Path, name: str) -> str:

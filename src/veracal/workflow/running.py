@@ -10,7 +10,7 @@ from veracal.ledger import AssignmentNotice, Ledger
 from veracal.mechanisms import StepProgress, TrainingCurve
 from veracal.report import Results, render
 from veracal.workflow.charging import (
-    Account,
+    DataAccount,
     OnNotice,
     check_remembered,
     ledger_path,
@@ -26,7 +26,7 @@ INTERNAL = "report-internal.html"
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunResult:
     """What a run left.
 
     Attributes
@@ -61,7 +61,7 @@ def run(
     internal: bool = False,
     on_progress: OnProgress | None = None,
     on_notice: OnNotice | None = None,
-) -> Run:
+) -> RunResult:
     """Train, recalibrate, measure and report, as one run of the data set's ledger.
 
     The first run on a data set opens its ledger, with the config's epsilon and delta as caps.
@@ -112,7 +112,7 @@ def run(
     refuse_early(config, place)
     tell("loading", 0, None)
     records = loaded(config, lambda done, total: tell("loading", done, total))
-    account = Account(config, records, place, on_notice)
+    account = DataAccount(config, records, place, on_notice)
     counted = step_counter(tell)
     curve = TrainingCurve(account.records.train, counted) if internal else None
     tell("charging", 0, None)
@@ -133,7 +133,7 @@ def run(
         page = {INTERNAL: render(made, internal=facts).encode()}
         write_folder(second, page, force=force, shared=False)
     page_place = second / INTERNAL if internal else None
-    return Run(folder, classifier, made, book, page_place, job.records.notice)
+    return RunResult(folder, classifier, made, book, page_place, job.records.notice)
 
 
 def internal_place(folder: str | Path) -> Path:

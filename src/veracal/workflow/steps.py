@@ -13,7 +13,7 @@ import numpy as np
 
 from veracal._checks import extra
 from veracal._types import Progress
-from veracal.accounting import Budget, Unit, micro
+from veracal.accounting import Budget, Unit, to_micro
 from veracal.artifact import FrozenEncoder
 from veracal.calibration import MeasurementPlan, plan_measurement
 from veracal.data import (
@@ -177,7 +177,7 @@ def loaded(
     """Load the records, and split them as a new ledger would.
 
     What earlier runs recorded is not consulted
-    (:class:`~veracal.workflow.charging.Account` does that).
+    (:class:`~veracal.workflow.charging.DataAccount` does that).
 
     Parameters
     ----------
@@ -334,7 +334,7 @@ def measurement(config: Config, records: LoadedRecords) -> MeasurementPlan:
             )
         names = groups[chosen.group].names
     times = len(config.sides) + chosen.later
-    each = micro(config.privacy.epsilon) // times
+    each = to_micro(config.privacy.epsilon) // times
     if each < LEAST:
         raise ValueError(
             f"Expected epsilon of at least {LEAST * times / 1e6:g} for {times} measurements, "

@@ -5,7 +5,7 @@ import pytest
 
 from tests.calibration.metrics.made import scores, tied
 from veracal.calibration import metrics
-from veracal.calibration.measurement import figures_for
+from veracal.calibration.measurement import figure_names
 from veracal.calibration.metrics.base import (
     Draws,
     codes,
@@ -29,7 +29,7 @@ def test_a_figure_of_draws_is_that_of_the_rows(made, rng):
     drawn = Draws.of(made)
     for _ in range(3):
         rows = rng.integers(len(made), size=len(made))
-        for name in figures_for(made.n_classes):
+        for name in figure_names(made.n_classes):
             metric = getattr(metrics, name)
             found, plain = metric(drawn.take(rows)), metric(made.take(rows))
             assert found == pytest.approx(plain, abs=1e-14, rel=1e-13), name
@@ -54,7 +54,7 @@ def test_other_labels_are_other_figures(rng):
     before = metrics.ece(drawn)
     other = Draws.of(made).relabeled(labels)
     renewed = type(made).from_probabilities(made.values, labels)
-    for name in figures_for(3):
+    for name in figure_names(3):
         metric = getattr(metrics, name)
         assert metric(drawn.relabeled(labels)) == metric(other), name
         assert metric(other) == pytest.approx(metric(renewed), abs=1e-14, rel=1e-13), name

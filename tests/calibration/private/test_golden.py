@@ -13,7 +13,7 @@ from veracal.calibration.private import golden_section as golden
 from veracal.calibration.private.golden_section import (
     OBJECTIVES,
     GoldenTemperature,
-    Told,
+    SourceSums,
     narrowed,
 )
 from veracal.calibration.queries import Gap
@@ -284,7 +284,7 @@ def test_who_fell_silent_is_charged_and_told(holder, rng):
 
 def test_rows_of_one_unit_are_not_so_many_chances():
     """Rows of one person may all be alike, so a sample of them says less."""
-    told = [Told(np.array([[gap]]), (), 1.0) for gap in (-80.0, 80.0)]
+    told = [SourceSums(np.array([[gap]]), (), 1.0) for gap in (-80.0, 80.0)]
     fitter = GoldenTemperature(epsilon=1.0, size=500)
     points = np.array([2.0, 4.0])
     assert fitter._ends(points, told, rows=1) == (2.0, 4.0)

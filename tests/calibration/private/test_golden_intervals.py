@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from veracal.calibration.private.golden_section import (
     Rule,
-    Told,
+    SourceSums,
     absolute_ends,
     counts_sampling,
     golden_section,
@@ -42,7 +42,7 @@ class World:
             noise = self.rng.laplace(scale=self.scale, size=len(parts))
             noises = (self.scale / STEP,) * len(parts)
             self.points.append(float(t))
-            self.told.append(Told((parts + noise)[:, None], noises, STEP))
+            self.told.append(SourceSums((parts + noise)[:, None], noises, STEP))
             total = self.told[-1].totals[0]
             return abs(total) if kind == "gap" else total
 
@@ -69,12 +69,12 @@ def coverage(kind, rule, rng, *, trials, alter=None, truth=RIGHT, **settings):
 
 def one_source(told):
     """A close mistake: the noise alone is counted, as of one source."""
-    return Told(told.parts.sum(axis=0, keepdims=True), told.noises, told.step)
+    return SourceSums(told.parts.sum(axis=0, keepdims=True), told.noises, told.step)
 
 
 def without_noise(told):
     """Another: the sampling alone is counted."""
-    return Told(told.parts.sum(axis=0, keepdims=True), (), told.step)
+    return SourceSums(told.parts.sum(axis=0, keepdims=True), (), told.step)
 
 
 @pytest.mark.parametrize(("sources", "n", "scale"), [(30, 20, 3.0), (100, 6, 8.0)])
@@ -130,7 +130,7 @@ def test_a_root_beyond_the_range_counts_as_its_end(rng):
 
 
 def test_hoeffdings_reach_is_its_formula():
-    told = Told(np.array([[1.0, 2.0]]), (), 1.0)
+    told = SourceSums(np.array([[1.0, 2.0]]), (), 1.0)
     reach = Rule(0.1, 400, 3.0, places=7).reaches(told, asked=6)
     n, width, alpha = 400, 3.0, 0.05  # the other half is for noise
     assert reach == pytest.approx([reach[0]] * 2)
@@ -141,7 +141,7 @@ def test_hoeffdings_reach_is_its_formula():
 
 def test_students_reach_is_its_formula(rng):
     parts = rng.normal(size=(14, 3))
-    reach = Rule(0.05, None, 2.0).reaches(Told(parts, (1.0,) * 14, 1.0), asked=5)
+    reach = Rule(0.05, None, 2.0).reaches(SourceSums(parts, (1.0,) * 14, 1.0), asked=5)
     for entry in range(3):
         deviation = math.sqrt(((parts[:, entry] - parts[:, entry].mean()) ** 2).sum() / 13)
         quantile = 3.0123  # of Student's law with 13 degrees, two-sided 0.01, from tables
@@ -151,10 +151,10 @@ def test_students_reach_is_its_formula(rng):
 def test_gaps_of_bins_are_compared_by_where_their_absolutes_may_be():
     points = np.array([1.0, 2.0, 4.0])
     sums = [[30.0, -30.0], [1.0, 1.0], [20.0, 5.0]]
-    told = [Told(np.array([row]), (1.0,), 1.0) for row in sums]
+    told = [SourceSums(np.array([row]), (1.0,), 1.0) for row in sums]
     assert absolute_ends(points, told, Rule(0.05, None, 2.0), ENDS) == (1.0, 4.0)
     # With a reach of about 11 for each bin, 25 is no longer surely above 2.
-    told = [Told(np.array([row]), (2.0,), 1.0) for row in sums]
+    told = [SourceSums(np.array([row]), (2.0,), 1.0) for row in sums]
     assert absolute_ends(points, told, Rule(0.05, None, 2.0), ENDS) == (1.0, 6.0)
 
 

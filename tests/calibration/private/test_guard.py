@@ -12,7 +12,7 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Pure, micro_epsilon
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned, Identity, Temperature
-from veracal.calibration.private import guard_event, never_worse
+from veracal.calibration.private import guard_event, guard_map
 from veracal.calibration.private.estimates import noise_reach
 from veracal.calibration.queries import BrierGain
 from veracal.data import Scores
@@ -21,8 +21,8 @@ from veracal.queries import Pool, Public
 
 def test_a_map_that_helps_is_kept_and_one_that_harms_is_not(source_of, rng):
     source = source_of(miscalibrated(3_000, 3.0, rng))
-    good = never_worse(Temperature(1 / 3), source, epsilon=0.4, records="held-out records")
-    bad = never_worse(Temperature(3.0), source, epsilon=0.4)
+    good = guard_map(Temperature(1 / 3), source, epsilon=0.4, records="held-out records")
+    bad = guard_map(Temperature(3.0), source, epsilon=0.4)
     assert good.kept and good.map == Temperature(1 / 3) and good.gain > good.threshold
     assert not bad.kept and bad.map == Identity() and bad.gain <= bad.threshold
     assert "kept" in good.text() and "held-out records" in good.text() and "0.05" in good.text()
@@ -35,7 +35,7 @@ def test_a_map_that_helps_is_kept_and_one_that_harms_is_not(source_of, rng):
 
 def test_the_question_is_one_difference(rng):
     source = Quick(miscalibrated(100, 2.0, rng), rng)
-    never_worse(Temperature(0.5), source, micro_epsilon=1_234)
+    guard_map(Temperature(0.5), source, micro_epsilon=1_234)
     ((query, price, _),) = source.asked
     assert query == BrierGain(Temperature(0.5)) and price == 1_234
     assert query.sensitivity("add-remove") == 2**20
@@ -45,16 +45,16 @@ def test_the_question_is_one_difference(rng):
 def test_it_is_charged_whether_or_not_the_map_is_kept(holder, rng):
     for map_ in (Temperature(0.5), Temperature(2.0)):
         source = holder(miscalibrated(2_000, 2.0, rng))
-        never_worse(map_, source, epsilon=0.25)
+        guard_map(map_, source, epsilon=0.25)
         assert source.ledger.spent().epsilon == 0.25
         assert micro_epsilon(guard_event(map_, epsilon=0.25)) == 250_000
 
 
 def test_there_is_no_second_try(holder, rng):
     source = holder(miscalibrated(50, 1.0, rng))
-    first = never_worse(Temperature(0.9), source, epsilon=0.3)
+    first = guard_map(Temperature(0.9), source, epsilon=0.3)
     for _ in range(20):
-        assert never_worse(Temperature(0.9), source, epsilon=0.3) == first
+        assert guard_map(Temperature(0.9), source, epsilon=0.3) == first
     assert source.ledger.spent().epsilon == 0.3
 
 
@@ -64,7 +64,7 @@ def test_a_useless_map_is_kept_as_rarely_as_stated(beta, rng):
     n = 20_000
     many = Copies(BrierGain(Identity()), n)  # one answer with many noises
     source = Quick(miscalibrated(30, 1.0, rng), rng)
-    found = never_worse(Identity(), source, epsilon=0.5, beta=beta)
+    found = guard_map(Identity(), source, epsilon=0.5, beta=beta)
     kept = int((source.answer(many, micro_epsilon=500_000).values > found.threshold).sum())
     assert found.kept == (found.gain > found.threshold)
     assert stats.binom.sf(kept - 1, n, beta) > 1e-4  # not more often
@@ -98,7 +98,7 @@ def test_several_noises_reach_less_far_than_each_at_once(rng):
 def test_a_pool_errs_as_rarely_as_stated(rng):
     scores = miscalibrated(20, 1.0, rng)
     pool = Pool([Quick(scores, rng) for _ in range(4)])
-    threshold = never_worse(Identity(), pool, epsilon=0.5, beta=0.2).threshold
+    threshold = guard_map(Identity(), pool, epsilon=0.5, beta=0.2).threshold
     many = Copies(BrierGain(Identity()), 10_000)
     kept = int((pool.answer(many, micro_epsilon=500_000).values > threshold).sum())
     assert stats.binom.sf(kept - 1, 10_000, 0.2) > 1e-4
@@ -107,7 +107,7 @@ def test_a_pool_errs_as_rarely_as_stated(rng):
 
 def test_a_map_may_change_predictions(rng):
     scores = Scores.from_probabilities([[0.9, 0.1]] * 50, [1] * 50)
-    found = never_worse(Binned(Bins(15), [0.1] * 15), Public(scores), epsilon=1.0)
+    found = guard_map(Binned(Bins(15), [0.1] * 15), Public(scores), epsilon=1.0)
     assert found.kept and found.gain == pytest.approx(50 * (0.81 - 0.01), abs=1e-3)
 
 
@@ -115,7 +115,7 @@ def test_a_map_may_change_predictions(rng):
 def test_a_bad_beta_is_refused_before_anything_is_asked(beta, rng):
     source = Quick(miscalibrated(10, 1.0, rng), rng)
     with pytest.raises(ValueError, match="beta"):
-        never_worse(Identity(), source, epsilon=1.0, beta=beta)
+        guard_map(Identity(), source, epsilon=1.0, beta=beta)
     assert not source.asked
 
 
@@ -125,4 +125,4 @@ def test_noise_of_an_unknown_law_is_refused(rng):
             return replace(super().answer(query, **about), event=Pure(1.0))
 
     with pytest.raises(ValueError, match="discrete Laplace"):
-        never_worse(Identity(), Odd(miscalibrated(10, 1.0, rng), rng), epsilon=1.0)
+        guard_map(Identity(), Odd(miscalibrated(10, 1.0, rng), rng), epsilon=1.0)

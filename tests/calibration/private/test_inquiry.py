@@ -14,13 +14,13 @@ from veracal.calibration.maps import Temperature
 from veracal.calibration.private import (
     PrivateTemperature,
     PrivateTwoTemperatures,
+    guard_map,
     measure_private,
-    never_worse,
 )
 from veracal.calibration.private.session import (
     PricedQuery,
     QuerySession,
-    afford,
+    check_affordable,
     stated,
     unit_of,
 )
@@ -196,7 +196,7 @@ def test_affording_in_pools_of_pools(holder, rng):
     assert set(inquiry.silences) == {(0, 0)}
     assert (inquiry.present, inquiry.asked) == (2, 3)
     with pytest.raises(BudgetError):
-        afford(Pool([Pool([poor]), rich]), items)
+        check_affordable(Pool([Pool([poor]), rich]), items)
 
 
 def test_one_source_is_asked_as_it_is(holder, rng):
@@ -240,7 +240,7 @@ def test_measuring_over_silent_sources():
 
 
 def test_the_guard_over_silent_sources():
-    made = never_worse(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
+    made = guard_map(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
     assert made.kept and made.release.parts[0] is None
     with pytest.raises(VeracalError):
-        never_worse(Temperature(0.5), simulated(silent=range(5)), epsilon=1.0)
+        guard_map(Temperature(0.5), simulated(silent=range(5)), epsilon=1.0)

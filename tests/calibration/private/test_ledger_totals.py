@@ -6,7 +6,7 @@ import pytest
 from veracal.accounting import Budget, Pure
 from veracal.calibration import recalibrate
 from veracal.calibration.maps import Temperature
-from veracal.calibration.private import PrivateTemperature, measure_private, never_worse
+from veracal.calibration.private import PrivateTemperature, guard_map, measure_private
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool
@@ -15,7 +15,7 @@ RAISED = "costs at most epsilon = 21 (cap raised after releases)."
 MADE = {
     "measurement": lambda source: measure_private(source, epsilon=1.0).statement,
     "fitter": lambda source: PrivateTemperature(epsilon=1.0).fit(source).statement_,
-    "guard": lambda source: never_worse(Temperature(2.0), source, epsilon=1.0).statement,
+    "guard": lambda source: guard_map(Temperature(2.0), source, epsilon=1.0).statement,
     "recalibration": lambda source: recalibrate(source, epsilon=4.0).statement,
 }
 

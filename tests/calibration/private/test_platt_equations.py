@@ -16,7 +16,7 @@ from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import (
     PrivatePlatt,
     PrivateTemperature,
-    never_worse,
+    guard_map,
     plan_platt,
 )
 from veracal.calibration.private.platt_solver import LogOddsTransform, StepSizes
@@ -355,9 +355,9 @@ def test_sources_that_drop_out_are_left_out(holder, rng):
 def test_the_guard_keeps_it_where_it_helps_and_not_where_it_does_not(holder, rng):
     scores = biased(3_000, rng)
     map_ = PrivatePlatt(**TOLD).fit(Public(scores)).map_
-    assert never_worse(map_, holder(biased(3_000, rng)), epsilon=1.0).kept
+    assert guard_map(map_, holder(biased(3_000, rng)), epsilon=1.0).kept
     fine = miscalibrated(3_000, 1.0, rng, classes=3)
-    assert not never_worse(map_, holder(fine), epsilon=1.0).kept
+    assert not guard_map(map_, holder(fine), epsilon=1.0).kept
 
 
 # ---------------------------------------------------------------- the plan

@@ -11,14 +11,14 @@ from veracal.accounting import Budget, Unit, micro_epsilon
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
-from veracal.calibration.private.root_search import Setting
+from veracal.calibration.private.root_search import GapContext
 from veracal.calibration.private.two_temperatures import SHARES, Seen, as_slopes, bend, mapped
-from veracal.calibration.queries import SureGaps
+from veracal.calibration.queries import ConfidenceWeightedGaps
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public
 
-SETTING = Setting(1_000.0, 1.0, 0.8, (0.05, 20.0))
+SETTING = GapContext(1_000.0, 1.0, 0.8, (0.05, 20.0))
 
 
 def bent(n, unsure, sure, rng, *, classes=2):
@@ -34,9 +34,11 @@ def bent(n, unsure, sure, rng, *, classes=2):
 def test_both_gaps_vanish_where_it_ends(unsure, sure, classes, rng):
     scores = bent(20_000, unsure, sure, rng, classes=classes)
     found = PrivateTwoTemperatures(epsilon=20.0).fit(Public(scores))
-    left = SureGaps(found.map_).evaluate(scores) / 2**20 / len(scores)
+    left = ConfidenceWeightedGaps(found.map_).evaluate(scores) / 2**20 / len(scores)
     assert np.abs(left).max() < 3e-3
-    at_one = SureGaps(TwoTemperatures(1.0, 1.0)).evaluate(scores) / 2**20 / len(scores)
+    at_one = (
+        ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0)).evaluate(scores) / 2**20 / len(scores)
+    )
     assert np.abs(at_one).max() > 4 * np.abs(left).max()
     assert not found.private_ and found.statement_ is None
 
@@ -74,7 +76,7 @@ def test_it_runs_on_every_kind_of_source(source_of, rng):
     fitter = PrivateTwoTemperatures(epsilon=4.0)
     source = source_of(scores, Budget(4.0), kind="plan", plan=fitter.items())
     fitter.fit(source)
-    left = SureGaps(fitter.map_).evaluate(scores) / 2**20 / len(scores)
+    left = ConfidenceWeightedGaps(fitter.map_).evaluate(scores) / 2**20 / len(scores)
     assert np.abs(left).max() < 0.01
     assert len(fitter.releases_) == 6
     if fitter.private_:

@@ -7,7 +7,7 @@ import pytest
 from veracal.calibration import recalibrate
 from veracal.calibration.methods import METHODS, Settings
 from veracal.calibration.queries import ParameterGrid
-from veracal.calibration.recalibration.sources import EnrolledBounds, asked
+from veracal.calibration.recalibration.sources import EnrolledBounds, profile_source
 from veracal.data import Scores
 from veracal.queries import Pool, Public
 
@@ -83,8 +83,8 @@ def test_an_affine_map_too_long_to_ask_about_is_refused_before_anything_is_asked
 
 
 def test_a_source_says_it_by_itself_and_a_pool_by_all_of_them(source):
-    assert asked(source).enrolled == ALL
-    assert asked(Pool([source, Public(source.records)])).enrolled == ALL
-    assert asked(Public(source.records)).enrolled is None
+    assert profile_source(source).enrolled == ALL
+    assert profile_source(Pool([source, Public(source.records)])).enrolled == ALL
+    assert profile_source(Public(source.records)).enrolled is None
     with pytest.raises(ValueError, match="classes=2"):
         recalibrate(source, "pooled", epsilon=1.0, classes=3)

@@ -8,7 +8,7 @@ import pytest
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
 from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics, recalibrate
-from veracal.calibration.recalibration.sources import Asked, measuring_share
+from veracal.calibration.recalibration.sources import SourceProfile, measuring_share
 
 
 def test_numbers_that_the_map_keeps_are_asked_for_once(holders):
@@ -47,8 +47,8 @@ def test_figures_are_measured_where_the_budget_has_room(holders, count, size, ep
 
 def test_the_rule_for_figures_is_about_noise_that_can_be_computed():
     """A quarter of the budget must bring the mean absolute noise to 0.02: written out."""
-    one = Asked(1, "add-remove", Unit(), sums_only=False, exact=False)
-    many = Asked(50, "replace-one", Unit("patient", 2), sums_only=True, exact=False)
+    one = SourceProfile(1, "add-remove", Unit(), sums_only=False, exact=False)
+    many = SourceProfile(50, "replace-one", Unit("patient", 2), sums_only=True, exact=False)
     for asked, size, bins in ((one, 600, 15), (many, 250_000, 15), (many, 600, 10)):
         for epsilon in (0.3, 1.0, 4.0):
             paid = 0.25 * epsilon / 3  # for each calibration error

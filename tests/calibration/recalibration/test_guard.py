@@ -15,9 +15,9 @@ from veracal.calibration.private import (
     GuardResult,
     InferredGuardResult,
     PooledTemperature,
-    inferred,
+    infer_guard,
 )
-from veracal.calibration.recalibration.sources import Asked, guarding_share
+from veracal.calibration.recalibration.sources import SourceProfile, guarding_share
 from veracal.queries import Public
 
 
@@ -39,7 +39,7 @@ def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, s
     [(math.nextafter(1, 2), 1.0, True), (0.95, 0.95, True), (0.94, 0.94, False)],
 )
 def test_a_chance_is_a_probability(chance, told, kept):
-    found = inferred(Temperature(0.5), chance)
+    found = infer_guard(Temperature(0.5), chance)
     assert (found.chance, found.kept) == (told, kept)
     assert found.map == (Temperature(0.5) if kept else Identity())
 
@@ -91,7 +91,7 @@ def test_the_declared_size_bounds_what_a_source_can_say(holders):
     [(1.0, 1, None, 0.1), (1.0, 50, None, 0.0), (1.0, 50, 9_000, 0.1), (40.0, 3, None, 0.1)],
 )
 def test_a_guard_that_would_drown_in_noise_is_left_out(epsilon, sources, size, share):
-    asked = Asked(sources, "add-remove", Unit(), sums_only=True, exact=False)
+    asked = SourceProfile(sources, "add-remove", Unit(), sums_only=True, exact=False)
     assert guarding_share(epsilon, asked, size, infers=False) == share
     assert guarding_share(epsilon, asked, size, infers=True) == 0.0
 

@@ -11,7 +11,7 @@ from veracal.data.files import cache_folder, private_folder
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.neural import features as feature_cache
-from veracal.neural.features import Entry, records_key
+from veracal.neural.features import CachedFeatures, records_key
 
 SECRET = b"k" * 32
 MADE_BY = {"name": "nobody", "threads": 1}
@@ -24,7 +24,7 @@ def features(rng):
 
 @pytest.fixture
 def entry(tmp_path, features):
-    entry = Entry(private_folder(tmp_path / "features"), "ab" * 32, (7, 5))
+    entry = CachedFeatures(private_folder(tmp_path / "features"), "ab" * 32, (7, 5))
     entry.write(features)
     return entry
 
@@ -106,7 +106,7 @@ def test_what_was_written_is_read(entry, features):
 
 def test_blocks_join_without_a_seam(tmp_path, features, monkeypatch):
     monkeypatch.setattr(feature_cache, "_BLOCK", 16)
-    entry = Entry(private_folder(tmp_path), "cd" * 32, (7, 5))
+    entry = CachedFeatures(private_folder(tmp_path), "cd" * 32, (7, 5))
 
     entry.write(features)
 
@@ -114,7 +114,7 @@ def test_blocks_join_without_a_seam(tmp_path, features, monkeypatch):
 
 
 def test_no_features_are_features_too(tmp_path):
-    entry = Entry(private_folder(tmp_path), "cd" * 32, (0, 5))
+    entry = CachedFeatures(private_folder(tmp_path), "cd" * 32, (0, 5))
 
     entry.write(np.empty((0, 5), np.float32))
 
@@ -122,7 +122,7 @@ def test_no_features_are_features_too(tmp_path):
 
 
 def test_nothing_is_read_where_nothing_was_written(tmp_path):
-    assert Entry(tmp_path, "ab" * 32, (7, 5)).read() is None
+    assert CachedFeatures(tmp_path, "ab" * 32, (7, 5)).read() is None
 
 
 def test_any_changed_byte_is_noticed(entry):
@@ -148,14 +148,14 @@ def test_a_file_that_grew_is_noticed(entry):
 
 
 def test_a_file_under_another_name_is_noticed(entry):
-    other = Entry(entry.folder, "cd" * 32, entry.shape)
+    other = CachedFeatures(entry.folder, "cd" * 32, entry.shape)
     entry.path.rename(other.path)
 
     assert other.read() is None
 
 
 def test_a_file_of_another_shape_is_noticed(entry):
-    assert Entry(entry.folder, entry.key, (5, 7)).read() is None
+    assert CachedFeatures(entry.folder, entry.key, (5, 7)).read() is None
 
 
 def test_a_broken_file_can_be_written_anew(entry, features):
@@ -190,7 +190,7 @@ def test_an_interrupted_write_leaves_nothing_of_its_own(entry, features, monkeyp
 
 
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path):
-    entry = Entry(tmp_path, "ab" * 32, (7, 5))
+    entry = CachedFeatures(tmp_path, "ab" * 32, (7, 5))
     entry.path.mkdir()
 
     with pytest.raises(DataError, match="Is a directory"):

@@ -166,7 +166,7 @@ def test_a_full_disk_costs_the_copy_and_not_the_work(pictures, tmp_path, monkeyp
     def full(entry, features):
         raise DataError(str(entry.folder), "room", "none", "Make some.")
 
-    monkeypatch.setattr(module.Entry, "write", full)
+    monkeypatch.setattr(module.CachedFeatures, "write", full)
     with pytest.warns(UserWarning, match="made but not kept.*expected room") as caught:
         result = extract(pictures, Corners(), cache=tmp_path)
 

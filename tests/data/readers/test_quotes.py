@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veracal.data import Ignore, Number, Schema, Target, Text, Unit, load
+from veracal.data import Ignore, Number, Schema, Target, Text, UnitColumn, load
 from veracal.data.tables import QuoteChecked, whole_records
 from veracal.errors import DataError, LimitError
 
@@ -87,7 +87,7 @@ def test_no_record_is_swallowed_by_a_stray_mark(tmp_path: Path) -> None:
 
 
 def test_types_are_never_guessed(tmp_path: Path) -> None:
-    schema = Schema({"u": Unit(), "x": Number(0, 9), "y": Target(("a", "b"))})
+    schema = Schema({"u": UnitColumn(), "x": Number(0, 9), "y": Target(("a", "b"))})
     body = "01,1,a\n1,2,b\n001,3,a\n"
     data = loaded(tmp_path, "u,x,y\n" + body, schema)
     assert data.units.tolist() == ["01", "1", "001"]  # type: ignore[attr-defined]

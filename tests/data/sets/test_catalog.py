@@ -14,7 +14,7 @@ from veracal.data import Dataset
 from veracal.data.files import Limits
 from veracal.data.loading import declare, load
 from veracal.data.sets.catalog import CATALOG, entry
-from veracal.data.sets.entries import Request
+from veracal.data.sets.entries import DatasetRequest
 from veracal.data.sets.fetch import fetch
 from veracal.data.sets.sources import BuiltIn, FromExtra, FromFolder, FromPip, Package
 from veracal.errors import DataError, FetchError, LimitError
@@ -37,7 +37,7 @@ def own_cache(tmp_path, monkeypatch):
 def check_declared(found: Dataset, **asked: str | None) -> None:
     """Compare what is declared about a set with what was loaded of it."""
     name = asked.pop("set_name")
-    told = entry(name).declare(Request(**asked))
+    told = entry(name).declare(DatasetRequest(**asked))
     assert len(told) == 0
     assert (told.X.shape[1:], told.X.dtype) == (found.X.shape[1:], found.X.dtype)
     for field in fields(Dataset):
@@ -372,9 +372,9 @@ def test_whatever_loads_is_declared_without_a_file_or_the_network(monkeypatch):
             continue
         for part in known.parts or (None,):
             for variant in known.variants or (None,):
-                found = known.declare(Request(part=part, variant=variant))
+                found = known.declare(DatasetRequest(part=part, variant=variant))
                 assert len(found) == 0 and found.size is not None and len(found.classes) > 1
-        assert declare(name).name == known.declare(Request()).name
+        assert declare(name).name == known.declare(DatasetRequest()).name
     with pytest.raises(DataError, match="Did you mean"):
         declare("brest-cancer")
     with pytest.raises(ValueError, match="brings its own"):
@@ -383,5 +383,5 @@ def test_whatever_loads_is_declared_without_a_file_or_the_network(monkeypatch):
 
 def test_a_request_names_the_default_part(tmp_path):
     write(tmp_path, FORMS["mnist"][0])
-    assert len(entry("mnist").load(Request(folder=tmp_path))) == 3
-    assert len(entry("mnist").load(Request(folder=tmp_path, part="test"))) == 2
+    assert len(entry("mnist").load(DatasetRequest(folder=tmp_path))) == 3
+    assert len(entry("mnist").load(DatasetRequest(folder=tmp_path, part="test"))) == 2

@@ -13,7 +13,7 @@ from veracal.errors import ConflictError, DataError
 from veracal.federation.coordinator.history import Closed, RequestHistory, Sent
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.queries.response_checks import Wanted
+from veracal.queries.response_checks import ExpectedResponse
 
 COUNTS = CorrectWrong(Bins(1))
 SENT = Sent("sent", "gap", Pure(0.5), b"bytes")
@@ -118,4 +118,4 @@ def test_links_of_the_chain_are_checked_in_any_order(book, tmp_path):
 
 
 def wanted(micro_epsilon):
-    return Wanted(COUNTS, micro_epsilon=micro_epsilon)
+    return ExpectedResponse(COUNTS, micro_epsilon=micro_epsilon)

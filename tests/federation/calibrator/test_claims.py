@@ -11,7 +11,7 @@ from veracal.calibration.queries.scalars import MappedQuery
 from veracal.federation.coordinator.remote import claimed, noise_reach, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import Release
-from veracal.queries.response_checks import Wanted, noise_std
+from veracal.queries.response_checks import ExpectedResponse, noise_std
 
 _DRAWS = 1_500
 
@@ -29,9 +29,9 @@ def released(wanted, units):
 def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise, add):
     query = BinnedGap(Bins(entries))
     wanted = (
-        Wanted(query, micro_epsilon=1_000_000)
+        ExpectedResponse(query, micro_epsilon=1_000_000)
         if add is add_discrete_laplace
-        else Wanted(query, noise_multiplier=1.0)
+        else ExpectedResponse(query, noise_multiplier=1.0)
     )
     event = wanted.event("add-remove")
     event = type(event)(noise, event.sensitivity, event.relation)
@@ -45,7 +45,7 @@ def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise,
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap(), CorrectWrong(), CorrectTotal()])
 def test_so_many_records_and_no_more(query):
-    wanted = Wanted(query, micro_epsilon=10_000_000)
+    wanted = ExpectedResponse(query, micro_epsilon=10_000_000)
     row = query.sensitivity("add-remove")
     within = [100 * row] + [0] * (query.entries - 1)
     beyond = [200 * row] + [0] * (query.entries - 1)
@@ -54,7 +54,7 @@ def test_so_many_records_and_no_more(query):
 
 
 def test_what_is_spread_over_bins_counts_together():
-    wanted = Wanted(BinnedGap(), micro_epsilon=10_000_000)
+    wanted = ExpectedResponse(BinnedGap(), micro_epsilon=10_000_000)
     units = [(-1) ** i * 20 * 2**20 for i in range(15)]
     assert too_large(wanted, released(wanted, units), 100)
     assert not too_large(wanted, released(wanted, units), 300)
@@ -72,14 +72,14 @@ def test_what_is_spread_over_bins_counts_together():
     ids=lambda one: type(one).__name__,
 )
 def test_counts_say_how_many_there_are(query, units):
-    wanted = Wanted(query, micro_epsilon=1_000_000)
+    wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
     found = claimed(query, released(wanted, units))
     assert 100 < found < 200
-    less = Wanted(query, micro_epsilon=10_000)
+    less = ExpectedResponse(query, micro_epsilon=10_000)
     assert claimed(query, released(less, units)) > 1_000  # so much noise leaves it open
 
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap()])
 def test_other_answers_say_nothing_of_it(query):
-    wanted = Wanted(query, micro_epsilon=1_000_000)
+    wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
     assert claimed(query, released(wanted, [0] * query.entries)) is None

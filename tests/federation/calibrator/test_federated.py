@@ -22,7 +22,7 @@ from veracal.federation.protocol.questions import KINDS
 from veracal.federation.transports import base as local
 from veracal.federation.transports.base import LocalTransport
 from veracal.queries import Pool
-from veracal.queries.response_checks import Wanted
+from veracal.queries.response_checks import ExpectedResponse
 
 COUNTS = CorrectWrong(Bins(1))
 
@@ -300,7 +300,7 @@ def test_a_pool_of_remotes_and_a_federation_ask_alike(three):
     whole = federated(three)
     for one in whole.sources:
         one._send = next(d.reply for d in three if d.terms == one.terms)
-    wanted = Wanted(COUNTS, micro_epsilon=1_000)
+    wanted = ExpectedResponse(COUNTS, micro_epsilon=1_000)
     assert Pool(whole.sources).round(wanted).units == whole.round(wanted).units
 
 

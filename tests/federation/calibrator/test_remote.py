@@ -13,8 +13,8 @@ from veracal.federation.coordinator.remote import LATE, REFUSED, Remote
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, unsealed_reply
 from veracal.ledger import open_ledger
-from veracal.queries import Count, Curator, Payer
-from veracal.queries.sources import GaussianSource, declares
+from veracal.queries import Count, Curator, PayingSource
+from veracal.queries.sources import GaussianSource, is_declared
 from veracal.testing import check_source
 
 COUNTS = CorrectWrong(Bins(1))
@@ -49,8 +49,8 @@ def test_it_keeps_the_contract_of_sources(tmp_path):
 
 def test_it_says_whom_it_protects_and_what_it_can_pay(desk):
     one = remote(desk)
-    assert declares(one)
-    assert isinstance(one, Payer)
+    assert is_declared(one)
+    assert isinstance(one, PayingSource)
     assert isinstance(one, GaussianSource)
 
 

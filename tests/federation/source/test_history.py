@@ -52,7 +52,7 @@ def test_gaussian_answers_are_told_too(tmp_path: Path):
 
 def test_a_failed_answer_is_told_as_one(north: Made, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
-        patched.delattr("veracal.federation.source.serving.evaluated")
+        patched.delattr("veracal.federation.source.serving.evaluate_query")
         north.desk.reply(north.raw())
     (one,) = read(north).asked
     assert one.kind == "counts" and one.values == () and one.epsilon == 0.1

@@ -253,7 +253,7 @@ def test_an_answer_that_cannot_be_computed_is_charged_and_refused(
         raise ZeroDivisionError("record 17 of patient 4")
 
     with monkeypatch.context() as patched:
-        patched.setattr("veracal.federation.source.serving.evaluated", broken)
+        patched.setattr("veracal.federation.source.serving.evaluate_query", broken)
         assert north.desk.reply(north.raw()) == north.desk.refusal
     assert north.desk.reply(north.raw()) == north.desk.refusal
     assert north.ledger.spent().epsilon == pytest.approx(0.1)

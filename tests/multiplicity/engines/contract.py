@@ -6,14 +6,16 @@ import numpy as np
 from scipy import stats
 
 from veracal._types import Floats
-from veracal.multiplicity.engines import Engine
+from veracal.multiplicity.engines import AuditEngine
 from veracal.multiplicity.engines.base import Seed
 
 SEED = Seed.of(5)
 LEVEL = 1e-4  # of the test that compares runs alone with runs together
 
 
-def check_engine(engine: Engine, *, other: Engine | None = None, runs: int = 3) -> None:
+def check_engine(
+    engine: AuditEngine, *, other: AuditEngine | None = None, runs: int = 3
+) -> None:
     """Check form, repetition and settings of an engine.
 
     Parameters
@@ -32,7 +34,7 @@ def check_engine(engine: Engine, *, other: Engine | None = None, runs: int = 3) 
     check_settings(engine, other)
 
 
-def check_form(engine: Engine, count: int) -> None:
+def check_form(engine: AuditEngine, count: int) -> None:
     """Shape and range of scores, of one run and of some."""
     k = len(engine.classes)
     assert isinstance(engine.name, str) and engine.name
@@ -51,7 +53,7 @@ def check_form(engine: Engine, count: int) -> None:
             np.testing.assert_allclose(sums, 1.0, atol=1e-9)
 
 
-def check_repetition(engine: Engine, count: int) -> None:
+def check_repetition(engine: AuditEngine, count: int) -> None:
     """The same streams give the same bits, whatever came between; other ones other runs."""
     first = engine.scores(count, SEED.streams(0))
     kept = first.copy()
@@ -65,7 +67,7 @@ def check_repetition(engine: Engine, count: int) -> None:
     assert alike == 3 * count, f"{3 * count} runs, and only {alike} of them differ"
 
 
-def check_stream(engine: Engine, count: int) -> None:
+def check_stream(engine: AuditEngine, count: int) -> None:
     """A stream gives each pending chunk once, with the scores it would have alone."""
     pending = [range(0, count), range(count, count + 1), range(7 * count, 8 * count)]
     found = {runs.start: scores for runs, scores in engine.stream(iter(pending), SEED)}
@@ -75,7 +77,7 @@ def check_stream(engine: Engine, count: int) -> None:
         assert np.array_equal(found[runs.start], alone), "a stream gives other scores"
 
 
-def check_settings(engine: Engine, other: Engine | None) -> None:
+def check_settings(engine: AuditEngine, other: AuditEngine | None) -> None:
     """Settings survive JSON, stay as they are, and are others for another engine."""
     told = json.dumps(engine.settings(), allow_nan=False)
     assert json.loads(told) == engine.settings(), "settings change on their way through JSON"
@@ -85,7 +87,7 @@ def check_settings(engine: Engine, other: Engine | None) -> None:
         assert json.dumps(other.settings()) != told, "other data, and the same settings"
 
 
-def check_alone_and_together(engine: Engine, runs: int, *, count: int) -> None:
+def check_alone_and_together(engine: AuditEngine, runs: int, *, count: int) -> None:
     """Runs asked for one by one have the law of runs asked for together.
 
     Two-sample Kolmogorov-Smirnov tests of the scores of some people, and of the spread of

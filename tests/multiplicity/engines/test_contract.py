@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.multiplicity.engines.contract import check_alone_and_together, check_engine
-from veracal.multiplicity.engines import Engine
+from veracal.multiplicity.engines import AuditEngine
 
 
 @dataclass(eq=False)
-class Toy(Engine):
+class Toy(AuditEngine):
     """Logits that are nothing but noise."""
 
     name: str = "toy"

@@ -18,7 +18,7 @@ from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError, RunError
 from veracal.multiplicity.engines.base import VARIED, Seed, told
-from veracal.multiplicity.engines.retraining import RetrainEngine, Run, in_form
+from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext, in_form
 from veracal.training import (
     BoundedScaler,
     ObjectivePerturbation,
@@ -209,7 +209,7 @@ def test_a_function_may_return_a_fitted_model():
         return seeded.fit_records(run.records)
 
     train = made()
-    seed = Run(0, SEED.streams(0), None, None).seed("noise")
+    seed = RunContext(0, SEED.streams(0), None, None).seed("noise")
     slowly = clone(DESCENT).set_params(random_state=seed).fit_records(train)
     expected = -slowly.decision_function(train.X[:7])  # of b, the first in the alphabet
     assert np.array_equal(one(engine(fitted, train, kind="logit")), expected)
@@ -219,7 +219,7 @@ def test_a_function_may_return_a_fitted_model():
 def test_seeds_differ_between_runs_where_they_should(varied):
     seed = Seed.of(3, varied)
     seeds = {
-        purpose: {Run(n, seed.streams(n), None, None).seed(purpose) for n in range(5)}
+        purpose: {RunContext(n, seed.streams(n), None, None).seed(purpose) for n in range(5)}
         for purpose in ("initial", "batches", "noise")
     }
     told = {purpose: len(found) for purpose, found in seeds.items()}
@@ -230,7 +230,7 @@ def test_seeds_differ_between_runs_where_they_should(varied):
 
 
 def test_a_seed_is_the_same_when_it_is_asked_for_again():
-    run = Run(0, SEED.streams(0), None, None)
+    run = RunContext(0, SEED.streams(0), None, None)
     first = run.seed("noise")
     run.streams.noise.random(3)
     run.streams.noise.spawn(2)

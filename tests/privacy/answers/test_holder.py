@@ -17,10 +17,10 @@ from veracal.ledger.book import open_ledger
 from veracal.ledger.plan import Item
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
-from veracal.queries.curator import Curator, question, shows_weights
+from veracal.queries.curator import Curator, canonical_request, shows_weights
 from veracal.queries.query import BoundedSum, gaussian_event
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
-from veracal.testing.queries import Watched
+from veracal.testing.queries import CountingQuery
 from veracal.training import PrivateLogisticRegression, PrivateSearch
 
 
@@ -115,15 +115,15 @@ def test_every_public_part_of_a_question_tells_it_from_others(other):
     usual = dict(
         query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, part=None, version="1"
     )
-    assert question(**usual) == question(**usual)
-    assert question(**usual) != question(**{**usual, **other})
+    assert canonical_request(**usual) == canonical_request(**usual)
+    assert canonical_request(**usual) != canonical_request(**{**usual, **other})
 
 
 def test_settings_tell_questions_apart():
     hot, cold = (
         BoundedSum("gap", np.sign, -1, 1, settings={"temperature": t}) for t in (1.0, 2.0)
     )
-    bodies = {question(query, Pure(0.1), MINE, None, "") for query in (hot, cold)}
+    bodies = {canonical_request(query, Pure(0.1), MINE, None, "") for query in (hot, cold)}
     assert len(bodies) == 2
 
 
@@ -143,7 +143,7 @@ def test_another_question_under_the_same_request_is_a_conflict(scores, make_ledg
 
 
 def test_what_cannot_be_paid_is_refused_before_a_record_is_read(scores, make_ledger):
-    holder, query = Curator(scores, make_ledger()), Watched(Correct())
+    holder, query = Curator(scores, make_ledger()), CountingQuery(Correct())
     with pytest.raises(BudgetError):
         holder.answer(query, micro_epsilon=1_000_001)
     assert query.seen == []
@@ -163,7 +163,7 @@ def test_a_question_that_does_not_fit_costs_nothing(scores, data, make_ledger):
 
 
 def test_a_failure_on_the_records_is_paid_for(scores, make_ledger):
-    holder, query = Curator(scores, make_ledger()), Watched(Correct(), fails=True)
+    holder, query = Curator(scores, make_ledger()), CountingQuery(Correct(), fails=True)
     for _ in range(2):
         with pytest.raises(AnswerError):
             holder.answer(query, micro_epsilon=300_000)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from veracal.accounting.components import MICRO, micro_epsilon, upwards
+from veracal.accounting.components import MICRO, micro_epsilon, round_up_float
 from veracal.accounting.events import DiscreteLaplace
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms import grid
@@ -55,7 +55,7 @@ def test_six_equal_shares_fit_into_one_epsilon():
 
 @given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**9))
 def test_rounding_up_is_tight(value):
-    found = upwards(value)
+    found = round_up_float(value)
     assert Fraction(found) >= value
     assert Fraction(math.nextafter(found, 0)) < value
 

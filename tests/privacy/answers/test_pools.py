@@ -21,7 +21,7 @@ from veracal.ledger.book import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, discrete_laplace_std
 from veracal.mechanisms.grid import Grid
 from veracal.queries.curator import Curator
-from veracal.queries.pools import Pool, PooledRelease, Several
+from veracal.queries.pools import MultiSource, Pool, PooledRelease
 from veracal.queries.query import (
     BinnedSum,
     DenseSum,
@@ -29,7 +29,7 @@ from veracal.queries.query import (
     laplace_event,
     sums_by_source,
 )
-from veracal.queries.response_checks import Wanted
+from veracal.queries.response_checks import ExpectedResponse
 from veracal.queries.score_queries import Brier, Correct, Count
 from veracal.queries.sources import Public, Release
 
@@ -242,7 +242,7 @@ def test_a_pool_of_pools(tmp_path):
     inner = Pool([poor, rich, Odd(LIES["1e308"])], least=1, most_records=30)
     lost = Pool([Odd(OSError("x")), Honest()], least=2)
     pool = Pool([Honest(), inner, lost], least=2)
-    assert isinstance(pool, Several) and not isinstance(rich, Several)
+    assert isinstance(pool, MultiSource) and not isinstance(rich, MultiSource)
     assert pool.paths() == [(0,), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
     found = pool.answer(Count(), micro_epsilon=PRICE, request="r")
     event = laplace_event(Count(), PRICE, "add-remove")
@@ -251,7 +251,7 @@ def test_a_pool_of_pools(tmp_path):
     assert found.units[0] == found.parts[0].units[0] + found.parts[1].parts[1].units[0]
     assert rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == found.parts[1].parts[1]
     # Asked once more without those, the others are not asked again.
-    again = pool.round(Wanted(Correct(), PRICE), request="s", silent=found.silent())
+    again = pool.round(ExpectedResponse(Correct(), PRICE), request="s", silent=found.silent())
     assert set(again.asked) == {(0,), (1, 1)}
     assert found.without({(0,): "x"}).units == found.parts[1].units
     with pytest.raises(SilentError, match="nobody"):
@@ -309,10 +309,10 @@ def test_all_sources_at_once_are_each_by_itself(query, n):
 def test_judging_needs_one_kind_of_noise():
     for wrong in ({}, {"micro_epsilon": 1, "noise_multiplier": 1.0}):
         with pytest.raises(ValueError, match="one of"):
-            Wanted(Count(), **wrong)
-    assert Wanted(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 1))
-    assert not Wanted(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 2))
-    assert not Wanted(Count(), PRICE).asks_for(DiscreteLaplace(3.0, 1))
+            ExpectedResponse(Count(), **wrong)
+    assert ExpectedResponse(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 1))
+    assert not ExpectedResponse(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 2))
+    assert not ExpectedResponse(Count(), PRICE).asks_for(DiscreteLaplace(3.0, 1))
 
 
 def test_sources_that_share_a_ledger_or_a_relation_too_few_are_no_pool(tmp_path):

@@ -22,7 +22,7 @@ from veracal.accounting.events import (
 from veracal.errors import BudgetError, DataError
 from veracal.ledger.book import open_ledger
 from veracal.ledger.plan import Cost, Item, read_plan
-from veracal.ledger.policies import Pairs, Renyi, best_order, conversion
+from veracal.ledger.policies import EpsilonDeltaSums, Renyi, best_order, conversion
 
 BUDGET = Budget(1.0, 1e-5)
 NOISE = Gaussian(20.0)
@@ -127,7 +127,7 @@ def test_epsilons_and_deltas_add_up(pairs):
 def test_the_whole_delta_can_be_spent_at_once(pairs):
     pairs.charge(NOISE, "x", delta=1e-5)
     assert pairs.remaining().delta == 0
-    assert Pairs().total(Budget(1.0, 1e-5)) == Cost(10**6, 10**13)
+    assert EpsilonDeltaSums().total(Budget(1.0, 1e-5)) == Cost(10**6, 10**13)
 
 
 def test_promises_add_up_as_they_are_written(tmp_path):

@@ -26,7 +26,7 @@ from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.ledger import Item, Ledger, ledger_statement, open_ledger, runs
 from veracal.ledger import charging as charge
 from veracal.ledger.plan import Cost
-from veracal.ledger.policies import Caps, Pairs
+from veracal.ledger.policies import Caps, EpsilonDeltaSums
 
 PARTS = ("train", "test")
 DELTA = 1e-5
@@ -401,7 +401,7 @@ def test_changes_of_runs_and_extensions_are_found(pure, statement, words):
 
 def test_a_run_that_paid_too_little_is_found(pairs, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Pairs, "run_cost", lambda *about: Cost(1, 1))
+        patch.setattr(EpsilonDeltaSums, "run_cost", lambda *about: Cost(1, 1))
         begin(pairs, training(1.0), delta=1e-6)
     with pytest.raises(LedgerError, match="was charged 1 and costs"):
         pairs.verify()

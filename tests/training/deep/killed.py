@@ -19,7 +19,7 @@ from veracal.data import Dataset
 from veracal.ledger import Ledger, open_ledger
 from veracal.mechanisms import Adam
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.run import Watched
+from veracal.neural.run import NoisySumMonitor
 from veracal.queries import Curator
 
 STEPS, EVERY = 8, 2
@@ -59,7 +59,7 @@ LIVES = (
 
 def live(folder, number):
     """One process: fit, and say what it became."""
-    note = Watched.note
+    note = NoisySumMonitor.note
 
     def noted(self, step):
         told = {"life": number, "step": step.number, "sum": step.noisy_sum.tolist()}
@@ -79,7 +79,7 @@ def live(folder, number):
         sampling_rate=1.0,
         update=Adam(0.01),
     )
-    with LIVES[number](), mock.patch.object(Watched, "note", noted):
+    with LIVES[number](), mock.patch.object(NoisySumMonitor, "note", noted):
         fitted = holder.fit(fit, request="one")
     save_file(fitted.module_.state_dict(), folder / f"weights {number}")
 

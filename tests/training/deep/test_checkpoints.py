@@ -38,7 +38,7 @@ from veracal.mechanisms import (
 )
 from veracal.neural.checkpoints import _KEY, Checkpoint
 from veracal.neural.gradient_sums import Layout, NetworkSums
-from veracal.neural.run import Watched
+from veracal.neural.run import NoisySumMonitor
 from veracal.queries import Curator
 from veracal.training import ExponentialAverage
 
@@ -65,13 +65,13 @@ def broken_off(at):
 @contextmanager
 def noted():
     """The steps that are taken meanwhile."""
-    steps, note = list[Step](), Watched.note
+    steps, note = list[Step](), NoisySumMonitor.note
 
     def spied(self, step):
         steps.append(step)
         note(self, step)
 
-    with mock.patch.object(Watched, "note", spied):
+    with mock.patch.object(NoisySumMonitor, "note", spied):
         yield steps
 
 

@@ -18,7 +18,14 @@ from veracal.accounting import Unit
 from veracal.data import Dataset, split
 from veracal.errors import WorkerError
 from veracal.neural import Ranks
-from veracal.neural.distributed import Link, Told, check_same, check_shares, check_split, settle
+from veracal.neural.distributed import (
+    RankConnection,
+    ShareFacts,
+    check_same,
+    check_shares,
+    check_split,
+    settle,
+)
 from veracal.neural.gradient_sums import NetworkSums
 
 pytestmark = pytest.mark.full
@@ -233,7 +240,7 @@ def test_one_rank_is_enough():
     assert fitted.private_
 
 
-class Wires(Link):
+class Wires(RankConnection):
     """A link to other threads; who sends waits until it is received, as gloo's do."""
 
     def __init__(self, rank, wires):
@@ -275,7 +282,7 @@ def test_a_third_rank_hears_that_another_cannot_take_part():
         def check():
             if link.rank == 1:
                 raise ValueError("not here")
-            return Told({}, None, None)
+            return ShareFacts({}, None, None)
 
         settle(link, check, Unit(), Ranks(), 5)
 
@@ -307,12 +314,17 @@ def test_a_third_rank_hears_that_another_has_failed():
 
 
 def test_shares_are_compared_by_name():
-    every = [Told({"a": 1, "b": (2,)}, None, None), Told({"a": 1, "b": [2]}, None, None)]
+    every = [
+        ShareFacts({"a": 1, "b": (2,)}, None, None),
+        ShareFacts({"a": 1, "b": [2]}, None, None),
+    ]
     check_same(every)
     with pytest.raises(ValueError, match="another c on rank 2: 3, where rank 0 has None"):
-        check_same([*every, Told({"a": 1, "b": [2], "c": 3}, None, None)])
-    check_shares([Told({}, None, 1), Told({}, None, 2)], Unit("patient", 3), Ranks(), 5)
-    some = [Told({}, None, 3), Told({}, None, None)]
+        check_same([*every, ShareFacts({"a": 1, "b": [2], "c": 3}, None, None)])
+    check_shares(
+        [ShareFacts({}, None, 1), ShareFacts({}, None, 2)], Unit("patient", 3), Ranks(), 5
+    )
+    some = [ShareFacts({}, None, 3), ShareFacts({}, None, None)]
     with pytest.raises(ValueError, match="on all ranks or on none"):
         check_shares(some, Unit("patient", 3), Ranks(), 5)
     check_shares(some, Unit("patient", 3), Ranks(units_apart=True), 5)
@@ -323,7 +335,7 @@ def test_marks_of_splits_are_compared():
     first, again, other = split(one), split(one, key="a"), split(one, key="b")
 
     def told(dataset):
-        return Told({}, None, None, (*dataset.dealt_by, *dataset.drawn_by))
+        return ShareFacts({}, None, None, (*dataset.dealt_by, *dataset.drawn_by))
 
     check_split([told(first.train)] * 3)
     check_split([told(again.train), told(split(one, key="a").train)])

@@ -17,7 +17,7 @@ from veracal.neural import Pictures, PrivateNetwork
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import HalfAddedError, cross_entropy
 from veracal.neural.gradients.engines import Ghost
-from veracal.neural.synthetic_inputs import Records, as_tensor
+from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 from veracal.training import ExponentialAverage, PrivateLogisticRegression
 
 
@@ -92,7 +92,7 @@ def test_blocks_change_nothing_but_rounding(block):
 @pytest.mark.parametrize("count", [0, 1, 59, 60])
 def test_two_lanes_have_the_sums_of_one(count):
     module, twin = network(), network(1)
-    layout, records = Layout(module), Records(X, Y)
+    layout, records = Layout(module), IndexedRecords(X, Y)
     one, other = (
         GradientWorker(each, Ghost(each, cross_entropy, 8)) for each in (module, twin)
     )
@@ -131,7 +131,7 @@ def test_a_sum_that_fails_half_way_ends_the_run():
             raise RuntimeError("no memory")
 
     lanes = [GradientWorker(module, Failing(module, cross_entropy, 8))]
-    sums = NetworkSums(lanes, Records(X, Y), 8.0, 8, rng=np.random.default_rng(0))
+    sums = NetworkSums(lanes, IndexedRecords(X, Y), 8.0, 8, rng=np.random.default_rng(0))
     with pytest.raises(HalfAddedError):
         sums(Layout(module).read(module), np.arange(5), Flat(0.3))
 

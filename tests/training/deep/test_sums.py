@@ -12,7 +12,7 @@ from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import WRITING
 from veracal.neural.gradients.engines import Ghost
-from veracal.neural.synthetic_inputs import Records, as_tensor
+from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
 ENGINES = {"ghost": Ghost, **WRITING}
 JUMPING = (GlobalV1(1.0, 2.0), GlobalV2(1.0), GlobalAdapt(1.0, 2.0))
@@ -74,7 +74,7 @@ def sums_of(module, way=Ghost, x=X, y=Y, expected=60.0, block=128, seen=None, **
 
     lanes = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
     rng = np.random.default_rng(0)
-    return NetworkSums(lanes, Records(x, y, **records), expected, block, rng=rng)
+    return NetworkSums(lanes, IndexedRecords(x, y, **records), expected, block, rng=rng)
 
 
 def module_vector():
@@ -232,7 +232,7 @@ def test_rules_that_jump_use_one_thread():
     module = network()
     sums = NetworkSums(
         [GradientWorker(module, Watching(module, cross_entropy, 8))],
-        Records(X, Y),
+        IndexedRecords(X, Y),
         8.0,
         8,
         rng=np.random.default_rng(0),

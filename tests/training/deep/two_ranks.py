@@ -23,7 +23,7 @@ from veracal.ledger import open_ledger
 from veracal.mechanisms import Flat, GlobalAdapt, Momentum
 from veracal.neural import PrivateNetwork, Ranks
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.run import Run
+from veracal.neural.run import TrainingRun
 from veracal.queries import Curator
 from veracal.training import base as estimator
 
@@ -247,7 +247,7 @@ class Rank:
         """A run that is broken off on rank 0, and goes on for the same charge."""
         # Rank 1 has no such folder: only rank 0 writes.
         path = self.folder / ("run" if self.rank == 0 else "no such folder/run")
-        before, taken, note = self.entries(), [], Run.__call__
+        before, taken, note = self.entries(), [], TrainingRun.__call__
 
         def broken(run, step):
             note(run, step)
@@ -258,7 +258,7 @@ class Rank:
         settings = {"steps": 8, "noise_multiplier": 8.0, "checkpoint_every": 3}
         request = {} if self.ledger is None else {"request": "one"}
         found = []
-        with mock.patch.object(Run, "__call__", broken):
+        with mock.patch.object(TrainingRun, "__call__", broken):
             for _ in range(3):
                 fit = model(checkpoint=path, **settings)
                 try:

@@ -15,8 +15,8 @@ from veracal.training import batched_newton as many
 from veracal.training.batched_newton import (
     TOL,
     BatchedProblem,
+    FeaturePairs,
     Float32Rows,
-    Pairs,
     Responses,
     level_numbers,
     level_of,
@@ -227,7 +227,7 @@ def test_equal_norms_have_equal_levels():
 
 def test_systems_of_all_models_are_solved_at_once(rng):
     rows, bends = rng.normal(size=(50, 6)), rng.random((50, 9)).astype(np.float32)
-    pairs = Pairs(Float32Rows(rows))
+    pairs = FeaturePairs(Float32Rows(rows))
     right = rng.normal(size=(6, 9)).astype(np.float32)
     found = pairs.solve(pairs.sums(bends), right)
     for model in range(9):

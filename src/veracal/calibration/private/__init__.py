@@ -11,8 +11,8 @@ if TYPE_CHECKING:
         GuardResult,
         InferredGuardResult,
         guard_event,
-        inferred,
-        never_worse,
+        guard_map,
+        infer_guard,
     )
     from veracal.calibration.private.measurement import (
         MeasurementPlan,
@@ -43,10 +43,10 @@ __all__ = [
     "PrivateTemperature",
     "PrivateTwoTemperatures",
     "guard_event",
-    "inferred",
+    "guard_map",
+    "infer_guard",
     "measure_planned",
     "measure_private",
-    "never_worse",
     "plan_measurement",
     "plan_platt",
 ]
@@ -60,8 +60,8 @@ __getattr__, __dir__ = attach(
             "GuardResult",
             "InferredGuardResult",
             "guard_event",
-            "inferred",
-            "never_worse",
+            "infer_guard",
+            "guard_map",
         ),
         "measurement": (
             "MeasurementPlan",

@@ -233,7 +233,7 @@ Ends = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class SourceSums:
     """Sums, and what each source adds to them.
 
     Attributes
@@ -251,7 +251,7 @@ class Told:
     step: float
 
     @classmethod
-    def of(cls, release: Release) -> "Told":
+    def of(cls, release: Release) -> "SourceSums":
         """From an answer."""
         parts = np.stack([one.values for one in single_answers(release)])
         return cls(parts, scales(release.event), release.grid.step)
@@ -262,9 +262,9 @@ class Told:
         result: Floats = self.parts.sum(axis=0)
         return result
 
-    def minus(self, other: "Told") -> "Told":
+    def minus(self, other: "SourceSums") -> "SourceSums":
         """Differences of the sums of two answers by the same sources."""
-        return Told(self.parts - other.parts, self.noises + other.noises, self.step)
+        return SourceSums(self.parts - other.parts, self.noises + other.noises, self.step)
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Rule:
     width: float
     places: int = 1
 
-    def reaches(self, told: Told, asked: int) -> Floats:
+    def reaches(self, told: SourceSums, asked: int) -> Floats:
         """Of each of the sums of one answer, where so many sums are looked at."""
         alpha, sources = self.alpha / asked, len(told.parts)
         if sources >= ENOUGH:
@@ -304,12 +304,12 @@ class Rule:
         return np.full(told.parts.shape[1], reach)
 
 
-def counts_sampling(told: Told, size: int | None) -> bool:
+def counts_sampling(told: SourceSums, size: int | None) -> bool:
     """Whether the reach of a sum includes which records there were."""
     return size is not None or len(told.parts) >= ENOUGH
 
 
-def root_ends(points: Floats, told: Sequence[Told], rule: Rule, ends: Ends) -> Ends:
+def root_ends(points: Floats, told: Sequence[SourceSums], rule: Rule, ends: Ends) -> Ends:
     """Between which temperatures a rising sum of the population is zero.
 
     Parameters
@@ -327,7 +327,7 @@ def root_ends(points: Floats, told: Sequence[Told], rule: Rule, ends: Ends) -> E
     return _between(points[sums < -reaches], points[sums > reaches], ends)
 
 
-def loss_ends(points: Floats, told: Sequence[Told], rule: Rule, ends: Ends) -> Ends:
+def loss_ends(points: Floats, told: Sequence[SourceSums], rule: Rule, ends: Ends) -> Ends:
     """Between which temperatures a sum of the population is least, if it has one valley.
 
     Sums are compared source by source, so that how many records a source has cancels out.
@@ -343,7 +343,7 @@ def loss_ends(points: Floats, told: Sequence[Told], rule: Rule, ends: Ends) -> E
     return valley_ends(points, np.array(larger), ends)
 
 
-def absolute_ends(points: Floats, told: Sequence[Told], rule: Rule, ends: Ends) -> Ends:
+def absolute_ends(points: Floats, told: Sequence[SourceSums], rule: Rule, ends: Ends) -> Ends:
     """The same of a sum of absolute sums.
 
     Where every sum lies in an interval, the sum of their absolutes does, too: the intervals of
@@ -551,14 +551,14 @@ class GoldenTemperature(PrivateFitter):
     def _estimate(self, inverse: float, answers: Sequence[Release], rows: int) -> None:
         """Keep the temperature with its interval, and what that counts."""
         points = np.array([probe.temperature for probe in self.probes_])
-        told = [Told.of(release) for release in answers]
+        told = [SourceSums.of(release) for release in answers]
         low, high = self._ends(points, told, rows)
         value, size = 1 / inverse, int(self.size or 0)
         self.temperature_ = Estimate(value, min(low, value), max(high, value), self.level, size)
         sampled = counts_sampling(told[0], self.size)
         self.counted_ = "noise and sampling" if sampled else "noise"
 
-    def _ends(self, points: Floats, told: Sequence[Told], rows: int) -> Ends:
+    def _ends(self, points: Floats, told: Sequence[SourceSums], rows: int) -> Ends:
         """The interval."""
         alpha, ends = 1 - self.level, (float(self.temperatures[0]), float(self.temperatures[1]))
         size = None if self.size is None else int(self.size) * rows

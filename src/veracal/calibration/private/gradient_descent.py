@@ -89,7 +89,7 @@ class DescentPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Descended:
+class DescentResult:
     """Where a descent ended.
 
     Attributes
@@ -113,7 +113,7 @@ def descend(
     ask: PricedQuery,
     *,
     request: str | None = None,
-) -> Descended:
+) -> DescentResult:
     """Descend from a start, asking for a gradient at every step.
 
     Parameters
@@ -137,7 +137,7 @@ def descend(
         parameters = parameters - rate * release.values / plan.size
         variance += (rate * release.noise_std / plan.size) ** 2
         releases.append(release)
-    return Descended(parameters, float(np.sqrt(variance)), tuple(releases))
+    return DescentResult(parameters, float(np.sqrt(variance)), tuple(releases))
 
 
 def check_gaussian(source: Source) -> GaussianSource:

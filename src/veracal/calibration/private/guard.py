@@ -80,11 +80,11 @@ def guard_event(
     relation: Relation = "add-remove",
     unit: Unit | None = None,
 ) -> Event:
-    """Cost of :func:`never_worse`, whether or not the map is kept."""
+    """Cost of :func:`guard_map`, whether or not the map is kept."""
     return PricedQuery(BrierGain(map_), price(epsilon, micro_epsilon)).event(relation, unit)
 
 
-def never_worse(
+def guard_map(
     map_: CalibrationMap,
     source: Source,
     *,
@@ -153,7 +153,7 @@ class InferredGuardResult:
 
     A search for a temperature ends with a posterior of the root, where mean confidence equals
     accuracy. It also says how probable it is that the map brings the two nearer to each other
-    than they are without it. A question of its own (:func:`never_worse`) would cost a part of
+    than they are without it. A question of its own (:func:`guard_map`) would cost a part of
     the budget and drown in the noise of many sources; this one was answered already.
 
     Attributes
@@ -196,7 +196,7 @@ class InferredGuardResult:
         return {"kind": "inferred", "kept": self.kept, "chance": self.chance, "beta": self.beta}
 
 
-def inferred(map_: CalibrationMap, chance: float, beta: float = BETA) -> InferredGuardResult:
+def infer_guard(map_: CalibrationMap, chance: float, beta: float = BETA) -> InferredGuardResult:
     """Keep a map that helps with a chance of at least 1 - beta; otherwise the identity."""
     chance = min(max(chance, 0.0), 1.0)  # a sum of weights may end a bit above one
     kept = chance >= 1 - beta

@@ -44,7 +44,7 @@ from veracal.calibration.queries.binned import (
 from veracal.calibration.queries.records import Groups
 from veracal.data import Estimate
 from veracal.ledger import Item
-from veracal.queries import Brier, Query, Release, Source, is_several
+from veracal.queries import Brier, Query, Release, Source, is_multi_source
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
@@ -446,7 +446,7 @@ def measure_private(
         bins=bins,
         group=group,
         group_names=group_names,
-        by_bins=is_several(source),
+        by_bins=is_multi_source(source),
     )
     return measure_planned(source, plan, level=level, request=request)
 

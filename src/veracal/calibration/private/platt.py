@@ -26,7 +26,7 @@ from veracal.calibration.private.platt_solver import (
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    afford,
+    check_affordable,
     price,
     unit_of,
 )
@@ -194,7 +194,7 @@ class PrivatePlatt(PrivateFitter):
 
     def _descend(self, source: Source, request: str | None) -> Self:
         """Follow noisy gradients."""
-        afford(source, self.items, request)
+        check_affordable(source, self.items, request)
         made = descend(self._plan(), source, self._start(), self._gradient, request=request)
         alone = made.std / np.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
         map_ = self._map(made.parameters)

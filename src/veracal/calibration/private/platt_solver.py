@@ -31,7 +31,7 @@ from veracal.accounting import (
     noise_for,
 )
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.root_search import FINEST, Probe, Setting, posterior
+from veracal.calibration.private.root_search import FINEST, GapContext, Probe, posterior
 from veracal.calibration.private.session import QuerySession
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries.platt import (
@@ -406,7 +406,7 @@ def _temperature(
         asked.append(inverse)
         first, *answers = inquiry.answers
         correct, wrong = first.values
-        setting = Setting.of(correct, wrong, first.noise_std, (low, high))
+        setting = GapContext.of(correct, wrong, first.noise_std, (low, high))
         probes = [
             Probe(at, answer.value, answer.noise_std)
             for at, answer in zip(asked, answers, strict=True)

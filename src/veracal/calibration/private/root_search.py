@@ -61,7 +61,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Setting:
+class GapContext:
     """What is known beside the gaps.
 
     Attributes
@@ -84,7 +84,7 @@ class Setting:
     @classmethod
     def of(
         cls, correct: float, wrong: float, std: float, inverses: tuple[float, float]
-    ) -> "Setting":
+    ) -> "GapContext":
         """From noisy counts, which may be negative or leave no accuracy."""
         n = max(correct + wrong, 1.0)
         accuracy = min(max(correct / n, _EDGE), 1 - _EDGE)
@@ -116,7 +116,9 @@ class Posterior:
         return max(round(exact / FINEST), 1) * FINEST
 
 
-def posterior(probes: Sequence[Probe], setting: Setting, *, sampled: bool = False) -> Posterior:
+def posterior(
+    probes: Sequence[Probe], setting: GapContext, *, sampled: bool = False
+) -> Posterior:
     """Where the root is, given answers so far: first on the whole range, then closer.
 
     Parameters
@@ -136,7 +138,9 @@ def posterior(probes: Sequence[Probe], setting: Setting, *, sampled: bool = Fals
     return found
 
 
-def _on(points: Floats, probes: Sequence[Probe], setting: Setting, sampled: bool) -> Posterior:
+def _on(
+    points: Floats, probes: Sequence[Probe], setting: GapContext, sampled: bool
+) -> Posterior:
     """Posterior of the root on some points, whatever the steepness."""
     prior = -0.5 * (points / _SPREAD) ** 2
     logs = prior[:, None] - 0.5 * ((np.log(_STEEPNESS) - _USUAL) / _VARIES) ** 2
@@ -152,7 +156,7 @@ def _on(points: Floats, probes: Sequence[Probe], setting: Setting, sampled: bool
     return Posterior(points, weights / weights.sum())
 
 
-def _curve(u: float, roots: Floats, setting: Setting) -> Floats:
+def _curve(u: float, roots: Floats, setting: GapContext) -> Floats:
     """Mean confidence at u, of shape (roots, steepness)."""
     height = logit(setting.accuracy)
     result: Floats = expit(height + _STEEPNESS * (u - roots[:, None]))
@@ -174,7 +178,7 @@ class Probed:
     """
 
     inverse: float
-    setting: Setting
+    setting: GapContext
     probes: tuple[Probe, ...]
     releases: tuple[Release, ...]
 
@@ -229,7 +233,7 @@ def probed_at(
     low, high = _on_grid(inverses)
     counts, *gaps = answers[: 1 + len(places)]
     correct, wrong = counts.values
-    setting = Setting.of(correct, wrong, counts.noise_std, inverses)
+    setting = GapContext.of(correct, wrong, counts.noise_std, inverses)
     probes = tuple(
         Probe(place, gap.value, gap.noise_std) for place, gap in zip(places, gaps, strict=True)
     )

@@ -24,9 +24,9 @@ from veracal.accounting import (
     Repeated,
     Statement,
     Unit,
-    micro,
     pure_epsilon,
     statement,
+    to_micro,
 )
 from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Scores
@@ -34,20 +34,20 @@ from veracal.errors import BudgetError, SilentError
 from veracal.ledger import Item, Ledger, ledger_total
 from veracal.queries import (
     AnswersByRound,
-    Members,
+    ExpectedResponse,
+    IndexedSources,
+    MultiSource,
     Path,
-    Payer,
+    PayingSource,
     Pool,
     PooledRelease,
     Query,
     Release,
-    Several,
     Source,
-    Wanted,
     check_enough,
-    declares,
+    is_declared,
+    is_multi_source,
     is_pool,
-    is_several,
     laplace_event,
 )
 
@@ -67,12 +67,12 @@ class Cohort(AnswersByRound):
     answers, and costs nothing.
     """
 
-    def __init__(self, source: Several, silent: Mapping[Path, str]) -> None:
+    def __init__(self, source: MultiSource, silent: Mapping[Path, str]) -> None:
         self.source, self.silent = source, dict(silent)
 
     def round(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -157,7 +157,7 @@ def price(epsilon: float | None, micro_epsilon: int | None) -> int:
         _checks.whole(micro_epsilon=micro_epsilon)
         return int(micro_epsilon)
     assert epsilon is not None
-    return micro(epsilon)
+    return to_micro(epsilon)
 
 
 def split(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
@@ -180,7 +180,7 @@ def split(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
     return parts
 
 
-def afford(
+def check_affordable(
     source: Any,
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None = None,
@@ -197,16 +197,16 @@ def afford(
     Parameters
     ----------
     source : Source
-        A :class:`~veracal.queries.Payer`, or a pool of some; others have no ledger.
+        A :class:`~veracal.queries.PayingSource`, or a pool of some; others have no ledger.
     items : callable
         ``items(relation, unit, part)`` are the questions' costs.
     request : str, optional
         Id of the whole.
     """
-    unaffordable(source, items, request)
+    find_unaffordable(source, items, request)
 
 
-def unaffordable(
+def find_unaffordable(
     source: Any,
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None = None,
@@ -220,14 +220,14 @@ def unaffordable(
     SilentError
         If too few of a pool can.
     """
-    if declares(source) and isinstance(source, Payer):
+    if is_declared(source) and isinstance(source, PayingSource):
         costs = items(source.relation, source.unit, source.part)
         source.require(source.unpaid(costs, request=request))
     return _poor(source, items, request) if is_pool(source) else {}
 
 
 def _poor(
-    pool: Members,
+    pool: IndexedSources,
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None,
 ) -> dict[Path, str]:
@@ -236,7 +236,7 @@ def _poor(
     for i, one in enumerate(pool.members()):
         why.append(None)
         try:
-            inside = unaffordable(one, items, request)
+            inside = find_unaffordable(one, items, request)
             found |= {(i, *path): reason for path, reason in inside.items()}
         except (BudgetError, SilentError) as error:
             if pool.least is None and isinstance(error, BudgetError):
@@ -254,7 +254,7 @@ def named(request: str | None, what: object) -> str | None:
 
 
 def composed(events: Iterable[Event]) -> Event:
-    """Several events on the same records as one."""
+    """MultiSource events on the same records as one."""
     listed = tuple(events)
     return listed[0] if len(listed) == 1 else Composed(listed)
 
@@ -350,7 +350,7 @@ def _of(columns: Sequence[Event], times: int, delta: float, unit: Unit) -> Event
 
 def unit_of(source: Any) -> Unit:
     """Whom a source protects, as far as it says so, or those of a pool do."""
-    if declares(source):
+    if is_declared(source):
         return source.unit
     if isinstance(source, Cohort):
         return unit_of(source.source)
@@ -411,7 +411,7 @@ class QuerySession:
 
     def __init__(self, source: Source, request: str | None = None) -> None:
         self.source, self.request = source, request
-        self._cohort = Cohort(source, {}) if is_several(source) else source
+        self._cohort = Cohort(source, {}) if is_multi_source(source) else source
         self._releases = list[Release]()
 
     def afford(self, items: Callable[[Relation, Unit, str | None], Iterable[Item]]) -> None:
@@ -423,9 +423,9 @@ class QuerySession:
         Parameters
         ----------
         items : callable
-            As for :func:`~veracal.calibration.private.session.afford`.
+            As for :func:`~veracal.calibration.private.session.check_affordable`.
         """
-        poor = unaffordable(self.source, items, self.request)
+        poor = find_unaffordable(self.source, items, self.request)
         if isinstance(self._cohort, Cohort):
             self._cohort.silent |= poor
 
@@ -443,13 +443,13 @@ class QuerySession:
         SilentError
             If too few of several sources have answered everything so far.
         """
-        return self._asked(Wanted(ask.query, micro_epsilon=ask.micro_epsilon), what)
+        return self._asked(ExpectedResponse(ask.query, micro_epsilon=ask.micro_epsilon), what)
 
     def ask_gaussian(self, query: Query, noise_multiplier: float, what: str) -> Release:
         """Ask a question with Gaussian noise."""
-        return self._asked(Wanted(query, noise_multiplier=noise_multiplier), what)
+        return self._asked(ExpectedResponse(query, noise_multiplier=noise_multiplier), what)
 
-    def _asked(self, wanted: Wanted, what: str) -> Release:
+    def _asked(self, wanted: ExpectedResponse, what: str) -> Release:
         """Ask whoever is in the cohort."""
         self._releases.append(wanted.of(self._cohort, named(self.request, what)))
         return self._releases[-1]

@@ -16,7 +16,7 @@ from veracal.calibration.private.session import (
     PricedQuery,
     PrivateFitter,
     QuerySession,
-    afford,
+    check_affordable,
     price,
     split,
 )
@@ -175,7 +175,7 @@ class PrivateTemperature(PrivateFitter):
 
     def _descend(self, source: Source, request: str | None) -> Self:
         """Follow noisy slopes."""
-        afford(source, self.items, request)
+        check_affordable(source, self.items, request)
         plan = self._plan()
         made = descend(
             plan,

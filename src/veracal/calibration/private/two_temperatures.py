@@ -28,8 +28,8 @@ from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import MOST_INVERSE, STEEPEST, TwoTemperatures
 from veracal.calibration.private.root_search import (
+    GapContext,
     Probed,
-    Setting,
     check_range,
     probed,
     probed_at,
@@ -42,7 +42,11 @@ from veracal.calibration.private.session import (
     split,
 )
 from veracal.calibration.queries.binned import CorrectWrong
-from veracal.calibration.queries.scalars import Gap, SureGaps, SureSlopes
+from veracal.calibration.queries.scalars import (
+    ConfidenceWeightedGaps,
+    ConfidenceWeightedSlopes,
+    Gap,
+)
 from veracal.data import Estimate
 from veracal.queries import Query, Release, Source
 
@@ -108,7 +112,7 @@ def as_slopes(values: ArrayLike) -> Floats:
     return result
 
 
-def bend(slopes: Floats, seen: Sequence[Seen], setting: Setting) -> Bend:
+def bend(slopes: Floats, seen: Sequence[Seen], setting: GapContext) -> Bend:
     """Where the root is, given answers so far.
 
     Parameters
@@ -131,7 +135,7 @@ def bend(slopes: Floats, seen: Sequence[Seen], setting: Setting) -> Bend:
     return Bend(noise @ pull, np.sqrt(np.diag(noise + chance)))
 
 
-def _chance(slopes: Floats, setting: Setting) -> Floats:
+def _chance(slopes: Floats, setting: GapContext) -> Floats:
     """Covariance of the gaps over which records there are.
 
     A record's gap varies by p (1 - p), and for two classes its slope is that times the
@@ -234,11 +238,16 @@ class PrivateTwoTemperatures(PrivateFitter):
         first = probed(inquiry, asks[:3], inverses)
         places, at = [probe.inverse for probe in first.probes], first.inverse
         moves: Floats = np.zeros(2)
-        inquiry.ask(PricedQuery(SureSlopes(mapped(at, moves)), asks[3].micro_epsilon), "slopes")
+        inquiry.ask(
+            PricedQuery(ConfidenceWeightedSlopes(mapped(at, moves)), asks[3].micro_epsilon),
+            "slopes",
+        )
         maps = list[TwoTemperatures]()
         for i, ask in enumerate(asks[4:]):
             maps.append(mapped(at, moves))
-            inquiry.ask(PricedQuery(SureGaps(maps[-1]), ask.micro_epsilon), f"gaps {i}")
+            inquiry.ask(
+                PricedQuery(ConfidenceWeightedGaps(maps[-1]), ask.micro_epsilon), f"gaps {i}"
+            )
             answers = inquiry.answers  # all of them of the same sources
             first = probed_at(answers, places, inverses)
             slopes, *gaps = answers[1 + len(places) :]
@@ -261,8 +270,15 @@ class PrivateTwoTemperatures(PrivateFitter):
         if not 0 < self.level < 1:
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
         one, gap = TwoTemperatures(1.0, 1.0), Gap(classes=self.classes)
-        both = SureGaps(one)
-        queries: list[Query] = [CorrectWrong(Bins(1)), gap, gap, SureSlopes(one), both, both]
+        both = ConfidenceWeightedGaps(one)
+        queries: list[Query] = [
+            CorrectWrong(Bins(1)),
+            gap,
+            gap,
+            ConfidenceWeightedSlopes(one),
+            both,
+            both,
+        ]
         parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
         return [PricedQuery(query, part) for query, part in zip(queries, parts, strict=True)]
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from veracal.calibration.queries.records import Groups
     from veracal.calibration.queries.scalars import (
         BrierGain,
+        ConfidenceWeightedGaps,
+        ConfidenceWeightedSlopes,
         Gap,
         LossAt,
-        SureGaps,
-        SureSlopes,
         TemperatureGradient,
     )
 
@@ -33,6 +33,8 @@ __all__ = [
     "BinnedGap",
     "BrierByGroup",
     "BrierGain",
+    "ConfidenceWeightedGaps",
+    "ConfidenceWeightedSlopes",
     "CorrectTotal",
     "CorrectWrong",
     "Gap",
@@ -42,8 +44,6 @@ __all__ = [
     "PlattCurvature",
     "PlattEquations",
     "PlattGradient",
-    "SureGaps",
-    "SureSlopes",
     "TemperatureGradient",
 ]
 
@@ -68,8 +68,8 @@ __getattr__, __dir__ = attach(
             "BrierGain",
             "Gap",
             "LossAt",
-            "SureGaps",
-            "SureSlopes",
+            "ConfidenceWeightedGaps",
+            "ConfidenceWeightedSlopes",
             "TemperatureGradient",
         ),
     },

@@ -25,7 +25,7 @@ from veracal.calibration.queries.records import (
     labeled,
 )
 from veracal.mechanisms import MOST_TOTAL, Bounds, Grid
-from veracal.queries import BinnedSum, NotASum, Setting
+from veracal.queries import BinnedSum, NonAdditive, SettingValue
 
 
 class ByBin(ABC):
@@ -59,7 +59,7 @@ class ByBin(ABC):
         return self.sums.entries
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Bins, temperature and groups."""
         told = {"bins": self.bins.count, "inverse": self.inverse}
         if self.groups is None:
@@ -168,7 +168,7 @@ class CorrectWrong(ByBin):
 
 
 @dataclass(frozen=True)
-class AbsoluteGaps(BinnedGap, NotASum):
+class AbsoluteGaps(BinnedGap, NonAdditive):
     r"""The number :math:`\sum_b |S_b|`, n times the calibration error, one for each group.
 
     :math:`S_b` is the sum of :math:`1[\hat y = y] - \hat p_\beta` in bin b. Noise on this one
@@ -243,7 +243,7 @@ class BrierByGroup:
         return self.groups.count
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """The groups."""
         return Frozen({"group": self.groups.name, "groups": repr(self.groups.names)})
 
@@ -304,7 +304,7 @@ class CorrectTotal:
         return 2 * self.bins.count
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Bins and temperature."""
         return self._sides.settings
 

@@ -28,7 +28,7 @@ from veracal.calibration.maps.base import check_width, digest
 from veracal.calibration.maps.parametric import Form, Platt, readable_logits, weighted
 from veracal.calibration.queries.records import VectorSum, check_inverse, labeled
 from veracal.data import Kind
-from veracal.queries import BinnedSum, Setting
+from veracal.queries import BinnedSum, SettingValue
 
 _MOST_BITS = 24  # a parameter is then a float exactly, and so is its product with a small one
 _MOST = 1_024  # of a weight or a bias
@@ -176,7 +176,7 @@ class PlattGradient(VectorSum):
         return self.clip
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Map, clip and step."""
         told = {"map": digest(self.map), "form": self.map.form}
         return Frozen({**told, "clip": float(self.clip), "step": int(self.step)})
@@ -287,10 +287,10 @@ class PlattEquations(VectorSum):
         return equation_bound(self.map.form, len(self.map.bias))
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """The map as whole numbers, the grid, the center, the spread and the step."""
         grid, units = self.parameters, self.parameters.units(self.map)
-        told: dict[str, Setting] = {
+        told: dict[str, SettingValue] = {
             "form": self.map.form,
             "reads": self.map.reads or "",
             "parameters": " ".join(map(str, units)),
@@ -346,7 +346,7 @@ class PlattCurvature(VectorSum):
         return math.sqrt(2.0) * (1 - 1 / self.classes)
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Temperature and number of classes."""
         return Frozen({"inverse": self.inverse, "classes": int(self.classes)})
 
@@ -377,7 +377,7 @@ def platt_counts(classes: int, reads: Kind | None = None) -> BinnedSum:
     def ones(records: Any) -> Array:
         return np.ones(len(records))
 
-    told: dict[str, Setting] = {"classes": int(classes), "reads": reads or ""}
+    told: dict[str, SettingValue] = {"classes": int(classes), "reads": reads or ""}
     return BinnedSum("right and wrong", ones, wrong, 2, 0, 1, bits=0, settings=told)
 
 

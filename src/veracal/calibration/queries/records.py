@@ -17,7 +17,7 @@ from veracal.accounting import Relation
 from veracal.data import Scores
 from veracal.errors import DataError
 from veracal.mechanisms import Grid
-from veracal.queries import DenseSum, Setting
+from veracal.queries import DenseSum, SettingValue
 
 
 def labeled(records: Any) -> Scores:
@@ -178,7 +178,7 @@ class VectorSum(ABC):
 
     @property
     @abstractmethod
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """What tells this question from another of the same name."""
 
     @abstractmethod

@@ -29,7 +29,7 @@ from veracal.calibration.queries.records import (
 )
 from veracal.data import Scores, frozen
 from veracal.mechanisms import Bounds, Grid
-from veracal.queries import NotASum, Query, ScalarSum, Setting, blocks
+from veracal.queries import NonAdditive, Query, ScalarSum, SettingValue, apply_in_blocks
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Gap(ScalarSum):
         return Bounds(-one, one - one // self.classes)  # rounded outward, in integers
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Temperature and number of classes."""
         return Frozen({"inverse": self.inverse, "classes": self.classes or 0})
 
@@ -123,7 +123,7 @@ class LossAt(ScalarSum):
         return Bounds.of(-self._taken_off, self.clamp - self._taken_off, self.grid)
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Temperature and clamp."""
         told = {"inverse": self.inverse, "clamp": self.clamp}
         return Frozen({**told, "centered": bool(self.centered)})
@@ -178,7 +178,7 @@ class TemperatureGradient(ScalarSum):
         return Bounds.of(-self.clip, self.clip, self.grid)
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Parameter, clip and step."""
         told = {"parameter": float(self.parameter), "clip": float(self.clip)}
         return Frozen({**told, "step": int(self.step)})
@@ -221,7 +221,7 @@ class BrierGain(ScalarSum):
         return Bounds.of(-1, 1, self.grid)
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """The map, by all of its parameters."""
         return Frozen({"map": self.map.kind, "parameters": digest(self.map)})
 
@@ -238,7 +238,7 @@ def top_label_brier(scores: Scores) -> Array:
 
 
 @dataclass(frozen=True)
-class SureGaps(VectorSum):
+class ConfidenceWeightedGaps(VectorSum):
     r"""Sums of :math:`(1 - s) g` and of :math:`s g`, the gaps of the unsure and of the sure.
 
     A record's gap :math:`g = 1[\hat y = y] - \hat p` is that of
@@ -257,7 +257,8 @@ class SureGaps(VectorSum):
     Examples
     --------
     >>> scores = Scores.from_probabilities([[0.75, 0.25]], [0])
-    >>> SureGaps(TwoTemperatures(1.0, 1.0), bits=8).evaluate(scores)  # 1/16 and 3/16
+    >>> query = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0), bits=8)
+    >>> query.evaluate(scores)  # 1/16 and 3/16
     array([16, 48])
     """
 
@@ -274,7 +275,7 @@ class SureGaps(VectorSum):
         _ = self.sums
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """The map."""
         return Frozen({"parameters": digest(self.map)})
 
@@ -288,13 +289,14 @@ class SureGaps(VectorSum):
 
 
 @dataclass(frozen=True)
-class SureSlopes(VectorSum):
+class ConfidenceWeightedSlopes(VectorSum):
     r"""Sums of :math:`(1-s)^2 \kappa`, :math:`(1-s) s \kappa` and :math:`s^2 \kappa`.
 
     With :math:`\kappa = \partial \hat p / \partial \log \beta = \hat p \sum_j p_j \beta
-    (z_{\max} - z_j)`, these are the derivatives of the sums of :class:`SureGaps` in the two
-    logarithms, but for the sign. One record adds :math:`\kappa (1 - s(1-s)) \le \kappa`, which
-    is at most 0.23 for two classes and 1.03 for fifty; more is cut.
+    (z_{\max} - z_j)`, these are the derivatives of the sums of :class:`ConfidenceWeightedGaps`
+    in the two logarithms, but for the sign. One record adds
+    :math:`\kappa (1 - s(1-s)) \le \kappa`, which is at most 0.23 for two classes and 1.03 for
+    fifty; more is cut.
 
     Parameters
     ----------
@@ -324,7 +326,7 @@ class SureSlopes(VectorSum):
         return self.most
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """The map, and where a record is cut."""
         return Frozen({"parameters": digest(self.map), "most": float(self.most)})
 
@@ -395,7 +397,7 @@ class MappedQuery:
     def __post_init__(self) -> None:
         if not isinstance(self.map, CalibrationMap):
             raise ValueError(f"Expected a map of calibration, got {self.map!r}.")
-        if isinstance(self.query, NotASum) != isinstance(self, NotASum):
+        if isinstance(self.query, NonAdditive) != isinstance(self, NonAdditive):
             raise ValueError(f"Expected of_mapped to be used for {self.query!r}.")
 
     @property
@@ -414,7 +416,7 @@ class MappedQuery:
         return self.query.entries
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, SettingValue]:
         """Those of the question, and the map by all of its parameters.
 
         The question may be about a map itself: its settings get a prefix, so that none of them
@@ -438,7 +440,7 @@ class MappedQuery:
 
 
 @dataclass(frozen=True)
-class StatisticOfMapped(MappedQuery, NotASum):
+class StatisticOfMapped(MappedQuery, NonAdditive):
     """The same of a question whose answers do not add up, which one source alone is asked."""
 
 
@@ -448,7 +450,7 @@ def mapped_rows(map_: CalibrationMap, scores: Scores) -> Scores:
     Across the edge of a bin, a row that differs in its last bits is a whole record.
     """
     if not isinstance(map_, Identity):
-        parts = list(blocks(scores, lambda part, real: (map_.transform(part), real)))
+        parts = list(apply_in_blocks(scores, lambda part, real: (map_.transform(part), real)))
         values = np.concatenate([part.values[:real] for part, real in parts])
         first = parts[0][0]
         scores = replace(scores, values=frozen(values), kind=first.kind, name=first.name)
@@ -457,4 +459,4 @@ def mapped_rows(map_: CalibrationMap, scores: Scores) -> Scores:
 
 def of_mapped(query: Query, map_: CalibrationMap) -> MappedQuery:
     """Ask about mapped scores; what does not add up still does not."""
-    return (StatisticOfMapped if isinstance(query, NotASum) else MappedQuery)(query, map_)
+    return (StatisticOfMapped if isinstance(query, NonAdditive) else MappedQuery)(query, map_)

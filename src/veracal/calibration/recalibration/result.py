@@ -13,7 +13,7 @@ from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.maps.parametric import Temperature, TwoTemperatures, UniformMixing
 from veracal.calibration.private.guard import GuardResult, InferredGuardResult
 from veracal.calibration.private.measurement import PrivateFigures
-from veracal.calibration.recalibration.sources import Spending
+from veracal.calibration.recalibration.sources import BudgetDivision
 from veracal.data import Estimate, Scores
 from veracal.queries import Release
 
@@ -160,7 +160,7 @@ class Recalibration:
     guarded: GuardResult | InferredGuardResult | None
     before: PrivateFigures | None
     after: PrivateFigures | None
-    spending: Spending
+    spending: BudgetDivision
     statement: Statement | None
     releases: tuple[Release, ...]
     silences: tuple[str | None, ...]

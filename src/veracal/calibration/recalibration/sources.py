@@ -24,7 +24,7 @@ from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries.platt import ParameterGrid, weight_shape
 from veracal.data import Kind, Scores
 from veracal.ledger import Ledger
-from veracal.queries import Curator, Pool, Public, Source, declares, is_several
+from veracal.queries import Curator, Pool, Public, Source, is_declared, is_multi_source
 
 Share = float | Literal["auto"] | None
 BINS = 15  # where nobody says how many
@@ -213,7 +213,7 @@ _WAYS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class SourceProfile:
     """What is public about whoever is asked.
 
     Attributes
@@ -266,7 +266,7 @@ def source_of(
             "Expected scores, a source or several sources, got "
             f"{type(given).__name__}. Make scores with Scores.from_logits or load_scores."
         )
-    if not private and not asked(source).exact:
+    if not private and not profile_source(source).exact:
         raise ValueError(
             "Expected public records with private=False, got a source that protects its own. "
             "Leave private=False out, or pass Public(scores)."
@@ -274,12 +274,12 @@ def source_of(
     return source
 
 
-def asked(source: Any) -> Asked:
+def profile_source(source: Any) -> SourceProfile:
     """What is public about a source."""
-    several = is_several(source)
-    each = [asked(one) for one in source.sources] if isinstance(source, Pool) else []
-    relations = {source.relation} if declares(source) else {one.relation for one in each}
-    return Asked(
+    several = is_multi_source(source)
+    each = [profile_source(one) for one in source.sources] if isinstance(source, Pool) else []
+    relations = {source.relation} if is_declared(source) else {one.relation for one in each}
+    return SourceProfile(
         len(source.paths()) if several else 1,
         "replace-one" if "replace-one" in relations else "add-remove",
         unit_of(source),
@@ -292,7 +292,7 @@ def asked(source: Any) -> Asked:
     )
 
 
-def _enrolled(source: Any, each: Sequence[Asked]) -> EnrolledBounds | None:
+def _enrolled(source: Any, each: Sequence[SourceProfile]) -> EnrolledBounds | None:
     """What a source has declared, or those of a pool have, as far as any of them has."""
     declared = [one.enrolled for one in each if one.enrolled is not None]
     if declared:
@@ -335,7 +335,7 @@ LAST = 1 / 3  # of what figures get, for each calibration error: the least of al
 
 
 @dataclass(frozen=True)
-class Spending:
+class BudgetDivision:
     """What one unit of the records pays for what, in millionths of epsilon.
 
     Attributes
@@ -364,16 +364,16 @@ class Spending:
         return ", ".join(told)
 
 
-def spending(
+def divide_budget(
     micro_epsilon: int,
     guard: Share,
     measure: Share,
     *,
-    asked: Asked,
+    asked: SourceProfile,
     size: int | None,
     bins: int,
     infers: bool = False,
-) -> Spending:
+) -> BudgetDivision:
     """Divide a total: shares rounded down, and the rest for the map.
 
     Parameters
@@ -413,10 +413,12 @@ def spending(
             f"guard={guard!r}, measure={measure!r}."
         )
     parts = [_part(micro_epsilon, share) for share in (guarding, figures)]
-    return Spending(micro_epsilon - sum(parts), *parts)
+    return BudgetDivision(micro_epsilon - sum(parts), *parts)
 
 
-def guarding_share(epsilon: float, asked: Asked, size: int | None, *, infers: bool) -> float:
+def guarding_share(
+    epsilon: float, asked: SourceProfile, size: int | None, *, infers: bool
+) -> float:
     r"""Share of a budget that the guard gets by itself.
 
     Nothing where the method says for nothing whether its map helps. Otherwise a tenth, if
@@ -435,7 +437,7 @@ def guarding_share(epsilon: float, asked: Asked, size: int | None, *, infers: bo
     return GUARD if reach <= WORTH * (size or USUAL * asked.sources) else 0.0
 
 
-def measuring_share(epsilon: float, asked: Asked, size: int | None, bins: int) -> float:
+def measuring_share(epsilon: float, asked: SourceProfile, size: int | None, bins: int) -> float:
     r"""Share of a budget that figures before and after get by themselves.
 
     A calibration error of n records is told with a mean absolute noise of at most

@@ -41,8 +41,8 @@ from veracal.calibration.private.guard import (
     GuardResult,
     InferredGuardResult,
     guard_event,
-    inferred,
-    never_worse,
+    guard_map,
+    infer_guard,
 )
 from veracal.calibration.private.measurement import (
     Figure,
@@ -55,6 +55,7 @@ from veracal.calibration.private.session import (
     PricedQuery,
     PrivateFitter,
     added_over,
+    find_unaffordable,
     named,
     planned,
     price,
@@ -62,7 +63,6 @@ from veracal.calibration.private.session import (
     split,
     stated,
     total_of,
-    unaffordable,
     unit_of,
 )
 from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
@@ -70,16 +70,16 @@ from veracal.calibration.queries.scalars import BrierGain, of_mapped
 from veracal.calibration.recalibration.result import Recalibration
 from veracal.calibration.recalibration.sources import (
     BINS,
-    Asked,
+    BudgetDivision,
     Share,
-    Spending,
-    asked,
+    SourceProfile,
+    divide_budget,
+    profile_source,
     source_of,
-    spending,
 )
 from veracal.data import Estimate, Scores
 from veracal.ledger import Item, Ledger
-from veracal.queries import Public, Query, Release, Source, is_several
+from veracal.queries import Public, Query, Release, Source, is_multi_source
 
 COUNTS = CorrectWrong(Bins(1))
 FIGURES: tuple[Figure, ...] = ("accuracy", "ece")
@@ -120,7 +120,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonResult:
     """Figures of both sides, the answers that were asked for, and what was not asked after all.
 
     The latter is asked about other maps, and which map it is depends on answers.
@@ -217,7 +217,7 @@ _TEMPERATURES = {"temperature": "temperature_", "unsure": "unsure_", "sure": "su
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class RecalibrationSteps:
     """Everything that will be asked, before anything is.
 
     Attributes
@@ -239,7 +239,7 @@ class Steps:
     method: str
     fitter: PrivateFitter | MapFitter
     counted: str
-    spending: Spending
+    spending: BudgetDivision
     comparison: Comparison | None
     delta: float
     level: float
@@ -276,7 +276,9 @@ class Fitted:
     improved: float | None = None
 
 
-def plan_steps(known: Method, settings: Settings, spent: Spending, about: Asked) -> Steps:
+def plan_steps(
+    known: Method, settings: Settings, spent: BudgetDivision, about: SourceProfile
+) -> RecalibrationSteps:
     """Make the fitter, and plan the questions about both sides of its map.
 
     With a delta, the accountant's bound on everything may be above the sum of the parts, by
@@ -302,13 +304,15 @@ def plan_steps(known: Method, settings: Settings, spent: Spending, about: Asked)
     return steps
 
 
-def _steps(known: Method, settings: Settings, spent: Spending, about: Asked) -> Steps:
+def _steps(
+    known: Method, settings: Settings, spent: BudgetDivision, about: SourceProfile
+) -> RecalibrationSteps:
     """The steps at one division of the budget."""
     # Public records are read as they are where asking would only take a delta more.
     direct = about.exact and not about.sums_only and (known.needs or not known.asking)
     fitter: PrivateFitter | MapFitter
     fitter = known.openly(settings) if direct and known.openly else known.fitter(settings)
-    return Steps(
+    return RecalibrationSteps(
         known.name,
         fitter,
         known.counted,
@@ -325,19 +329,23 @@ def _delta(fitter: PrivateFitter | MapFitter) -> float:
     return settings.get("delta") or 0.0
 
 
-def _excess(steps: Steps, total: int, about: Asked) -> int:
+def _excess(steps: RecalibrationSteps, total: int, about: SourceProfile) -> int:
     """By how many millionths of epsilon everything together is above the total."""
     items = steps.items(about.relation, about.unit)
     event = Composed(tuple(Repeated(item.event, item.times) for item in items))
     return math.ceil(epsilon_for(event, steps.delta, about.unit) * MICRO) - total
 
 
-def carried_out(
-    source: Source, steps: Steps, *, request: str | None = None, at_sources: int = 1
+def run_steps(
+    source: Source,
+    steps: RecalibrationSteps,
+    *,
+    request: str | None = None,
+    at_sources: int = 1,
 ) -> Recalibration:
     """Ask everything, once it is known that everything can be paid for."""
-    silent = unaffordable(source, steps.items, request)
-    cohort = Cohort(source, silent) if is_several(source) else source
+    silent = find_unaffordable(source, steps.items, request)
+    cohort = Cohort(source, silent) if is_multi_source(source) else source
     fitted = _fitted(cohort, steps, named(request, "fit"))
     guarded = _guarded(cohort, steps, fitted, named(request, "guard"))
     kept = fitted.map if guarded is None else guarded.map
@@ -365,7 +373,7 @@ def carried_out(
 
 def _stated(
     source: Source,
-    steps: Steps,
+    steps: RecalibrationSteps,
     releases: Sequence[Release],
     at_sources: int,
     unasked: Sequence[PricedQuery],
@@ -394,15 +402,17 @@ def nothing_done(source: Source) -> Recalibration:
         guarded=None,
         before=None,
         after=None,
-        spending=Spending(0),
+        spending=BudgetDivision(0),
         statement=None,
         releases=(),
-        silences=(None,) * asked(source).sources,
+        silences=(None,) * profile_source(source).sources,
         private=True,
     )
 
 
-def chosen(method: str | PrivateFitter, settings: Settings, about: Asked) -> Method:
+def choose_method(
+    method: str | PrivateFitter, settings: Settings, about: SourceProfile
+) -> Method:
     """The method of that name, the one that "auto" stands for, or a fitter of one's own."""
     if isinstance(method, PrivateFitter):
         return _own(method)
@@ -431,8 +441,8 @@ def _comparison(
     fitter: PrivateFitter | MapFitter,
     known: Method,
     settings: Settings,
-    spent: Spending,
-    about: Asked,
+    spent: BudgetDivision,
+    about: SourceProfile,
 ) -> Comparison | None:
     """Questions about both sides, without those that the fit asks."""
     if not spent.measure:
@@ -449,7 +459,7 @@ def _comparison(
     )
 
 
-def _fitted(source: Source, steps: Steps, request: str | None) -> Fitted:
+def _fitted(source: Source, steps: RecalibrationSteps, request: str | None) -> Fitted:
     """Fit the map."""
     if isinstance(steps.fitter, MapFitter):
         return Fitted(steps.fitter.fit(_scores(source)).map_, {}, "", ())
@@ -475,14 +485,14 @@ def temperatures_of(fitter: PrivateFitter) -> dict[str, Estimate]:
 
 
 def _guarded(
-    source: Source, steps: Steps, fitted: Fitted, request: str | None
+    source: Source, steps: RecalibrationSteps, fitted: Fitted, request: str | None
 ) -> GuardResult | InferredGuardResult | None:
     """Ask whether the map helps, or infer it from what was answered."""
     if steps.infers and fitted.improved is not None:
-        return inferred(fitted.map, fitted.improved)
+        return infer_guard(fitted.map, fitted.improved)
     if not steps.spending.guard:
         return None
-    return never_worse(
+    return guard_map(
         fitted.map,
         source,
         micro_epsilon=steps.spending.guard,
@@ -493,11 +503,11 @@ def _guarded(
 
 def _compared(
     source: Source,
-    steps: Steps,
+    steps: RecalibrationSteps,
     releases: tuple[Release, ...],
     map_: CalibrationMap,
     request: str | None,
-) -> Compared | None:
+) -> ComparisonResult | None:
     """Measure both sides, if there is something to pay for that with."""
     if steps.comparison is None:
         return None
@@ -512,10 +522,10 @@ def _compared(
     before, after = both_sides(steps.comparison, same, steps.level)
     asks = steps.comparison.asks.items()
     unasked = tuple(question for name, question in asks if name not in given)
-    return Compared(before, after, tuple(given.values()), unasked)
+    return ComparisonResult(before, after, tuple(given.values()), unasked)
 
 
-def _covers(steps: Steps) -> str:
+def _covers(steps: RecalibrationSteps) -> str:
     """What the statement is about, in words."""
     parts = ["the map"]
     parts += ["whether it was kept"] if steps.spending.guard or steps.infers else []
@@ -638,7 +648,7 @@ def recalibrate(
     _checks.whole(at_sources=at_sources)
     if method == NONE:
         return nothing_done(one)
-    about = asked(one)
+    about = profile_source(one)
     total = _price(about, epsilon, micro_epsilon)
     settings = Settings(
         total,
@@ -651,20 +661,20 @@ def recalibrate(
         form=form,
         sources=about.sources,
     )
-    known = chosen(method, settings, about)
+    known = choose_method(method, settings, about)
     infers = known.infers and guard == "auto"
     if about.enrolled is not None:
         settings = about.enrolled.adopted(settings, known, bins=bins)
         guard, measure = about.enrolled.shares(guard, measure, known)
-    spent = spending(
+    spent = divide_budget(
         total, guard, measure, asked=about, size=size, bins=settings.bins, infers=infers
     )
     steps = plan_steps(known, replace(settings, micro_epsilon=spent.map), spent, about)
     steps = replace(steps, infers=infers)
-    return carried_out(one, steps, request=request, at_sources=at_sources)
+    return run_steps(one, steps, request=request, at_sources=at_sources)
 
 
-def _price(about: Asked, epsilon: float | None, micro_epsilon: int | None) -> int:
+def _price(about: SourceProfile, epsilon: float | None, micro_epsilon: int | None) -> int:
     """What everything may cost; of exact answers anything, for they cost nothing."""
     if about.exact and epsilon is None and micro_epsilon is None:
         return MICRO

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 
 from veracal._types import Frozen
 from veracal.data.sets import images, models, tables, text
-from veracal.data.sets.entries import Entry
+from veracal.data.sets.entries import CatalogEntry
 from veracal.errors import DataError
 
-CATALOG: Mapping[str, Entry] = Frozen(
+CATALOG: Mapping[str, CatalogEntry] = Frozen(
     {known.name: known for module in (tables, images, text, models) for known in module.ENTRIES}
 )
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> CatalogEntry:
     """Look a data set up.
 
     Raises

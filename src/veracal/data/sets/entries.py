@@ -20,7 +20,7 @@ Kind = Literal["table", "images", "text", "model"]
 
 
 @dataclass(frozen=True)
-class Request:
+class DatasetRequest:
     """What is wanted of a named set.
 
     Attributes
@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """A data set that is known by name.
 
     Attributes
@@ -85,14 +85,14 @@ class Entry:
     task: str
     licence: str
     sources: tuple[Source, ...]
-    loader: "Callable[[Entry, Request], Dataset] | None" = None
-    declaration: "Callable[[Entry, Request], Dataset] | None" = None
+    loader: "Callable[[CatalogEntry, DatasetRequest], Dataset] | None" = None
+    declaration: "Callable[[CatalogEntry, DatasetRequest], Dataset] | None" = None
     parts: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     note: str = ""
     schema: Callable[[], Schema] | None = None
 
-    def load(self, request: Request) -> Dataset:
+    def load(self, request: DatasetRequest) -> Dataset:
         """Load the set, fetching it first if need be."""
         request = self._completed(request)
         assert self.loader is not None
@@ -103,7 +103,7 @@ class Entry:
             return found._changed(row_digests=digests_of_records(found.X, found.y))
         return found
 
-    def declare(self, request: Request) -> Dataset:
+    def declare(self, request: DatasetRequest) -> Dataset:
         """What is published about the records: their form, classes and number, and no record.
 
         Everything is a constant of this catalog. Nothing is fetched, and no file is opened.
@@ -112,13 +112,13 @@ class Entry:
         assert self.declaration is not None
         return self.declaration(self, request)
 
-    def find(self, request: Request) -> Path:
+    def find(self, request: DatasetRequest) -> Path:
         """Folder with the set's files, fetched if need be."""
         from veracal.data.sets.fetch import obtain  # only sets with files need it
 
         return obtain(self.name, self.sources, folder=request.folder, progress=request.progress)
 
-    def _completed(self, request: Request) -> Request:
+    def _completed(self, request: DatasetRequest) -> DatasetRequest:
         """The request with part and variant, for an entry that has records."""
         if self.loader is None:
             raise DataError(

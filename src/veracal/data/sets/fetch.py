@@ -21,7 +21,7 @@ from typing import IO, Any, Literal, Protocol, cast
 from veracal._types import Progress
 from veracal.data.arrays import NO_BOMB
 from veracal.data.files import DEFAULT_LIMITS, Limits, cache_folder
-from veracal.data.sets.entries import Entry
+from veracal.data.sets.entries import CatalogEntry
 from veracal.data.sets.sources import (
     BuiltIn,
     File,
@@ -264,7 +264,7 @@ def data_folder(folder: str | Path | None = None) -> Path | None:
 
 
 def locate(
-    known: Entry, *, cache: str | Path | None = None, folder: str | Path | None = None
+    known: CatalogEntry, *, cache: str | Path | None = None, folder: str | Path | None = None
 ) -> Path:
     """Return the folder that holds a set already, or raise: nothing is fetched."""
     for source in known.sources:
@@ -286,7 +286,7 @@ Status = Literal["here", "to fetch", "elsewhere"]
 
 
 def status_of(
-    known: Entry, *, cache: str | Path | None = None, folder: str | Path | None = None
+    known: CatalogEntry, *, cache: str | Path | None = None, folder: str | Path | None = None
 ) -> tuple[Status, str]:
     """Say whether a set is here, and where it is or how it could be had."""
     first = known.sources[0]
@@ -307,7 +307,7 @@ def status_of(
 
 
 def _available(
-    known: Entry, cache: str | Path | None, folder: str | Path | None
+    known: CatalogEntry, cache: str | Path | None, folder: str | Path | None
 ) -> Path | None:
     """Folder that holds a set already."""
     found = _in_folder(folder, known.sources, verify=False)

@@ -23,7 +23,7 @@ from veracal.data.sets.cifar import (
     load_cifar100,
     load_cifar_c,
 )
-from veracal.data.sets.entries import Entry, Request, no_records
+from veracal.data.sets.entries import CatalogEntry, DatasetRequest, no_records
 from veracal.data.sets.idx import load_idx
 from veracal.data.sets.sources import FromFolder, FromNpm, in_folder, in_package
 from veracal.data.texts import read_names
@@ -132,13 +132,13 @@ _SIZES: Mapping[str, Mapping[str, int]] = Frozen(
 )
 
 
-def _size(entry: Entry, request: Request) -> int:
+def _size(entry: CatalogEntry, request: DatasetRequest) -> int:
     """Published number of images of the part that is asked for."""
     assert request.part is not None
     return _SIZES[entry.name][request.part]
 
 
-def _load_mnist(entry: Entry, request: Request) -> Dataset:
+def _load_mnist(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load MNIST from its idx files."""
     folder = entry.find(request)
     stem = "train" if request.part == "train" else "t10k"
@@ -152,7 +152,7 @@ def _load_mnist(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_cifar10(entry: Entry, request: Request) -> Dataset:
+def _load_cifar10(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load CIFAR-10."""
     return load_cifar10(
         entry.find(request),
@@ -163,7 +163,7 @@ def _load_cifar10(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_cifar100(entry: Entry, request: Request) -> Dataset:
+def _load_cifar100(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load CIFAR-100."""
     return load_cifar100(
         entry.find(request),
@@ -175,7 +175,7 @@ def _load_cifar100(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_cifar10_c(entry: Entry, request: Request) -> Dataset:
+def _load_cifar10_c(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load one corruption at one severity."""
     assert request.variant is not None
     corruption, _, severity = request.variant.rpartition("-")
@@ -188,7 +188,7 @@ def _load_cifar10_c(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_xrays(entry: Entry, request: Request) -> Dataset:
+def _load_xrays(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load chest X-rays, from the archive or from a folder."""
     folder = entry.find(request)
     archive = folder / _XRAYS[0].path
@@ -204,7 +204,7 @@ def _load_xrays(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_sun397(entry: Entry, request: Request) -> Dataset:
+def _load_sun397(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load one of the ten published partitions, or all images."""
     folder = entry.find(request)
     stem = {"train": "Training", "test": "Testing"}.get(request.part or "")
@@ -220,7 +220,7 @@ def _load_sun397(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_food101(entry: Entry, request: Request) -> Dataset:
+def _load_food101(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load the published train or test list."""
     folder = entry.find(request)
     return load_images(
@@ -237,17 +237,17 @@ def _load_food101(entry: Entry, request: Request) -> Dataset:
 
 def _declare(
     title: str, row: tuple[int, ...], classes: Sequence[Label], **more: Any
-) -> Callable[[Entry, Request], Dataset]:
+) -> Callable[[CatalogEntry, DatasetRequest], Dataset]:
     """Declaration of images of one shape, called by a title and their part."""
 
-    def declare(entry: Entry, request: Request) -> Dataset:
+    def declare(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
         name, size = f"{title} {request.part}", _size(entry, request)
         return no_records(row, np.uint8, classes, size=size, name=name, **more)
 
     return declare
 
 
-def _declare_cifar100(entry: Entry, request: Request) -> Dataset:
+def _declare_cifar100(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about CIFAR-100, by its labels."""
     classes, groups = CIFAR100, {"superclass": CIFAR100_COARSE}
     if request.variant == "coarse":
@@ -255,7 +255,7 @@ def _declare_cifar100(entry: Entry, request: Request) -> Dataset:
     return _declare("CIFAR-100", (32, 32, 3), classes, groups=groups)(entry, request)
 
 
-def _declare_cifar10_c(entry: Entry, request: Request) -> Dataset:
+def _declare_cifar10_c(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about one corruption at one severity."""
     assert request.variant is not None
     corruption, _, severity = request.variant.rpartition("-")
@@ -263,7 +263,7 @@ def _declare_cifar10_c(entry: Entry, request: Request) -> Dataset:
     return found._changed(name=f"CIFAR-C {corruption} {severity}")
 
 
-_image_entry = partial(Entry, kind="images")
+_image_entry = partial(CatalogEntry, kind="images")
 
 ENTRIES = (
     _image_entry(

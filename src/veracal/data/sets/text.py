@@ -10,7 +10,7 @@ from functools import partial
 from veracal._types import Frozen
 from veracal.data.dataset import Dataset
 from veracal.data.labels import TEXT
-from veracal.data.sets.entries import Entry, Request, no_records
+from veracal.data.sets.entries import CatalogEntry, DatasetRequest, no_records
 from veracal.data.sets.sources import FromFolder, FromPip, in_folder, in_package
 from veracal.data.texts import Rating, TextForm, load_text
 
@@ -114,7 +114,7 @@ _HARD = (
 
 
 @dataclass(frozen=True)
-class Part:
+class CollectionFile:
     """One file of a collection: its name, its form, the published number of records."""
 
     path: str
@@ -122,7 +122,9 @@ class Part:
     size: int
 
 
-def _form(parts: Mapping[str, Part], request: Request) -> tuple[Part, TextForm]:
+def _form(
+    parts: Mapping[str, CollectionFile], request: DatasetRequest
+) -> tuple[CollectionFile, TextForm]:
     """One part of a collection, and the form that its variant is read by."""
     assert request.part is not None
     part = parts[request.part]
@@ -130,7 +132,9 @@ def _form(parts: Mapping[str, Part], request: Request) -> tuple[Part, TextForm]:
     return part, TEXT_FORMS[form]
 
 
-def _load(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
+def _load(
+    parts: Mapping[str, CollectionFile], entry: CatalogEntry, request: DatasetRequest
+) -> Dataset:
     """Load one part of a collection."""
     part, form = _form(parts, request)
     return load_text(
@@ -144,7 +148,9 @@ def _load(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
     )
 
 
-def _declare(parts: Mapping[str, Part], entry: Entry, request: Request) -> Dataset:
+def _declare(
+    parts: Mapping[str, CollectionFile], entry: CatalogEntry, request: DatasetRequest
+) -> Dataset:
     """What is published about one part of a collection."""
     part, form = _form(parts, request)
     return no_records(
@@ -166,15 +172,15 @@ def _entry(
     task: str,
     licence: str,
     folder: str,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, CollectionFile],
     *,
     known: bool = True,
     note: str = "",
-) -> Entry:
+) -> CatalogEntry:
     """Entry of a collection in a folder; ``known`` says whether checksums are."""
     paths = tuple(part.path for part in parts.values())
     source = FromFolder(folder, in_folder(folder, *paths)) if known else None
-    return Entry(
+    return CatalogEntry(
         name,
         title,
         "text",
@@ -189,7 +195,7 @@ def _entry(
     )
 
 
-def _sentiment_entry(domain: str, title: str, rows: int, file: str, unit: str) -> Entry:
+def _sentiment_entry(domain: str, title: str, rows: int, file: str, unit: str) -> CatalogEntry:
     """Entry of one of the four domains that were rated for VADER."""
     member = in_package(f"hutto_ICWSM_2014/{file}_GroundTruth.txt")
     package = FromPip(
@@ -200,8 +206,8 @@ def _sentiment_entry(domain: str, title: str, rows: int, file: str, unit: str) -
         sdist="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
         inner="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
     )
-    parts = {"all": Part(member.path, "sentiment", rows)}
-    return Entry(
+    parts = {"all": CollectionFile(member.path, "sentiment", rows)}
+    return CatalogEntry(
         f"sentiment-{domain}",
         title,
         "text",
@@ -226,7 +232,10 @@ _GLUE = (
         _POLARITY,
         "research use",
         "glue/SST-2",
-        {"train": Part("train.tsv", "sst2", 67_349), "dev": Part("dev.tsv", "sst2", 872)},
+        {
+            "train": CollectionFile("train.tsv", "sst2", 67_349),
+            "dev": CollectionFile("dev.tsv", "sst2", 872),
+        },
     ),
     _entry(
         "mrpc",
@@ -236,9 +245,9 @@ _GLUE = (
         "Microsoft Research licence",
         "glue/MRPC",
         {
-            "train": Part("train.tsv", "mrpc", 3_668),
-            "dev": Part("dev.tsv", "mrpc", 408),
-            "test": Part("msr_paraphrase_test.txt", "mrpc", 1_725),
+            "train": CollectionFile("train.tsv", "mrpc", 3_668),
+            "dev": CollectionFile("dev.tsv", "mrpc", 408),
+            "test": CollectionFile("msr_paraphrase_test.txt", "mrpc", 1_725),
         },
         note="The train file whose checksum is known has 3,667 of the 3,668 rows.",
     ),
@@ -249,7 +258,10 @@ _GLUE = (
         _ENTAILMENT,
         "research use",
         "glue/RTE",
-        {"train": Part("train.tsv", "rte", 2_490), "dev": Part("dev.tsv", "rte", 277)},
+        {
+            "train": CollectionFile("train.tsv", "rte", 2_490),
+            "dev": CollectionFile("dev.tsv", "rte", 277),
+        },
     ),
     _entry(
         "wnli",
@@ -258,7 +270,10 @@ _GLUE = (
         _ENTAILMENT,
         "research use",
         "glue/WNLI",
-        {"train": Part("train.tsv", "wnli", 635), "dev": Part("dev.tsv", "wnli", 71)},
+        {
+            "train": CollectionFile("train.tsv", "wnli", 635),
+            "dev": CollectionFile("dev.tsv", "wnli", 71),
+        },
     ),
     _entry(
         "qnli",
@@ -267,7 +282,7 @@ _GLUE = (
         _ENTAILMENT,
         "CC BY-SA 4.0",
         "glue/QNLI",
-        {"dev": Part("dev.tsv", "qnli", 5_463)},
+        {"dev": CollectionFile("dev.tsv", "qnli", 5_463)},
     ),
     _entry(
         "qnli-train",
@@ -276,7 +291,7 @@ _GLUE = (
         _ENTAILMENT,
         "CC BY-SA 4.0",
         "glue/QNLI",
-        {"train": Part("train.tsv", "qnli", 104_743)},
+        {"train": CollectionFile("train.tsv", "qnli", 104_743)},
         known=False,
     ),
     _entry(
@@ -286,7 +301,10 @@ _GLUE = (
         "duplicate or not",
         "Quora's terms",
         "glue/QQP",
-        {"train": Part("train.tsv", "qqp", 363_846), "dev": Part("dev.tsv", "qqp", 40_430)},
+        {
+            "train": CollectionFile("train.tsv", "qqp", 363_846),
+            "dev": CollectionFile("dev.tsv", "qqp", 40_430),
+        },
         known=False,
     ),
     _entry(
@@ -296,7 +314,7 @@ _GLUE = (
         _NLI,
         _GENRES,
         "glue/MNLI",
-        {"train": Part("train.tsv", "mnli", 392_702)},
+        {"train": CollectionFile("train.tsv", "mnli", 392_702)},
         known=False,
     ),
 )
@@ -309,7 +327,7 @@ _SHIFT = (
         _NLI,
         _GENRES,
         "nli_shift",
-        {"dev": Part("mnli_dev.jsonl", "mnli-jsonl", 9_815)},
+        {"dev": CollectionFile("mnli_dev.jsonl", "mnli-jsonl", 9_815)},
     ),
     _entry(
         "mnli-hard-matched",
@@ -318,7 +336,7 @@ _SHIFT = (
         _NLI,
         _GENRES,
         "nli_shift",
-        {"dev": Part("mnli_dev_matched_hard.tsv", "mnli-hard", 4_573)},
+        {"dev": CollectionFile("mnli_dev_matched_hard.tsv", "mnli-hard", 4_573)},
         note=_HARD,
     ),
     _entry(
@@ -328,7 +346,7 @@ _SHIFT = (
         _NLI,
         _GENRES,
         "nli_shift",
-        {"dev": Part("mnli_dev_mismatched_hard.tsv", "mnli-hard", 4_530)},
+        {"dev": CollectionFile("mnli_dev_mismatched_hard.tsv", "mnli-hard", 4_530)},
         note=_HARD,
     ),
     _entry(
@@ -339,8 +357,8 @@ _SHIFT = (
         "CC BY-SA 4.0",
         "nli_shift",
         {
-            "dev": Part("snli_dev.jsonl", "snli-jsonl", 9_842),
-            "test": Part("snli_test_becel.tsv", "snli-becel", 9_824),
+            "dev": CollectionFile("snli_dev.jsonl", "snli-jsonl", 9_842),
+            "test": CollectionFile("snli_test_becel.tsv", "snli-becel", 9_824),
         },
     ),
     _entry(
@@ -350,7 +368,7 @@ _SHIFT = (
         _ENTAILMENT,
         "Apache-2.0",
         "nli_shift",
-        {"test": Part("scitail_test.jsonl", "scitail-jsonl", 2_126)},
+        {"test": CollectionFile("scitail_test.jsonl", "scitail-jsonl", 2_126)},
     ),
     _entry(
         "rte-nli",
@@ -359,7 +377,7 @@ _SHIFT = (
         _ENTAILMENT,
         "research use",
         "nli_shift",
-        {"test": Part("rte_test.jsonl", "rte-jsonl", 2_767)},
+        {"test": CollectionFile("rte_test.jsonl", "rte-jsonl", 2_767)},
         note="For evaluation out of domain: GLUE's train and dev pairs in one file.",
     ),
     _entry(
@@ -369,7 +387,7 @@ _SHIFT = (
         _ENTAILMENT,
         "MIT",
         "hans_regenerated",
-        {"test": Part("hans_regenerated_seed0.tsv", "hans", 30_000)},
+        {"test": CollectionFile("hans_regenerated_seed0.tsv", "hans", 30_000)},
         note="Regenerated with the published generator and seed 0: NOT the official file. Say "
         "so wherever it is used.",
     ),

@@ -12,7 +12,13 @@ from typing import Any, Literal
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import Event, Relation, Unit, rounded_up
-from veracal.calibration import EnrolledBounds, Recalibration, Steps, carried_out, unaffordable
+from veracal.calibration import (
+    EnrolledBounds,
+    Recalibration,
+    RecalibrationSteps,
+    find_unaffordable,
+    run_steps,
+)
 from veracal.errors import BudgetError, SilentError
 from veracal.federation.coordinator.history import Closed, RequestHistory
 from veracal.federation.coordinator.remote import REFUSED, Remote, Silence, enrolled
@@ -22,16 +28,16 @@ from veracal.federation.transports.base import Transport
 from veracal.ledger import canonical, digest
 from veracal.queries import (
     AnswersByRound,
-    NotAsked,
+    ExpectedResponse,
     Path,
     PooledRelease,
     Release,
-    Wanted,
+    SkippedSource,
     check_sum,
-    told,
+    combine_answers,
 )
 
-Given = Release | Silence | NotAsked
+Given = Release | Silence | SkippedSource
 Fate = Literal["asked", "asked again", "answered", "refused", "silent", "left out"]
 SLACK = 60.0  # seconds that carrying may take, beside twice the deadline
 _TOO_POOR = "its budget does not allow the answer"
@@ -151,7 +157,7 @@ class RemotePool(AnswersByRound):
 
     def round(
         self,
-        wanted: Wanted,
+        wanted: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -204,11 +210,12 @@ class RemotePool(AnswersByRound):
     def _all(self, found: Mapping[int, Given], left_out: Mapping[int, str]) -> list[Given]:
         """What each source gave, in order, those that were left out among them."""
         return [
-            found[i] if i in found else NotAsked(left_out[i]) for i in range(len(self.sources))
+            found[i] if i in found else SkippedSource(left_out[i])
+            for i in range(len(self.sources))
         ]
 
     def _asked(
-        self, wanted: Wanted, number: int, present: Mapping[int, Remote]
+        self, wanted: ExpectedResponse, number: int, present: Mapping[int, Remote]
     ) -> dict[int, Given]:
         """Send requests to whoever has not answered yet, and listen."""
         found, sent, asked = dict[int, Given](), dict[str, bytes](), list[int]()
@@ -222,7 +229,7 @@ class RemotePool(AnswersByRound):
             except BudgetError:
                 if self.least is None:
                     raise
-                found[i] = NotAsked(_TOO_POOR)
+                found[i] = SkippedSource(_TOO_POOR)
                 continue
             asked.append(i)
             self.watch(RoundEvent(number, wanted.query.name, i, "asked"))
@@ -237,7 +244,11 @@ class RemotePool(AnswersByRound):
         return found
 
     def _listen(
-        self, wanted: Wanted, number: int, sent: Mapping[str, bytes], found: dict[int, Given]
+        self,
+        wanted: ExpectedResponse,
+        number: int,
+        sent: Mapping[str, bytes],
+        found: dict[int, Given],
     ) -> None:
         """Send, and take note of whatever comes back."""
         place = {one.terms.source: i for i, one in enumerate(self.sources)}
@@ -249,7 +260,11 @@ class RemotePool(AnswersByRound):
             self.watch(_heard(number, wanted, i, found[i]))
 
     def _ask_again(
-        self, wanted: Wanted, number: int, asked: Iterable[int], found: dict[int, Given]
+        self,
+        wanted: ExpectedResponse,
+        number: int,
+        asked: Iterable[int],
+        found: dict[int, Given],
     ) -> None:
         """Ask whoever refused once more: an answer that missed its deadline is ready now.
 
@@ -267,12 +282,14 @@ class RemotePool(AnswersByRound):
                 self.watch(RoundEvent(number, wanted.query.name, i, "asked again"))
         self._listen(wanted, number, sent, found)
 
-    def _told(self, wanted: Wanted, given: list[Given]) -> PooledRelease:
+    def _told(self, wanted: ExpectedResponse, given: list[Given]) -> PooledRelease:
         """Add, and count what was asked of whoever gave no answer."""
-        plain = [NotAsked(one.why) if isinstance(one, Silence) else one for one in given]
+        plain = [SkippedSource(one.why) if isinstance(one, Silence) else one for one in given]
         silent = dict[Path, str]()
-        silent |= {(i,): one.why for i, one in enumerate(plain) if isinstance(one, NotAsked)}
-        release = told(
+        silent |= {
+            (i,): one.why for i, one in enumerate(plain) if isinstance(one, SkippedSource)
+        }
+        release = combine_answers(
             wanted, plain, self.sources, least=self.least, most_records=None, silent=silent
         )
         also = dict[Path, Event]()
@@ -305,7 +322,7 @@ class RemotePool(AnswersByRound):
         """What the book keeps of a round that is over."""
         pairs = [(one.terms.source, got) for one, got in zip(self.sources, given, strict=True)]
         return Closed(
-            tuple(source for source, got in pairs if not isinstance(got, NotAsked)),
+            tuple(source for source, got in pairs if not isinstance(got, SkippedSource)),
             Frozen({source: got.why for source, got in pairs if not isinstance(got, Release)}),
         )
 
@@ -348,27 +365,27 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _again(one: Remote, wanted: Wanted, over: Closed) -> Given:
+def _again(one: Remote, wanted: ExpectedResponse, over: Closed) -> Given:
     """What a source did in a round that is over."""
     why = over.silences.get(one.terms.source)
     if why is not None:
-        return Silence(why) if one.terms.source in over.asked else NotAsked(why)
+        return Silence(why) if one.terms.source in over.asked else SkippedSource(why)
     found = one.kept(wanted)
     assert found is not None  # a round is over once its answers are in the book
     return found
 
 
-def _heard(number: int, wanted: Wanted, i: int, given: Given) -> RoundEvent:
+def _heard(number: int, wanted: ExpectedResponse, i: int, given: Given) -> RoundEvent:
     """What came of a request, for whoever watches."""
     if isinstance(given, Release):
         return RoundEvent(number, wanted.query.name, i, "answered")
     if given.why == REFUSED:
         return RoundEvent(number, wanted.query.name, i, "refused")
-    fate: Fate = "left out" if isinstance(given, NotAsked) else "silent"
+    fate: Fate = "left out" if isinstance(given, SkippedSource) else "silent"
     return RoundEvent(number, wanted.query.name, i, fate, given.why)
 
 
-def _question(wanted: Wanted) -> str:
+def _question(wanted: ExpectedResponse) -> str:
     """Everything that tells a question from another, shortly."""
     query = wanted.query
     return digest(
@@ -461,12 +478,14 @@ class SourceCost:
         return f"{self.name} ({self.key}): {cost} for each {who} ({self.relation}); {told}."
 
 
-def plan_for(asked: RemotePool, steps: Steps) -> tuple[SourcePlan, ...]:
+def plan_for(asked: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, ...]:
     """What each source will be asked and pay, and whether it can; nobody is asked anything."""
     return tuple(_plan(one, steps) for one in asked.sources)
 
 
-def check_plan(asked: RemotePool, steps: Steps, plan: Sequence[SourcePlan]) -> None:
+def check_plan(
+    asked: RemotePool, steps: RecalibrationSteps, plan: Sequence[SourcePlan]
+) -> None:
     """Refuse to begin what too few sources could pay for to the end, and name them.
 
     Raises
@@ -484,7 +503,7 @@ def check_plan(asked: RemotePool, steps: Steps, plan: Sequence[SourcePlan]) -> N
             "enough (least)."
         )
     try:
-        unaffordable(asked, steps.items)
+        find_unaffordable(asked, steps.items)
     except SilentError as error:
         raise BudgetError(str(error)) from error
 
@@ -494,9 +513,9 @@ def _others(number: int) -> str:
     return f" And {number} more, as the plan shows." if number else ""
 
 
-def run(asked: RemotePool, steps: Steps, *, at_sources: int = 1) -> Recalibration:
+def run(asked: RemotePool, steps: RecalibrationSteps, *, at_sources: int = 1) -> Recalibration:
     """Ask everything; what broke off before goes on."""
-    return carried_out(asked, steps, at_sources=at_sources)
+    return run_steps(asked, steps, at_sources=at_sources)
 
 
 def charged(asked: RemotePool, found: Recalibration) -> tuple[SourceCost, ...]:
@@ -550,7 +569,7 @@ def _finite(told: Any) -> Any:
     return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
-def _plan(one: Remote, steps: Steps) -> SourcePlan:
+def _plan(one: Remote, steps: RecalibrationSteps) -> SourcePlan:
     """What one source will be asked."""
     items = steps.items(one.relation, one.unit)
     unpaid = one.unpaid(items)

@@ -39,7 +39,7 @@ from veracal.errors import BudgetError, ConflictError, DataError
 from veracal.federation.protocol.envelopes import EnvelopeError, PublicKey
 from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
 from veracal.federation.protocol.terms import Terms
-from veracal.ledger import Cost, Item, Renyi, Sums, best_order, canonical
+from veracal.ledger import Cost, EpsilonSums, Item, Renyi, best_order, canonical
 
 APPLICATION = 0x5643424B  # "VCBK", in the header of the file
 FORMAT = 1
@@ -462,7 +462,7 @@ class RequestHistory:
 _MOST_ITEMS = 10**6
 
 
-class Account:
+class SourceAccount:
     """A source's budget for this calibrator, by the rule that its ledger goes by.
 
     Parameters
@@ -475,9 +475,9 @@ class Account:
         self._most_each = terms.most_each
 
     @cached_property
-    def rule(self) -> Sums | Renyi:
+    def rule(self) -> EpsilonSums | Renyi:
         """How costs add up."""
-        return Sums() if self.budget.pure else Renyi(best_order(self.budget))
+        return EpsilonSums() if self.budget.pure else Renyi(best_order(self.budget))
 
     def spent(self, events: Iterable[Event]) -> Cost:
         """What events cost together."""

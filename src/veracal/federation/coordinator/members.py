@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from veracal import _checks
 from veracal.data import Limits, no_surprises, opened, placed, private_folder, write_new
 from veracal.errors import DataError
-from veracal.federation.coordinator.history import Account, RequestHistory
+from veracal.federation.coordinator.history import RequestHistory, SourceAccount
 from veracal.federation.protocol.envelopes import MOST_TERMS, PrivateKey, PublicKey
 from veracal.federation.protocol.messages import Head
 from veracal.federation.protocol.terms import Terms
@@ -312,7 +312,7 @@ def _quoted(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MemberStatus:
     """A source, as its calibrator's book knows it.
 
     Attributes
@@ -359,7 +359,7 @@ class Standing:
         }
 
 
-def standings(folder: Path) -> list[Standing]:
+def standings(folder: Path) -> list[MemberStatus]:
     """Everybody who takes part."""
     sources, place = members(folder), book_of(folder)
     if not place.exists():  # looking makes no book
@@ -368,13 +368,13 @@ def standings(folder: Path) -> list[Standing]:
         return [_standing(terms, book) for terms in sources]
 
 
-def _standing(terms: Terms, book: RequestHistory | None) -> Standing:
+def _standing(terms: Terms, book: RequestHistory | None) -> MemberStatus:
     """One source."""
-    account = Account(terms)
+    account = SourceAccount(terms)
     charges = [] if book is None else book.charges(terms.source)
     events = [sent.event for sent in charges]
     answered = sum(sent.state == "answered" for sent in charges)
-    return Standing(
+    return MemberStatus(
         terms,
         answered,
         len(charges) - answered,

@@ -20,7 +20,7 @@ from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
 from veracal.calibration import CorrectTotal, CorrectWrong, EnrolledBounds, MappedQuery
 from veracal.errors import BudgetError, SilentError
-from veracal.federation.coordinator.history import Account, RequestHistory, Sent
+from veracal.federation.coordinator.history import RequestHistory, Sent, SourceAccount
 from veracal.federation.protocol.envelopes import MOST_REQUEST, EnvelopeError, PrivateKey
 from veracal.federation.protocol.messages import (
     MOST_ROUND,
@@ -32,12 +32,20 @@ from veracal.federation.protocol.messages import (
 from veracal.federation.protocol.questions import KINDS, encoded, in_range
 from veracal.federation.protocol.terms import Terms
 from veracal.ledger import Item, unpaid_of
-from veracal.queries import NONSENSE, BinnedSum, Query, Release, Wanted, judge, noise_std
+from veracal.queries import (
+    INVALID_RESPONSE,
+    BinnedSum,
+    ExpectedResponse,
+    Query,
+    Release,
+    find_invalid_responses,
+    noise_std,
+)
 
 _RARE = 2.0**-40  # an honest answer is farther out with this probability at most
 
 
-def too_large(wanted: Wanted, release: Release, records: float) -> bool:
+def too_large(wanted: ExpectedResponse, release: Release, records: float) -> bool:
     r"""Whether an answer is larger than so many records and the noise can make it.
 
     One record adds at most :math:`\Delta` to the L1 norm of a sum, so n of them no more than
@@ -216,7 +224,7 @@ class Remote:
         self.terms, self.run = terms, run
         self._key, self._send = key, send
         self.book = RequestHistory(None, key.public) if book is None else book
-        self.account = Account(terms)
+        self.account = SourceAccount(terms)
         self._most = float(terms.most_records)
         self.book.meet(terms)
 
@@ -250,14 +258,16 @@ class Remote:
     ) -> Release:
         """Ask with Laplace noise."""
         _checks.whole(micro_epsilon=micro_epsilon)
-        return self._asked(Wanted(query, micro_epsilon=int(micro_epsilon)), request)
+        return self._asked(ExpectedResponse(query, micro_epsilon=int(micro_epsilon)), request)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> Release:
         """Ask with Gaussian noise."""
         _checks.positive(noise_multiplier=noise_multiplier)
-        return self._asked(Wanted(query, noise_multiplier=float(noise_multiplier)), request)
+        return self._asked(
+            ExpectedResponse(query, noise_multiplier=float(noise_multiplier)), request
+        )
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
         """What is left to pay of items, of which this run may have asked some before."""
@@ -283,7 +293,7 @@ class Remote:
         """Everything it may have charged this calibrator, as far as the book knows."""
         return [one.event for one in self.book.charges(self.terms.source)]
 
-    def _asked(self, wanted: Wanted, request: str | None) -> Release:
+    def _asked(self, wanted: ExpectedResponse, request: str | None) -> Release:
         """Ask, or repeat what was answered."""
         question = self.request(wanted)
         if request is not None:
@@ -302,11 +312,11 @@ class Remote:
 
     # ---------------------------------------------------------------- step by step
 
-    def event(self, wanted: Wanted) -> Event:
+    def event(self, wanted: ExpectedResponse) -> Event:
         """What the source charges."""
         return wanted.event(self.relation, self.unit)
 
-    def request(self, wanted: Wanted) -> Request:
+    def request(self, wanted: ExpectedResponse) -> Request:
         """A question as it is sent.
 
         Raises
@@ -325,12 +335,12 @@ class Remote:
             wanted.noise_multiplier,
         )
 
-    def known(self, wanted: Wanted) -> Release | Silence | None:
+    def known(self, wanted: ExpectedResponse) -> Release | Silence | None:
         """What the book knows of the answer; a source that lied about its ledger is silent."""
         fault = self.book.fault(self.terms.source)
         return self.kept(wanted) if fault is None else Silence(fault)
 
-    def kept(self, wanted: Wanted) -> Release | Silence | None:
+    def kept(self, wanted: ExpectedResponse) -> Release | Silence | None:
         """An answer that was given, whatever was found out later; None if there is none."""
         request = self.request(wanted).id
         answer = self.book.answer(self.terms, request)
@@ -339,7 +349,7 @@ class Remote:
         self.book.took_part(self.run, self.terms.source, request)
         return self._judged(wanted, answer)
 
-    def prepared(self, wanted: Wanted, number: int) -> bytes:
+    def prepared(self, wanted: ExpectedResponse, number: int) -> bytes:
         """The bytes to send, once they stand in the book: the same that were sent before.
 
         After a refusal, or a reply that could not be used, they are others that mean the same,
@@ -366,7 +376,7 @@ class Remote:
         self.book.send(self.run, source, request.id, told)
         return raw
 
-    def heard(self, wanted: Wanted, raw: bytes) -> Release | Silence:
+    def heard(self, wanted: ExpectedResponse, raw: bytes) -> Release | Silence:
         """What came back, if it can be used; the book keeps it, or why not."""
         request = self.request(wanted).id
         try:
@@ -378,7 +388,7 @@ class Remote:
                 self._check(reply, request, wanted)
         except EnvelopeError as error:
             self.book.failed(self.terms.source, request, "unusable")
-            return Silence(f"{NONSENSE}: {error}")
+            return Silence(f"{INVALID_RESPONSE}: {error}")
         if isinstance(reply, Refusal):
             self.book.failed(self.terms.source, request, "refused")
             return Silence(REFUSED)
@@ -389,7 +399,7 @@ class Remote:
         """What is said of a source from which nothing came."""
         return Silence(LATE)
 
-    def _check(self, reply: Answer, request: str, wanted: Wanted) -> None:
+    def _check(self, reply: Answer, request: str, wanted: ExpectedResponse) -> None:
         """Refuse an answer to another question, or with a head that the source never signed."""
         if reply.request != request:
             raise EnvelopeError("it is the answer to another question")
@@ -398,7 +408,7 @@ class Remote:
         if len(reply.units) != wanted.query.entries:
             raise EnvelopeError(f"it does not have {wanted.query.entries} entries")
 
-    def _judged(self, wanted: Wanted, answer: Answer) -> Release | Silence:
+    def _judged(self, wanted: ExpectedResponse, answer: Answer) -> Release | Silence:
         """An answer as a release, unless it is more than the source's records can make."""
         event = wanted.event(self.relation, self.unit)
         release = Release(
@@ -411,11 +421,11 @@ class Remote:
             private=True,
             head=answer.head.hash,
         )
-        faults = judge(wanted, {0: release}, [self], self.terms.most_records)
+        faults = find_invalid_responses(wanted, {0: release}, [self], self.terms.most_records)
         if not faults and too_large(wanted, release, self._most):
             faults = {0: "it weighs more than the records that the source has declared"}
         if faults:
-            return Silence(f"{NONSENSE}: {faults[0]}")
+            return Silence(f"{INVALID_RESPONSE}: {faults[0]}")
         told = claimed(wanted.query, release)
         self._most = self._most if told is None else min(self._most, told)
         return release

@@ -136,7 +136,7 @@ class Incoming:
     parcel: ChunkedMessage | None
 
 
-class Link:
+class SuperLinkConnection:
     """A calibrator's way to its SuperLink.
 
     Parameters
@@ -161,12 +161,12 @@ class Link:
         self._control.close()
         self._taking.close()
 
-    def open_run(self) -> "Run":
+    def open_run(self) -> "FlowerRun":
         """Start a run and take it at once."""
         control = flower().control
         request = control.StartRunRequest(fab=flower().fab.Fab(content=_bundle()))
         number = self._control.call("StartRun", request).run_id
-        return Run(self._address, self._ca, self._taken(number))
+        return FlowerRun(self._address, self._ca, self._taken(number))
 
     def _taken(self, number: int) -> str:
         """Token of a run. Whatever else waits to be taken is not ours, and expires."""
@@ -180,11 +180,11 @@ class Link:
             if not response.HasField("task"):
                 time.sleep(_LOOK)
         raise TransportError(
-            "Another calibrator took this one's run of the SuperLink. Run one at a time."
+            "Another calibrator took this one's run of the SuperLink. FlowerRun one at a time."
         )
 
 
-class Run:
+class FlowerRun:
     """A run that is ours.
 
     Parameters
@@ -334,7 +334,7 @@ class FlowerTransport:
     ) -> None:
         self._address, self._ca, self._secret, self._home = address, ca, secret, home
         self._keys = dict(nodes)
-        self._link: Link | None = None
+        self._link: SuperLinkConnection | None = None
         self._nodes: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -342,7 +342,7 @@ class FlowerTransport:
         self._nodes = register_nodes(
             self._address, ca=self._ca, nodes=self._keys, home=self._home
         )
-        self._link = Link(self._address, ca=self._ca, secret=self._secret)
+        self._link = SuperLinkConnection(self._address, ca=self._ca, secret=self._secret)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -388,7 +388,7 @@ class FlowerTransport:
             raise failure
 
     def _attempt(
-        self, link: Link, waiting: dict[str, bytes], end: float
+        self, link: SuperLinkConnection, waiting: dict[str, bytes], end: float
     ) -> Iterator[tuple[str, bytes]]:
         """Ask those who have not answered, in a run of its own."""
         run = link.open_run()
@@ -399,7 +399,7 @@ class FlowerTransport:
                 run.finish()
             run.close()
 
-    def _checked(self, requests: Mapping[str, bytes], timeout: float) -> Link:
+    def _checked(self, requests: Mapping[str, bytes], timeout: float) -> SuperLinkConnection:
         """The link, if the request can be carried."""
         if self._link is None:
             raise RuntimeError("Expected a transport that was opened. Use it in a with block.")
@@ -433,7 +433,7 @@ class _Round:
     """One run: who was sent what, and whose reply is on its way."""
 
     def __init__(
-        self, run: Run, nodes: Mapping[str, int], waiting: dict[str, bytes], end: float
+        self, run: FlowerRun, nodes: Mapping[str, int], waiting: dict[str, bytes], end: float
     ) -> None:
         self._run, self._nodes, self._waiting, self._end = run, nodes, waiting, end
         self._signed_on: dict[str, str] = {}  # when, of the node that was sent the request

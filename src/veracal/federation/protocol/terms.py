@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from veracal import _checks
-from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit, micro
+from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit, to_micro
 from veracal.calibration import ParameterGrid, TemperatureGrid
 from veracal.data import Kind
 from veracal.errors import DataError
@@ -201,7 +201,7 @@ class Terms:
 
 def micro_of(epsilon: float) -> int:
     """Millionths of epsilon, as the number is written in decimal."""
-    return micro(epsilon)
+    return to_micro(epsilon)
 
 
 def _grid(told: list[Any]) -> TemperatureGrid:

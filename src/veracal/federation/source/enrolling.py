@@ -62,7 +62,7 @@ from veracal.federation.source.folder import (
 )
 from veracal.ledger import Ledger, as_written, canonical, open_ledger
 from veracal.mechanisms import add_discrete_laplace
-from veracal.queries import check_units, evaluated
+from veracal.queries import check_units, evaluate_query
 
 
 def check_records(scores: Scores, terms: Terms) -> None:
@@ -174,7 +174,7 @@ def _seconds(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) 
     query = built(kind, argument, terms)
     start = time.perf_counter()
     try:
-        exact = evaluated(query, scores)
+        exact = evaluate_query(query, scores)
         add_discrete_laplace(exact, _NOISE)
     except Exception as cause:  # whatever it says may be about a record
         raise _unanswerable(scores, kind) from cause

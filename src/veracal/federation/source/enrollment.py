@@ -271,7 +271,7 @@ _CHECKS: dict[str, schema.Check] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnsweredRequest:
     """A question that was charged, and what left because of it.
 
     Attributes
@@ -321,7 +321,7 @@ class History:
         What is wrong with the books, in full sentences; nothing if they are sound.
     """
 
-    asked: tuple[Asked, ...]
+    asked: tuple[AnsweredRequest, ...]
     refused: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
 
@@ -381,7 +381,7 @@ def share_problems(source: SourceFolder) -> Iterator[str]:
         )
 
 
-def _asked(enrolment: Enrollment) -> Iterator[Asked]:
+def _asked(enrolment: Enrollment) -> Iterator[AnsweredRequest]:
     """Every entry of a ledger in words and numbers."""
     ledger, terms = enrolment.ledger, enrolment.terms
     rule, total = ledger.opening.rule, Cost(0)
@@ -392,7 +392,7 @@ def _asked(enrolment: Enrollment) -> Iterator[Asked]:
         yield _one(line, terms, spent, left)
 
 
-def _one(line: dict[str, Any], terms: Terms, spent: Amount, left: Amount) -> Asked:
+def _one(line: dict[str, Any], terms: Terms, spent: Amount, left: Amount) -> AnsweredRequest:
     """One entry."""
     event = event_from_json(line["event"])
     laplace = isinstance(event, DiscreteLaplace)
@@ -400,14 +400,16 @@ def _one(line: dict[str, Any], terms: Terms, spent: Amount, left: Amount) -> Ask
         line["cost"] / MICRO if not terms.delta else epsilon_for(event, terms.delta, terms.unit)
     )
     if line["answer_hex"] is None:
-        return Asked(line["index"], line["purpose"], {}, None, alone, (), 0.0, spent, left)
+        return AnsweredRequest(
+            line["index"], line["purpose"], {}, None, alone, (), 0.0, spent, left
+        )
     kept = json.loads(bytes.fromhex(line["answer_hex"]))
     question = kept["question"]
     if digest(canonical(question)) != line["request"]:
         raise ValueError("The question is another than was asked.")
     query = built(question["kind"], question["argument"], terms)
     std = (discrete_laplace_std if laplace else discrete_gaussian_std)(event.noise)  # type: ignore[union-attr]
-    return Asked(
+    return AnsweredRequest(
         line["index"],
         question["kind"],
         question["argument"],

@@ -36,7 +36,7 @@ from veracal.federation.source.enrollment import (
 from veracal.federation.source.folder import SourceFolder, read_source
 from veracal.ledger import Entry, canonical
 from veracal.mechanisms import add_discrete_gaussian, add_discrete_laplace
-from veracal.queries import Query, evaluated, gaussian_event, laplace_event
+from veracal.queries import Query, evaluate_query, gaussian_event, laplace_event
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ class _Later:
 
 def _kept(request: Request, price: Priced, query: Query, records: Scores) -> bytes:
     """What the ledger keeps of an answer: the question, for people, and the noisy numbers."""
-    exact = evaluated(query, records)
+    exact = evaluate_query(query, records)
     units = price.add_noise(exact, price.event.noise).tolist()
     told = {"question": request.question, "round": request.round, "units": units}
     return canonical(told).encode()

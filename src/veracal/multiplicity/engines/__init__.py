@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.multiplicity.engines.base import VARIED, Engine, Seed, Streams
+    from veracal.multiplicity.engines.base import VARIED, AuditEngine, Seed, Streams
     from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
-    from veracal.multiplicity.engines.retraining import RetrainEngine, Run
+    from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext
     from veracal.multiplicity.engines.stored import StoredEngine
 
 __all__ = [
     "VARIED",
+    "AuditEngine",
     "DescentEngine",
-    "Engine",
     "ObjectiveEngine",
     "OutputEngine",
     "RetrainEngine",
-    "Run",
+    "RunContext",
     "Seed",
     "StoredEngine",
     "Streams",
@@ -27,7 +27,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "base": (
-            "Engine",
+            "AuditEngine",
             "Seed",
             "Streams",
             "VARIED",
@@ -39,7 +39,7 @@ __getattr__, __dir__ = attach(
         ),
         "retraining": (
             "RetrainEngine",
-            "Run",
+            "RunContext",
         ),
         "stored": ("StoredEngine",),
     },

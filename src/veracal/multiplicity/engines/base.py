@@ -108,7 +108,7 @@ class Seed:
 Kind = Literal["logit", "probability", "decision"]
 
 
-class Engine(ABC):
+class AuditEngine(ABC):
     """Runs of one training on the same records, each scored on the same people.
 
     An engine has no randomness of its own: the same streams give the same scores.

@@ -18,7 +18,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.data import Dataset
 from veracal.multiplicity.engines.base import (
-    Engine,
+    AuditEngine,
     Kind,
     Streams,
     checked_people,
@@ -49,7 +49,7 @@ _SCORES = 1 << 23  # entries of scores that are held together
 _CACHE = 1 << 21  # bytes that the models of a part work on
 
 
-class DescentEngine(Engine):
+class DescentEngine(AuditEngine):
     """Runs of :class:`~veracal.training.PrivateLogisticRegression`, side by side.
 
     Each run is a fit as ``fit_records`` would make it, by DP-SGD, DP-Adam or DP-SGLD, but for
@@ -205,7 +205,7 @@ _PERTURBED_TOGETHER = 2048
 _NUMBERS = 1 << 23  # scores that are held at a time
 
 
-class _Perturbed(Engine):
+class _Perturbed(AuditEngine):
     """What both have in common: the binary problems, and people scored by their weights."""
 
     kind = "logit"

@@ -19,7 +19,7 @@ from veracal.calibration import MappedPredictions
 from veracal.data import Dataset, Label, MappedRows, check_features, encode_labels
 from veracal.errors import DataError, RunError, VeracalError
 from veracal.multiplicity.engines.base import (
-    Engine,
+    AuditEngine,
     Kind,
     Seed,
     Streams,
@@ -27,7 +27,7 @@ from veracal.multiplicity.engines.base import (
     name_of,
     told,
 )
-from veracal.multiplicity.engines.workers import Place, one_core, one_line, outcomes
+from veracal.multiplicity.engines.workers import TaskExecutor, one_core, one_line, outcomes
 
 _MOST = 0.9 * np.finfo(np.float64).max  # of a logit; the rest is room for sums
 _ROUNDING = 1e-5  # that probabilities in float32 may be off
@@ -197,7 +197,7 @@ _BYTES = 1 << 26  # of scores that may wait for their reader
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunContext:
     """What a training function is given.
 
     Attributes
@@ -229,10 +229,10 @@ class Run:
         return int(child.generate_state(1)[0]) % _SEEDS
 
 
-Training = Callable[[Run], Any]
+Training = Callable[[RunContext], Any]
 
 
-class RetrainEngine(Engine):
+class RetrainEngine(AuditEngine):
     r"""Any classifier or training function, trained again from the start for each run.
 
     Runs are independent of each other and of where they are worked on: run i draws from the
@@ -301,7 +301,7 @@ class RetrainEngine(Engine):
         kind: Kind | None = None,
         version: str | None = None,
     ) -> None:
-        self._place = Place(backend, jobs, address, threads)
+        self._place = TaskExecutor(backend, jobs, address, threads)
         if kind is not None:
             _checks.one_of(_KINDS, kind=kind)
         is_function = _is_function(model)
@@ -409,7 +409,7 @@ class _Work:
         """Scores of one run, of shape (people,) or (people, k)."""
         classes = self.train.classes
         try:
-            found = self._trained(Run(number, streams, self.train, self.people))
+            found = self._trained(RunContext(number, streams, self.train, self.people))
             if _is_classifier(found):
                 found = scores_of(found, self.people, classes, self.kind)
         except (Exception, SystemExit) as cause:
@@ -417,7 +417,7 @@ class _Work:
         where = "a run" if number is None else f"run {number}"
         return in_form(found, len(self.people), len(classes), self.kind, where)
 
-    def _trained(self, run: Run) -> Any:
+    def _trained(self, run: RunContext) -> Any:
         """A fitted classifier, or what the function returns."""
         if self.is_function:
             return self.model(run)

@@ -8,13 +8,13 @@ import numpy as np
 from veracal._types import Array, Floats
 from veracal.data import Label
 from veracal.errors import DataError
-from veracal.multiplicity.engines.base import Engine, Kind, Seed, Streams, fingerprint
+from veracal.multiplicity.engines.base import AuditEngine, Kind, Seed, Streams, fingerprint
 
 _NUMBERS = 1 << 22  # that are looked at together
 _CLASSES = 1 << 16  # counts have a column for each, whether or not it occurs
 
 
-class StoredEngine(Engine):
+class StoredEngine(AuditEngine):
     """Scores or decisions of m runs, as they were stored.
 
     Parameters

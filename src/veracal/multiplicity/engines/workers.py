@@ -115,7 +115,7 @@ _CLASSES = {"RayBackend": "ray", "DaskDistributedBackend": "dask", "LokyBackend"
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskExecutor:
     """Where tasks are worked on.
 
     Attributes
@@ -158,7 +158,7 @@ def outcomes(
     task: Callable[[Any, Any], Any],
     common: Any,
     items: Iterable[Any],
-    place: Place,
+    place: TaskExecutor,
     *,
     most: int,
 ) -> Generator[Any, None, None]:
@@ -223,7 +223,7 @@ class _Crew:
 
 
 @contextmanager
-def _crew(place: Place, parcel: Any) -> Iterator[_Crew]:
+def _crew(place: TaskExecutor, parcel: Any) -> Iterator[_Crew]:
     """Workers, for as long as they are needed."""
     with ExitStack() as stack:
         try:
@@ -252,7 +252,9 @@ def _crew(place: Place, parcel: Any) -> Iterator[_Crew]:
 
 
 @contextmanager
-def _joined(place: Place, settings: dict[str, Any], parcel: Any, key: str) -> Iterator[_Crew]:
+def _joined(
+    place: TaskExecutor, settings: dict[str, Any], parcel: Any, key: str
+) -> Iterator[_Crew]:
     """Workers by joblib. Its settings are left before a result is waited for."""
     jobs = _wanted(place.jobs)
     with parallel_config(**settings):
@@ -272,7 +274,7 @@ def _joined(place: Place, settings: dict[str, Any], parcel: Any, key: str) -> It
 
 
 @contextmanager
-def _dask(place: Place, key: str) -> Iterator[Any]:
+def _dask(place: TaskExecutor, key: str) -> Iterator[Any]:
     """A client of Dask of our own, with which all that is pending ends."""
     distributed = extra("distributed", "cluster")
     address, security = place.address, None
@@ -292,7 +294,7 @@ def _dask(place: Place, key: str) -> Iterator[Any]:
         client.close(timeout=_PATIENCE)
 
 
-def _client_of_dask(place: Place, distributed: Any) -> Any:
+def _client_of_dask(place: TaskExecutor, distributed: Any) -> Any:
     """The client that this process is connected by."""
     if place.backend is None:
         return get_active_backend()[0].client
@@ -306,7 +308,7 @@ def _client_of_dask(place: Place, distributed: Any) -> Any:
 
 
 @contextmanager
-def _ray(place: Place) -> Iterator[Any]:
+def _ray(place: TaskExecutor) -> Iterator[Any]:
     """Ray, connected, as a backend of joblib."""
     ray = extra("ray", "cluster")
     started = not ray.is_initialized()

@@ -69,7 +69,7 @@ class HalfAddedError(RuntimeError):
     """Something failed while a block was being added; nobody knows what of it is in the sum."""
 
 
-class Engine(Protocol):
+class GradientEngine(Protocol):
     """A way to sum clipped gradients.
 
     Guarantees

@@ -15,7 +15,13 @@ from veracal._types import Frozen
 from veracal.errors import MissingExtraError
 from veracal.mechanisms import Flat
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.blocks import Block, Engine, Losses, called, losses_by_example
+from veracal.neural.gradients.blocks import (
+    Block,
+    GradientEngine,
+    Losses,
+    called,
+    losses_by_example,
+)
 from veracal.neural.gradients.engines import Functional, Ghost, Hooks, PreNoise, slack_for
 from veracal.neural.gradients.layers import RULES, rule_of
 from veracal.neural.module_checks import stirred
@@ -39,7 +45,7 @@ _TOLERANCE = 1e-3  # of the clip bound, for a sum of a few examples in float32
 
 
 @dataclass(frozen=True)
-class Trial:
+class EngineTrial:
     """What came of trying all ways on made-up examples.
 
     Attributes
@@ -67,7 +73,7 @@ def engine_for(
     way: Configuration | None = None,
     among: Sequence[Configuration] = WAYS,
     noise: PreNoise | None = None,
-) -> tuple[Engine, Trial]:
+) -> tuple[GradientEngine, EngineTrial]:
     """The fastest way that is right, or the one that is asked for if it is right.
 
     Parameters
@@ -99,7 +105,7 @@ def engine_for(
         _checks.one_of(WAYS, gradients=way)
     able = [one for one in among if noise is None or one in WRITING]
     tried: Sequence[str] = able if way is None else (way,)
-    engines, wrong = dict[str, Engine](), dict[str, str]()
+    engines, wrong = dict[str, GradientEngine](), dict[str, str]()
     for name in tried:
         try:
             engine = _ENGINES[name](module, losses, usual)
@@ -122,7 +128,7 @@ def engine_for(
     if not seconds:
         raise _none_right(module, wrong)
     best = min(seconds, key=lambda name: seconds[name])
-    trial = Trial(best, Frozen(seconds), Frozen(wrong))
+    trial = EngineTrial(best, Frozen(seconds), Frozen(wrong))
     if noise is None:
         return engines[best], trial
     return _ENGINES[best](module, losses, usual, noise), trial
@@ -198,7 +204,7 @@ def _fault(
     return found or _failure(engine, few)
 
 
-def _failure(engine: Engine, few: Block) -> str | None:
+def _failure(engine: GradientEngine, few: Block) -> str | None:
     """Why a way fails in the mode in which it will be used; None if it does not."""
     try:
         engine.add(few, Flat(1.0), torch.zeros(engine.size, dtype=torch.float64))
@@ -251,7 +257,7 @@ def _length(gradients: dict[nn.Parameter, Tensor]) -> float:
     return math.sqrt(sum(squares))
 
 
-def _timed(engine: Engine, many: Block) -> float:
+def _timed(engine: GradientEngine, many: Block) -> float:
     """Seconds for one block, once everything is in place."""
     clip, best = Flat(1.0), float("inf")
     for _ in range(3):

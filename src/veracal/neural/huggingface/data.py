@@ -30,7 +30,7 @@ from veracal.accounting import Unit
 from veracal.data import cache_folder, cache_secret, no_surprises, placed, private_folder
 from veracal.errors import DataError
 from veracal.neural.module_checks import copied
-from veracal.neural.synthetic_inputs import Records
+from veracal.neural.synthetic_inputs import IndexedRecords
 
 LABELS = ("labels", "label", "label_ids")
 _TYPES = {"input_ids": np.int32, "attention_mask": np.int8, "token_type_ids": np.int8}
@@ -498,7 +498,7 @@ def _of_tokens(
 
 def records_of(
     dataset: Any, form: Form, unit: Unit | None = None, column: str | None = None
-) -> Records:
+) -> IndexedRecords:
     """Read all records, and leave out those that are not as declared.
 
     Left out is a record with a token or a label that there is not, one that cannot be read as
@@ -530,7 +530,7 @@ def records_of(
     fits &= _in_range(labels, form.classes)
     if column is not None:
         fits &= _within_limit(dataset, unit or Unit(), column)
-    return Records({name: arrays[name][fits] for name in form.names}, labels[fits])
+    return IndexedRecords({name: arrays[name][fits] for name in form.names}, labels[fits])
 
 
 def check_column(dataset: Any, column: str | None) -> None:

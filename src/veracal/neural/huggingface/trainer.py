@@ -32,10 +32,10 @@ from veracal.accounting import (
 )
 from veracal.errors import DataError
 from veracal.ledger import Ledger, check_ledger, ledger_total
-from veracal.mechanisms import DPSGD, Descended, Poisson, Step
+from veracal.mechanisms import DPSGD, Poisson, Step, TrainingResult
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, Engine, Losses, cross_entropy
-from veracal.neural.gradients.choice import Configuration, Trial, engine_for
+from veracal.neural.gradients.blocks import Block, GradientEngine, Losses, cross_entropy
+from veracal.neural.gradients.choice import Configuration, EngineTrial, engine_for
 from veracal.neural.huggingface.arguments import (
     PrivacyArguments,
     WarmupSchedule,
@@ -55,7 +55,7 @@ from veracal.neural.huggingface.data import (
     records_of,
 )
 from veracal.neural.module_checks import check_parts, check_trial, train_mode
-from veracal.neural.run import Internal, SelfCheck, Watched
+from veracal.neural.run import InternalFigures, NoisySumMonitor, SelfCheck
 from veracal.neural.synthetic_inputs import half_replaced, one_replaced
 from veracal.training import check_size, not_covered, remember
 
@@ -418,7 +418,7 @@ class PrivateTrainer(Trainer):
         descent = descent_for(self.args, privacy, int(size), Layout(module), decayed)
         return _Plan(module, form, descent, reasons)
 
-    def _engine(self, plan: _Plan) -> tuple[Engine, Trial]:
+    def _engine(self, plan: _Plan) -> tuple[GradientEngine, EngineTrial]:
         """Try the model on made-up texts, and choose how gradients are taken."""
         form, module = plan.form, plan.module
         texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
@@ -438,7 +438,7 @@ class PrivateTrainer(Trainer):
             train_mode(module)
             return self._taken(module, blocks[0])
 
-    def _taken(self, module: Sequences, few: Block) -> tuple[Engine, Trial]:
+    def _taken(self, module: Sequences, few: Block) -> tuple[GradientEngine, EngineTrial]:
         """The way that is asked for, or the first that is right."""
         try:
             return engine_for(
@@ -463,7 +463,9 @@ class PrivateTrainer(Trainer):
             return cross_entropy
         return partial(nn.functional.cross_entropy, reduction="none", label_smoothing=smoothing)
 
-    def _descended(self, plan: _Plan, engine: Engine, ignore: list[str] | None) -> Descended:
+    def _descended(
+        self, plan: _Plan, engine: GradientEngine, ignore: list[str] | None
+    ) -> TrainingResult:
         """Read the records and descend."""
         rng = _random.generator(self.privacy.random_state)
         (lots,) = rng.spawn(1)
@@ -477,7 +479,7 @@ class PrivateTrainer(Trainer):
         rate = learning_rate(self.args, int(descent.steps))
         telling = Telling(self, module, descent, rate, ignore)
         layout = Layout(module)
-        watched = Watched(descent, layout.size)
+        watched = NoisySumMonitor(descent, layout.size)
 
         def noted(step: Step) -> bool:
             watched.note(step)
@@ -496,7 +498,7 @@ class PrivateTrainer(Trainer):
         layout.share(done.weights, module)
         remember(layout.split(done.weights).values(), "train_dataset")
         tally, left_out = sums.tally, len(self.train_dataset) - len(records)
-        self.internal_ = Internal(tally.seen, tally.clipped, tally.broken, left_out)
+        self.internal_ = InternalFigures(tally.seen, tally.clipped, tally.broken, left_out)
         if rate.values(done.steps).any():
             _check_moved(layout, marks, done.weights)
         self.self_check_ = self._self_checked(plan, watched)
@@ -504,7 +506,7 @@ class PrivateTrainer(Trainer):
         self.self_check_.warn()
         return done
 
-    def _self_checked(self, plan: _Plan, watched: Watched) -> SelfCheck:
+    def _self_checked(self, plan: _Plan, watched: NoisySumMonitor) -> SelfCheck:
         """What the run shows of itself, by its noisy sums and its logits of made-up texts."""
         form, module = plan.form, plan.module
         texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
