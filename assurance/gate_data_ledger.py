@@ -43,6 +43,7 @@ from veracal.workflow.job import RunPlan
 from veracal.workflow.steps import loaded
 
 NAME = "data_ledger"
+RAISED = "cap raised after releases"
 SECONDS = 8
 EPSILON, DELTA = 2.0, 1e-5
 SCHEMA = """format = 1
@@ -149,6 +150,9 @@ MUTANTS = {
     "a ledger that vanished is opened anew": Subject(
         patches=(("veracal.workflow.running.check_remembered", lambda *_: None),)
     ),
+    "partitions that a vanished ledger left tell nothing": Subject(
+        patches=(("veracal.workflow.charging.check_not_lost", lambda *_: None),)
+    ),
     "a hard link has a ledger of its own": Subject(
         patches=(
             (
@@ -160,6 +164,9 @@ MUTANTS = {
     "split by the hash of float features": splitting(by_features),
     "split by row number under replace-one": splitting(by_row_number),
     "a corrected row is drawn again": splitting(corrected_drawn_again),
+    "a later measurement names the caps of before": Subject(
+        patches=(("veracal.workflow.remeasuring.with_total", lambda told, _: told),)
+    ),
     "a later measurement does not consult the assignment": Subject(
         patches=(("veracal.workflow.remeasuring.assigned", not_consulted),)
     ),
@@ -192,6 +199,10 @@ def run(subject: Subject, *, long: bool) -> str:
         data = replace(config(folder).data, schema=str(folder / "other.toml"))
         other = attempt(subject, replace(config(folder), data=data), folder / "columns")
         assert other is None, "individuals were identified by other columns than before"
+        first.ledger.path.unlink()
+        assert attempt(subject, config(folder), folder / "elsewhere") is None, (
+            "partitions whose ledger vanished have a full budget again"
+        )
         vanish(first.ledger.path)
         again = attempt(subject, config(folder), folder / "first")
         assert again is None, "a ledger that vanished was forgotten"
@@ -379,10 +390,16 @@ def measured_again(
     )
     place = None if subject.ledger is None else subject.ledger(out)
     with watched() as before:
-        fit(chosen, out, ledger=place)
+        made = fit(chosen, out, ledger=place)
+    Ledger(made.ledger.path).extend(epsilon=1.0)
     path.write_text("\n".join(lines[1]))
     with watched() as after, mock.patch.object(Encoder, "another_machine", True):
         measure_again(out, source=str(path), ledger=place)
+    for written_again in ("model.json", "results.json", "MODEL_CARD.md"):
+        told = (out / written_again).read_text()
+        assert f"epsilon = {EPSILON + 1:g}," in told and RAISED in told, (
+            f"{name}: {written_again} names the caps of before they were raised"
+        )
     both = before.trained & after.measured
     assert not both, (
         f"{name}: {len(both)} of {len(after.measured)} measured rows were trained on"

@@ -221,10 +221,10 @@ MUTANTS: dict[str, Patches] = {
     },
     "slack by the realized batch": {ADDING + "_chosen": slack_by_count},
     "norms of places apart": {LAYERS + "Product.squares": places_apart},
-    "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
     "norms of uses apart": {"veracal.neural.gradients.engines._also": uses_apart},
     "noise before the clip not in the norm": {ADDING + "written_down": noise_not_in_norm},
-    "biases not in the norm": {LAYERS + "Each.squares": biases_free},
+    "biases not in the norm": {LAYERS + "MaterializedGradients.squares": biases_free},
     "views clipped apart": {
         "veracal.neural.synthetic_inputs.IndexedRecords.block": views_apart
     },

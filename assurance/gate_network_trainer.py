@@ -93,7 +93,7 @@ MUTANTS: dict[str, Patches] = {
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / max(rows, 1))
     ),
-    "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
     "M1 noise by the seed of the arguments": {
         TRAINER + "_random.generator": lambda state: np.random.default_rng(42),
         TRAINER + "_random.is_secret": lambda rng: True,

@@ -101,7 +101,7 @@ CHARGED, LOADED, REFUSE, EVALUATED = (
     SourceServer._refuse,
     serving.evaluate_query,
 )
-DESK = sources.SOURCE + "serving.Desk."
+DESK = sources.SOURCE + "serving.SourceServer."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "check outside the transaction": {

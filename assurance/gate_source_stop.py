@@ -85,7 +85,7 @@ def run(folder, enrolment, ways):
     finally:
         stop.set()
         signal.signal(signal.SIGTERM, before)
-serving.run = run
+serving.serve_source = run
 """,
     "no handler": """\
 serving.until_stopped = lambda work, closing, patience: work(

@@ -260,6 +260,22 @@ def test_a_ledger_that_vanished_is_an_error_where_an_artifact_remembers_it(tmp_p
         run(QUICK, tmp_path / "model", force=True)
 
 
+def test_a_ledger_that_vanished_is_an_error_where_its_partitions_were_used(tmp_path):
+    made = run(QUICK, tmp_path / "model")
+    kept = made.ledger.path.read_bytes()
+    made.ledger.path.unlink()
+    with (
+        mock.patch("veracal.workflow.running.loaded", side_effect=AssertionError("read")),
+        pytest.raises(LedgerError, match="put the ledger back"),
+    ):
+        run(QUICK, tmp_path / "other", ledger=made.ledger.path)
+    with pytest.raises(LedgerError, match="would be forgotten"):
+        open_data_ledger(made.ledger.path, Budget(3.0, 1e-6), "breast-cancer")
+    made.ledger.path.write_bytes(kept)
+    again = run(QUICK, tmp_path / "other", ledger=made.ledger.path)
+    assert again.results.measured == made.results.measured
+
+
 def test_partitions_that_vanished_are_not_drawn_again(tmp_path):
     made = run(QUICK, tmp_path / "model")
     (tmp_path / "model.ledger.partitions").unlink()
@@ -464,6 +480,19 @@ def test_results_that_were_changed_get_no_new_hash(tmp_path):
     with pytest.raises(DataError, match="was changed"):
         measure_again(tmp_path / "model")
     assert Ledger(made.ledger.path).head == made.ledger.head
+
+
+def test_a_cap_that_was_raised_is_said_when_a_model_is_written_again(tmp_path):
+    made = run(QUICK, tmp_path / "model")
+    Ledger(made.ledger.path).extend(epsilon=1.0)
+    for rewritten in (measure_again(tmp_path / "model"), run(QUICK, made.folder, force=True)):
+        total = "costs at most epsilon = 4, delta"
+        for name in ("MODEL_CARD.md", "report.html", "model.json", "results.json"):
+            told = (rewritten.folder / name).read_text()
+            assert "(cap raised after releases)" in told and total in told, name
+            assert "costs at most epsilon = 3, delta" not in told, name
+        same = {**rewritten.results.guarantee, "ledger_total": "", "text": ""}
+        assert same == {**made.results.guarantee, "ledger_total": "", "text": ""}
 
 
 def test_records_that_are_elsewhere_now_are_measured_again(visits, tmp_path):

@@ -80,9 +80,8 @@ def show_notice(notice: "AssignmentNotice") -> None:
     rows = _show.counted(notice.left_out, "row")
     if notice.keyed_by == "row":
         _show.status(
-            f"For you alone: {rows} were not among those that earlier runs recorded, and are "
-            "in no partition. Corrected rows count as new ones where the schema has no unit "
-            "column."
+            f"For you alone: {rows} in no partition, since no earlier run recorded the "
+            "content. Corrected rows count as new ones where the schema has no unit column."
         )
         return
     fate = "each draws a partition by its id"

@@ -170,7 +170,13 @@ def open_data_ledger(place: Path, budget: Budget, source: str) -> Ledger:
     """Open the ledger of a data set, to which epsilons and deltas of runs are added.
 
     Of several processes that do so at once the first opens it, and the others use it.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger that was there has vanished (:func:`check_not_lost`).
     """
+    check_not_lost(place)
     try:
         return open_for_data(
             place, budget, source, kind="open", composition="addition", parts=(TRAIN, TEST)
@@ -179,6 +185,28 @@ def open_data_ledger(place: Path, budget: Budget, source: str) -> Ledger:
         if not os.path.lexists(place):
             raise
         return Ledger(place)
+
+
+def check_not_lost(place: Path) -> None:
+    """Refuse to open a ledger where another was charged, and what is beside it remembers that.
+
+    An assignment to partitions is sealed just before the first charge that rests on it, when
+    its ledger has been opened.
+
+    Raises
+    ------
+    LedgerError
+    """
+    beside = partitions_path(place)
+    if os.path.lexists(place) or not os.path.lexists(beside):
+        return
+    if PartitionStore(beside).sealed and not os.path.lexists(place):
+        raise LedgerError(
+            f"{place}: nothing is there, but {beside.name} was used by runs that a ledger "
+            "there was charged for. What they spent would be forgotten: put the ledger back. "
+            "Another one, named with --ledger, is one more full budget for the same "
+            "individuals."
+        )
 
 
 def check_promise(ledger: Ledger, budget: Budget) -> None:
@@ -273,10 +301,12 @@ def refuse_early(
     BudgetError
         If the run does not fit into what is left.
     LedgerError
-        If the ledger protects others, or individuals were assigned by another rule.
+        If the ledger protects others, individuals were assigned by another rule, or the
+        ledger has vanished.
     AnswerError
         If the run was abandoned.
     """
+    check_not_lost(place)
     if not os.path.lexists(place):
         return
     ledger, records = Ledger(place), declared(config)

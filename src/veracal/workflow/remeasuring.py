@@ -6,12 +6,12 @@ from pathlib import Path
 
 from veracal.artifact import PrivateClassifier, check_place
 from veracal.errors import DataError
-from veracal.ledger import Ledger
+from veracal.ledger import Ledger, ledger_total
 from veracal.report import Results
 from veracal.workflow.charging import OnNotice, assigned, ledger_path, tell_notice
 from veracal.workflow.config import Config
 from veracal.workflow.job import LATER, RunPlan
-from veracal.workflow.results import files_of, ledger_facts, results_of, stamped
+from veracal.workflow.results import files_of, ledger_facts, results_of, stamped, with_total
 from veracal.workflow.running import OnProgress, RunResult, silent
 from veracal.workflow.steps import loaded
 
@@ -74,8 +74,12 @@ def measure_again(
     tell("measuring again", 0, None)
     when = f"{LATER} {1 + sum(one.when.startswith(f'{LATER} ') for one in known.measured)}"
     found = job.asked(classifier, when, book)
-    facts = ledger_facts(book, job.budget)
-    results = replace(known, measured=(*known.measured, found), ledger=facts)
+    results = replace(
+        known,
+        measured=(*known.measured, found),
+        ledger=ledger_facts(book, job.budget),
+        guarantee=with_total(known.guarantee, ledger_total(book)),
+    )
     tell("reporting", 0, None)
     stamped(classifier, results).save(folder, more=files_of(results), force=True)
     return RunResult(folder, classifier, results, book, notice=records.notice)

@@ -152,8 +152,22 @@ def _cost(item: Item, budget: Budget) -> dict[str, float]:
 def stamped(classifier: PrivateClassifier, made: Results) -> PrivateClassifier:
     """The classifier with the ledger that paid for it, and what it was made with."""
     ledger = {name: made.ledger[name] for name in ("name", "head")}
-    manifest = replace(classifier.manifest, ledger=ledger, versions=made.versions)
+    guarantee = with_total(classifier.manifest.guarantee, str(made.guarantee["ledger_total"]))
+    manifest = replace(
+        classifier.manifest, guarantee=guarantee, ledger=ledger, versions=made.versions
+    )
     return PrivateClassifier(classifier.weights, classifier.map, manifest)
+
+
+def with_total(guarantee: Mapping[str, Any], total: str) -> dict[str, Any]:
+    """A guarantee that was stated before, with the total of its ledger as it is now.
+
+    A cap may have been raised since then, which every later statement has to say.
+    """
+    text, before = str(guarantee.get("text", "")), guarantee.get("ledger_total")
+    if isinstance(before, str):
+        text = text.replace(before, total)
+    return {**guarantee, "ledger_total": total, "text": text}
 
 
 def files_of(made: Results) -> dict[str, bytes]:
