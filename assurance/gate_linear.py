@@ -51,10 +51,12 @@ from veracal.mechanisms import (
     Step,
     Update,
 )
-from veracal.training import gradient_sums as softmax
 from veracal.training.base import TrainingData, row_norms, with_labels
-from veracal.training.gradient_sums import GradientSums
+from veracal.training.gradient_sums import GradientSums, clipped_residuals, gradient_norms
 from veracal.training.logistic import PrivateLogisticRegression
+
+# Mutants replace these by functions that call them.
+CLIPPED_RESIDUALS, GRADIENT_NORMS = clipped_residuals, gradient_norms
 
 NAME = "linear"
 BOUND, WIDTH, SIZE = 0.3, 4, 5
@@ -116,7 +118,7 @@ def raw_used(
     residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
 ) -> tuple[Any, int]:
     """Compute what is clipped, and return the rest of it."""
-    clipped, exceeding = softmax.clipped_residuals(residual.copy(), norms, clip, slack=slack)
+    clipped, exceeding = CLIPPED_RESIDUALS(residual.copy(), norms, clip, slack=slack)
     assert clipped.shape == residual.shape
     return unclipped(residual, norms, clip)[0], exceeding
 
@@ -135,13 +137,13 @@ def to_median(
 ) -> tuple[Any, int]:
     """Clip to the median of the gradients, and scale that to the bound."""
     usual = Flat(max(1e-3, float(np.median(np.append(norms[np.isfinite(norms)], 1.0)))))
-    clipped, exceeding = softmax.clipped_residuals(residual, norms, usual, slack=slack)
+    clipped, exceeding = CLIPPED_RESIDUALS(residual, norms, usual, slack=slack)
     return clipped * (clip.bound / usual.bound), exceeding
 
 
 def broken_as_short(residual: Any, lengths: Any) -> Any:
     """Take a norm that is not finite for 1."""
-    norms = softmax.gradient_norms(residual, lengths)
+    norms = GRADIENT_NORMS(residual, lengths)
     return np.where(np.isfinite(norms), norms, 1.0)
 
 
@@ -206,7 +208,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.training.gradient_sums.GradientSums.__init__": without_one
     },
     "norm of the residual alone": {
-        NORMS: lambda residual, lengths: softmax.gradient_norms(residual, np.ones(len(lengths)))
+        NORMS: lambda residual, lengths: GRADIENT_NORMS(residual, np.ones(len(lengths)))
     },
     "norm of the row alone": {NORMS: lambda residual, lengths: lengths},
     "a block on both threads": {
