@@ -22,7 +22,7 @@ from veracal.cli import _auditing
 from veracal.cli.audit import repeated
 from veracal.data import load, scan_rows
 from veracal.errors import DataError, MissingExtraError
-from veracal.multiplicity import audit_predictions, disagreement, normalized, plan_audit
+from veracal.multiplicity import audit_predictions, disagreement, normalized_disagreement, plan_audit
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
 from veracal.workflow.steps import loaded
@@ -88,11 +88,11 @@ def test_terminal_json_and_people_agree(run):
     assert code == 0
     assert out.count(INTERNAL) == len(re.findall("─{20,}", out)) == 4  # below every table
     lines = Path("a/people.csv").read_text().splitlines()
-    people = list(csv.DictReader(lines))
+    individuals = list(csv.DictReader(lines))
     n, page = len(told["rows"]), Path("a/audit.html").read_text()
-    assert len(people) == 2 * n
+    assert len(individuals) == 2 * n
     for place, each in enumerate(told["audits"]):
-        persons, mine = each["persons"], people[place * n : (place + 1) * n]
+        persons, mine = each["persons"], individuals[place * n : (place + 1) * n]
         row = f"{each['epsilon']:g} +60 +{each['mean']['value']:.3f} +"
         row += f"{each['mean']['low']:.3f} to {each['mean']['high']:.3f}"
         assert re.search(row, out)
@@ -125,11 +125,11 @@ def test_people_are_told_by_their_number_in_the_table(run):
     told = found(run, *VISITS, "--runs", "40", "--epsilon", "8", "--threshold", "0.5", *FIXED)
     rows = np.array(told["rows"])
     assert len(rows) > 50 and (np.diff(rows) > 0).all() and ((rows - 1) % 7 != 3).all()
-    people = parts("visits.csv", "visits.toml").test
+    individuals = parts("visits.csv", "visits.toml").test
     (kept,) = [found for _, found in scan_rows("visits.csv", "visits.toml")]
     places = np.searchsorted(kept.numbers, rows - 1)
     np.testing.assert_array_equal(kept.numbers[places] + 1, rows)
-    np.testing.assert_array_equal(kept.X[places], people.X)
+    np.testing.assert_array_equal(kept.X[places], individuals.X)
 
 
 def test_the_people_are_those_whom_fit_measures_on(run):
@@ -167,7 +167,7 @@ def test_the_model_of_fit_is_run_many_at_a_time(run):
     code, out, err = run(*words, *FIXED, "--json")
     (each,) = json.loads(out)["audits"]
     assert code == 0 and each["about"]["model"] == "PrivateLogisticRegression"
-    assert "Without workers: by batched descent" in err
+    assert "Without workers: by batched DP-SGD" in err
 
 
 def test_three_classes(run):
@@ -175,7 +175,7 @@ def test_three_classes(run):
     (each,) = found(run, *words, "--epsilon", "9", *FIXED)["audits"]
     counts = np.array(each["persons"]["counts"])
     assert counts.shape[1] == 3
-    np.testing.assert_allclose(each["persons"]["disagreement"], normalized(counts, 30))
+    np.testing.assert_allclose(each["persons"]["disagreement"], normalized_disagreement(counts, 30))
 
 
 # ---------------------------------------------------------------- against a model, by a config
@@ -209,8 +209,8 @@ def test_a_saved_model_brings_its_settings(run, model):
     np.testing.assert_allclose(flips, 1 - counts[np.arange(len(counts)), chosen] / 40)
     _, out, _ = run(*words, *FIXED)
     assert f" {flips.mean():.3f} \n" in out.partition("flip")[2]
-    people = list(csv.DictReader((run_out(run, words) / "people.csv").read_text().splitlines()))
-    assert [float(one["flip"]) for one in people] == flips.tolist()
+    individuals = list(csv.DictReader((run_out(run, words) / "people.csv").read_text().splitlines()))
+    assert [float(one["flip"]) for one in individuals] == flips.tolist()
 
 
 def run_out(run, words):
@@ -261,7 +261,7 @@ def test_predictions_of_anybody(run):
     told = found(run, "audit", "--predictions", "runs.npz")
     (each,) = told["audits"]
     expected = audit_predictions(decisions)
-    assert each["persons"]["disagreement"] == expected.persons.disagreement.tolist()
+    assert each["persons"]["disagreement"] == expected.individuals.disagreement.tolist()
     assert set(each["groups"]) == {"age", "sex"} and each["classes"] == ["ham", "spam"]
     assert told["rows"][:2] == [1000, 1001] and each["epsilon"] is None
     right = (decisions == (labels == "spam")).mean(axis=1)

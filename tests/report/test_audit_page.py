@@ -25,12 +25,12 @@ def found():
     parts = split(load("breast-cancer"), (0.6, 0.2, 0.2), key="page")
     half = Group(np.arange(len(parts.test)) % 2, ("even", "odd"))
     thirds = Group(np.arange(len(parts.test)) % 3, ("a", "b", "c"))
-    people = replace(parts.test, groups={"row": half, "third": thirds})
+    individuals = replace(parts.test, groups={"row": half, "third": thirds})
     audits = tuple(
         audit(
             OutputPerturbation(epsilon, norm=2.0, C=0.1),
             parts.train,
-            people,
+            individuals,
             runs=200,
             groups=("row", "row & third"),
             accuracy_levels=(0.3, 0.999),
@@ -38,12 +38,12 @@ def found():
             plane=("mean area", "mean texture"),
             recalibrate=PlattScaling(),
             calibration=parts.calibration,
-            deployed=people.y,
+            deployed=individuals.y,
             random_state=0,
         )
         for epsilon in (2.0, 50.0)
     )
-    rows = np.arange(len(people)) + 1001
+    rows = np.arange(len(individuals)) + 1001
     return AuditResults("cancer", "2026-01-01", "output", rows, audits, (2.0, 50.0), {"a": 1})
 
 
@@ -83,7 +83,7 @@ def test_internal_is_said_everywhere(shown):
 def test_the_figures_are_those_of_the_audit(found, shown):
     shown.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     body = " ".join(shown.page.inner_text("main").split())
-    for label, each in found.told:
+    for label, each in found.labeled_audits:
         mean = each.mean
         told = f"{label} 200 {mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f}) "
         of = each.distribution
@@ -95,7 +95,7 @@ def test_the_figures_are_those_of_the_audit(found, shown):
         done = each.recalibrated
         assert f"{done.difference.value:.3f} ({done.difference.low:.3f}" in body
         worst = each.review[0]
-        person = each.persons
+        person = each.individuals
         line = (
             f"{found.rows[worst]} {person.disagreement[worst]:.3f} {person.low[worst]:.3f} to"
         )
@@ -115,27 +115,27 @@ def test_a_long_list_is_cut_where_it_says_so(found):
 
 
 def test_one_budget_at_a_time(found, shown):
-    people = {
+    individuals = {
         label: {f"{each[0]:g} to {each[1]:g}": each[2] for each in histogram(audit)}
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
     }
-    assert people["2"] != people["50"]
+    assert individuals["2"] != individuals["50"]
     bars = "[data-chart=spread] .mark-rect.role-mark path"
     for label in ("50", "2"):
         shown.page.check(f"input[name=show-spread][value='{label}']")
-        fullest = max(people[label], key=people[label].get)
-        place = list(people[label]).index(fullest)
+        fullest = max(individuals[label], key=individuals[label].get)
+        place = list(individuals[label]).index(fullest)
         shown.page.wait_for_timeout(200)
         shown.page.locator(bars).nth(place).hover(force=True)
         tip = shown.page.locator("#tip").inner_text()
-        assert tip == f"disagreement: {fullest}\npeople: {people[label][fullest]}"
+        assert tip == f"disagreement: {fullest}\npeople: {individuals[label][fullest]}"
 
 
 def test_everybody_is_in_the_histogram_once(found):
     for each in found.audits:
-        assert sum(people for _, _, people in histogram(each)) == len(found.rows)
+        assert sum(individuals for _, _, individuals in histogram(each)) == len(found.rows)
     low, high, last = histogram(found.audits[0])[-1]
-    inside = found.audits[0].persons.disagreement >= 0.95  # it may be above 1
+    inside = found.audits[0].individuals.disagreement >= 0.95  # it may be above 1
     assert (low, high) == (0.95, 1.0) and last == inside.sum()
 
 
@@ -169,13 +169,13 @@ def test_words_say_what_runs_left_open(found):
     assert len(said) == 4 and all("row" in each for each in said)
     for each in said:
         assert ("may be the chance" in each) != ("is more than the chance" in each)
-    for (_, each), sentence in zip(found.told, said[::2], strict=True):
+    for (_, each), sentence in zip(found.labeled_audits, said[::2], strict=True):
         assert ("is more than" in sentence) == (each.groups["row"].gap.low > 0)
     lead = words.headline(found)[0]
     assert "(epsilon 2)" in lead and "(epsilon 50)" in lead
     (alone,) = replace(found, audits=found.audits[:1], epsilons=(2.0,)).audits
     assert str(len(alone.review)) in words.headline(found)[1]
-    flips = [np.mean(each.persons.flip) for each in found.audits]
+    flips = [np.mean(each.individuals.flip) for each in found.audits]
     taken_back = [each for each in words.headline(found) if "take back" in each]
     assert re.findall(r"(\d+) \(", taken_back[0]) == [f"{100 * flip:.0f}" for flip in flips]
     assert "may still be up to" in words.can_tell(found)[-1]
@@ -184,12 +184,12 @@ def test_words_say_what_runs_left_open(found):
 
 def test_words_of_runs_that_were_asked_for_after_a_look(found):
     (first, *_) = found.audits
-    wider = replace(first.persons, low=first.persons.low - 0.05, high=first.persons.high + 0.05)
+    wider = replace(first.individuals, low=first.individuals.low - 0.05, high=first.individuals.high + 0.05)
     told = replace(first, lasting=True, persons=wider)
     alone = replace(found, audits=(told,), epsilons=(2.0,))
     said = words.can_tell(alone)[0]
     assert f"to within {wider.error:.3f}" in said
-    assert wider.error == pytest.approx(first.persons.error + 0.05)
+    assert wider.error == pytest.approx(first.individuals.error + 0.05)
 
 
 def test_predictions_of_anybody_have_a_page(open_page):
@@ -211,7 +211,7 @@ def with_names(found, names):
             groups={
                 name: replace(
                     each.groups["row"],
-                    people=dict.fromkeys(names, 1),
+                    individuals=dict.fromkeys(names, 1),
                     values=dict.fromkeys(names, each.groups["row"].values["odd"]),
                 )
                 for name in names[:3]

@@ -40,7 +40,7 @@ def show(found: AuditResults) -> None:
 
 def tables(found: AuditResults) -> "Iterator[Renderables]":
     """All tables for which there is something to tell."""
-    yield people(found)
+    yield individuals(found)
     yield from figures(found)
     for name in found.audits[0].groups:
         yield by_group(found, name)
@@ -49,13 +49,13 @@ def tables(found: AuditResults) -> "Iterator[Renderables]":
     yield from recalibrated(found)
 
 
-def people(found: AuditResults) -> "Renderables":
+def individuals(found: AuditResults) -> "Renderables":
     """Disagreement over people, a line for each budget."""
     first = found.audits[0]
     title = f"{found.name}: how far runs disagree about {len(found.rows):,} people"
     ends = f"{first.level:.0%} interval"
     heads = (*_head(found), "runs", "mean", ends, "median", "p90", "p95", "most", "review")
-    flips = found.audits[0].persons.flip is not None
+    flips = found.audits[0].individuals.flip is not None
     heads += ("flip",) if flips else ()
     rows = [
         (
@@ -70,7 +70,7 @@ def people(found: AuditResults) -> "Renderables":
             f"{len(audit.review):,}",
             *((number(mean_flip(audit)),) if flips else ()),
         )
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
     ]
     said = (
         "Disagreement is 0 where all runs decide alike, about 1 where they toss a coin. To "
@@ -87,7 +87,7 @@ def figures(found: AuditResults) -> "Iterator[Renderables]":
         return
     rows = [
         (*_label(found, label), *(spread(audit.figures[name]) for name in names))
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
     ]
     heads = (*_head(found), *(_FIGURES[name] for name in names))
     yield _table("how good the runs are", heads, rows, "Mean ± standard deviation over runs.")
@@ -95,14 +95,14 @@ def figures(found: AuditResults) -> "Iterator[Renderables]":
 
 def by_group(found: AuditResults, name: str) -> "Renderables":
     """Mean disagreement of each group, with gap and ratio."""
-    some = found.told[:_ACROSS]
-    narrow = len(found.told) > _ACROSS
-    told = [audit.groups[name] for _, audit in (found.told if narrow else some)]
+    some = found.labeled_audits[:_ACROSS]
+    narrow = len(found.labeled_audits) > _ACROSS
+    told = [audit.groups[name] for _, audit in (found.labeled_audits if narrow else some)]
     heads = [f"epsilon {label}" for label in found.labels] if found.epsilons else ["mean"]
     heads = heads[: len(told)]
     rows: list[tuple[str, ...]] = [
-        (group, f"{people:,}", *(_cell(each.values[group], narrow) for each in told))
-        for group, people in told[0].people.items()
+        (group, f"{individuals:,}", *(_cell(each.values[group], narrow) for each in told))
+        for group, individuals in told[0].individuals.items()
     ]
     apart = all(each.gap is not None for each in told)
     if apart:
@@ -123,7 +123,7 @@ def can_tell(found: AuditResults) -> "Renderables":
             f"± {number(audit.bounds['paper'])}",
             f"up to {number(audit.bounds['blind'])}",
         )
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
     ]
     heads = (
         *_head(found),
@@ -149,8 +149,8 @@ def at_levels(found: AuditResults) -> "Iterator[Renderables]":
             f"{row.runs:,}",
             "too few runs" if row.mean is None else number(row.mean),
         )
-        for label, audit in found.told
-        for row in audit.at_levels
+        for label, audit in found.labeled_audits
+        for row in audit.by_accuracy
     ]
     if rows:
         heads = (*_head(found), "accuracy at least", "runs", "mean disagreement")
@@ -169,7 +169,7 @@ def recalibrated(found: AuditResults) -> "Iterator[Renderables]":
             number(done.deviation_before),
             number(done.deviation_after),
         )
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         if (done := audit.recalibrated) is not None
     ]
     if rows:
@@ -184,7 +184,7 @@ def notes(found: AuditResults) -> list[str]:
     """What a reader must know beside the figures."""
     said = [f"Audited: {found.what}, internal."]
     said += found.notes
-    for label, audit in found.told:
+    for label, audit in found.labeled_audits:
         before = f"Epsilon {label}: " if len(found.epsilons) > 1 else ""
         said += [f"{before}{note}" for note in audit.notes]
         if audit.resumed:
@@ -266,13 +266,13 @@ def audited(path: Path, asked: AuditSettings) -> AuditResults:
     arrays = read_npz(path)
     name = _named(arrays, path)
     engine = StoredEngine(arrays[name], _classes(arrays, path), VALUES[name])
-    groups = _groups(arrays, engine.people, path)
+    groups = _groups(arrays, engine.individuals, path)
     labels = _codes("labels", arrays, engine, path)
-    codes = np.zeros(engine.people, dtype=np.int64) if labels is None else labels
-    people = Dataset(np.zeros((engine.people, 1)), codes, engine.classes, groups)
+    codes = np.zeros(engine.individuals, dtype=np.int64) if labels is None else labels
+    individuals = Dataset(np.zeros((engine.individuals, 1)), codes, engine.classes, groups)
     found = audit_engine(
         engine,
-        people,
+        individuals,
         replace(asked, runs=engine.runs, groups=asked.groups or tuple(groups)),
         deployed=_codes("deployed", arrays, engine, path),
         labeled=labels is not None,
@@ -281,7 +281,7 @@ def audited(path: Path, asked: AuditSettings) -> AuditResults:
         name=path.name,
         made=today(),
         what=f"{name} of runs that were made elsewhere",
-        rows=_rows(arrays, engine.people, path),
+        rows=_rows(arrays, engine.individuals, path),
         audits=(found,),
         epsilons=(),
         settings={"predictions": path.name, "arrays": sorted(arrays)},
@@ -330,7 +330,7 @@ def _codes(
     """Classes of people as numbers; None if the file does not tell."""
     if name not in arrays:
         return None
-    held, where = _of_people(name, arrays, engine.people, path), f"{path}: {name}"
+    held, where = _of_people(name, arrays, engine.individuals, path), f"{path}: {name}"
     if held.dtype.kind in "UT" or "classes" in arrays:
         return encode_labels(held, engine.classes, where)
     whole = held.dtype.kind in "biu"
@@ -345,13 +345,13 @@ def _codes(
     return codes
 
 
-def _groups(arrays: Mapping[str, Array], people: int, path: Path) -> dict[str, Group]:
+def _groups(arrays: Mapping[str, Array], individuals: int, path: Path) -> dict[str, Group]:
     """Attributes by their names; the file is its owner's, so that values may be read."""
     found = {}
     for name in arrays:
         if not name.startswith(_GROUP):
             continue
-        held, called = _of_people(name, arrays, people, path), name.removeprefix(_GROUP)
+        held, called = _of_people(name, arrays, individuals, path), name.removeprefix(_GROUP)
         if held.dtype.kind not in "biuUT" or not called.strip() or "&" in called:
             raise DataError(
                 f"{path}: {name}",
@@ -364,11 +364,11 @@ def _groups(arrays: Mapping[str, Array], people: int, path: Path) -> dict[str, G
     return found
 
 
-def _rows(arrays: Mapping[str, Array], people: int, path: Path) -> Ints:
+def _rows(arrays: Mapping[str, Array], individuals: int, path: Path) -> Ints:
     """Where people stand in a table, or their places in the file, counted from 1."""
     if "rows" not in arrays:
-        return np.arange(1, people + 1)
-    held = _of_people("rows", arrays, people, path)
+        return np.arange(1, individuals + 1)
+    held = _of_people("rows", arrays, individuals, path)
     if held.dtype.kind not in "iu":
         raise DataError(
             f"{path}: rows", "whole numbers", str(held.dtype), "Number the rows of the table."
@@ -377,13 +377,13 @@ def _rows(arrays: Mapping[str, Array], people: int, path: Path) -> Ints:
     return numbers
 
 
-def _of_people(name: str, arrays: Mapping[str, Array], people: int, path: Path) -> Array:
+def _of_people(name: str, arrays: Mapping[str, Array], individuals: int, path: Path) -> Array:
     """An array with one value for each person."""
     held = arrays[name]
-    if held.shape != (people,):
+    if held.shape != (individuals,):
         raise DataError(
             f"{path}: {name}",
-            f"{people} values, one for each person",
+            f"{individuals} values, one for each person",
             f"the shape {held.shape}",
             "Give them in the order of the runs' columns.",
         )

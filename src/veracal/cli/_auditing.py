@@ -175,7 +175,7 @@ def audited(
             on_load=load,
             on_progress=tell,
         )
-    engine = found.audits[0].about["engine"]
+    engine = found.audits[0].engine_settings["engine"]
     if engine != RetrainEngine.name and (how.jobs, how.backend, how.address) != (None,) * 3:
         _show.status(f"Without workers: by {engine} one process makes many runs at a time.")
     return found
@@ -259,7 +259,7 @@ def write(found: AuditResults, out: Path, *, force: bool) -> list[str]:
 
     Without the extra that draws there is no page, and the reason is told.
     """
-    files = {"audit.json": found.to_bytes(), "people.csv": found.people()}
+    files = {"audit.json": found.to_bytes(), "people.csv": found.individuals()}
     try:
         files["audit.html"] = render_audit(found).encode()
     except MissingExtraError as error:

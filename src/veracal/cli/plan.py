@@ -82,7 +82,7 @@ def train(
 
 @app.command(epilog="Example:  veracal plan audit --people 369 --error 0.08")
 def audit(
-    people: Annotated[
+    individuals: Annotated[
         int, typer.Option(help="Of whom all estimates hold together; of two classes.")
     ] = 1,
     error: Annotated[
@@ -101,15 +101,15 @@ def audit(
         raise typer.BadParameter("Give one of --error and --runs.")
     if error is not None and not 0 < error < 1:
         raise typer.BadParameter("expected a number between 0 and 1.", param_hint="--error")
-    from veracal.multiplicity import plan_audit, reached
+    from veracal.multiplicity import plan_audit, achieved_errors
 
     told: dict[str, Any]
     try:
         if runs is None:
-            told = vars(plan_audit(people, 0.1 if error is None else error, level))
+            told = vars(plan_audit(individuals, 0.1 if error is None else error, level))
         else:
-            found = reached(runs, people, level)
-            told = {"people": people, "level": level, "runs": runs}
+            found = achieved_errors(runs, individuals, level)
+            told = {"people": individuals, "level": level, "runs": runs}
             told |= {"error": found["exact"], "paper_error": found["paper"]}
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from problem
@@ -158,8 +158,8 @@ def _table(made: "TrainingPlan") -> object:
 
 def _audit_table(told: "Mapping[str, Any]") -> object:
     """The plan of an audit, line by line."""
-    people = _show.counted(told["people"], "person").replace("persons", "people")
-    rows = [("people", people, f"all at once, at {told['level']:.6g}")]
+    individuals = _show.counted(told["people"], "person").replace("persons", "people")
+    rows = [("people", individuals, f"all at once, at {told['level']:.6g}")]
     if "paper_runs" in told:
         rows += [
             ("error", f"± {told['error']:.6g}", "of anybody's disagreement"),

@@ -76,17 +76,17 @@ def histogram(audit: Audit) -> list[tuple[float, float, int]]:
     list of (from, to, people)
     """
     edges = np.linspace(0, 1, _BINS + 1)
-    people, _ = np.histogram(np.clip(audit.persons.disagreement, 0, 1), edges)
+    individuals, _ = np.histogram(np.clip(audit.individuals.disagreement, 0, 1), edges)
     low, high = edges[:-1].round(3).tolist(), edges[1:].round(3).tolist()
-    return list(zip(low, high, people.tolist(), strict=True))
+    return list(zip(low, high, individuals.tolist(), strict=True))
 
 
 def spread_chart(found: AuditResults) -> Spec | None:
     """People by their disagreement."""
     rows = [
-        {"at": label, "from": low, "to": high, "people": people, "bin": f"{low:g} to {high:g}"}
-        for label, audit in found.told
-        for low, high, people in histogram(audit)
+        {"at": label, "from": low, "to": high, "people": individuals, "bin": f"{low:g} to {high:g}"}
+        for label, audit in found.labeled_audits
+        for low, high, individuals in histogram(audit)
     ]
     across = {"field": "from", "bin": {"binned": True, "step": 1 / _BINS}, "title": _DISAGREE}
     spec = {
@@ -112,7 +112,7 @@ def by_epsilon(found: AuditResults) -> Spec | None:
     """Mean disagreement and its 95th percentile, at each budget."""
     if len(found.epsilons) < 2:
         return None
-    told = sorted(zip(found.epsilons, found.told, strict=True), key=lambda each: each[0])
+    told = sorted(zip(found.epsilons, found.labeled_audits, strict=True), key=lambda each: each[0])
     rows: list[dict[str, Any]] = []
     for place, (_, (label, audit)) in enumerate(told):
         both = {"epsilon": label, "place": place}
@@ -155,7 +155,7 @@ def by_group_chart(found: AuditResults, name: str) -> Spec | None:
     """Mean disagreement of each group, with intervals."""
     rows = [
         {"at": label, "group": visible(group), **ends(value)}
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         for group, value in list(audit.groups[name].values.items())[:_GROUPS]
         if value.value is not None
     ]
@@ -191,7 +191,7 @@ def plane_chart(found: AuditResults) -> Spec | None:
     """Disagreement over two features, as colors."""
     rows = [
         {"at": label, **cell}
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         if audit.plane is not None
         for cell in cells(audit.plane)
     ]
@@ -251,7 +251,7 @@ def abstention_chart(found: AuditResults, figure: str, title: str) -> Spec | Non
     """What is left if those with most disagreement get no automatic decision."""
     rows = [
         {"at": label, "share": row["abstained"], "value": row[figure]}
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         for row in audit.abstention
         if figure in row
     ]
@@ -282,7 +282,7 @@ def errors_chart(found: AuditResults) -> Spec | None:
     """How far estimates of fewer runs were off, beside the bounds."""
     rows = [
         {"at": label, "runs": row.runs, "what": what, "value": value}
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         for row in audit.errors
         for what, value in zip(
             _SERIES, (row.largest, row.mean, row.exact, row.paper), strict=True
@@ -367,7 +367,7 @@ def summary(found: AuditResults) -> Table:
             *(decimals(getattr(audit.distribution, name)) for name in _SHORT),
             f"{len(audit.review):,}",
         )
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
     )
     level = percent(found.audits[0].level)
     caption = f"Disagreement over {len(found.rows):,} people; {level} intervals of the mean"
@@ -394,7 +394,7 @@ def distribution(found: AuditResults) -> Table:
 def figures_table(found: AuditResults) -> Table:
     """How good the runs are."""
     rows = []
-    for label, audit in found.told:
+    for label, audit in found.labeled_audits:
         for name in (each for each in _NAMES if each in audit.figures):
             figure = audit.figures[name]
             told = (figure[each] for each in ("p05", "median", "p95"))
@@ -421,8 +421,8 @@ def by_group_table(found: AuditResults, name: str) -> Table:
     """Mean disagreement of each group, and how far they are apart."""
     told = [audit.groups[name] for audit in found.audits]
     rows = [
-        (group, f"{people:,}", *(_cell(each.values[group]) for each in told))
-        for group, people in told[0].people.items()
+        (group, f"{individuals:,}", *(_cell(each.values[group]) for each in told))
+        for group, individuals in told[0].individuals.items()
     ][:MOST]
     if all(each.gap is not None for each in told):
         rows.append(("largest minus smallest", "", *(_cell(each.gap) for each in told)))
@@ -435,7 +435,7 @@ def by_group_table(found: AuditResults, name: str) -> Table:
 
 def review(found: AuditResults, label: str, audit: Audit) -> Table:
     """The least certain people, by their rows."""
-    persons, some = audit.persons, audit.review[:LISTED].tolist()
+    persons, some = audit.individuals, audit.review[:LISTED].tolist()
     rows = tuple(
         (
             f"{found.rows[at]}",
@@ -465,7 +465,7 @@ def abstention_table(found: AuditResults) -> Table:
             decimals(row["disagreement"]),
             *((decimals(row["accuracy"]),) if right else ()),
         )
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         for row in audit.abstention
     )
     heads = (
@@ -488,7 +488,7 @@ def recalibrated(found: AuditResults) -> Table:
             _cell(done.difference),
             f"{decimals(done.deviation_before)}, then {decimals(done.deviation_after)}",
         )
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         if (done := audit.recalibrated) is not None
     )
     heads = ("epsilon", "map", "before", "after", "difference", "spread of a probability")
@@ -505,8 +505,8 @@ def at_levels(found: AuditResults) -> Table:
             f"{row.runs:,}",
             "too few runs" if row.mean is None else decimals(row.mean),
         )
-        for label, audit in found.told
-        for row in audit.at_levels
+        for label, audit in found.labeled_audits
+        for row in audit.by_accuracy
     )
     heads = ("epsilon", "accuracy at least", "runs", "mean disagreement")
     return _apart(found, Table("Among the runs that reach an accuracy", heads, rows))
@@ -516,7 +516,7 @@ def errors_table(found: AuditResults) -> Table:
     """Measured error of estimates beside its bounds."""
     rows = tuple(
         (label, f"{row.runs:,}", *map(decimals, (row.mean, row.largest, row.exact, row.paper)))
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
         for row in audit.errors
     )
     heads = (
@@ -541,7 +541,7 @@ def bounds(found: AuditResults) -> Table:
     }
     rows = tuple(
         (label, f"{audit.runs:,}", *(decimals(audit.bounds[name]) for name in names))
-        for label, audit in found.told
+        for label, audit in found.labeled_audits
     )
     heads = ("epsilon", "runs", *names.values())
     return _apart(found, Table("Of so many runs, fixed beforehand", heads, rows))
@@ -553,7 +553,7 @@ def plane_table(found: AuditResults) -> Table | None:
     if first is None:
         return None
     rows = []
-    for label, audit in found.told:
+    for label, audit in found.labeled_audits:
         assert audit.plane is not None
         for ys in _thirds(len(first.ys)):
             for xs in _thirds(len(first.xs)):
@@ -667,9 +667,9 @@ def render_audit(found: AuditResults) -> str:
         made=found.made,
         what=found.what,
         classes=listed(first.classes),
-        people=len(found.rows),
+        individuals=len(found.rows),
         labels=found.labels,
-        several=len(found.told) > 1,
+        several=len(found.labeled_audits) > 1,
         headline=words.headline(found),
         groups=words.groups(found),
         can_tell=words.can_tell(found),
@@ -678,9 +678,9 @@ def render_audit(found: AuditResults) -> str:
         notes=words.all_notes(found),
         summary=summary(found),
         shown=figures(found, drawn),
-        reviews=[review(found, label, audit) for label, audit in found.told],
+        reviews=[review(found, label, audit) for label, audit in found.labeled_audits],
         settings=pairs("Everything that was chosen", dict(found.settings)),
-        about=pairs("What was run again", dict(first.about)),
+        about=pairs("What was run again", dict(first.engine_settings)),
         version=__version__,
     )
 

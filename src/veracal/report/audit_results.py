@@ -91,7 +91,7 @@ class AuditResults:
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
 
-    def people(self) -> bytes:
+    def individuals(self) -> bytes:
         """people.csv: a line for each person and budget, the row in the table first."""
         held = io.StringIO(newline="")
         writer = csv.writer(held, lineterminator="\n")
@@ -99,13 +99,13 @@ class AuditResults:
         columns = ["disagreement", "low", "high", "viable_range", "deviation", "flip"]
         counts = [f"runs for {label}" for label in first.classes]
         writer.writerow(["row", "epsilon", "runs", *counts, *columns, "review"])
-        for label, audit in self.told:
+        for label, audit in self.labeled_audits:
             writer.writerows(self._lines(label if self.epsilons else "", audit))
         return held.getvalue().encode()
 
     def _lines(self, label: str, audit: Audit) -> Iterator[list[object]]:
         """Lines of one audit."""
-        found, review = audit.persons, set(audit.review.tolist())
+        found, review = audit.individuals, set(audit.review.tolist())
         flips = [""] * len(found) if found.flip is None else found.flip.tolist()
         numbers = zip(
             self.rows.tolist(),
@@ -125,7 +125,7 @@ class AuditResults:
 
 def mean_flip(audit: Audit) -> float | None:
     """Share of runs that contradict the model in use, mean over people; None without one."""
-    flips = audit.persons.flip
+    flips = audit.individuals.flip
     return None if flips is None else float(flips.mean())
 
 
@@ -203,8 +203,8 @@ def contradicted(audit: Audit) -> float:
 def groups(found: AuditResults) -> list[str]:
     """For whom decisions are most arbitrary, and whether runs can tell."""
     said = []
-    for label, audit in found.told:
-        where = f"At epsilon {label}, by" if len(found.told) > 1 else "By"
+    for label, audit in found.labeled_audits:
+        where = f"At epsilon {label}, by" if len(found.labeled_audits) > 1 else "By"
         for name, told in audit.groups.items():
             sentence = _group(told)
             if sentence:
@@ -243,7 +243,7 @@ def _verdict(gap: Estimate) -> str:
 def can_tell(found: AuditResults) -> list[str]:
     """What so many runs can say."""
     alike: dict[str, list[str]] = {}
-    for label, audit in found.told:
+    for label, audit in found.labeled_audits:
         alike.setdefault(_precision(audit), []).append(label)
     said = [
         f"{sentence}." if len(alike) == 1 else f"At epsilon {', '.join(labels)}, {sentence}."
@@ -261,16 +261,16 @@ def _precision(audit: Audit) -> str:
     """How well everybody's disagreement is known, without a full stop."""
     runs = f"{audit.runs:,} runs"
     if audit.error is None:
-        error = decimals(audit.persons.error if audit.lasting else audit.bounds["all"])
+        error = decimals(audit.individuals.error if audit.anytime_valid else audit.bounds["all"])
         return f"{runs} tell everybody's disagreement to within {error}, all at once"
-    if audit.reached:
+    if audit.error_reached:
         return f"{runs} were enough to know everybody's disagreement to within {audit.error:g}"
     return f"{runs} were not enough to know everybody's disagreement to within {audit.error:g}"
 
 
 def cannot_tell(found: AuditResults) -> list[str]:
     """What no number of runs says."""
-    varied = str(found.audits[0].about.get("varied", "all"))
+    varied = str(found.audits[0].engine_settings.get("varied", "all"))
     stored = not found.epsilons
     return [
         "Whether a decision is right: runs can agree on a mistake.",
@@ -285,8 +285,8 @@ def cannot_tell(found: AuditResults) -> list[str]:
 def all_notes(found: AuditResults) -> list[str]:
     """Notes of all audits, each once."""
     said = list(found.notes)
-    for label, audit in found.told:
-        before = f"Epsilon {label}: " if len(found.told) > 1 else ""
+    for label, audit in found.labeled_audits:
+        before = f"Epsilon {label}: " if len(found.labeled_audits) > 1 else ""
         said += [f"{before}{note}" for note in audit.notes]
     return list(dict.fromkeys(said))
 
