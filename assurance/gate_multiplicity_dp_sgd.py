@@ -115,7 +115,7 @@ MUTANTS: dict[str, Patches] = {
     "clip forgotten": {STEPS + "_factors": unclipped},
     "divided by the real batch": {STEPS + "clipped_sums": real_batch},
     "average forgotten": {
-        STEPS + "Fits.averaged_from": property(lambda fits: fits.descent.steps)
+        STEPS + "BatchedFits.averaged_from": property(lambda fits: fits.descent.steps)
     },
     "weight decay forgotten": {STEPS + "_gradient": no_decay},
     "slack for rounding forgotten": {
