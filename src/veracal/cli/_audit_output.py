@@ -279,7 +279,7 @@ def audited(path: Path, asked: AuditSettings) -> AuditResults:
     )
     return AuditResults(
         name=path.name,
-        made=today(),
+        date=today(),
         what=f"{name} of runs that were made elsewhere",
         rows=_rows(arrays, engine.individuals, path),
         audits=(found,),

@@ -231,7 +231,7 @@ def audit_config(
         )
     return AuditResults(
         name=records.whole.name,
-        made=today(),
+        date=today(),
         what=KINDS[config.model.kind],
         rows=row_numbers(individuals, records, config.data.source),
         audits=tuple(found),
