@@ -1,7 +1,7 @@
 """A lower bound on what a release really costs, from draws of it on two neighbors.
 
-Some of the draws choose the event that tells the neighbors apart best; the others, which had no
-part in the choice, certify how much likelier it is under one of them (Clopper, Pearson 1934).
+Some of the draws choose the event that best distinguishes the neighbors; the others certify how
+much more likely it is under one of them (Clopper, Pearson 1934).
 With probability 1 - alpha the bound is not above the true cost.
 """
 
@@ -17,7 +17,7 @@ ALPHA = 4e-8  # of one look: up to 25 of them raise a false alarm with 1e-6 at m
 
 @dataclass(frozen=True)
 class Copies:
-    """A scalar query, answered many times over in one vector: each entry is one draw."""
+    """A scalar query repeated in one vector: each entry is one draw."""
 
     query: Any
     entries: int
@@ -60,7 +60,7 @@ def pure_lower_bound(
 def gaussian_lower_bound(
     first: np.ndarray, second: np.ndarray, *, alpha: float = ALPHA, choosing: float = 0.5
 ) -> float:
-    """Distance, in standard deviations, of two Gaussians as hard to tell apart at least."""
+    """Smallest separation, in standard deviations, of two equally distinguishable Gaussians."""
     choose, certify = halves(first, second, choosing)
     event = best_event(*choose, score=gaussian_bound, alpha=alpha)
     return gaussian_bound(*event.counts(*certify), *map(len, certify), alpha)
@@ -73,7 +73,7 @@ def halves(first: np.ndarray, second: np.ndarray, choosing: float = 0.5):
 
 
 def best_event(first, second, *, score, alpha: float, keep=lambda upper, swapped: True):
-    """The tail that tells most, over many thresholds, both tails and both directions.
+    """The most informative tail event over many thresholds, both tails and both directions.
 
     ``score`` is one of the bounds below. To choose, it may be computed from Wilson's bounds,
     which take no time; to certify, only from exact ones.
@@ -81,7 +81,7 @@ def best_event(first, second, *, score, alpha: float, keep=lambda upper, swapped
     both = np.concatenate([first, second])
     thresholds = np.unique(np.quantile(both, np.linspace(0, 1, min(401, 2 + len(both) // 4))))
     counted = [tails(np.sort(draws), thresholds) for draws in (first, second)]
-    best, found = -math.inf, TailEvent(float(thresholds[0]), upper=True, swapped=False)
+    best, event = -math.inf, TailEvent(float(thresholds[0]), upper=True, swapped=False)
     for upper in (True, False):
         for swapped in (True, False):
             if not keep(upper, swapped):
@@ -91,8 +91,8 @@ def best_event(first, second, *, score, alpha: float, keep=lambda upper, swapped
             scores = score(hits, others, n, n_others, alpha, bounds=wilson)
             if np.max(scores) > best:
                 best = float(np.max(scores))
-                found = TailEvent(float(thresholds[np.argmax(scores)]), upper, swapped)
-    return found
+                event = TailEvent(float(thresholds[np.argmax(scores)]), upper, swapped)
+    return event
 
 
 def tails(draws: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Engines of perturbed models that are broken on purpose."""
+"""Faulty engines for perturbed models."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,41 +13,41 @@ from veracal.training.perturbation import clip_rows
 
 
 class Altered(ObjectiveEngine):
-    """Objective perturbation that solves for other noise than it drew."""
+    """Objective perturbation that uses altered noise."""
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        """Draw as usual, and alter what was drawn."""
+        """Draw as usual, and alter the noise."""
         return super().scores(count, replace(streams, noise=self.drawing(count, streams)))
 
     def drawing(self, count: int, streams: Streams) -> Any:
-        """The generator that is used instead."""
+        """The replacement generator."""
         return Rewritten(streams.noise, lambda drawn: self.altered(drawn, count))
 
     def altered(self, drawn: Floats, count: int) -> Floats:
-        """What becomes of draws with a row for each run and class."""
+        """Alter draws with a row for each run and class."""
         return drawn
 
 
 class Rewritten:
-    """A generator whose draws are changed on their way out."""
+    """A generator that alters its draws."""
 
     def __init__(self, rng: np.random.Generator, change: Any) -> None:
         self._rng, self._change = rng, change
 
     def standard_normal(self, size: Any) -> Floats:
         """Normal draws, changed."""
-        found: Floats = self._change(self._rng.standard_normal(size))
-        return found
+        result: Floats = self._change(self._rng.standard_normal(size))
+        return result
 
     def gamma(self, shape: float, scale: float, size: Any) -> Floats:
         """Gamma draws, changed."""
-        found: Floats = self._change(self._rng.gamma(shape, scale, size))
-        return found
+        result: Floats = self._change(self._rng.gamma(shape, scale, size))
+        return result
 
     def normal(self, mean: float, std: float, size: Any) -> Floats:
         """Normal draws, changed."""
-        found: Floats = self._change(self._rng.normal(mean, std, size))
-        return found
+        result: Floats = self._change(self._rng.normal(mean, std, size))
+        return result
 
 
 class Reused(Altered):
@@ -94,7 +94,7 @@ class FreeIntercept(ObjectiveEngine):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         penalty = self._penalty * np.append(np.ones(len(self._penalty) - 1), 0.01)
-        self._many = [
+        self._problems = [
             BatchedProblem(self._task.rows, signs, penalty) for signs in self._task.signs
         ]
 
@@ -104,23 +104,23 @@ class NotCorrected(ObjectiveEngine):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._many = [Rounded(self._task.rows, s, self._penalty) for s in self._task.signs]
+        self._problems = [Rounded(self._task.rows, s, self._penalty) for s in self._task.signs]
 
 
 class Rounded(BatchedProblem):
     """Minimizers to seven digits."""
 
     def minimize(self, linear: Any) -> Minimizers:
-        found = super().minimize(linear)
-        return replace(found, weights=found.weights.astype(np.float32).astype(np.float64))
+        result = super().minimize(linear)
+        return replace(result, weights=result.weights.astype(np.float32).astype(np.float64))
 
 
 class NotPutBack(ObjectiveEngine):
-    """Models are sorted to be solved, and stay sorted, one class unlike another."""
+    """Models stay in the order in which they were solved."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._many = [Sorted(self._task.rows, s, self._penalty) for s in self._task.signs]
+        self._problems = [Sorted(self._task.rows, s, self._penalty) for s in self._task.signs]
 
 
 class Sorted(BatchedProblem):
@@ -132,22 +132,22 @@ class Sorted(BatchedProblem):
 
 
 class Transposed(ObjectiveEngine):
-    """What is laid out by people is read as if it were by runs."""
+    """Scores laid out by individuals are read as if by runs."""
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        found = super().scores(count, streams)
-        return np.ascontiguousarray(np.swapaxes(found, 0, 1)).reshape(found.shape)
+        result = super().scores(count, streams)
+        return np.ascontiguousarray(np.swapaxes(result, 0, 1)).reshape(result.shape)
 
 
-class ClippedPeople(ObjectiveEngine):
-    """People are shortened as if they were records."""
+class ClippedIndividuals(ObjectiveEngine):
+    """Individuals are clipped as if they were training records."""
 
     def __init__(self, model: Any, train: Any, X: Any) -> None:
         super().__init__(model, train, clip_rows(X, model.norm, fit_intercept=False))
 
 
 class OutputOnce(OutputEngine):
-    """Noise is drawn by the first chunk, and kept."""
+    """Noise is drawn once and reused for every call."""
 
     kept: Floats | None = None
 
@@ -162,11 +162,11 @@ class OutputQuieter(OutputEngine):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        law = self._noise
+        noise_distribution = self._noise
         self._noise = replace(
-            law,
-            noise_scale=law.noise_scale and 0.9 * law.noise_scale,
-            noise_std=law.noise_std and 0.9 * law.noise_std,
+            noise_distribution,
+            noise_scale=noise_distribution.noise_scale and 0.9 * noise_distribution.noise_scale,
+            noise_std=noise_distribution.noise_std and 0.9 * noise_distribution.noise_std,
         )
 
 

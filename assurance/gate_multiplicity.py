@@ -1,7 +1,7 @@
 """Disagreement is estimated without bias, its intervals hold, and no run counts twice.
 
-Everything is checked on runs of which the truth is known: each person's decisions are coins of
-a known share, fair or not, all of them tossed anew in every run.
+Everything is checked on simulated runs with known truth: each individual's decision is an
+independent draw with a known probability in every run.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ from veracal._types import Floats, Ints
 from veracal.data import Group
 from veracal.data.groups import Estimate
 from veracal.errors import DataError
-from veracal.multiplicity import collecting, measures, runs
+from veracal.multiplicity import collecting, measures, runs, summary
 from veracal.multiplicity import measures as intervals
 from veracal.multiplicity import summary as means
-from veracal.multiplicity import summary as telling
 from veracal.multiplicity.auditing import AuditSettings, audit_engine
 from veracal.multiplicity.engines.base import AuditEngine, Streams, fingerprint
 
@@ -27,29 +26,29 @@ NAME = "multiplicity"
 AT = "veracal.multiplicity"
 SHARES = (0.0, 0.003, 0.05, 0.2, 0.5, 0.81, 1.0)
 LEVEL = 0.9
-LUCK = np.array([0.4, 1.2])  # how far a run's own luck moves the people of two groups
+RUN_EFFECTS = np.array([0.4, 1.2])  # effect of a run shared by the individuals of two groups
 
 
-class Coins(AuditEngine):
-    """Runs that decide for the second class with each person's own probability."""
+class KnownShares(AuditEngine):
+    """Predicts the second class with a given probability for each individual."""
 
-    name, kind, classes = "coins", "probability", (0, 1)
+    name, kind, classes = "known shares", "probability", (0, 1)
 
-    def __init__(self, shares: Any, tired_after: float = np.inf) -> None:
+    def __init__(self, shares: Any, fail_after: float = np.inf) -> None:
         self.shares = np.asarray(shares, dtype=float)
-        self.people, self.together = len(self.shares), 9
-        self.tired_after, self.made = tired_after, 0
+        self.individuals, self.runs_per_call = len(self.shares), 9
+        self.fail_after, self.runs_made = fail_after, 0
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        """Coins, until it is tired."""
-        self.made += count
-        if self.made > self.tired_after:
+        """Random decisions, until the limit of runs."""
+        self.runs_made += count
+        if self.runs_made > self.fail_after:
             raise InterruptedError
-        heads = streams.noise.uniform(size=(count, self.people)) < self.shares
+        heads = streams.noise.uniform(size=(count, self.individuals)) < self.shares
         return np.where(heads, 0.5 + 1e-9, 0.5)  # at the threshold is not above it
 
     def settings(self) -> dict[str, Any]:
-        """Its shares."""
+        """Hash of the shares."""
         return {"shares": fingerprint(self.shares)}
 
 
@@ -75,11 +74,13 @@ def check_bias() -> None:
             mean = chance @ measures.disagreement(counts, m)
             assert abs(mean - 4 * p * (1 - p)) < 1e-12, f"{m} runs at {p}: mean {mean}"
             both = np.stack([m - counts, counts], axis=1)
-            same = chance @ measures.normalized(both, m)
+            same = chance @ measures.normalized_disagreement(both, m)
             assert abs(same - mean) < 1e-12, f"normalized at {p}: {same}"
-    coins = audit_engine(Coins(SHARES), None, AuditSettings(63), random_state=0).persons.counts
-    assert coins[0, 1] == 0, "a score at the threshold was decided for"
-    assert coins[-1, 1] == 63, "runs were lost"
+    counts = audit_engine(
+        KnownShares(SHARES), None, AuditSettings(63), random_state=0
+    ).individuals.counts
+    assert counts[0, 1] == 0, "a score at the threshold was decided for"
+    assert counts[-1, 1] == 63, "runs were lost"
 
 
 def check_intervals() -> float:
@@ -100,18 +101,18 @@ def check_intervals() -> float:
 
 
 def check_stopping(paths: int) -> float:
-    """Looking after every few runs, the truth is hardly ever outside an interval."""
+    """With repeated looks, the truth is rarely ever outside an anytime-valid interval."""
     p, looks = 0.2, np.unique(np.geomspace(5, 2_000, 60).astype(int))
     heads = np.random.default_rng(1).uniform(size=(paths, looks[-1])) < p
     left = np.zeros(paths, dtype=bool)
     for m in looks:
         counted = heads[:, :m].sum(axis=1)
-        held = runs.Runs(paths)
-        # Runs of as many people as there are paths; each is looked at by itself.
-        held.counts_by_block[0, :, 1], held.runs_by_block[0] = counted, m
-        held.counts_by_block[0, :, 0] = m - counted
-        held.people = 1
-        low, high = telling.intervals(held, LEVEL, lasting=True)
+        counted_runs = runs.Runs(paths)
+        # Each path is one individual; the intervals are not simultaneous.
+        counted_runs.counts_by_block[0, :, 1], counted_runs.runs_by_block[0] = counted, m
+        counted_runs.counts_by_block[0, :, 0] = m - counted
+        counted_runs.individuals = 1
+        low, high = summary.simultaneous_intervals(counted_runs, LEVEL, anytime_valid=True)
         left |= (low > 4 * p * (1 - p)) | (high < 4 * p * (1 - p))
     share = float(left.mean())
     most = stats.binom.ppf(1 - 1e-6, paths, 1 - LEVEL) / paths
@@ -120,73 +121,77 @@ def check_stopping(paths: int) -> float:
 
 
 def check_means(audits: int) -> None:
-    """Intervals of means and gaps count the runs, which people share."""
+    """Intervals of means and gaps count the runs, which individuals share."""
     rng, covered, gaps = np.random.default_rng(2), 0, 0
     places, group = np.linspace(-1.5, 1.5, 40), Group(np.arange(40) // 20, ("one", "other"))
-    shares = stats.norm.cdf(places / np.hypot(1, LUCK[group.codes]))
+    shares = stats.norm.cdf(places / np.hypot(1, RUN_EFFECTS[group.codes]))
     truth = 4 * shares * (1 - shares)
-    apart = abs(truth[:20].mean() - truth[20:].mean())
+    true_gap = abs(truth[:20].mean() - truth[20:].mean())
     for _ in range(audits):
-        mean, gap = told_of(rng, places, 80, group)
+        mean, gap = mean_and_gap(rng, places, 80, group)
         covered += mean.low <= truth.mean() <= mean.high
-        gaps += gap.low <= apart <= gap.high
+        gaps += gap.low <= true_gap <= gap.high
     least = stats.binom.ppf(1e-6, audits, LEVEL - 0.03) / audits
     assert covered / audits >= least, f"means covered in {covered / audits:.3f}"
     assert gaps / audits >= least, f"gaps covered in {gaps / audits:.3f}"
 
 
-def told_of(
+def mean_and_gap(
     rng: np.random.Generator, places: Floats, m: int, group: Group
 ) -> tuple[Estimate, Estimate]:
-    """Mean and gap of runs whose luck moves everybody, the second group more."""
-    held = runs.Runs(len(places))
-    luck = rng.normal(size=(m, 1)) * LUCK[group.codes]
-    held.add((places + luck + rng.normal(size=(m, len(places))) > 0).astype(int))
+    """Mean and gap of runs with a shared effect, larger on the second group."""
+    counted_runs = runs.Runs(len(places))
+    effects = rng.normal(size=(m, 1)) * RUN_EFFECTS[group.codes]
+    counted_runs.add((places + effects + rng.normal(size=(m, len(places))) > 0).astype(int))
     rows = {name: group.codes == code for code, name in enumerate(group.names)}
     return (
-        means.mean_over_people(held, level=LEVEL),
-        means.gap_over_groups(held, rows, level=LEVEL),
+        means.mean_over_individuals(counted_runs, level=LEVEL),
+        means.gap_over_groups(counted_runs, rows, level=LEVEL),
     )
 
 
 def check_once(folder: Path) -> None:
-    """An audit that broke off twice ends as one that did not."""
-    asked, keep = AuditSettings(200), folder / "runs.npz"
-    whole = audit_engine(Coins(SHARES), None, asked, random_state=7)
-    for tired in (50, 70):
+    """An audit interrupted twice gives the result of an uninterrupted one."""
+    settings, keep = AuditSettings(200), folder / "runs.npz"
+    whole = audit_engine(KnownShares(SHARES), None, settings, random_state=7)
+    for fail_after in (50, 70):
         with contextlib.suppress(InterruptedError):
-            audit_engine(Coins(SHARES, tired), None, asked, keep=keep, random_state=7)
-    last = Coins(SHARES)
+            audit_engine(
+                KnownShares(SHARES, fail_after), None, settings, keep=keep, random_state=7
+            )
+    last = KnownShares(SHARES)
     try:
-        again = audit_engine(last, None, asked, keep=keep, random_state=7)
+        again = audit_engine(last, None, settings, keep=keep, random_state=7)
     except DataError as refused:
         raise AssertionError(f"an audit does not know its own file: {refused}") from refused
     assert again.runs == 200, f"{again.runs} runs instead of 200"
-    assert 0 < last.made < 200, f"{last.made} runs were made although some were there"
-    same = np.array_equal(whole.persons.counts, again.persons.counts)
-    assert same, "what was counted depends on where it broke off"
+    assert 0 < last.runs_made < 200, f"{last.runs_made} runs were made although some were saved"
+    same = np.array_equal(whole.individuals.counts, again.individuals.counts)
+    assert same, "the counts depend on where the audit was interrupted"
 
 
 def check_strangers(folder: Path) -> None:
-    """Runs of another training are not gone on with."""
+    """A checkpoint of another training is not resumed."""
     keep = folder / "other.npz"
-    audit_engine(Coins(SHARES), None, AuditSettings(20), keep=keep)
+    audit_engine(KnownShares(SHARES), None, AuditSettings(20), keep=keep)
     try:
-        audit_engine(Coins(SHARES[::-1]), None, AuditSettings(40), keep=keep)
+        audit_engine(KnownShares(SHARES[::-1]), None, AuditSettings(40), keep=keep)
     except DataError:
         return
-    raise AssertionError("an audit of other records was gone on with")
+    raise AssertionError("an audit of other records was resumed")
 
 
 def check_levels() -> None:
-    """Runs at or above an accuracy are those, and no others."""
+    """Accuracy levels select exactly the runs at or above them."""
     rng, labels = np.random.default_rng(3), np.arange(10) % 2
-    said = rng.integers(0, 2, (500, 10))
-    held = runs.Runs(10, labels=labels, levels=(0.6,))
-    held.add(said)
-    chosen = said[(said == labels).mean(axis=1) >= 0.6]
-    assert held.level_runs[0] == len(chosen), "runs below the level, or not all at it"
-    assert np.array_equal(held.level_counts[0, :, 1], chosen.sum(axis=0)), "wrong counts"
+    decisions = rng.integers(0, 2, (500, 10))
+    counted_runs = runs.Runs(10, labels=labels, levels=(0.6,))
+    counted_runs.add(decisions)
+    chosen = decisions[(decisions == labels).mean(axis=1) >= 0.6]
+    assert counted_runs.level_runs[0] == len(chosen), "runs below the level, or not all at it"
+    assert np.array_equal(counted_runs.level_counts[0, :, 1], chosen.sum(axis=0)), (
+        "wrong counts"
+    )
 
 
 # ---------------------------------------------------------------- mutants
@@ -203,77 +208,82 @@ def at_threshold_too(self: runs.Runs, scores: Floats, kind: str) -> Ints:
     return (scores >= 0.5).astype(np.uint8)
 
 
-def one_tail(positive: Ints, m: int, level: float = 0.95, people: int = 1) -> Any:
-    """The whole of what the level leaves, at either end."""
-    return EXACT(positive, m, 2 * level - 1, people)
+def one_tail(positive: Ints, m: int, level: float = 0.95, individuals: int = 1) -> Any:
+    """Put the whole error probability into each tail."""
+    return EXACT(positive, m, 2 * level - 1, individuals)
 
 
-def by_oneself(positive: Ints, m: int, level: float = 0.95, people: int = 1) -> Any:
-    """Intervals that hold for one person, not for all."""
+def without_union_bound(
+    positive: Ints, m: int, level: float = 0.95, individuals: int = 1
+) -> Any:
+    """Intervals without the union bound."""
     return EXACT(positive, m, level, 1)
 
 
-def normal(positive: Ints, m: int, level: float = 0.95, people: int = 1) -> Any:
-    """The interval of every textbook, too short near 0 and 1."""
+def normal(positive: Ints, m: int, level: float = 0.95, individuals: int = 1) -> Any:
+    """The normal approximation, too short near 0 and 1."""
     p = np.asarray(positive) / m
-    reach = stats.norm.ppf(1 - (1 - level) / (2 * people)) * np.sqrt(p * (1 - p) / m)
-    return np.maximum(p - reach, 0), np.minimum(p + reach, 1)
+    half_width = stats.norm.ppf(1 - (1 - level) / (2 * individuals)) * np.sqrt(p * (1 - p) / m)
+    return np.maximum(p - half_width, 0), np.minimum(p + half_width, 1)
 
 
 def as_if_people_were_drawn(figures: Any, by_block: Ints, sizes: Ints) -> means.Jackknife:
-    """Leave out people, not runs."""
+    """Jackknife over individuals instead of runs."""
     counts, m = by_block.sum(axis=0), int(sizes.sum())
     kept = [counts.copy() for _ in range(len(counts))]
     for at, one in enumerate(kept):
-        one[at] = counts[(at + 1) % len(counts)]  # another's in place of one's own
+        one[at] = counts[(at + 1) % len(counts)]  # replaced by another individual
     return means.Jackknife(figures(counts, m), np.array([figures(one, m) for one in kept]), m)
 
 
-def from_the_start(done: list[range], number: int, together: int) -> Any:
-    """All numbers, whatever was done."""
-    return MISSING([], number, together)
+def from_the_start(done: list[range], number: int, runs_per_call: int) -> Any:
+    """All run numbers, including completed ones."""
+    return MISSING([], number, runs_per_call)
 
 
 def silently(given: Any) -> list[range]:
-    """Numbers that are counted twice raise nothing."""
+    """Accept overlapping ranges."""
     return [range(max(each.stop for each in given))]
 
 
-def no_difference(self: Any, random_state: int | None) -> None:
-    """Go on with whatever is there."""
-    if self.keep is not None and self.keep.exists():
-        self.about = collecting._read(self.keep)[0]["about"]
-    READ(self, random_state)
+def no_difference(self: Any, path: Path, random_state: int | None) -> None:
+    """Resume any checkpoint, whatever audit it belongs to."""
+    self.identity = collecting._read_checkpoint(path)[0]["identity"]
+    LOAD(self, path, random_state)
 
 
 def above(self: Any, scores: Any, codes: Ints) -> None:
-    """Runs strictly above a level."""
+    """Only runs strictly above a level."""
     kept = self.levels
     self.levels = tuple(level + 1e-9 for level in kept)
     FIGURE(self, scores, codes)
     self.levels = kept
 
 
-EXACT, MISSING = intervals.binomial_interval, collecting.missing
-READ, FIGURE = collecting._Book.read, runs.Runs._figure
+EXACT, MISSING = intervals.binomial_interval, collecting.pending_ranges
+LOAD, FIGURE = collecting._Checkpoint.load, runs.Runs._record_figures
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "variance with a bias": {"veracal.multiplicity.measures.decision_variance": biased},
     "at the threshold is above it": {
-        "veracal.multiplicity.runs.Runs._decided": at_threshold_too
+        "veracal.multiplicity.runs.Runs._decide": at_threshold_too
     },
     "one tail for two": {"veracal.multiplicity.measures.binomial_interval": one_tail},
-    "each person alone": {"veracal.multiplicity.measures.binomial_interval": by_oneself},
+    "each person alone": {
+        "veracal.multiplicity.measures.binomial_interval": without_union_bound
+    },
     "the normal interval": {"veracal.multiplicity.measures.binomial_interval": normal},
-    "intervals of a fixed number": {"veracal.multiplicity.summary.lasting_interval": EXACT},
+    "intervals of a fixed number": {"veracal.multiplicity.summary.anytime_interval": EXACT},
     "people drawn, not runs": {
-        "veracal.multiplicity.summary.left_out": as_if_people_were_drawn
+        "veracal.multiplicity.summary.jackknife": as_if_people_were_drawn
     },
     "begun anew on what is there": {
-        "veracal.multiplicity.collecting.missing": from_the_start,
-        "veracal.multiplicity.collecting.joined": silently,
+        "veracal.multiplicity.collecting.pending_ranges": from_the_start,
+        "veracal.multiplicity.collecting.merge_ranges": silently,
     },
-    "other records gone on with": {"veracal.multiplicity.collecting._Book.read": no_difference},
-    "strictly above a level": {"veracal.multiplicity.runs.Runs._figure": above},
+    "other records gone on with": {
+        "veracal.multiplicity.collecting._Checkpoint.load": no_difference
+    },
+    "strictly above a level": {"veracal.multiplicity.runs.Runs._record_figures": above},
 }

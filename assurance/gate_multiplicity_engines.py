@@ -1,9 +1,10 @@
-"""Every run of an audit is a training of its own: the exact minimizer for fresh noise.
+"""Every run of an audit is an independent training: the exact minimizer for fresh noise.
 
-People who stand at zero and at a distance of one along each axis give away the weights of a
-run, and weights the noise for which they are the minimizer. That noise must be what the stream
-of the run holds, vector by vector, and have the length that the formulas ask for. Weights after
-output perturbation, less the minimizer found here by another way, are their noise, too.
+Individuals who stand at zero and at a distance of one along each axis give away the weights of
+a run, and weights the noise for which they are the minimizer. That noise must be what the
+stream of the run holds, vector by vector, and have the length that the formulas ask for.
+Weights after output perturbation, less the minimizer found here by another way, are their
+noise, too.
 """
 
 import math
@@ -25,7 +26,7 @@ from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training.output_perturbation import noise_multiplier, spherical_gamma
 
 NAME = "multiplicity_engines"
-NORM, SEED = 3.0, Seed.of(7, "noise")
+NORM, SEED = 3.0, Seed.from_random_state(7, "noise")
 EXACT = 2e-8  # relative to what a gradient adds up
 ALPHA = 1e-4
 
@@ -49,7 +50,7 @@ MUTANTS = {
     "single precision without correction": Subject(mutants.NotCorrected),
     "models put back in the wrong order": Subject(mutants.NotPutBack),
     "runs and people exchanged": Subject(mutants.Transposed),
-    "people clipped like records": Subject(mutants.ClippedPeople),
+    "people clipped like records": Subject(mutants.ClippedIndividuals),
     "output: the same noise every time": Subject(output=mutants.OutputOnce),
     "output: noise too small by a tenth": Subject(output=mutants.OutputQuieter),
     "output: noise of one run for all": Subject(output=mutants.OutputReused),
@@ -72,19 +73,19 @@ def run(subject: Subject, *, long: bool) -> str:
 def objective(subject: Subject, k: int, d: int, rule: str, runs: int) -> float:
     """The largest relative gradient of runs at the noise of their stream."""
     data, model = table(k, d), ObjectivePerturbation(2.0, C=3.0, rule=rule, norm=NORM)
-    engine = subject.objective(model, data, people(d))
+    engine = subject.objective(model, data, individuals(d))
     penalty, scale = expected(2.0 / (k if k > 2 else 1), rule)
     worst = 0.0
     for start in (0, runs):
         weights = weights_of(engine, start, runs)
         parts = [noise_of(weights[:, i], data, c, penalty) for i, c in enumerate(classes(k))]
-        found = np.stack(parts, axis=1)
+        result = np.stack(parts, axis=1)
         rng = SEED.streams(start).noise
         drawn = spherical_gamma(d + 1, scale, rng=rng, size=runs * len(classes(k)))
-        gaps = np.linalg.norm(found - drawn.reshape(found.shape), axis=2)
-        size = np.linalg.norm(found, axis=2) + penalty * np.linalg.norm(weights, axis=2)
+        gaps = np.linalg.norm(result - drawn.reshape(result.shape), axis=2)
+        size = np.linalg.norm(result, axis=2) + penalty * np.linalg.norm(weights, axis=2)
         worst = max(worst, float((gaps / size).max()))
-        check_law(np.linalg.norm(found, axis=2).ravel() / scale, stats.gamma(d + 1), rule)
+        check_law(np.linalg.norm(result, axis=2).ravel() / scale, stats.gamma(d + 1), rule)
     assert worst <= EXACT, f"{k} classes, {rule}: a run misses its minimizer by {worst:.1e}"
     return worst
 
@@ -104,7 +105,7 @@ def expected(epsilon: float, rule: str) -> tuple[float, float]:
 def output(subject: Subject, k: int, delta: float, runs: int) -> None:
     """Noise of output perturbation has its law, and is another in every run and class."""
     data, model = table(k, 3), OutputPerturbation(2.0, delta, C=0.5, norm=NORM)
-    engine = subject.output(model, data, people(3))
+    engine = subject.output(model, data, individuals(3))
     exact = np.array([minimizer(data, c, 2.0) for c in classes(k)])
     chunks = [weights_of(engine, start, runs) - exact for start in (0, runs)]
     noise = np.concatenate(chunks).reshape(-1, 4)
@@ -123,19 +124,19 @@ def output(subject: Subject, k: int, delta: float, runs: int) -> None:
 
 def check_law(lengths: Floats, law: Any, what: str) -> None:
     """Lengths of noise have the law they should have."""
-    found = stats.kstest(lengths, law.cdf).pvalue
-    assert found > ALPHA, f"{what}: the noise has another length, p = {found:.1e}"
+    result = stats.kstest(lengths, law.cdf).pvalue
+    assert result > ALPHA, f"{what}: the noise has another length, p = {result:.1e}"
 
 
 def table(k: int, d: int) -> Dataset:
-    """A few records of which some are too long."""
+    """A few records, some of them longer than the clip norm."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((40, d)) * 10.0 ** rng.uniform(-1, 1, (40, 1))
     return Dataset(X, rng.integers(0, k, 40), tuple("abc"[:k]), size=40)
 
 
-def people(d: int) -> Floats:
-    """At zero, and four times further along each axis than records may be."""
+def individuals(d: int) -> Floats:
+    """Rows at zero and at four times the clip norm along each axis."""
     return np.vstack([np.zeros(d), 4 * NORM * np.eye(d)])
 
 
@@ -146,10 +147,10 @@ def classes(k: int) -> range:
 
 def weights_of(engine: Any, start: int, runs: int) -> Floats:
     """Weights of runs from their scores, of shape (runs, models, d), intercept last."""
-    found = engine.scores(runs, SEED.streams(start))
-    assert len(found) == runs, f"{len(found)} runs, and {runs} were asked for"
+    scores = engine.scores(runs, SEED.streams(start))
+    assert len(scores) == runs, f"{len(scores)} runs, and {runs} were asked for"
     # Of more than two classes, scores are logarithms of the chances of margins.
-    sums = found[:, :, None] if found.ndim == 2 else found - np.log(-np.expm1(found))
+    sums = scores[:, :, None] if scores.ndim == 2 else scores - np.log(-np.expm1(scores))
     sums = np.moveaxis(sums, 2, 1)
     intercept = sums[:, :, :1]
     return np.concatenate([(sums[:, :, 1:] - intercept) / (4 * NORM), intercept], axis=2)
@@ -166,8 +167,8 @@ def signed(data: Dataset, c: int) -> Floats:
 def noise_of(weights: Floats, data: Dataset, c: int, penalty: float) -> Floats:
     """The noise for which weights of shape (runs, d) are the exact minimizers."""
     rows = signed(data, c)
-    found: Floats = expit(-(weights @ rows.T)) @ rows - penalty * weights
-    return found
+    noise: Floats = expit(-(weights @ rows.T)) @ rows - penalty * weights
+    return noise
 
 
 def minimizer(data: Dataset, c: int, penalty: float) -> Floats:
@@ -180,5 +181,5 @@ def minimizer(data: Dataset, c: int, penalty: float) -> Floats:
         return float(value), penalty * w - expit(-z) @ rows
 
     start = np.zeros(rows.shape[1])
-    found: Floats = optimize.minimize(objective, start, jac=True, tol=1e-10).x
-    return found
+    result: Floats = optimize.minimize(objective, start, jac=True, tol=1e-10).x
+    return result

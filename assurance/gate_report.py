@@ -1,10 +1,10 @@
-"""The page of a report runs, loads and tells nothing but what it should.
+"""The page of a report runs, loads and shows only what it should.
 
-Pages are made of results that anybody may have written: a hundred hostile names wherever there
-is a name, and whatever is no number wherever there is one. A parser of HTML must find the same
-elements and attributes as with harmless names. The policy must allow exactly the scripts and
-the style that are there, by their hashes. What is internal is on a marked page alone, and
-leaves no trace on the public one.
+Pages are rendered from untrusted results: a hundred hostile names in place of every name, and
+invalid values in place of every number. An HTML parser must find the same elements and
+attributes as with harmless names. The policy must allow exactly the scripts and the style of
+the page, by their hashes. Internal figures are only on a marked page, and leave no trace on the
+public one.
 """
 
 import base64
@@ -27,7 +27,7 @@ from veracal.report.results import MeasurementRecord, Results
 NAME = "report"
 LARGEST = 2_000_000
 PAGE = "veracal.report.page"
-PARTS = ("report.html.j2", "parts.html.j2")  # a template, and what it is made of
+PARTS = ("report.html.j2", "page.html.j2", "parts.html.j2")  # a template and its parts
 FEW = 12  # names on one page
 HARMLESS = [f"n{i}" for i in range(FEW)]
 EPSILON, DELTA = 1.00001, 0.00017544  # to the nearest, both would be printed too low
@@ -42,24 +42,24 @@ TEMPLATES = pages._environment.__wrapped__
 
 
 def changed(*changes: tuple[str, str]) -> Callable[[], jinja2.Environment]:
-    """Templates in which some text is another."""
+    """Templates with replaced text."""
     return partial(_changed, changes)
 
 
 def _changed(changes: tuple[tuple[str, str], ...]) -> jinja2.Environment:
-    made = TEMPLATES()
-    sources = {name: made.loader.get_source(made, name)[0] for name in PARTS}
+    environment = TEMPLATES()
+    sources = {name: environment.loader.get_source(environment, name)[0] for name in PARTS}
     for old, new in changes:
         place = next((name for name in PARTS if old in sources[name]), PARTS[0])
-        sources[place] = swapped(sources[place], old, new)
-    made.loader = jinja2.DictLoader(sources)
-    return made
+        sources[place] = replace_text(sources[place], old, new)
+    environment.loader = jinja2.DictLoader(sources)
+    return environment
 
 
-def swapped(text: str, old: str, new: str) -> str:
-    """Other text; a mutant that changes nothing is a breakdown, and not one that was caught."""
+def replace_text(text: str, old: str, new: str) -> str:
+    """Replace text; a mutant that changes nothing must not count as caught."""
     if old not in text:
-        raise LookupError(f"{old} is not there anymore: mend the mutant")
+        raise LookupError(f"{old} does not occur anymore: update the mutant")
     return text.replace(old, new)
 
 
@@ -69,44 +69,44 @@ def setting(**settings: Any) -> jinja2.Environment:
 
 
 def raw_json() -> jinja2.Environment:
-    """JSON in the page as it is, which is no HTML."""
-    made = TEMPLATES()
-    made.filters["tojson"] = lambda found: Markup(json.dumps(found))
-    return made
+    """JSON without escaping for HTML."""
+    environment = TEMPLATES()
+    environment.filters["tojson"] = lambda value: Markup(json.dumps(value))
+    return environment
 
 
 def asset(of: str, old: str, new: str) -> Callable[[str], str]:
-    """A script or a style in which some text is another."""
+    """A script or a style with replaced text."""
 
     def read(name: str) -> str:
-        return swapped(ASSET(name), old, new) if name == of else ASSET(name)
+        return replace_text(ASSET(name), old, new) if name == of else ASSET(name)
 
     return read
 
 
-def loosened(old: str, new: str) -> Callable[[list[str], str], str]:
-    """A policy in which some text is another."""
+def with_policy(old: str, new: str) -> Callable[[list[str], str], str]:
+    """A policy with replaced text."""
 
-    def made(scripts: list[str], css: str) -> str:
-        return swapped(POLICY(scripts, css), old, new)
+    def replace_policy(scripts: list[str], css: str) -> str:
+        return replace_text(POLICY(scripts, css), old, new)
 
-    return made
+    return replace_policy
 
 
 def remembers() -> Callable[..., str]:
-    """Keep what is internal for the next page."""
-    kept: dict[str, Any] = {}
+    """Keep internal figures for the next page."""
+    remembered: dict[str, Any] = {}
 
     def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> str:
-        kept.update(internal or {})
-        return RENDER(results, internal=kept or None)
+        remembered.update(internal or {})
+        return RENDER(results, internal=remembered or None)
 
     return render
 
 
-def any_float(found: object) -> float | None:
-    """Whatever Python calls a float."""
-    return float(found) if isinstance(found, float) else None
+def any_float(value: object) -> float | None:
+    """Any Python float."""
+    return float(value) if isinstance(value, float) else None
 
 
 META = '<meta http-equiv="Content-Security-Policy" content="{{ policy }}">'
@@ -127,16 +127,16 @@ MUTANTS: dict[str, Patches] = {
     },
     "characters that mislead": {"veracal.report.page.visible": lambda text, keep="": text},
     "the policy allows inline scripts": {
-        "veracal.report.page.policy": loosened("script-src ", "script-src 'unsafe-inline' ")
+        "veracal.report.page.policy": with_policy("script-src ", "script-src 'unsafe-inline' ")
     },
     "the policy allows eval": {
-        "veracal.report.page.policy": loosened("script-src ", "script-src 'unsafe-eval' ")
+        "veracal.report.page.policy": with_policy("script-src ", "script-src 'unsafe-eval' ")
     },
     "the policy allows the network": {
-        "veracal.report.page.policy": loosened("default-src 'none'", "default-src https:")
+        "veracal.report.page.policy": with_policy("default-src 'none'", "default-src https:")
     },
     "the policy allows pictures from anywhere": {
-        "veracal.report.page.policy": loosened("img-src data:", "img-src *")
+        "veracal.report.page.policy": with_policy("img-src data:", "img-src *")
     },
     "the policy comes after the scripts": {
         ENVIRONMENT: changed((META, ""), ("</body>", f"{META}</body>"))
@@ -181,13 +181,13 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Look at pages of hostile names, of odd numbers and of internal figures."""
+    """Check pages with hostile names, invalid numbers and internal figures."""
     with patched(subject):
         harmless = page(results(HARMLESS))
         check_policy(harmless)
         check_script(harmless)
         check_costs(harmless)
-        kept_apart()
+        check_internal()
         elements = hostile(step=1 if long else FEW)
         odd = odd_numbers()
     return (
@@ -197,7 +197,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 class Page(HTMLParser):
-    """Elements, text, scripts and styles of a page, as a parser of HTML finds them."""
+    """Elements, text, scripts and styles of a parsed page."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -233,7 +233,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """Whatever can be read."""
+        """The visible text."""
         return " ".join(self.words)
 
     def value(self, tag: str, name: str) -> list[str]:
@@ -242,20 +242,20 @@ class Page(HTMLParser):
 
     def charts(self) -> dict[str, Any]:
         """The specifications of charts, which must be strict JSON."""
-        found = [content for _, kind, content in self.inline if kind == "application/json"]
-        assert len(found) == 1, "the charts are not in one place"
-        return dict(json.loads(found[0], parse_constant=refused))
+        contents = [content for _, kind, content in self.inline if kind == "application/json"]
+        assert len(contents) == 1, "the charts are not in one place"
+        return dict(json.loads(contents[0], parse_constant=refused))
 
 
-def refused(found: str) -> None:
+def refused(constant: str) -> None:
     """JSON has no such number."""
-    raise AssertionError(f"{found} in the charts")
+    raise AssertionError(f"{constant} in the charts")
 
 
-def page(made: Results, internal: Mapping[str, Any] | None = None) -> Page:
-    """A page, parsed; that there is none breaks the promise, too."""
+def page(data: Results, internal: Mapping[str, Any] | None = None) -> Page:
+    """A parsed page; a failure to render breaks the promise, too."""
     try:
-        html = pages.render(made, internal=internal)
+        html = pages.render(data, internal=internal)
         size = len(html.encode())
     except (ValueError, OverflowError) as cause:
         raise AssertionError(f"no page: {type(cause).__name__}: {cause}") from cause
@@ -264,44 +264,50 @@ def page(made: Results, internal: Mapping[str, Any] | None = None) -> Page:
 
 
 def hostile(step: int) -> int:
-    """Compare pages of hostile names with one of harmless names; returns what was compared."""
+    """Compare pages with hostile names to one with harmless names; return the number of
+    comparisons.
+    """
     count = 0
     for internal in (None, inside):
         expected = page(results(HARMLESS), internal and internal(HARMLESS))
         for start in range(0, len(PAYLOADS), step):
-            # Another is first, hence in the places of which there is one.
+            # Another name is first, and so in the fields that hold one name.
             names = (PAYLOADS[start:] + PAYLOADS)[:FEW]
-            found = page(results(names), internal and internal(names))
-            assert found.elements == expected.elements, "a name made an element or an attribute"
-            assert found.charts().keys() == expected.charts().keys()
-            misleading = re.search("[\u202a-\u202e\u2066-\u2069\u200b\x00\x1b]", found.html)
+            parsed = page(results(names), internal and internal(names))
+            assert parsed.elements == expected.elements, (
+                "a name made an element or an attribute"
+            )
+            assert parsed.charts().keys() == expected.charts().keys()
+            misleading = re.search("[\u202a-\u202e\u2066-\u2069\u200b\x00\x1b]", parsed.html)
             assert misleading is None, f"{misleading!r} is on the page"
-            check_policy(found)
-            count += len(found.elements) + len(found.attributes)
+            check_policy(parsed)
+            count += len(parsed.elements) + len(parsed.attributes)
     return count
 
 
-def check_policy(found: Page) -> None:
-    """Exactly what is there may run, and nothing may be loaded."""
-    policies = [i for i, (tag, names) in enumerate(found.elements) if "http-equiv" in names]
+def check_policy(parsed: Page) -> None:
+    """Exactly the scripts of the page may run, and nothing may be loaded."""
+    policies = [i for i, (tag, names) in enumerate(parsed.elements) if "http-equiv" in names]
     assert len(policies) == 1, f"{len(policies)} policies"
-    first = min(i for i, (tag, _) in enumerate(found.elements) if tag in ("script", "style"))
+    first = min(i for i, (tag, _) in enumerate(parsed.elements) if tag in ("script", "style"))
     assert policies[0] < first, "something may run before the policy holds"
-    told = dict(
-        part.strip().split(" ", 1) for part in found.value("meta", "content")[0].split(";")
+    directives = dict(
+        part.strip().split(" ", 1) for part in parsed.value("meta", "content")[0].split(";")
     )
     for name in ("default-src", "base-uri", "form-action"):
-        assert told.pop(name, None) == "'none'", f"{name} is not 'none'"
-    assert told.pop("img-src") == "data:", "pictures may come from elsewhere"
-    scripts = {hashed(text) for tag, kind, text in found.inline if (tag, kind) == RUNS}
-    kinds = {kind for tag, kind, _ in found.inline if tag == "script"}
+        assert directives.pop(name, None) == "'none'", f"{name} is not 'none'"
+    assert directives.pop("img-src") == "data:", "pictures may come from elsewhere"
+    scripts = {hashed(text) for tag, kind, text in parsed.inline if (tag, kind) == RUNS}
+    kinds = {kind for tag, kind, _ in parsed.inline if tag == "script"}
     assert kinds <= {"module", "application/json"}, f"scripts of the kinds {sorted(kinds)}"
-    styles = {hashed(text) for tag, _, text in found.inline if tag == "style"}
-    assert set(told.pop("script-src").split()) == scripts, "other scripts than those by hash"
-    assert set(told.pop("style-src").split()) == styles, "other styles than those by hash"
-    assert not told, f"the policy also allows {told}"
+    styles = {hashed(text) for tag, _, text in parsed.inline if tag == "style"}
+    assert set(directives.pop("script-src").split()) == scripts, (
+        "other scripts than those by hash"
+    )
+    assert set(directives.pop("style-src").split()) == styles, "other styles than those by hash"
+    assert not directives, f"the policy also allows {directives}"
     loading = {"src", "href", "srcset", "srcdoc", "action", "formaction", "data", "style"}
-    for tag, name, _ in found.attributes:
+    for tag, name, _ in parsed.attributes:
         assert name not in loading and not name.startswith("on"), f"{name} at {tag}"
 
 
@@ -309,13 +315,13 @@ RUNS = ("script", "module")
 
 
 def hashed(text: str) -> str:
-    """How a policy names a text."""
+    """Source expression of a text in a policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def check_script(found: Page) -> None:
-    """Our own script makes neither code nor HTML of text, and lets Vega make none."""
-    ours = [text for tag, _, text in found.inline if tag == "script"][-1]
+def check_script(parsed: Page) -> None:
+    """Our script never turns text into code or HTML, and does not let Vega do so."""
+    ours = [text for tag, _, text in parsed.inline if tag == "script"][-1]
     options = re.search(r"const options = \{(.*?)\};", ours, flags=re.DOTALL)
     assert options and re.search(r"\bast: true\b", options[1]), "expressions become code"
     calls = re.findall(r"vegaEmbed\((.*)\);", ours)
@@ -330,47 +336,49 @@ def check_script(found: Page) -> None:
     assert not re.search(r"\bfetch\b|XMLHttp|WebSocket|import\b", ours), "the script loads"
 
 
-def check_costs(found: Page) -> None:
-    """No epsilon or delta is printed below what it is."""
-    told = re.findall(r"epsilon ([\d.e-]+), delta ([\d.e-]+\d)", found.text)
-    assert told, "the first screen does not tell what it cost"
-    for epsilon, delta in told:
+def check_costs(parsed: Page) -> None:
+    """No epsilon or delta is rounded down."""
+    costs = re.findall(r"epsilon ([\d.e-]+), delta ([\d.e-]+\d)", parsed.text)
+    assert costs, "the first screen does not show its cost"
+    for epsilon, delta in costs:
         assert float(epsilon) >= EPSILON and float(delta) >= DELTA, f"only {epsilon}, {delta}"
-    cells = re.findall(r"ledger line\W+(?:\S+\s+){3}([\d.e-]+)\s+([\d.e-]+)", found.text)
-    assert cells, "the ledger does not tell what its lines cost"
+    cells = re.findall(r"ledger line\W+(?:\S+\s+){3}([\d.e-]+)\s+([\d.e-]+)", parsed.text)
+    assert cells, "the ledger does not show the cost of its lines"
     assert all(float(e) >= EPSILON and float(d) >= DELTA for e, d in cells), f"only {cells}"
 
 
 def odd_numbers() -> int:
-    """Put whatever is no number where numbers are."""
+    """Put invalid values in place of numbers."""
     for odd in ODD:
-        made = results(HARMLESS, number=odd)
+        malformed = results(HARMLESS, number=odd)
         figures = replaced(inside(HARMLESS), odd)
         for internal in (None, figures):
-            found = page(made, internal)
-            found.charts()
-            shown = re.search(r"\b(None|nan|NaN|inf|Infinity|undefined)\b", found.text)
-            assert shown is None, f"{shown and shown[0]} is on the page, for {odd!r:.20}"
+            parsed = page(malformed, internal)
+            parsed.charts()
+            unescaped = re.search(r"\b(None|nan|NaN|inf|Infinity|undefined)\b", parsed.text)
+            assert unescaped is None, (
+                f"{unescaped and unescaped[0]} is on the page, for {odd!r:.20}"
+            )
     return len(ODD)
 
 
-def replaced(found: object, odd: object) -> Any:
-    """The same with something else for every number."""
-    if isinstance(found, dict):
-        return {name: replaced(value, odd) for name, value in found.items()}
-    if isinstance(found, list):
-        return [replaced(value, odd) for value in found]
-    return odd if isinstance(found, int | float) else found
+def replaced(content: object, odd: object) -> Any:
+    """The same structure with another value for every number."""
+    if isinstance(content, dict):
+        return {name: replaced(value, odd) for name, value in content.items()}
+    if isinstance(content, list):
+        return [replaced(value, odd) for value in content]
+    return odd if isinstance(content, int | float) else content
 
 
-def kept_apart() -> None:
-    """Internal figures are marked on their page, and change nothing of the public one."""
-    made = results(HARMLESS)
-    public = page(made)
-    secret = page(made, inside(HARMLESS))
-    assert page(made).html == public.html, "the public page changed"
+def check_internal() -> None:
+    """Internal figures are marked on their page, and do not change the public one."""
+    harmless = results(HARMLESS)
+    public = page(harmless)
+    secret = page(harmless, inside(HARMLESS))
+    assert page(harmless).html == public.html, "the public page changed"
     for number in SECRETS:
-        assert number in secret.text, f"{number} is not told at all"
+        assert number in secret.text, f"{number} is missing"
         for form in (number, number.replace(",", "")):
             assert form not in public.html, "internal figures are on the public page"
     assert "secret" in secret.value("body", "class"), "the internal page has no watermark"
@@ -388,14 +396,14 @@ def kept_apart() -> None:
     assert '"INTERNAL: "' in secret.inline[-1][2], "saved charts are not marked"
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- data
 
 
 def results(names: list[str], number: object = 0.9) -> Results:
-    """Results in which everything that has a name has one of these, with one number."""
-    told = {"value": number, "low": number, "high": number, "level": number, "n": number}
-    curve = {"confidences": [number] * 2, "counts": [told] * 2, "accuracies": [told] * 2}
-    every = {"count": told, "accuracy": told, "ece": told, "brier": told}
+    """Results in which every name is one of these, with one number."""
+    figure = {"value": number, "low": number, "high": number, "level": number, "n": number}
+    curve = {"confidences": [number] * 2, "counts": [figure] * 2, "accuracies": [figure] * 2}
+    every = {"count": figure, "accuracy": figure, "ece": figure, "brier": figure}
     overall = {**every, "curve": curve, "ece_floor": number, "ece_noise_bias": number}
     figures = {
         "overall": overall,
@@ -412,7 +420,7 @@ def results(names: list[str], number: object = 0.9) -> Results:
     cost = {"epsilon": first["epsilon"], "delta": first["delta"]}
     return Results(
         name=names[0],
-        made=names[1],
+        date=names[1],
         data={"name": names[2], "classes": names, "groups": named, "size": number},
         guarantee={"private": True, **first, "unit": names[3], "text": "\n".join(names)},
         ledger={"head": None, "planned": [{**each, **cost} for each in (line, *lines)]},
@@ -426,18 +434,18 @@ def results(names: list[str], number: object = 0.9) -> Results:
 
 
 def inside(names: list[str]) -> dict[str, Any]:
-    """Internal figures with such names and with numbers that are nowhere else."""
+    """Internal figures with such names and unique numbers."""
     a, b, c, d, e, f, g, h, i = (int(number.replace(",", "")) for number in SECRETS)
-    told = {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95, "n": 5}
+    figure = {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95, "n": 5}
     bins = {"low": 0.0, "high": 1.0, "confidence": 0.5, "accuracy": 0.5}
     return {
         "training": [1.0, 0.5],
         "records": {"training": a, "test": b},
         "classes": {"yes": c, "no": d, **dict.fromkeys(names, 5)},
         "groups": {"age": {"young": e, "old": f}, **{name: {name: 5} for name in names}},
-        "plain figures after": dict.fromkeys(names, told),
+        "plain figures after": dict.fromkeys(names, figure),
         "plain curve before": [{**bins, "count": g}],
         "plain curve after": [{**bins, "count": h}],
-        "by group after": {name: {name: told} for name in names},
+        "by group after": {name: {name: figure} for name in names},
         "also": {name: name for name in names} | {"one more": f"{i:,}"},
     }

@@ -120,16 +120,20 @@ def our_runs(data: Any, question: dict[str, Any]) -> Answer:
         Dataset(data[rows], data[labels], ("no", "yes"), size=len(data["y"]))
         for rows, labels in (("X", "y"), ("people", "answers"))
     )
-    norm, seed, count = float(data["norm"]), Seed.of(question["first"]), question["runs"]
+    norm, seed, count = (
+        float(data["norm"]),
+        Seed.from_random_state(question["first"]),
+        question["runs"],
+    )
     model = ObjectivePerturbation(question["epsilon"], rule=question["rule"], norm=norm)
     start = time.perf_counter()
     engine = ObjectiveEngine(model, train, data["people"])  # with all that is made ready once
     if question["whole"]:
         audit_engine(engine, test, AuditSettings(runs=count), random_state=question["first"])
         return {"seconds": time.perf_counter() - start}
-    runs = Runs(engine.people)
-    for at in range(0, count, engine.together):
-        some = min(engine.together, count - at)
+    runs = Runs(engine.individuals)
+    for at in range(0, count, engine.runs_per_call):
+        some = min(engine.runs_per_call, count - at)
         runs.add_scores(engine.scores(some, seed.streams(at)), kind="logit", first=at)
     seconds = time.perf_counter() - start
     return {"seconds": seconds, "positive": runs.counts_by_block.sum(axis=0)[:, 1].tolist()}

@@ -124,8 +124,8 @@ def limit(table: Table, epsilon: float) -> Limit:
     model = ObjectivePerturbation(epsilon, rule=SAME, norm=table.norm)
     engine = ObjectiveEngine(model, table.train, table.people)
     with threadpool_limits(1):
-        with counted(engine.together) as found:
-            engine.scores(engine.together, Seed.of(0).streams(0))
+        with counted(engine.runs_per_call) as found:
+            engine.scores(engine.runs_per_call, Seed.from_random_state(0).streams(0))
         return limit_of(np.asarray(model.binary(table.train).rows), Passes(**found))
 
 

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.training_peers import cores
 from veracal.data import Dataset
 from veracal.multiplicity.engines.base import Seed
-from veracal.multiplicity.engines.linear import DescentEngine
+from veracal.multiplicity.engines.linear import DPSGDEngine
 from veracal.training import PrivateLogisticRegression
 from veracal.training.batched import fits_of, normals, poisson_rows
 
@@ -81,11 +81,14 @@ def measured(
     best: dict[tuple[str, int], float] = {}
     for _ in range(ROUNDS):
         for count, clock in ((1, time.process_time), (2, time.perf_counter)):
-            engine = DescentEngine(model, data, data.X, threads=count)
+            engine = DPSGDEngine(model, data, data.X, threads=count)
             with cores(count):
                 timed = {
                     way: seconds(
-                        partial(engine.scores, asked, Seed.of(0, way).streams(0)), clock
+                        partial(
+                            engine.scores, asked, Seed.from_random_state(0, way).streams(0)
+                        ),
+                        clock,
                     )
                     * (RUNS / asked)
                     for way in WAYS
@@ -134,8 +137,8 @@ def fastest(work: Callable[[], object]) -> float:
 
 def check_answer(model: PrivateLogisticRegression, data: Dataset) -> None:
     """Runs have the mean and the spread of fits, person by person on average."""
-    engine = DescentEngine(model, data, data.X[:50])
-    runs = engine.scores(RUNS, Seed.of(1).streams(0)).reshape(RUNS, -1)
+    engine = DPSGDEngine(model, data, data.X[:50])
+    runs = engine.scores(RUNS, Seed.from_random_state(1).streams(0)).reshape(RUNS, -1)
     fits = [model.fit_records(data).decision_function(data.X[:50]).ravel() for _ in range(20)]
     far = (np.mean(fits, axis=0) - runs.mean(axis=0)) / runs.std(axis=0)
     spread = np.std(fits, axis=0, ddof=1).mean() / runs.std(axis=0).mean()

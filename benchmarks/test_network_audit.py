@@ -76,7 +76,7 @@ def ours() -> float:
     )
     start = time.perf_counter()
     engine = engine_for(model, records, problem.X[:500], jobs=2)
-    found = list(engine.stream([range(RUNS)], Seed.of(0)))
+    found = list(engine.stream([range(RUNS)], Seed.from_random_state(0)))
     spent = time.perf_counter() - start
     assert len(found) == RUNS and len(np.unique([one[1].sum() for one in found])) == RUNS
     return spent

@@ -81,7 +81,7 @@ class Saturated(AuditEngine):
     def __init__(self, engine: AuditEngine) -> None:
         self._engine = engine
         self.name, self.classes = engine.name, engine.classes
-        self.people, self.together = engine.people, engine.together
+        self.individuals, self.runs_per_call = engine.individuals, engine.runs_per_call
 
     def scores(self, count: int, streams: Streams) -> np.ndarray:
         return expit(self._engine.scores(count, streams))
@@ -165,7 +165,7 @@ def table(
             found.append(
                 {"setting": setting.name, "set": name, "epsilon": epsilon}
                 | {"seconds": time.process_time() - begun}
-                | {"row": asdict(row_of(audit)), "audit": audit.to_json(persons=False)}
+                | {"row": asdict(row_of(audit)), "audit": audit.to_json(individuals=False)}
             )
     return found
 

@@ -1,4 +1,4 @@
-"""`veracal plan` says what a run will cost, without records."""
+"""`veracal plan` computes the cost of a run without records."""
 
 import json
 
@@ -10,7 +10,7 @@ from veracal.accounting.events import PoissonGaussian, Repeated
 TRAIN = ["plan", "train", "--records", "10000", "--batch", "100"]
 
 
-def test_noise_for_a_budget(run):
+def test_plan_train_finds_the_noise_for_a_budget(run):
     code, out, _ = run(*TRAIN, "--epochs", "2", "--epsilon", "2", "--delta", "1e-5", "--json")
     plan = json.loads(out)
     assert code == 0 and plan["steps"] == 200 and plan["rate"] == 0.01
@@ -19,8 +19,8 @@ def test_noise_for_a_budget(run):
     assert plan["statement"]["unit"] == "record"
 
 
-def test_the_table_says_whom_it_protects(run):
-    unit = ["--unit", "patient", "--at-most", "2"]
+def test_the_table_names_the_protected_unit(run):
+    unit = ["--unit", "patient", "--max-contributions", "2"]
     code, out, _ = run(*TRAIN, "--steps", "200", "--noise", "1.5", *unit)
     assert code == 0
     for words in ("noise multiplier", "1.5", "one patient", "at most 2 rows", "add-remove"):
@@ -28,7 +28,7 @@ def test_the_table_says_whom_it_protects(run):
     assert "epsilon if batches were known" in out
 
 
-def test_the_guarantee_in_full(run):
+def test_the_full_statement_is_printed(run):
     code, out, _ = run(*TRAIN, "--steps", "20", "--noise", "1.5", "--statement")
     assert code == 0
     assert "Not covered:" in out and "differentially private for one record" in out
@@ -42,7 +42,7 @@ def test_the_guarantee_in_full(run):
         (["--steps", "10", "--epsilon", "-1"], "epsilon"),
         (["--steps", "10", "--epsilon", "1", "--relation", "nearby"], "relation"),
         (["--epochs", "nan", "--epsilon", "1"], "--epochs"),
-        (["--steps", "10", "--epsilon", "1", "--at-most", "0"], "at_most"),
+        (["--steps", "10", "--epsilon", "1", "--max-contributions", "0"], "at_most"),
     ],
 )
 def test_wrong_usage_is_explained(run, options, message):

@@ -47,16 +47,16 @@ def test_all_rows_were_read():
     ],
 )
 def test_sizes_are_those_of_table_1(name, train, test, features, norm):
-    records, people, longest = parts(name)
+    records, individuals, longest = parts(name)
 
-    assert (len(records), len(people), people.X.shape[1]) == (train, test, features)
+    assert (len(records), len(individuals), individuals.X.shape[1]) == (train, test, features)
     assert longest == pytest.approx(norm, abs=1e-4)
 
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("epsilon", [0.5, 2.5])
 @pytest.mark.parametrize("name", ["contraception", "mammography"])
-def test_the_table_comes_out_of_crossed_parts(name, epsilon):
+def test_crossed_partitions_reproduce_the_table(name, epsilon):
     off = distance(AS_PRINTED, name, epsilon)
 
     assert abs(off["disagreement"]) < 0.03  # of fewer runs
@@ -65,7 +65,7 @@ def test_the_table_comes_out_of_crossed_parts(name, epsilon):
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("name", ["contraception", "mammography"])
-def test_and_not_of_parts_held_out(name):
+def test_held_out_partitions_do_not_reproduce_the_table(name):
     off = distance(HELD_OUT, name, 2.5)
 
     assert off["auc"] < -5

@@ -6,14 +6,14 @@ from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from veracal.errors import DataError
-from veracal.multiplicity.runs import Runs, Spread, areas, figures_of
+from veracal.multiplicity.runs import Runs, StreamingSummary, auc_scores, compute_figures
 
 RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("k", [2, 4])
 @pytest.mark.parametrize("steps", [(100,), (1,) * 20, (7, 0, 50, 3, 41)])
-def test_in_whatever_portions_runs_come_in(k, steps):
+def test_counts_do_not_depend_on_batching(k, steps):
     decisions = RNG.integers(0, k, (sum(steps), 9))
     runs, start = Runs(9, k, blocks=8), 0
     for step in steps:
@@ -29,7 +29,7 @@ def test_in_whatever_portions_runs_come_in(k, steps):
         np.testing.assert_array_equal(runs.counts_by_block[block], by_class)
 
 
-def test_a_score_at_the_threshold_does_not_pass_it():
+def test_a_score_at_the_threshold_predicts_the_first_class():
     runs = Runs(3)
     runs.add_scores(np.array([[0.5, np.nextafter(0.5, 1), 0.4]]))
     assert runs.counts[:, 1].tolist() == [0, 1, 0]
@@ -47,7 +47,7 @@ def test_the_viable_range_is_that_of_all_scores():
     assert (Runs(5).viable_range == 0).all()
 
 
-def test_of_several_classes_the_likeliest_counts_the_first_of_equal_ones():
+def test_ties_between_classes_go_to_the_first():
     runs = Runs(2, 3)
     runs.add_scores(np.array([[[0.4, 0.4, 0.2], [0.1, 0.2, 0.7]]]))
     assert runs.counts.tolist() == [[1, 0, 0], [0, 0, 1]]
@@ -56,7 +56,7 @@ def test_of_several_classes_the_likeliest_counts_the_first_of_equal_ones():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda t: t.add(np.zeros((2, 4), int)), "shape"),
         (lambda t: t.add(np.zeros(3, int)), "shape"),
@@ -69,14 +69,14 @@ def test_of_several_classes_the_likeliest_counts_the_first_of_equal_ones():
         (lambda t: t.add_scores(np.array([[0.1, np.inf, 0.2]]), kind="logit"), "finite"),
     ],
 )
-def test_what_is_no_decision_is_refused_and_nothing_is_counted(call, said):
+def test_invalid_decisions_are_rejected_and_not_counted(call, message):
     runs = Runs(3)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         call(runs)
     assert runs.runs == 0 and (runs.counts == 0).all()
 
 
-def test_logits_lead_to_the_decisions_and_the_spread_of_their_probabilities():
+def test_logits_give_the_decisions_and_statistics_of_their_probabilities():
     logits = RNG.normal(0, 3, (60, 7))
     for threshold in (None, 0.3):
         one, other = Runs(7, threshold=threshold), Runs(7, threshold=threshold)
@@ -98,11 +98,11 @@ def test_logits_lead_to_the_decisions_and_the_spread_of_their_probabilities():
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_runs_in_another_order_and_interrupted_count_the_same(k):
+def test_counts_do_not_depend_on_order_or_interruption(k):
     scores = RNG.dirichlet(np.ones(k), (97, 11))
     labels = RNG.integers(0, k, 11)
-    whole = Runs(11, k, labels=labels, levels=(0.3, 0.5), blocks=8)
-    whole.add_scores(scores)
+    uninterrupted = Runs(11, k, labels=labels, levels=(0.3, 0.5), blocks=8)
+    uninterrupted.add_scores(scores)
     part = Runs(11, k, labels=labels, levels=(0.3, 0.5), blocks=8)
     for first in (40, 0, 90):  # in this order, and then broken off
         part.add_scores(scores[first : min(first + 30, 97)], first=first)
@@ -110,13 +110,13 @@ def test_runs_in_another_order_and_interrupted_count_the_same(k):
     again.restore({name: array.copy() for name, array in part.state().items()})
     again.add_scores(scores[70:90], first=70)
     again.add_scores(scores[30:40], first=30)
-    for name, array in whole.state().items():
+    for name, array in uninterrupted.state().items():
         np.testing.assert_allclose(again.state()[name], array, atol=1e-12, err_msg=name)
-    with pytest.raises(DataError, match="Start anew"):
+    with pytest.raises(DataError, match="Start a new audit"):
         Runs(12, k, labels=np.zeros(12, int), levels=(0.3, 0.5), blocks=8).restore(part.state())
 
 
-def test_a_run_counts_in_the_block_of_its_number_and_no_other():
+def test_a_run_counts_in_the_block_of_its_number():
     runs = Runs(1, blocks=5)
     runs.add(np.array([[1], [0], [1]]), first=3)
     assert runs.counts_by_block[:, 0, 1].tolist() == [1, 0, 0, 1, 0]
@@ -124,7 +124,7 @@ def test_a_run_counts_in_the_block_of_its_number_and_no_other():
     assert runs.runs_by_block.tolist() == [1, 0, 0, 1, 1]
 
 
-def test_decisions_are_counted_again_among_the_runs_at_or_above_a_level():
+def test_decisions_are_also_counted_by_accuracy_level():
     decisions, labels = RNG.integers(0, 2, (500, 8)), RNG.integers(0, 2, 8)
     runs = Runs(8, labels=labels, levels=(0.5, 0.75, 1.0))
     for some in np.array_split(decisions, 7):
@@ -140,28 +140,28 @@ def test_decisions_are_counted_again_among_the_runs_at_or_above_a_level():
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("k", [2, 3])
-def test_figures_of_runs_are_those_of_scikit_learn(k, ties):
+def test_figures_equal_scikit_learns(k, ties):
     scores = RNG.dirichlet(np.ones(k), (40, 60))
     scores = scores.round(1) if ties else scores
     labels = RNG.integers(0, k, 60)
     decisions = scores.argmax(axis=2)
     given = scores[:, :, 1] if k == 2 else scores
-    found = figures_of(given, decisions, labels, k)
+    result = compute_figures(given, decisions, labels, k)
     average = "binary" if k == 2 else "macro"
     for run in range(40):
-        assert found["accuracy"][run] == pytest.approx(accuracy_score(labels, decisions[run]))
+        assert result["accuracy"][run] == pytest.approx(accuracy_score(labels, decisions[run]))
         f1 = f1_score(labels, decisions[run], average=average, zero_division=0)
-        assert found["f1"][run] == pytest.approx(f1)
+        assert result["f1"][run] == pytest.approx(f1)
         each = [
             roc_auc_score(labels == code, scores[run, :, code])
             for code in ([1] if k == 2 else range(k))
         ]
-        assert found["auc"][run] == pytest.approx(np.mean(each))
+        assert result["auc"][run] == pytest.approx(np.mean(each))
 
 
-def test_areas_of_several_classes_are_of_probabilities_however_scores_come():
+def test_multiclass_auc_uses_probabilities_for_both_kinds_of_scores():
     logits, labels = RNG.normal(size=(20, 50, 3)), np.arange(50) % 3
-    told = []
+    reported = []
     for scores, kind in (
         (softmax(logits, axis=2), "probability"),
         (logits, "logit"),
@@ -169,35 +169,35 @@ def test_areas_of_several_classes_are_of_probabilities_however_scores_come():
     ):
         runs = Runs(50, 3, labels=labels)
         runs.add_scores(scores, kind=kind)
-        told.append(runs.figures["auc"].mean)
+        reported.append(runs.figures["auc"].mean)
     slowly = [roc_auc_score(labels, run, multi_class="ovr") for run in softmax(logits, axis=2)]
-    assert told == pytest.approx([np.mean(slowly)] * 3)
+    assert reported == pytest.approx([np.mean(slowly)] * 3)
 
 
-def test_areas_of_scores_that_differ_in_the_last_bit_or_by_the_sign_of_zero():
+def test_auc_of_scores_that_differ_in_the_last_bit_or_the_sign_of_zero():
     one = np.nextafter(0.3, 1)
     scores = np.array([[0.3, one, -0.0, 0.0], [one, 0.3, 0.0, -0.0], [-0.3, -one, -0.0, 0.0]])
     labels = np.array([True, False, True, False])
     expected = [roc_auc_score(labels, run) for run in scores]
-    np.testing.assert_allclose(areas(scores, labels), expected)
+    np.testing.assert_allclose(auc_scores(scores, labels), expected)
     many = RNG.normal(0, 300, (50, 80))
     marks = RNG.uniform(size=80) < 0.3
     expected = [roc_auc_score(marks, run) for run in many]
-    np.testing.assert_allclose(areas(many, marks), expected)
+    np.testing.assert_allclose(auc_scores(many, marks), expected)
     np.testing.assert_allclose(
-        areas(many.astype(np.float32), marks),
+        auc_scores(many.astype(np.float32), marks),
         [roc_auc_score(marks, run) for run in many.astype(np.float32)],
     )
 
 
-def test_with_one_kind_of_people_there_is_no_area_and_no_division_by_nothing():
-    found = figures_of(np.ones((2, 4)), np.zeros((2, 4), int), np.zeros(4, int), 2)
-    assert set(found) == {"accuracy", "f1"} and found["f1"].tolist() == [0.0, 0.0]
-    assert "auc" not in figures_of(None, np.zeros((2, 4), int), np.array([0, 1, 0, 1]), 2)
+def test_a_single_label_gives_no_auc_and_no_division_by_zero():
+    result = compute_figures(np.ones((2, 4)), np.zeros((2, 4), int), np.zeros(4, int), 2)
+    assert set(result) == {"accuracy", "f1"} and result["f1"].tolist() == [0.0, 0.0]
+    assert "auc" not in compute_figures(None, np.zeros((2, 4), int), np.array([0, 1, 0, 1]), 2)
 
 
-def test_a_spread_is_that_of_all_values_at_once():
-    values, spread = RNG.beta(5, 2, 3_000), Spread()
+def test_a_streaming_summary_equals_that_of_all_values():
+    values, spread = RNG.beta(5, 2, 3_000), StreamingSummary()
     for some in np.array_split(values, 11):
         spread.add(some)
     spread.add(np.array([]))
@@ -205,9 +205,9 @@ def test_a_spread_is_that_of_all_values_at_once():
     assert spread.deviation == pytest.approx(values.std(ddof=1))
     for share in (0.05, 0.5, 0.95):
         assert spread.quantile(share) == pytest.approx(np.quantile(values, share), abs=2e-3)
-    told = spread.to_json()
-    assert (told["minimum"], told["maximum"]) == (values.min(), values.max())
-    constant = Spread()
+    reported = spread.to_json()
+    assert (reported["minimum"], reported["maximum"]) == (values.min(), values.max())
+    constant = StreamingSummary()
     constant.add(np.ones(3))
     assert constant.quantile(0.5) == 1.0 and constant.deviation == 0.0
 

@@ -48,7 +48,7 @@ def test_it_is_the_audit_of_the_parts_of_a_run(config):
         2.0, norm=2.0, classes=records.whole.classes, size=records.train.size
     )
     same = audit(model, records.train, records.test, runs=40, random_state=3)
-    np.testing.assert_array_equal(found.audits[0].persons.counts, same.persons.counts)
+    np.testing.assert_array_equal(found.audits[0].individuals.counts, same.individuals.counts)
     assert found.notes == ("The whole budget goes to training: nothing is laid by for a map.",)
 
 
@@ -72,7 +72,7 @@ def test_maps_of_runs_are_fitted_on_others_than_the_audited(config):
     # The runs are the same: people who are audited in both have the same counts.
     shared = np.searchsorted(all_.rows, some.rows)
     np.testing.assert_array_equal(
-        all_.audits[0].persons.counts[shared], some.audits[0].persons.counts
+        all_.audits[0].individuals.counts[shared], some.audits[0].individuals.counts
     )
 
 

@@ -177,7 +177,7 @@ def test_an_audit_of_a_network_is_repeated_bit_for_bit():
     how = AuditRun(random_state=3, jobs=1)
     quick = replace(DIGITS, model=ModelConfig("mlp", epochs=0.2, hidden=(4,)))
     found = [audit_config(quick, [8.0], AuditSettings(3), how) for _ in range(2)]
-    counts = [one.audits[0].persons.counts for one in found]
+    counts = [one.audits[0].individuals.counts for one in found]
     np.testing.assert_array_equal(*counts)
     assert "dense layers" in found[0].what
 

@@ -540,7 +540,7 @@ def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):
     repeated = run(QUICK, tmp_path / "model", force=True)
     assert read(repeated.results).measured == read(again.results).measured
     assert [one.when for one in repeated.results.measured] == ["before", "after", "later 1"]
-    assert repeated.results.measured[2].made == "2031-01-02"
+    assert repeated.results.measured[2].date == "2031-01-02"
     assert repeated.ledger.head == again.ledger.head
 
 
@@ -619,7 +619,7 @@ def test_another_model_in_the_folder_lends_no_dates(visits, tmp_path):
     with mock.patch("veracal.workflow.job.today", return_value="2019-01-02"):
         run(QUICK, tmp_path / "model")
     made = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
-    assert all(one.made > "2019-01-02" for one in made.results.measured)
+    assert all(one.date > "2019-01-02" for one in made.results.measured)
 
 
 def test_ids_that_are_spelt_otherwise_are_in_no_partition_of_a_later_measurement(

@@ -1,4 +1,4 @@
-"""A run to report on, and a real browser to look at the report."""
+"""Results of a run, and a browser that renders pages."""
 
 import os
 from collections.abc import Callable
@@ -21,12 +21,12 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 @dataclass
-class Opened:
-    """A page in the browser, and whatever it said or asked for."""
+class OpenedPage:
+    """A page in the browser, with its console messages and requests."""
 
     page: object
-    said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -34,7 +34,7 @@ class Opened:
         return self.page.evaluate("window.__violations")
 
     def drawn(self) -> int:
-        """Wait until all charts were drawn, and count them."""
+        """Wait until all charts are drawn, and count them."""
         places = self.page.locator("[data-chart]").count()
         self.page.wait_for_function(
             "n => document.querySelectorAll('[data-chart][data-ready=yes]').length === n",
@@ -52,7 +52,7 @@ def results(tmp_path_factory) -> Results:
 
 @pytest.fixture(scope="session")
 def grouped(results) -> Results:
-    """The same with two groups and a later measurement."""
+    """The same results with two groups and a later measurement."""
     overall = results.when("after").figures["overall"]
     with_groups = tuple(
         replace(one, figures={**one.figures, "groups": {"young": overall, "old": overall}})
@@ -67,7 +67,7 @@ def grouped(results) -> Results:
 def browser():
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not Path(CHROMIUM).exists():
-        pytest.skip(f"no Chromium at {CHROMIUM}; VERACAL_CHROMIUM may name another")
+        pytest.skip(f"no Chromium at {CHROMIUM}; set VERACAL_CHROMIUM")
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox"], timeout=240_000
@@ -77,23 +77,23 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def open_page(browser, tmp_path_factory) -> Callable[..., Opened]:
-    """A function that opens HTML as a file, with options of a browser context."""
+def open_page(browser, tmp_path_factory) -> Callable[..., OpenedPage]:
+    """A function that opens HTML as a file in a new browser context."""
     contexts, folder = [], tmp_path_factory.mktemp("pages")
 
-    def opened(html: str, **options: object) -> Opened:
+    def opened(html: str, **options: object) -> OpenedPage:
         path = folder / f"{len(contexts)}.html"
         path.write_text(html, encoding="utf-8")
         context = browser.new_context(**options)
         contexts.append(context)
         context.add_init_script(LISTEN)
-        made = Opened(context.new_page())
-        made.page.on("console", lambda message: made.said.append(message.text))
-        made.page.on("pageerror", lambda error: made.said.append(str(error)))
-        context.on("request", lambda request: made.asked.append(request.url))
-        context.on("requestfailed", lambda one: made.failed.append((one.url, one.failure)))
-        made.page.goto(path.as_uri())
-        return made
+        tab = OpenedPage(context.new_page())
+        tab.page.on("console", lambda message: tab.messages.append(message.text))
+        tab.page.on("pageerror", lambda error: tab.messages.append(str(error)))
+        context.on("request", lambda request: tab.requests.append(request.url))
+        context.on("requestfailed", lambda one: tab.failed.append((one.url, one.failure)))
+        tab.page.goto(path.as_uri())
+        return tab
 
     yield opened
     for context in contexts:

@@ -1,4 +1,4 @@
-"""The model card: programs read its head, people the rest, and names are only names."""
+"""The model card: valid front matter, the facts of the page, and escaped names."""
 
 import re
 from dataclasses import replace
@@ -44,27 +44,33 @@ def parts(card: str) -> tuple[dict, str]:
     return yaml.safe_load(head), body
 
 
-def test_the_head_is_what_hubs_read(results):
+def test_the_front_matter_holds_the_figures(results):
     head, _ = parts(model_card(results))
     assert head["library_name"] == "veracal"
     assert "differential-privacy" in head["tags"]
     (entry,) = head["model-index"]
-    found = {each["type"]: each["value"] for each in entry["results"][0]["metrics"]}
+    result = {each["type"]: each["value"] for each in entry["results"][0]["metrics"]}
     after = results.when("after").figures["overall"]
-    assert set(found) == {"accuracy", "ece", "brier"}
-    assert found["accuracy"] == pytest.approx(after["accuracy"]["value"], abs=1e-6)
+    assert set(result) == {"accuracy", "ece", "brier"}
+    assert result["accuracy"] == pytest.approx(after["accuracy"]["value"], abs=1e-6)
 
 
-def test_the_body_says_what_the_page_says(results):
+def test_the_body_has_the_sections_of_the_page(results):
     _, body = parts(model_card(results))
-    for title in ("What is protected", "believed", "For whom", "not measured", "Guarantee"):
+    for title in (
+        "Privacy protection",
+        "trusted",
+        "Differences between groups",
+        "Not measured",
+        "Privacy guarantee",
+    ):
         assert re.search(f"^## .*{title}", body, flags=re.MULTILINE)
     assert results.guarantee["text"].splitlines()[0] in body
     assert not re.search(r"\b(None|nan|NaN)\b", body)
 
 
 @pytest.mark.parametrize("start", range(0, len(NAMES), 12))
-def test_hostile_names_stay_names(results, start):
+def test_hostile_names_are_escaped(results, start):
     names = [
         *PAYLOADS,
         "[x](javascript:y)",
@@ -80,7 +86,7 @@ def test_hostile_names_stay_names(results, start):
     hostile = replace(
         results,
         name=few[0],
-        made=few[1],
+        date=few[1],
         data={**results.data, "name": few[2], "classes": few},
         guarantee={**results.guarantee, "text": "\n".join(few), "unit": few[3]},
         settings={name: name for name in few},

@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, it answers, it lets nothing in and nothing out."""
+"""The report in a browser: it draws, responds, and neither loads nor sends anything."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ from veracal.errors import MissingExtraError
 from veracal.report import page as pages
 from veracal.report import render
 from veracal.report.charts import charts, diagram
-from veracal.report.page import figures
+from veracal.report.page import internal_panels
 from veracal.report.results import Bin, Results
 from veracal.report.tables import ledger
 
@@ -30,22 +30,22 @@ POINTS = "[data-chart=reliability] .mark-symbol.role-mark path"
 
 
 @pytest.fixture(scope="module")
-def shown(grouped, open_page):
-    """One page that several tests look at."""
+def page_of_groups(grouped, open_page):
+    """A page that several tests share."""
     opened = open_page(render(grouped))
     opened.drawn()
     return opened
 
 
-def test_it_renders_draws_and_stays_at_home(grouped, shown):
-    assert shown.drawn() == 4
-    assert shown.page.locator("[data-chart] svg").count() == 4
-    assert shown.said == [] and shown.violations == []
-    assert len(shown.asked) == 1 and shown.asked[0].startswith("file:")
+def test_the_page_draws_and_makes_no_requests(grouped, page_of_groups):
+    assert page_of_groups.drawn() == 4
+    assert page_of_groups.page.locator("[data-chart] svg").count() == 4
+    assert page_of_groups.messages == [] and page_of_groups.violations == []
+    assert len(page_of_groups.requests) == 1 and page_of_groups.requests[0].startswith("file:")
     assert len(render(grouped).encode()) < LARGEST
 
 
-def test_the_policy_forbids_whatever_is_not_ours(results, open_page):
+def test_the_policy_blocks_foreign_scripts_and_images(results, open_page):
     html = render(results)
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)[1]
     assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
@@ -60,28 +60,30 @@ def test_the_policy_forbids_whatever_is_not_ours(results, open_page):
     assert opened.failed == [("https://nowhere.invalid/x.png", "csp")]
 
 
-def test_a_toggle_shows_one_side(results, shown):
-    told = {
+def test_the_toggle_shows_one_stage(results, page_of_groups):
+    reported = {
         when: sum(
             each["value"] is not None
             for each in results.when(when).figures["overall"]["curve"]["accuracies"]
         )
         for when in ("before", "after")
     }
-    for side, count in {**told, "both": sum(told.values())}.items():
-        shown.page.check(f"input[name=show-reliability][value={side}]")
-        shown.page.wait_for_function(
+    for side, count in {**reported, "both": sum(reported.values())}.items():
+        page_of_groups.page.check(f"input[name=show-reliability][value={side}]")
+        page_of_groups.page.wait_for_function(
             "([where, n]) => document.querySelectorAll(where).length === n",
             arg=[POINTS, count],
             timeout=120_000,
         )
 
 
-def test_a_point_tells_its_numbers(shown):
-    assert shown.page.locator("#tip").is_hidden()
-    shown.page.locator(POINTS).first.hover(force=True)
-    tip = shown.page.locator("#tip").inner_text()
-    assert re.match(r"side: (before|after)\nconfidence in: 0\.\d\d to .+\nright: [01]\.", tip)
+def test_a_tooltip_shows_the_numbers_of_a_point(page_of_groups):
+    assert page_of_groups.page.locator("#tip").is_hidden()
+    page_of_groups.page.locator(POINTS).first.hover(force=True)
+    tip = page_of_groups.page.locator("#tip").inner_text()
+    assert re.match(
+        r"stage: (before|after)\nconfidence in: 0\.\d\d to .+\naccuracy: [01]\.", tip
+    )
 
 
 def saved(opened, form: str, of: str) -> tuple[str, bytes]:
@@ -92,17 +94,17 @@ def saved(opened, form: str, of: str) -> tuple[str, bytes]:
 
 
 def texts(svg: bytes) -> list[str]:
-    """Whatever can be read in a picture."""
+    """All text in a picture."""
     return [e.text or "" for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("text")]
 
 
-def test_charts_can_be_saved_with_their_histogram(results, shown):
-    shown.page.check("input[name=show-reliability][value=both]")
-    name, svg = saved(shown, "svg", "reliability")
+def test_charts_can_be_saved_with_their_histogram(results, page_of_groups):
+    page_of_groups.page.check("input[name=show-reliability][value=both]")
+    name, svg = saved(page_of_groups, "svg", "reliability")
     assert name == "reliability.svg"
     read = texts(svg)
     assert f"{results.name}: Reliability" in read and "released, with noise" in read
-    assert "share that is right" in read and "records, about" in read
+    assert "accuracy" in read and "records (noisy)" in read
     # One legend, in colors and shapes.
     assert read.count("before") == 1 and read.count("after") == 1
     bars = svg.count(b'role="graphics-symbol" aria-roledescription="bar"')
@@ -111,28 +113,28 @@ def test_charts_can_be_saved_with_their_histogram(results, shown):
         for when in ("before", "after")
         for each in results.when(when).figures["overall"]["curve"]["counts"]
     )
-    shown.page.check("input[name=show-reliability][value=after]")
-    _, one = saved(shown, "svg", "reliability")
+    page_of_groups.page.check("input[name=show-reliability][value=after]")
+    _, one = saved(page_of_groups, "svg", "reliability")
     assert one.count(b'aria-roledescription="bar"') == bars / 2
-    name, png = saved(shown, "png", "series")
+    name, png = saved(page_of_groups, "png", "series")
     assert name == "series.png" and png.startswith(b"\x89PNG")
-    assert shown.violations == [] and shown.said == []
+    assert page_of_groups.violations == [] and page_of_groups.messages == []
 
 
-def test_every_chart_has_a_name_and_a_table(shown):
-    for chart in shown.page.locator("[data-chart]").all():
+def test_every_chart_has_a_name_and_a_table(page_of_groups):
+    for chart in page_of_groups.page.locator("[data-chart]").all():
         assert "table below" in chart.get_attribute("aria-label")
-    assert shown.page.locator("figure table").count() >= 2
-    assert shown.page.locator("table:not(:has(caption)), th:not([scope])").count() == 0
+    assert page_of_groups.page.locator("figure table").count() >= 2
+    assert page_of_groups.page.locator("table:not(:has(caption)), th:not([scope])").count() == 0
 
 
-def test_on_a_phone_nothing_sticks_out(grouped, open_page):
+def test_the_page_fits_a_phone(grouped, open_page):
     opened = open_page(render(grouped), viewport={"width": 390, "height": 844})
     opened.drawn()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_dark_is_dark_and_paper_is_white(results, open_page):
+def test_dark_mode_and_print_colors(results, open_page):
     opened = open_page(render(results), color_scheme="dark")
     opened.drawn()
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -147,19 +149,19 @@ def test_dark_is_dark_and_paper_is_white(results, open_page):
 
 
 def with_names(results: Results, names: list[str]) -> Results:
-    """Results in which everything that has a name has one of these."""
+    """Results in which every name is one of these."""
     overall = results.when("after").figures["overall"]
     groups = dict.fromkeys(names, overall)
     measured = [
         replace(one, figures={**one.figures, "groups": groups}) for one in results.measured
     ]
-    later = [replace(measured[1], when=name, made=name) for name in names[:30]]
+    later = [replace(measured[1], when=name, date=name) for name in names[:30]]
     named = {name: name for name in names}
     planned = [{"purpose": n, "part": n, "times": n, "used": n} for n in names]
     return replace(
         results,
         name=names[0],
-        made=names[1],
+        date=names[1],
         data={**results.data, "name": names[2], "classes": names[:12], "groups": named},
         guarantee={**results.guarantee, "text": "\n".join(names), "unit": names[3]},
         ledger={"head": names[4], "planned": planned},
@@ -174,20 +176,20 @@ def with_names(results: Results, names: list[str]) -> Results:
 def inside(names: list[str]) -> dict:
     """Internal figures with such names."""
     counts = {name: i for i, name in enumerate(names)}
-    told = {name: estimated(0.5) for name in names}
+    reported = {name: estimated(0.5) for name in names}
     return {
         "training": [1.0, 0.5],
         "records": counts,
         "classes": counts,
         "groups": {name: {name: 1} for name in names},
-        "plain figures after": told,
-        "by group after": {name: told for name in names[:12]},
+        "plain figures after": reported,
+        "by group after": {name: reported for name in names[:12]},
         **{f"_{name}": name for name in names},
     }
 
 
 def tags(opened) -> list[str]:
-    """Elements of a page that was drawn."""
+    """Elements of a page after drawing."""
     opened.drawn()
     return opened.page.evaluate(TAGS)
 
@@ -201,10 +203,10 @@ def test_hostile_names_inject_nothing(results, open_page):
     assert tags(hostile) == tags(harmless)
     assert hostile.page.evaluate("window.__pwned") is None
     assert set(hostile.page.evaluate(DRAWN)) == set(harmless.page.evaluate(DRAWN))
-    assert hostile.said == [] and hostile.violations == [] and len(hostile.asked) == 1
+    assert hostile.messages == [] and hostile.violations == [] and len(hostile.requests) == 1
     assert len(html.encode()) < LARGEST
-    shown = hostile.page.locator("#missing").inner_text()
-    assert "<script>window.__pwned=1</script>" in shown and "{{ 7 * 7 }}" in shown
+    text = hostile.page.locator("#missing").inner_text()
+    assert "<script>window.__pwned=1</script>" in text and "{{ 7 * 7 }}" in text
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00]", hostile.page.inner_text("body"))
     hostile.page.locator("[data-chart=groups] .mark-symbol.role-mark path").first.hover(
         force=True
@@ -215,30 +217,36 @@ def test_hostile_names_inject_nothing(results, open_page):
     assert hostile.page.evaluate("window.__pwned") is None
 
 
-def test_without_escaping_that_test_would_fail(results, open_page, monkeypatch):
+def test_the_injection_test_detects_missing_escapes(results, open_page, monkeypatch):
     plain = jinja2.Environment(loader=jinja2.PackageLoader("veracal.report"), autoescape=False)
     monkeypatch.setattr(pages, "_environment", lambda: plain)
     names = ["<b>bold</b>"] * 12
-    found = open_page(render(with_names(results, names))).page.locator("#missing b").count()
-    assert found > 0
+    result = open_page(render(with_names(results, names))).page.locator("#missing b").count()
+    assert result > 0
 
 
-def untold(found: object) -> object:
-    """The same figures, of which noise left nothing."""
-    if isinstance(found, dict):
-        ends = {"value", "low", "high"} if "level" in found else set()
-        return {k: None if k in ends else untold(v) for k, v in found.items()}
-    return [untold(each) for each in found] if isinstance(found, list | tuple) else found
+def without_values(result: object) -> object:
+    """The same figures without values."""
+    if isinstance(result, dict):
+        ends = {"value", "low", "high"} if "level" in result else set()
+        return {k: None if k in ends else without_values(v) for k, v in result.items()}
+    return (
+        [without_values(each) for each in result]
+        if isinstance(result, list | tuple)
+        else result
+    )
 
 
-def test_figures_that_nobody_can_tell_are_said_in_words(grouped, open_page):
-    measured = tuple(replace(one, figures=untold(one.figures)) for one in grouped.measured)
+def test_missing_figures_are_shown_in_words(grouped, open_page):
+    measured = tuple(
+        replace(one, figures=without_values(one.figures)) for one in grouped.measured
+    )
     opened = open_page(render(replace(grouped, measured=measured)))
-    assert opened.drawn() == 0 and opened.said == []
+    assert opened.drawn() == 0 and opened.messages == []
     opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    shown = opened.page.inner_text("body")
-    assert "too few records" in shown and "nothing to draw" in shown
-    assert not re.search(r"\b(None|nan|NaN|null|undefined|Infinity)\b", shown)
+    text = opened.page.inner_text("body")
+    assert "too few records" in text and "Nothing to draw" in text
+    assert not re.search(r"\b(None|nan|NaN|null|undefined|Infinity)\b", text)
 
 
 @pytest.mark.parametrize(
@@ -252,12 +260,12 @@ def test_figures_that_nobody_can_tell_are_said_in_words(grouped, open_page):
     ],
     ids=["unmeasured", "many classes", "empty", "unbounded", "odd ledger"],
 )
-def test_odd_results_make_a_page_too(results, change):
+def test_malformed_results_still_render(results, change):
     html = render(replace(results, **change))
     assert len(html.encode()) < LARGEST
-    shown = re.sub(r"(?s)<(script|style)\b.*?</\1>|<[^>]*>", " ", html)
-    assert "For engineers" in shown and "audited" in shown
-    assert not re.search(r"\b(None|nan|NaN|inf|undefined)\b", shown)
+    text = re.sub(r"(?s)<(script|style)\b.*?</\1>|<[^>]*>", " ", html)
+    assert "For engineers" in text and "audited" in text
+    assert not re.search(r"\b(None|nan|NaN|inf|undefined)\b", text)
 
 
 def estimated(value: float) -> dict:
@@ -265,7 +273,7 @@ def estimated(value: float) -> dict:
 
 
 def plain(count: int) -> list[dict]:
-    """A plain curve, of which one bin is empty."""
+    """A reliability curve without noise, with one empty bin."""
     ends = {"low": 0.5, "high": 1.0, "confidence": 0.75}
     right = {"accuracy": 0.7, "accuracy_low": 0.6, "accuracy_high": 0.8}
     empty = {"low": 0.0, "high": 0.5, "count": 0, "confidence": None, "accuracy": None}
@@ -292,19 +300,19 @@ def opened(results, open_page):
     return open_page(render(results, internal=SECRET))
 
 
-def test_internal_figures_are_on_a_marked_page_only(results, opened):
+def test_internal_figures_are_only_on_the_marked_page(results, opened):
     public = render(results)
     render(results, internal=SECRET)
     assert render(results) == public
     assert not re.search(r"88,?0(0[3-9]|1\d)", re.sub(r"(?s)<script.*?</script>", "", public))
     assert 'class="secret"' not in public and "Internal report" not in public
-    assert opened.drawn() == 6 and opened.said == [] and opened.violations == []
+    assert opened.drawn() == 6 and opened.messages == [] and opened.violations == []
     opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    shown = opened.page.inner_text("section[aria-label=Internal]")
-    for told in (4, 5, 6, 7, 8, 9, 14, 15):
-        assert f"{88_000 + told:,}" in shown
-    assert all(told in shown for told in ("0.880 (0.780 to 0.980)", "88017", "8.8e+04"))
-    assert not re.search(r"\b(None|nan|NaN|null|undefined)\b", shown)
+    text = opened.page.inner_text("section[aria-label=Internal]")
+    for reported in (4, 5, 6, 7, 8, 9, 14, 15):
+        assert f"{88_000 + reported:,}" in text
+    assert all(reported in text for reported in ("0.880 (0.780 to 0.980)", "88017", "8.8e+04"))
+    assert not re.search(r"\b(None|nan|NaN|null|undefined)\b", text)
     figures = opened.page.locator("section[aria-label=Internal] figure")
     marked = figures.filter(has=opened.page.locator(".mark.internal"))
     assert figures.count() == marked.count() == 8
@@ -312,7 +320,7 @@ def test_internal_figures_are_on_a_marked_page_only(results, opened):
     assert "Do not publish" in opened.page.inner_text("body > .warning")
 
 
-def test_the_mark_is_on_screen_on_paper_and_in_saved_charts(opened):
+def test_the_watermark_is_on_screen_in_print_and_in_saved_charts(opened):
     opened.drawn()
     style = "getComputedStyle(document.body, '::after')"
     for media in ("screen", "print"):
@@ -326,15 +334,15 @@ def test_the_mark_is_on_screen_on_paper_and_in_saved_charts(opened):
         name, svg = saved(opened, "svg", chart)
         assert name == f"internal-{chart}.svg"
         assert any(text.startswith("INTERNAL: ") for text in texts(svg))
-    assert opened.said == []
+    assert opened.messages == []
 
 
-def test_what_is_internal_and_missing_is_left_out(results):
+def test_missing_internal_figures_are_left_out(results):
     html = render(results, internal={})
-    assert "The training curve is not known: the model came from the ledger." in html
+    assert "No training curve: the fitted model was loaded from the ledger." in html
     assert html.count('<figure aria-label="Training curve">') == 1
-    assert "Class balance" not in html and "Plain" not in html
-    assert "not known" not in render(results, internal={"training": [1.0, 0.5]})
+    assert "Class balance" not in html and "without noise</h3>" not in html
+    assert "No training curve" not in render(results, internal={"training": [1.0, 0.5]})
 
 
 @pytest.mark.parametrize(
@@ -345,20 +353,22 @@ def test_what_is_internal_and_missing_is_left_out(results):
     ],
     ids=["none", "text", "number", "nan", "empty", "list", "mapping"],
 )
-def test_odd_internal_figures_make_a_page_too(results, odd):
-    shown = re.sub(r"(?s)<(script|style)\b.*?</\1>|<[^>]*>", " ", render(results, internal=odd))
-    assert not re.search(r"\b(None|nan|NaN|inf|undefined)\b", shown)
+def test_malformed_internal_figures_still_render(results, odd):
+    text = re.sub(r"(?s)<(script|style)\b.*?</\1>|<[^>]*>", " ", render(results, internal=odd))
+    assert not re.search(r"\b(None|nan|NaN|inf|undefined)\b", text)
 
 
-def test_many_classes_are_no_long_chart():
+def test_the_class_chart_shows_only_the_largest_classes():
     many = {f"class {i}": i for i in range(1_000)}
-    (balance,) = [one for one in figures({"classes": many}) if one.title == "Class balance"]
+    (balance,) = [
+        one for one in internal_panels({"classes": many}) if one.title == "Class balance"
+    ]
     drawn = balance.charts["classes"]["data"]["values"]
     assert [row["n"] for row in drawn] == list(range(999, 959, -1))
     assert len(balance.table.rows) == 500
 
 
-def test_the_ledger_tells_what_each_line_costs(results):
+def test_the_ledger_table_shows_the_cost_of_each_line(results):
     lines = [
         {
             "purpose": "a",
@@ -378,53 +388,55 @@ def test_the_ledger_tells_what_each_line_costs(results):
         },
         {"purpose": "c", "part": "test", "times": 1, "used": 0, "epsilon": None, "delta": 1e-5},
     ]
-    made = ledger(replace(results, ledger={"planned": lines}))
-    assert made.heads[-2:] == ("epsilon of all planned", "at delta")
-    assert [row[-2:] for row in made.rows] == [
+    table = ledger(replace(results, ledger={"planned": lines}))
+    assert table.heads[-2:] == ("epsilon of all planned", "at delta")
+    assert [row[-2:] for row in table.rows] == [
         ("1.001", "0"),
         ("2.5", "0.000176"),
-        ("not told", "not told"),
+        ("not recorded", "not recorded"),
     ]
     older = [{k: v for k, v in line.items() if k not in ("epsilon", "delta")} for line in lines]
-    made = ledger(replace(results, ledger={"planned": older}))
-    assert len(made.heads) == 4 and made.rows[1] == ("b", "test", "4", "2")
+    table = ledger(replace(results, ledger={"planned": older}))
+    assert len(table.heads) == 4 and table.rows[1] == ("b", "test", "4", "2")
 
 
-def test_what_tells_little_is_pale():
-    def made(low: float | None, high: float | None) -> Bin:
+def test_wide_intervals_are_faded():
+    def make_bin(low: float | None, high: float | None) -> Bin:
         right = Estimate(0.5, low, high, 0.95, 5)
         return Bin(0.4, 0.6, 0.5, Estimate(5, 4, 6, 0.95, 5), right)
 
-    bins = [made(0.41, 0.6), made(0.39, 0.6), made(None, None)]
+    bins = [make_bin(0.41, 0.6), make_bin(0.39, 0.6), make_bin(None, None)]
     drawn = diagram({"after": bins}, "")["data"]["values"]
     assert [row["wide"] for row in drawn] == [False, True, False]
 
 
-def test_charts_follow_the_grammar(grouped):
-    inside = {name: spec for one in figures(SECRET) for name, spec in one.charts.items()}
+def test_charts_are_valid_vega_lite(grouped):
+    inside = {
+        name: spec for one in internal_panels(SECRET) for name, spec in one.charts.items()
+    }
     assert set(inside) == {"training", "plain", "confidence", "classes"}
-    made = charts(grouped)
-    assert set(made) == {"reliability", "histogram", "groups", "series"}
-    for spec in (*made.values(), *inside.values()):
+    specs = charts(grouped)
+    assert set(specs) == {"reliability", "histogram", "groups", "series"}
+    for spec in (*specs.values(), *inside.values()):
         altair.Chart.from_dict(spec, validate=True)
-    broken = {**made["histogram"], "mark": "no such mark"}
+    broken = {**specs["histogram"], "mark": "no such mark"}
     with pytest.raises(ValidationError):
         altair.Chart.from_dict(broken, validate=True)
 
 
-def test_later_measurements_stand_in_their_order_with_their_dates(grouped):
+def test_later_measurements_keep_their_order_and_dates(grouped):
     one = grouped.measured[1]
-    later = [replace(one, when=f"later {i}", made=f"2027-0{i}-01") for i in (2, 1)]
-    made = charts(replace(grouped, measured=(*grouped.measured[:2], *later)))["series"]
-    labels = [row["label"] for row in made["data"]["values"]]
+    later = [replace(one, when=f"later {i}", date=f"2027-0{i}-01") for i in (2, 1)]
+    series = charts(replace(grouped, measured=(*grouped.measured[:2], *later)))["series"]
+    labels = [row["label"] for row in series["data"]["values"]]
     assert labels == [
-        f"1. after\n{one.made}",
+        f"1. after\n{one.date}",
         "2. later 2\n2027-02-01",
         "3. later 1\n2027-01-01",
     ]
 
 
-def test_without_the_extra_one_sentence_says_so(results, monkeypatch):
+def test_a_missing_extra_is_named(results, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     monkeypatch.setattr(pages, "vega", pages.vega.__wrapped__)
     with pytest.raises(MissingExtraError, match=re.escape("veracal[report]")):

@@ -29,7 +29,7 @@ def closed():
     plt.close("all")
 
 
-def made(n=400, k=3, seed=0):
+def example_scores(n=400, k=3, seed=0):
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, k)) * 3
     return logits, (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
@@ -37,7 +37,7 @@ def made(n=400, k=3, seed=0):
 
 @pytest.fixture
 def scores():
-    return Scores.from_logits(*made(), name="mine")
+    return Scores.from_logits(*example_scores(), name="mine")
 
 
 def drawn_points(display):
@@ -47,7 +47,7 @@ def drawn_points(display):
     return np.asarray(line.get_xydata()), np.array(ends)
 
 
-def test_what_is_drawn_are_the_numbers_of_the_curve(scores):
+def test_the_diagram_draws_the_numbers_of_the_curve(scores):
     display = ReliabilityDisplay.from_scores(scores)
     held = [each for each in curve(scores).bins if each.n]
     assert 0 < len(held) < 15  # empty bins have no point
@@ -60,13 +60,13 @@ def test_what_is_drawn_are_the_numbers_of_the_curve(scores):
     assert legend == f"mine: ECE {curve(scores).ece:.3f}"
 
 
-def test_it_says_that_plain_figures_are_internal(scores):
+def test_figures_without_noise_are_marked_internal(scores):
     display = ReliabilityDisplay.from_scores(scores)
     assert display.histogram_ax_.get_xlabel() == f"confidence\n{INTERNAL}"
     assert display.plot(note="").histogram_ax_.get_xlabel() == "confidence"
 
 
-def test_axes_of_somebody_else_are_used(scores):
+def test_given_axes_are_used(scores):
     figure, axes = plt.subplots(1, 2)
     display = ReliabilityDisplay(curve(scores)).plot(axes[1], name="other", histogram=False)
     assert display.ax_ is axes[1] and display.figure_ is figure
@@ -81,7 +81,7 @@ def test_plot_returns_the_display_and_makes_a_figure(scores):
     assert display.plot() is display and display.figure_.number in plt.get_fignums()
 
 
-def test_no_style_is_set(scores, tmp_path):
+def test_drawing_changes_no_style(scores, tmp_path):
     before = dict(matplotlib.rcParams)
     with plt.style.context("dark_background"):
         display = ReliabilityDisplay.from_scores(scores)
@@ -90,8 +90,8 @@ def test_no_style_is_set(scores, tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
-def test_an_estimator_is_drawn_as_its_scores():
-    X, y = made(300)
+def test_from_estimator_equals_from_scores():
+    X, y = example_scores(300)
     names = np.array(["a", "b", "c"])[y]
     model = LogisticRegression().fit(X, names)
     display = ReliabilityDisplay.from_estimator(model, X, names, bins=8)
@@ -100,7 +100,7 @@ def test_an_estimator_is_drawn_as_its_scores():
 
 
 def test_an_estimator_without_probabilities_is_refused():
-    X, y = made(60)
+    X, y = example_scores(60)
     with pytest.raises(ValueError, match="with predict_proba, got LinearSVC"):
         ReliabilityDisplay.from_estimator(LinearSVC().fit(X, y), X, y)
     with pytest.raises(ValueError, match="fitted classifier"):
@@ -108,7 +108,7 @@ def test_an_estimator_without_probabilities_is_refused():
 
 
 def test_the_second_class_may_be_drawn():
-    logits, labels = made(k=2)
+    logits, labels = example_scores(k=2)
     scores = Scores.from_logits(logits, labels)
     display = ReliabilityDisplay.from_scores(scores, second_class=True, interval="wilson")
     assert display.curve == binary_curve(scores) != curve(scores)

@@ -1,6 +1,6 @@
-"""What an audit found, as tables on a terminal; every one of them says that it is internal.
+"""Results of an audit as tables for the terminal, and audits of runs from a file.
 
-Runs that anybody made, from a file of arrays.
+Every table says that it is internal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     from rich.console import Group as Renderables
 
 
-INTERNAL = "internal: every run looked at the records again; keep it like the records"
+INTERNAL = "internal: every run reads the records again; protect it like the records"
 _FIGURES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
-_ACROSS = 3  # budgets whose intervals fit beside each other
+_MAX_COLUMNS = 3  # budgets whose intervals fit into one table
 
 
-def show(found: AuditResults) -> None:
-    """Print every table, and below them what a reader must know."""
+def show(results: AuditResults) -> None:
+    """Print every table, and the notes below them."""
     console = _show.console()
-    for table in tables(found):
+    for table in tables(results):
         console.print(table)
     typer.echo()
-    for note in notes(found):
+    for note in notes(results):
         _show.say(note)
 
 
-def tables(found: AuditResults) -> "Iterator[Renderables]":
-    """All tables for which there is something to tell."""
-    yield people(found)
-    yield from figures(found)
-    for name in found.audits[0].groups:
-        yield by_group(found, name)
-    yield can_tell(found)
-    yield from at_levels(found)
-    yield from recalibrated(found)
+def tables(results: AuditResults) -> "Iterator[Renderables]":
+    """All tables with content."""
+    yield summary_table(results)
+    yield from figures_tables(results)
+    for name in results.audits[0].groups:
+        yield group_table(results, name)
+    yield precision_table(results)
+    yield from accuracy_tables(results)
+    yield from recalibration_tables(results)
 
 
-def people(found: AuditResults) -> "Renderables":
-    """Disagreement over people, a line for each budget."""
-    first = found.audits[0]
-    title = f"{found.name}: how far runs disagree about {len(found.rows):,} people"
+def summary_table(results: AuditResults) -> "Renderables":
+    """Disagreement over individuals, a row for each budget."""
+    first = results.audits[0]
+    title = f"{results.name}: disagreement over {len(results.rows):,} individuals"
     ends = f"{first.level:.0%} interval"
-    heads = (*_head(found), "runs", "mean", ends, "median", "p90", "p95", "most", "review")
-    flips = found.audits[0].persons.flip is not None
+    heads = (*_head(results), "runs", "mean", ends, "median", "p90", "p95", "max", "review")
+    flips = results.audits[0].individuals.flip is not None
     heads += ("flip",) if flips else ()
     rows = [
         (
-            *_label(found, label),
+            *_label(results, label),
             f"{audit.runs:,}",
             number(audit.mean.value),
             interval(audit.mean),
@@ -70,126 +70,136 @@ def people(found: AuditResults) -> "Renderables":
             f"{len(audit.review):,}",
             *((number(mean_flip(audit)),) if flips else ()),
         )
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
     ]
-    said = (
-        "Disagreement is 0 where all runs decide alike, about 1 where they toss a coin. To "
-        f"review: people above {first.review_above:g}, whatever the runs left open."
+    note = (
+        "Disagreement is 0 if all runs agree, and about 1 if the decision is as good as a coin "
+        f"toss. Review: individuals above {first.review_above:g} with confidence."
     )
-    said += " Flip: share of runs that contradict the model in use." if flips else ""
-    return _table(title, heads, rows, said)
+    note += " Flip: share of runs that contradict the deployed model." if flips else ""
+    return _table(title, heads, rows, note)
 
 
-def figures(found: AuditResults) -> "Iterator[Renderables]":
+def figures_tables(results: AuditResults) -> "Iterator[Renderables]":
     """Accuracy, AUC and F1 of the runs, with their deviation."""
-    names = [name for name in _FIGURES if name in found.audits[0].figures]
+    names = [name for name in _FIGURES if name in results.audits[0].figures]
     if not names:
         return
     rows = [
-        (*_label(found, label), *(spread(audit.figures[name]) for name in names))
-        for label, audit in found.told
+        (*_label(results, label), *(spread(audit.figures[name]) for name in names))
+        for label, audit in results.labeled_audits
     ]
-    heads = (*_head(found), *(_FIGURES[name] for name in names))
-    yield _table("how good the runs are", heads, rows, "Mean ± standard deviation over runs.")
+    heads = (*_head(results), *(_FIGURES[name] for name in names))
+    yield _table("performance of the runs", heads, rows, "Mean ± standard deviation over runs.")
 
 
-def by_group(found: AuditResults, name: str) -> "Renderables":
+def group_table(results: AuditResults, name: str) -> "Renderables":
     """Mean disagreement of each group, with gap and ratio."""
-    some = found.told[:_ACROSS]
-    narrow = len(found.told) > _ACROSS
-    told = [audit.groups[name] for _, audit in (found.told if narrow else some)]
-    heads = [f"epsilon {label}" for label in found.labels] if found.epsilons else ["mean"]
-    heads = heads[: len(told)]
+    narrow = len(results.audits) > _MAX_COLUMNS
+    groups = [audit.groups[name] for audit in results.audits]
+    heads = [f"epsilon {label}" for label in results.labels] if results.epsilons else ["mean"]
     rows: list[tuple[str, ...]] = [
-        (group, f"{people:,}", *(_cell(each.values[group], narrow) for each in told))
-        for group, people in told[0].people.items()
+        (group, f"{individuals:,}", *(_cell(each.values[group], narrow) for each in groups))
+        for group, individuals in groups[0].individuals.items()
     ]
-    apart = all(each.gap is not None for each in told)
-    if apart:
-        rows.append(("difference", "", *(_cell(e.gap, narrow) for e in told)))
-        rows.append(("ratio", "", *(_cell(e.ratio, narrow) for e in told)))
-    said = "Difference: largest minus smallest. Ratio: smallest over largest." if apart else ""
-    return _table(f"mean disagreement by {name}", ("group", "people", *heads), rows, said)
+    comparable = all(each.gap is not None for each in groups)
+    if comparable:
+        rows.append(("difference", "", *(_cell(e.gap, narrow) for e in groups)))
+        rows.append(("ratio", "", *(_cell(e.ratio, narrow) for e in groups)))
+    note = (
+        "Difference: largest minus smallest. Ratio: smallest over largest."
+        if comparable
+        else ""
+    )
+    return _table(f"mean disagreement by {name}", ("group", "individuals", *heads), rows, note)
 
 
-def can_tell(found: AuditResults) -> "Renderables":
-    """What so many runs can and cannot tell of a person."""
+def precision_table(results: AuditResults) -> "Renderables":
+    """Precision of the estimates for individuals."""
     rows = [
         (
-            *_label(found, label),
+            *_label(results, label),
             f"{audit.runs:,}",
-            f"± {number(audit.bounds['one'])}",
-            f"± {number(audit.bounds['all'])}",
+            f"± {number(audit.bounds['single'])}",
+            f"± {number(audit.bounds['simultaneous'])}",
             f"± {number(audit.bounds['paper'])}",
-            f"up to {number(audit.bounds['blind'])}",
+            f"up to {number(audit.bounds['hidden'])}",
         )
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
     ]
     heads = (
-        *_head(found),
+        *_head(results),
         "runs",
-        "one person",
-        "everybody at once",
+        "one individual",
+        "all simultaneously",
         "by the paper's bound",
         "if all runs agree",
     )
-    said = (
-        f"Largest error of an estimate, at {found.audits[0].level:.0%}, of so many runs fixed "
-        "beforehand; and the disagreement that a person may still have of whom all runs agree."
+    note = (
+        f"Largest error of an estimate, at {results.audits[0].level:.0%}, of so many runs "
+        "fixed beforehand; and the disagreement that a individual may still have of whom all "
+        "runs agree."
     )
-    return _table("what so many runs can tell", heads, rows, said)
+    return _table("precision of the estimates", heads, rows, note)
 
 
-def at_levels(found: AuditResults) -> "Iterator[Renderables]":
-    """Disagreement among the runs that are accurate enough."""
+def accuracy_tables(results: AuditResults) -> "Iterator[Renderables]":
+    """Disagreement among the runs that reach each accuracy."""
     rows = [
         (
-            *_label(found, label),
+            *_label(results, label),
             f"{row.accuracy:g}",
             f"{row.runs:,}",
             "too few runs" if row.mean is None else number(row.mean),
         )
-        for label, audit in found.told
-        for row in audit.at_levels
+        for label, audit in results.labeled_audits
+        for row in audit.by_accuracy
     ]
     if rows:
-        heads = (*_head(found), "accuracy at least", "runs", "mean disagreement")
-        said = "Choosing runs by their accuracy spends privacy of its own."
-        yield _table("among the more accurate runs", heads, rows, said)
+        heads = (*_head(results), "accuracy at least", "runs", "mean disagreement")
+        note = "Selecting runs by their accuracy has a privacy cost of its own."
+        yield _table("runs of higher accuracy", heads, rows, note)
 
 
-def recalibrated(found: AuditResults) -> "Iterator[Renderables]":
-    """Disagreement before and after every run was repaired."""
+def recalibration_tables(results: AuditResults) -> "Iterator[Renderables]":
+    """Disagreement before and after recalibrating each run."""
     rows = [
         (
-            *_label(found, label),
-            number(done.before.value),
-            number(done.after.value),
-            _cell(done.difference, narrow=False),
-            number(done.deviation_before),
-            number(done.deviation_after),
+            *_label(results, label),
+            number(effect.before.value),
+            number(effect.after.value),
+            _cell(effect.difference, narrow=False),
+            number(effect.deviation_before),
+            number(effect.deviation_after),
         )
-        for label, audit in found.told
-        if (done := audit.recalibrated) is not None
+        for label, audit in results.labeled_audits
+        if (effect := audit.recalibrated) is not None
     ]
     if rows:
-        heads = (*_head(found), "before", "after", "difference", "spread before", "and after")
-        first = found.audits[0].recalibrated
+        heads = (
+            *_head(results),
+            "before",
+            "after",
+            "difference",
+            "deviation before",
+            "and after",
+        )
+        first = results.audits[0].recalibrated
         assert first is not None
-        said = "Spread: deviation of a person's probability over runs, mean over people."
-        yield _table(f"mean disagreement before and after {first.method}", heads, rows, said)
+        note = "Deviation: of an individual's probability over runs, mean over individuals."
+        yield _table(f"mean disagreement before and after {first.method}", heads, rows, note)
 
 
-def notes(found: AuditResults) -> list[str]:
-    """What a reader must know beside the figures."""
-    said = [f"Audited: {found.what}, internal."]
-    said += found.notes
-    for label, audit in found.told:
-        before = f"Epsilon {label}: " if len(found.epsilons) > 1 else ""
-        said += [f"{before}{note}" for note in audit.notes]
+def notes(results: AuditResults) -> list[str]:
+    """Notes below the tables."""
+    messages = [f"Audited: {results.what}, internal."]
+    messages += results.notes
+    for label, audit in results.labeled_audits:
+        before = f"Epsilon {label}: " if len(results.epsilons) > 1 else ""
+        messages += [f"{before}{note}" for note in audit.notes]
         if audit.resumed:
-            said.append(f"{before}{audit.resumed:,} of the runs came from the file of --keep.")
-    return list(dict.fromkeys(said))
+            messages.append(f"{before}{audit.resumed:,} of the runs came from the checkpoint.")
+    return list(dict.fromkeys(messages))
 
 
 def number(value: float | None) -> str:
@@ -210,181 +220,188 @@ def spread(figure: Mapping[str, float]) -> str:
 
 
 def _cell(estimate: Estimate | None, narrow: bool) -> str:
-    """A figure and its interval, which is left out where there is no room."""
+    """A figure and its interval, which is left out in a narrow table."""
     if estimate is None or estimate.value is None:
-        return "nobody"
+        return "empty"
     if narrow or estimate.low is None:
         return number(estimate.value)
     return f"{number(estimate.value)} ({interval(estimate)})"
 
 
-def _head(found: AuditResults) -> tuple[str, ...]:
-    """The column that tells budgets apart, if there are any."""
-    return ("epsilon",) if found.epsilons else ()
+def _head(results: AuditResults) -> tuple[str, ...]:
+    """The column head of budgets, if they are known."""
+    return ("epsilon",) if results.epsilons else ()
 
 
-def _label(found: AuditResults, label: str) -> tuple[str, ...]:
-    """Its cell."""
-    return (label,) if found.epsilons else ()
+def _label(results: AuditResults, label: str) -> tuple[str, ...]:
+    """The cell of a budget, if it is known."""
+    return (label,) if results.epsilons else ()
 
 
 def _table(
-    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], said: str
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], note: str
 ) -> "Renderables":
     """A table whose last line says that it is internal."""
-    note = f"{said}\n{INTERNAL}" if said else INTERNAL
+    note = f"{note}\n{INTERNAL}" if note else INTERNAL
     right = [head for head in heads if head not in ("group", "epsilon")]
     return _show.table(title, heads, rows, right=right, whole=right, note=note)
 
 
-# Names of the array with the runs, and what its numbers are.
-VALUES: Mapping[str, Kind] = {
+# Names of the array with the runs, and the kind of its numbers.
+KINDS: Mapping[str, Kind] = {
     "decisions": "decision",
     "probabilities": "probability",
     "scores": "probability",
     "logits": "logit",
 }
-_OTHERS = ("labels", "classes", "deployed", "rows")
-_GROUP = "group:"
-_TIME = "Runs were made elsewhere; what differed between them is not known here."
+_OTHER_ARRAYS = ("labels", "classes", "deployed", "rows")
+_GROUP_PREFIX = "group:"
+_UNKNOWN_VARIATION = "The runs were made elsewhere; what varied between them is unknown."
 
 
-def audited(path: Path, asked: AuditSettings) -> AuditResults:
-    """Audit the runs of a file, all of them.
+def audit_file(path: Path, settings: AuditSettings) -> AuditResults:
+    """Audit all runs of a file.
 
     Parameters
     ----------
     path : path
-        An npz file. One of ``decisions`` (whole numbers of classes), ``probabilities`` (or
-        ``scores``) and ``logits``, of shape (runs, people) or, but for decisions,
-        (runs, people, classes). May hold ``labels`` and ``deployed``, one for each person, as
-        numbers of classes or as ``classes`` writes them; ``classes``; ``rows``, numbers of
-        people in a table; and attributes, ``group:NAME``.
-    asked : Question
-        Without groups, people are told apart by all that the file has.
+        An npz file with one of ``decisions`` (class indices), ``probabilities`` (or ``scores``)
+        and ``logits``, of shape (runs, individuals) or, but for decisions, (runs, individuals,
+        classes). May hold ``labels`` and ``deployed``, one for each individual, as class
+        indices or as in ``classes``; ``classes``; ``rows``, the rows of the individuals in a
+        table; and attributes, ``group:NAME``.
+    settings : AuditSettings
+        Without groups, results are broken down by all attributes of the file.
     """
     arrays = read_npz(path)
-    name = _named(arrays, path)
-    engine = StoredEngine(arrays[name], _classes(arrays, path), VALUES[name])
-    groups = _groups(arrays, engine.people, path)
+    runs_name = _runs_array(arrays, path)
+    engine = StoredEngine(arrays[runs_name], _classes(arrays, path), KINDS[runs_name])
+    groups = _groups(arrays, engine.individuals, path)
     labels = _codes("labels", arrays, engine, path)
-    codes = np.zeros(engine.people, dtype=np.int64) if labels is None else labels
-    people = Dataset(np.zeros((engine.people, 1)), codes, engine.classes, groups)
-    found = audit_engine(
+    codes = np.zeros(engine.individuals, dtype=np.int64) if labels is None else labels
+    individuals = Dataset(np.zeros((engine.individuals, 1)), codes, engine.classes, groups)
+    result = audit_engine(
         engine,
-        people,
-        replace(asked, runs=engine.runs, groups=asked.groups or tuple(groups)),
+        individuals,
+        replace(settings, runs=engine.runs, groups=settings.groups or tuple(groups)),
         deployed=_codes("deployed", arrays, engine, path),
         labeled=labels is not None,
     )
     return AuditResults(
         name=path.name,
-        made=today(),
-        what=f"{name} of runs that were made elsewhere",
-        rows=_rows(arrays, engine.people, path),
-        audits=(found,),
+        date=today(),
+        what=f"{runs_name} of runs that were made elsewhere",
+        rows=_rows(arrays, engine.individuals, path),
+        audits=(result,),
         epsilons=(),
         settings={"predictions": path.name, "arrays": sorted(arrays)},
-        notes=(_TIME,),
+        notes=(_UNKNOWN_VARIATION,),
     )
 
 
-def _named(arrays: Mapping[str, Array], path: Path) -> str:
-    """The one array that holds the runs."""
-    strange = [
+def _runs_array(arrays: Mapping[str, Array], path: Path) -> str:
+    """Name of the array with the runs."""
+    unknown = [
         name
         for name in arrays
-        if name not in VALUES and name not in _OTHERS and not name.startswith(_GROUP)
+        if name not in KINDS
+        and name not in _OTHER_ARRAYS
+        and not name.startswith(_GROUP_PREFIX)
     ]
-    found = [name for name in VALUES if name in arrays]
-    if strange or len(found) != 1:
-        known = ", ".join((*_OTHERS, f"{_GROUP}NAME"))
+    present = [name for name in KINDS if name in arrays]
+    if unknown or len(present) != 1:
+        known = ", ".join((*_OTHER_ARRAYS, f"{_GROUP_PREFIX}NAME"))
         raise DataError(
             str(path),
-            f"one array of {', '.join(VALUES)}, and beside it only {known}",
-            ", ".join(map(repr, strange or found))[:200] or "none of them",
-            "Name the arrays so:  np.savez(FILE, decisions=..., labels=...).",
+            f"one array of {', '.join(KINDS)}, and beside it only {known}",
+            ", ".join(map(repr, unknown or present))[:200] or "none of them",
+            "Save the arrays as in:  np.savez(FILE, decisions=..., labels=...).",
         )
-    return found[0]
+    return present[0]
 
 
 def _classes(arrays: Mapping[str, Array], path: Path) -> Sequence[Label] | None:
-    """Classes as they are written, if the file says."""
+    """Names of the classes, if the file has them."""
     if "classes" not in arrays:
         return None
-    held = arrays["classes"]
-    if held.ndim != 1 or held.dtype.kind not in "iuUT" or len(held) < 2:
+    array = arrays["classes"]
+    if array.ndim != 1 or array.dtype.kind not in "iuUT" or len(array) < 2:
         raise DataError(
             f"{path}: classes",
             "two or more names or whole numbers",
-            f"{held.dtype} of shape {held.shape}",
+            f"{array.dtype} of shape {array.shape}",
             "Write all classes, in the order of their numbers.",
         )
-    labels: list[Label] = held.tolist()
+    labels: list[Label] = array.tolist()
     return labels
 
 
 def _codes(
     name: str, arrays: Mapping[str, Array], engine: StoredEngine, path: Path
 ) -> Ints | None:
-    """Classes of people as numbers; None if the file does not tell."""
+    """Classes of individuals as indices; None if the file lacks them."""
     if name not in arrays:
         return None
-    held, where = _of_people(name, arrays, engine.people, path), f"{path}: {name}"
-    if held.dtype.kind in "UT" or "classes" in arrays:
-        return encode_labels(held, engine.classes, where)
-    whole = held.dtype.kind in "biu"
-    if not (whole and held.min() >= 0 and held.max() < len(engine.classes)):
+    array, where = _validate_length(name, arrays, engine.individuals, path), f"{path}: {name}"
+    if array.dtype.kind in "UT" or "classes" in arrays:
+        return encode_labels(array, engine.classes, where)
+    whole = array.dtype.kind in "biu"
+    if not (whole and array.min() >= 0 and array.max() < len(engine.classes)):
         raise DataError(
             where,
             f"numbers of classes, 0 to {len(engine.classes) - 1}",
             "others",
             "Number them as the runs do, or add an array 'classes' with their names.",
         )
-    codes: Ints = held.astype(np.int64)
+    codes: Ints = array.astype(np.int64)
     return codes
 
 
-def _groups(arrays: Mapping[str, Array], people: int, path: Path) -> dict[str, Group]:
-    """Attributes by their names; the file is its owner's, so that values may be read."""
-    found = {}
+def _groups(arrays: Mapping[str, Array], individuals: int, path: Path) -> dict[str, Group]:
+    """Attributes by name. The file belongs to the user, so that its values may be read."""
+    groups = {}
     for name in arrays:
-        if not name.startswith(_GROUP):
+        if not name.startswith(_GROUP_PREFIX):
             continue
-        held, called = _of_people(name, arrays, people, path), name.removeprefix(_GROUP)
-        if held.dtype.kind not in "biuUT" or not called.strip() or "&" in called:
+        array, attribute = (
+            _validate_length(name, arrays, individuals, path),
+            name.removeprefix(_GROUP_PREFIX),
+        )
+        if array.dtype.kind not in "biuUT" or not attribute.strip() or "&" in attribute:
             raise DataError(
                 f"{path}: {name}",
-                "an attribute with a name (without '&') and words or whole numbers as values",
-                str(held.dtype),
-                "Give an age, say, as a range of years in words.",
+                "an attribute with a name (without '&') and text or integers as values",
+                str(array.dtype),
+                "Convert numbers to categories, for example ages to age ranges.",
             )
-        values = held.astype(str)
-        found[called] = Group.from_values(values, sorted(set(values.tolist())))
-    return found
+        values = array.astype(str)
+        groups[attribute] = Group.from_values(values, sorted(set(values.tolist())))
+    return groups
 
 
-def _rows(arrays: Mapping[str, Array], people: int, path: Path) -> Ints:
-    """Where people stand in a table, or their places in the file, counted from 1."""
+def _rows(arrays: Mapping[str, Array], individuals: int, path: Path) -> Ints:
+    """Rows of the individuals in a table, or in the file, counted from 1."""
     if "rows" not in arrays:
-        return np.arange(1, people + 1)
-    held = _of_people("rows", arrays, people, path)
-    if held.dtype.kind not in "iu":
+        return np.arange(1, individuals + 1)
+    array = _validate_length("rows", arrays, individuals, path)
+    if array.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: rows", "whole numbers", str(held.dtype), "Number the rows of the table."
+            f"{path}: rows", "whole numbers", str(array.dtype), "Number the rows of the table."
         )
-    numbers: Ints = held.astype(np.int64)
+    numbers: Ints = array.astype(np.int64)
     return numbers
 
 
-def _of_people(name: str, arrays: Mapping[str, Array], people: int, path: Path) -> Array:
-    """An array with one value for each person."""
-    held = arrays[name]
-    if held.shape != (people,):
+def _validate_length(
+    name: str, arrays: Mapping[str, Array], individuals: int, path: Path
+) -> Array:
+    """Check that an array has one value for each individual."""
+    array = arrays[name]
+    if array.shape != (individuals,):
         raise DataError(
             f"{path}: {name}",
-            f"{people} values, one for each person",
-            f"the shape {held.shape}",
+            f"{individuals} values, one for each individual",
+            f"the shape {array.shape}",
             "Give them in the order of the runs' columns.",
         )
-    return held
+    return array

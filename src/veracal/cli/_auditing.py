@@ -1,4 +1,4 @@
-"""An audit on the command line: what is run, how, and where it is written."""
+"""Audits on the command line: options, engines, progress and output files."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,28 +31,28 @@ from veracal.workflow import (
     keep_place,
 )
 
-FILES = ("audit.html", "audit.json", "people.csv")
+FILES = ("audit.html", "audit.json", "individuals.csv")
 BACKENDS = ("loky", "ray", "dask")
-_MAPS = ("temperature", "two-temperatures", "platt", "beta", "isotonic", "binning")
-_BINS = 15  # of a map by bins
-REFUSED = (
-    "error: figures of an audit are not released, with noise or without. Changing one audited "
-    "person moves a mean over n people by 1/n, but changing one training record can move "
-    "everybody's disagreement at once, so that 1/n is not the sensitivity, and the training "
-    "would have to be charged once for every run. What can be published at no cost is the "
-    "arbitrariness that the released model tells by itself:  veracal predict MODEL DATA "
-    "--arbitrariness"
+_METHODS = ("temperature", "two-temperatures", "platt", "beta", "isotonic", "binning")
+_BINS = 15  # bins of a binned calibration map
+RELEASE_REFUSED = (
+    "error: figures of an audit cannot be released, with noise or without. Changing one "
+    "audited individual changes a mean over n individuals by 1/n, but changing one training "
+    "record can change every individual's disagreement at once, so that 1/n is not the "
+    "sensitivity, and the training would have to be charged once for every run. The "
+    "arbitrariness computed from the released model alone can be published at no cost:  "
+    "veracal predict MODEL DATA --arbitrariness"
 )
 
 
 def refuse_release() -> NoReturn:
-    """Say why figures do not leave, and what can."""
-    _show.status(REFUSED)
+    """Explain why figures are not released, and what can be."""
+    _show.status(RELEASE_REFUSED)
     raise typer.Exit(1)
 
 
-def question(*, runs: str, **asked: Any) -> AuditSettings:
-    """What is asked, or which option cannot be meant."""
+def make_settings(*, runs: str, **settings: Any) -> AuditSettings:
+    """Create the settings of an audit, or raise a usage error."""
     number: Any = runs.strip().replace(",", "")
     if number != "auto":
         if not number.removeprefix("-").isdecimal():
@@ -60,21 +60,21 @@ def question(*, runs: str, **asked: Any) -> AuditSettings:
                 f"expected auto, or a number of runs, got {runs!r}.", param_hint="--runs"
             )
         number = int(number)
-    found: AuditSettings = _meant(partial(AuditSettings, number, **asked))
-    return found
+    result: AuditSettings = _or_usage_error(partial(AuditSettings, number, **settings))
+    return result
 
 
-def carried_out(
+def make_run(
     plane: tuple[str, str] | None,
     recalibrate: str | None,
     workers: tuple[int | None, str | None, str | None],
     keep: Path | None,
     random_state: int | None,
 ) -> AuditRun:
-    """How the runs are made; workers are their number, kind and address."""
+    """Settings of the runs; workers are their number, backend and address."""
     jobs, backend, address = workers
     for option, value, known in (
-        ("--recalibrate", recalibrate, _MAPS),
+        ("--recalibrate", recalibrate, _METHODS),
         ("--backend", backend, BACKENDS),
     ):
         if value is not None and value not in known:
@@ -88,17 +88,17 @@ def carried_out(
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """The training that is audited.
+class AuditedTraining:
+    """The training to audit.
 
     Attributes
     ----------
     config : Config
     epsilons : tuple of float
     against : PrivateClassifier or None
-        The model in use.
+        The deployed model.
     schema : Schema or None
-        Of the model in use, where no file of one is named.
+        Schema of the deployed model, unless a schema file is given.
     """
 
     config: Config
@@ -107,43 +107,43 @@ class Chosen:
     schema: Schema | None = None
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         data: str | None,
-        typed: Mapping[str, Any],
+        options: Mapping[str, Any],
         epsilons: Sequence[float],
         config: Path | None,
         against: Path | None,
-    ) -> "Chosen":
-        """Every choice: those of a file or of a saved model, and over them what was typed."""
+    ) -> "AuditedTraining":
+        """Combine the settings of a file or of a saved model with the options."""
         for epsilon in epsilons:
-            _meant(partial(PrivacyConfig, epsilon), "--epsilon")
-        unlike = tuple(dict.fromkeys(map(float, epsilons)))
-        first = {**typed, "--epsilon": next(iter(unlike), None)}
+            _or_usage_error(partial(PrivacyConfig, epsilon), "--epsilon")
+        budgets = tuple(dict.fromkeys(map(float, epsilons)))
+        first = {**options, "--epsilon": next(iter(budgets), None)}
         if against is not None:
             if config is not None:
                 raise typer.BadParameter(
-                    "brings its own settings; leave out --config.", param_hint="--against"
+                    "has its own settings; omit --config.", param_hint="--against"
                 )
-            return cls._against(against, data, first, unlike)
+            return cls._against(against, data, first, budgets)
         if data is None and config is None:
             raise typer.BadParameter(
-                "name a file or a built-in set, or runs with --predictions.", param_hint="DATA"
+                "give a file, a built-in set, or --predictions.", param_hint="DATA"
             )
         chosen = _fitting.configured(data, first, config)
         if config is None:
             chosen = replace(chosen, recalibration=RecalibrationConfig("none"))
-        return cls(chosen, unlike or (chosen.privacy.epsilon,))
+        return cls(chosen, budgets or (chosen.privacy.epsilon,))
 
     @classmethod
     def _against(
         cls,
         folder: Path,
         data: str | None,
-        typed: Mapping[str, Any],
+        options: Mapping[str, Any],
         epsilons: tuple[float, ...],
-    ) -> "Chosen":
-        """Choices of a saved model, whose table may be elsewhere now."""
+    ) -> "AuditedTraining":
+        """Settings of a saved model, whose table may have moved."""
         classifier = PrivateClassifier.load(folder)
         results = read_results(folder)
         chosen = Config.from_entries(results.settings, where=f"{folder}: settings")
@@ -152,52 +152,52 @@ class Chosen:
             data = chosen.data.source
             data = data if chosen.data.schema is None else found_near(folder, data)
         own = replace(chosen.data, source=data, schema=None)
-        if not is_name(data) and typed["--schema"] is None:
+        if not is_name(data) and options["--schema"] is None:
             schema = classifier.schema
-        chosen = _fitting.overruled(replace(chosen, data=own), typed)
+        chosen = _fitting.overruled(replace(chosen, data=own), options)
         return cls(chosen, epsilons or (chosen.privacy.epsilon,), classifier, schema)
 
 
-def audited(
-    chosen: Chosen, target: str | None, asked: AuditSettings, how: AuditRun
+def run_audit(
+    training: AuditedTraining, target: str | None, settings: AuditSettings, run: AuditRun
 ) -> AuditResults:
-    """Audit, with a bar for each budget."""
-    if chosen.schema is None:
-        _fitting.check_data(chosen.config, target)
-    with _guarded(how, chosen.epsilons), run_bars() as (load, tell):
-        found = audit_config(
-            chosen.config,
-            chosen.epsilons,
-            asked,
-            how,
-            against=chosen.against,
-            schema=chosen.schema,
+    """Run the audit, with a progress bar for each budget."""
+    if training.schema is None:
+        _fitting.check_data(training.config, target)
+    with _report_interruption(run, training.epsilons), progress_bars() as (load, on_progress):
+        results = audit_config(
+            training.config,
+            training.epsilons,
+            settings,
+            run,
+            against=training.against,
+            schema=training.schema,
             on_load=load,
-            on_progress=tell,
+            on_progress=on_progress,
         )
-    engine = found.audits[0].about["engine"]
-    if engine != RetrainEngine.name and (how.jobs, how.backend, how.address) != (None,) * 3:
-        _show.status(f"Without workers: by {engine} one process makes many runs at a time.")
-    return found
+    engine = results.audits[0].engine_settings["engine"]
+    if engine != RetrainEngine.name and (run.jobs, run.backend, run.address) != (None,) * 3:
+        _show.status(f"No workers needed: {engine} makes many runs at a time in one process.")
+    return results
 
 
 @contextmanager
-def _guarded(how: AuditRun, epsilons: Sequence[float]) -> Iterator[None]:
-    """What cannot be meant is a matter of usage; what was counted is kept, and said to be."""
+def _report_interruption(run: AuditRun, epsilons: Sequence[float]) -> Iterator[None]:
+    """Turn invalid settings into usage errors, and explain what an interrupted audit kept."""
     try:
         yield
     except KeyboardInterrupt:
-        places = [keep_place(how.keep, e, several=len(epsilons) > 1) for e in epsilons]
+        places = [keep_place(run.keep, e, several=len(epsilons) > 1) for e in epsilons]
         kept = [str(place) for place in places if place is not None and place.exists()]
-        said = (
-            f"The runs that were counted are in {', '.join(kept)}: the same command goes on "
+        message = (
+            f"The counted runs are in {', '.join(kept)}: the same command resumes "
             "from there, and counts none twice."
             if kept
-            else "Nothing was kept; with --keep FILE an audit goes on where it broke off."
-            if how.keep is None
-            else "No run was kept yet: the same command begins anew."
+            else "No runs were saved; with --keep FILE an interrupted audit can be resumed."
+            if run.keep is None
+            else "No run was saved yet: the same command starts from the beginning."
         )
-        _show.status(f"Stopped; nothing half-written is left. {said}")
+        _show.status(f"Stopped; no partial files are left. {message}")
         raise typer.Exit(1) from None
     except VeracalError:
         raise
@@ -206,8 +206,8 @@ def _guarded(how: AuditRun, epsilons: Sequence[float]) -> Iterator[None]:
 
 
 @contextmanager
-def run_bars() -> "Iterator[tuple[Callable[[int, int | None], None], OnRuns]]":
-    """Show runs on stderr with the time that is left, if somebody is watching."""
+def progress_bars() -> "Iterator[tuple[Callable[[int, int | None], None], OnRuns]]":
+    """Show progress and remaining time on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -244,32 +244,33 @@ def run_bars() -> "Iterator[tuple[Callable[[int, int | None], None], OnRuns]]":
         )
 
 
-def check_out(out: Path, *, force: bool) -> None:
-    """Refuse a place to write to, before the work and not after it."""
+def check_output(out: Path, *, force: bool) -> None:
+    """Reject an output folder before the work starts."""
     check_new(out, force=force, what="folder")
     if is_artifact(out):
         raise typer.BadParameter(
-            f"{out} is a model, which is handed on. Name another folder.", param_hint="--out"
+            f"{out} is a model, which may be published. Choose another folder.",
+            param_hint="--out",
         )
     check_place(out, force=force, more=FILES)
 
 
-def write(found: AuditResults, out: Path, *, force: bool) -> list[str]:
-    """Write page, JSON and people, for the owner's eyes; their names.
+def write_files(results: AuditResults, out: Path, *, force: bool) -> list[str]:
+    """Write page, JSON and CSV, readable only by their owner; return their names.
 
-    Without the extra that draws there is no page, and the reason is told.
+    Without the ``report`` extra there is no page, and a message says why.
     """
-    files = {"audit.json": found.to_bytes(), "people.csv": found.people()}
+    files = {"audit.json": results.to_bytes(), "individuals.csv": results.individuals_csv()}
     try:
-        files["audit.html"] = render_audit(found).encode()
+        files["audit.html"] = render_audit(results).encode()
     except MissingExtraError as error:
         _show.status(f"Without audit.html: {error}")
     write_folder(out, files, force=force, shared=False)
     return sorted(files)
 
 
-def _meant(make: Callable[[], Any], option: str | None = None) -> Any:
-    """Make something of what was typed, or say that it cannot be meant."""
+def _or_usage_error(make: Callable[[], Any], option: str | None = None) -> Any:
+    """Call a function, and turn its ValueError into a usage error."""
     try:
         return make()
     except DataError:

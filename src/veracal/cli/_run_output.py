@@ -260,7 +260,7 @@ def _series(made: "RunResult", told: Mapping[str, Any]) -> object:
     """All measurements below each other, in their order."""
     rows = [
         (
-            f"{one.when}, {one.made}",
+            f"{one.when}, {one.date}",
             *(_artifacts.shown(told[one.when].get(name)) for name in _artifacts.FIGURES),
         )
         for one in made.results.measured

@@ -1,6 +1,6 @@
-"""Options that take several numbers in a row: --epsilon 0.5 1 2.
+"""The command ``audit``: how far decisions depend on the randomness of training.
 
-The command that tells how much of a decision is the luck of the noise.
+Also options that take several numbers in a row: ``--epsilon 0.5 1 2``.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,54 +21,54 @@ if TYPE_CHECKING:
     from veracal.report import AuditResults
 
 
-def several(*names: str) -> type[TyperCommand]:
-    """A kind of command some of whose options take one number after the other.
+def list_command(*names: str) -> type[TyperCommand]:
+    """Command class whose given options accept a list of numbers.
 
-    Click knows options that repeat, and options with a fixed number of values. This is
-    neither: ``--epsilon 0.5 1 2`` and ``--epsilon 0.5,1,2`` are read as the option, three
-    times. A word that is no number ends the list, so that a table may be named after it.
+    Click supports repeated options and options with a fixed number of values. Here
+    ``--epsilon 0.5 1 2`` and ``--epsilon 0.5,1,2`` are both read as the option, three times. A
+    word that is not a number ends the list, so that a table may follow.
 
     Parameters
     ----------
     *names : str
-        Options, declared as lists of numbers.
+        Options that are declared as lists of numbers.
     """
 
-    class Several(TyperCommand):
+    class ListCommand(TyperCommand):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            return super().parse_args(ctx, repeated(args, names))
+            return super().parse_args(ctx, expand_lists(args, names))
 
-    return Several
+    return ListCommand
 
 
-def repeated(args: Sequence[str], names: Collection[str]) -> list[str]:
-    """Words of a command line, with the option said again before each of its numbers.
+def expand_lists(args: Sequence[str], names: Collection[str]) -> list[str]:
+    """Words of a command line, with the option repeated before each of its numbers.
 
     Examples
     --------
     >>> repeated(["--epsilon", "0.5", "1,2", "a.csv"], ["--epsilon"])
     ['--epsilon=0.5', '--epsilon=1', '--epsilon=2', 'a.csv']
     """
-    made: list[str] = []
+    expanded: list[str] = []
     rest = list(args)
     while rest:
         word = rest.pop(0)
         name, given, value = word.partition("=")
         if word == "--":
-            return [*made, word, *rest]
+            return [*expanded, word, *rest]
         if name not in names or not (given or rest):
-            made.append(word)
+            expanded.append(word)
             continue
         values = [value if given else rest.pop(0)]
-        while rest and _are_numbers(rest[0]):
+        while rest and _is_number_list(rest[0]):
             values.append(rest.pop(0))
         parts = [part.strip() for each in values for part in each.split(",")]
-        made += [f"{name}={part}" for part in parts if part] or [f"{name}="]
-    return made
+        expanded += [f"{name}={part}" for part in parts if part] or [f"{name}="]
+    return expanded
 
 
-def _are_numbers(word: str) -> bool:
-    """Tell whether a word is a number, or several with commas between them."""
+def _is_number_list(word: str) -> bool:
+    """Whether a word is a number, or several separated by commas."""
     parts = [part for part in word.split(",") if part.strip()]
     return bool(parts) and all(map(_is_number, parts))
 
@@ -83,17 +83,17 @@ def _is_number(word: str) -> bool:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-# What can be asked of runs that somebody else made.
-_OF_PREDICTIONS = {
+# Options that apply to runs that were made elsewhere.
+_PREDICTION_OPTIONS = {
     "predictions", "level", "groups", "threshold", "accuracy_levels", "review_above",
     "out", "force", "release", "json",
 }  # fmt: skip
 
 
 @app.command(
-    cls=several("--epsilon", "--accuracy-levels"),
+    cls=list_command("--epsilon", "--accuracy-levels"),
     epilog="Example:  veracal audit breast-cancer --epsilon 0.5 1 2 --runs 200\n\n"
-    "What can be published at no cost is the arbitrariness that a released model tells itself: "
+    "The arbitrariness computed from a released model alone can be published at no cost: "
     "veracal predict MODEL DATA --arbitrariness",
 )
 def audit(
@@ -108,73 +108,79 @@ def audit(
     model: _fitting.ModelKind = None,
     epsilon: Annotated[
         list[float] | None,
-        typer.Option(metavar="E…", help="Budgets, each audited: --epsilon 0.5 1 2."),
+        typer.Option(metavar="E…", help="Budgets to audit, one or more: --epsilon 0.5 1 2."),
     ] = None,
     runs: Annotated[
-        str, typer.Option(metavar="auto|N", help="How often to train; auto: until --error.")
+        str,
+        typer.Option(metavar="auto|N", help="Number of runs; auto: until --error is reached."),
     ] = "auto",
     error: Annotated[
-        float, typer.Option(help="With auto: how far anybody's disagreement may be off.")
+        float, typer.Option(help="With auto: error of every individual's disagreement.")
     ] = 0.1,
-    most: Annotated[int, typer.Option(help="With auto: runs at most.")] = 10_000,
-    level: Annotated[float, typer.Option(help="Of intervals.")] = 0.95,
+    max_runs: Annotated[int, typer.Option(help="With auto: largest number of runs.")] = 10_000,
+    level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            help="Group of the schema to tell people apart by; repeats. Several at once: "
+            help="Group of the schema to break results down by; repeatable. Intersections: "
             '"age & sex".'
         ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Of two classes, the second is decided for above it.")
+        float | None, typer.Option(help="Of two classes, the second is predicted above it.")
     ] = None,
     accuracy_levels: Annotated[
         list[float] | None,
-        typer.Option(metavar="A…", help="Disagreement among the runs that are so accurate."),
+        typer.Option(metavar="A…", help="Disagreement among runs of at least this accuracy."),
     ] = None,
     review_above: Annotated[
-        float, typer.Option(help="Disagreement above which a person should be reviewed.")
+        float, typer.Option(help="Disagreement above which a decision should be reviewed.")
     ] = 0.5,
     varied: Annotated[
-        str, typer.Option(help="What differs: noise, 'noise and batches' or all.")
+        str, typer.Option(help="What differs between runs: noise, 'noise and batches' or all.")
     ] = "all",
     plane: Annotated[
         tuple[str, str] | None,
-        typer.Option("--map", metavar="A B", help="Two features, for a map of disagreement."),
+        typer.Option(metavar="A B", help="Two features, for a map of disagreement."),
     ] = None,
     recalibrate: Annotated[
         str | None,
         typer.Option(
-            help="Repair every run on half of the test part: temperature, two-temperatures, "
-            "platt, beta, isotonic or binning. Does that change disagreement?"
+            help="Recalibrate every run on half of the test partition, to see the effect on "
+            "disagreement: temperature, two-temperatures, platt, beta, isotonic or binning."
         ),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             metavar="MODEL",
-            help="Folder of 'veracal fit': how many runs contradict it. Its settings count.",
+            help="Deployed model (folder of 'veracal fit'): audits its settings.",
         ),
     ] = None,
     predictions: Annotated[
         Path | None,
         typer.Option(
-            help="npz file of anybody's runs, instead of DATA: 'decisions', 'probabilities' or "
-            "'logits' (runs × people), and 'labels', 'classes', 'deployed', 'rows', "
-            "'group:NAME'."
+            help="npz file of runs made elsewhere, instead of DATA: 'decisions', 'probabilities' "
+            "or 'logits' (runs × individuals), and optionally 'labels', 'classes', 'deployed', "
+            "'rows', 'group:NAME'."
         ),
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(help="File for runs as they arrive; if it is there, go on with it."),
+        typer.Option(help="Checkpoint file for runs; if it exists, the audit resumes."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes, where runs are made one by one.")
+        int | None,
+        typer.Option(min=1, help="Concurrent processes, for models trained one by one."),
     ] = None,
-    backend: Annotated[str | None, typer.Option(help="Likewise: loky, ray or dask.")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a cluster of Ray or Dask.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Their joblib backend: loky, ray or dask.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address of a Ray or Dask cluster.")
+    ] = None,
     random_state: Annotated[
-        int | None, typer.Option(min=0, help="For an audit that can be repeated.")
+        int | None, typer.Option(min=0, help="Seed of a repeatable audit.")
     ] = None,
     target: _fitting.Target = None,
     delta: _fitting.Delta = None,
@@ -185,31 +191,33 @@ def audit(
     config: _fitting.ConfigFile = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for audit.html, audit.json and people.csv; internal, too."),
+        typer.Option(help="Folder for audit.html, audit.json and individuals.csv; internal."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an audit at --out.")] = False,
     release: Annotated[
-        bool, typer.Option("--release", help="Refused: says what can be published instead.")
+        bool,
+        typer.Option("--release", help="Rejected; explains what can be published instead."),
     ] = False,
     json: _fitting.Json = False,
 ) -> None:
-    """Train again and again, and tell how far the runs disagree about people.
+    """Retrain a model many times and measure how far its decisions disagree.
 
-    Records are dealt as 'veracal fit' deals them: runs are trained on the
-    training part, and the people of the test part are audited. Every run looks
-    at the records, so the result is internal. It is not released with noise
-    either: one audited person moves a mean by 1/n, but one training record can
-    move everybody's disagreement at once. No ledger is charged, as nothing
-    leaves; the promise of the audited model stays as it is.
+    The records are split as by 'veracal fit': runs are trained on the training
+    partition, and the individuals of the test partition are audited. Every run
+    reads the records, so the result is internal. Noise would not make it
+    releasable: one audited individual changes a mean by 1/n, but one training
+    record can change every individual's disagreement at once. No ledger is
+    charged, because nothing is released; the guarantee of the audited model is
+    unchanged.
     """
     from veracal.cli import _auditing
 
     if release:
         _auditing.refuse_release()
-    asked = _auditing.question(
+    settings = _auditing.make_settings(
         runs=runs,
         error=error,
-        most=most,
+        max_runs=max_runs,
         level=level,
         threshold=threshold,
         groups=tuple(groups or ()),
@@ -218,11 +226,11 @@ def audit(
         varied=varied,
     )
     if out is not None:
-        _auditing.check_out(out, force=force)
+        _auditing.check_output(out, force=force)
     if predictions is not None:
-        found = _of_predictions(context, predictions, asked)
+        results = _audit_predictions_file(context, predictions, settings)
     else:
-        typed = {
+        options = {
             "--schema": None if schema is None else str(schema),
             "--test": test,
             "--seed": seed,
@@ -231,48 +239,51 @@ def audit(
             "--model": model,
             "--norm": norm,
         }
-        chosen = _auditing.Chosen.of(data, typed, epsilon or (), config, against)
-        how = _auditing.carried_out(
+        training = _auditing.AuditedTraining.from_options(
+            data, options, epsilon or (), config, against
+        )
+        run = _auditing.make_run(
             plane, recalibrate, (jobs, backend, address), keep, random_state
         )
-        found = _auditing.audited(chosen, target, asked, how)
-    _told(found, out, force=force, json=json)
+        results = _auditing.run_audit(training, target, settings, run)
+    _write_and_print(results, out, force=force, json=json)
 
 
-def _of_predictions(
-    context: typer.Context, path: Path, asked: "AuditSettings"
+def _audit_predictions_file(
+    context: typer.Context, path: Path, settings: "AuditSettings"
 ) -> "AuditResults":
-    """Audit runs that somebody made, if nothing is asked that only runs made here can tell."""
-    from veracal.cli import _audit_output as _audit_predictions
+    """Audit runs from a file, and reject options that only apply to new runs."""
+    from veracal.cli import _audit_output
 
     for parameter in context.command.params:
         name = str(parameter.name)
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in _OF_PREDICTIONS:
+        if given and name not in _PREDICTION_OPTIONS:
             raise typer.BadParameter(
-                "is of runs that are made here; leave it out, or leave out --predictions.",
+                "does not apply to --predictions; omit one of the two.",
                 param_hint=name.upper() if name == "data" else parameter.opts[0],
             )
     try:
-        return _audit_predictions.audited(path, asked)
+        return _audit_output.audit_file(path, settings)
     except VeracalError:
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _told(found: "AuditResults", out: Path | None, *, force: bool, json: bool) -> None:
-    """Write and print what was found; what could not be written is printed nevertheless."""
-    from veracal.cli import _audit_output as _audit_show
-    from veracal.cli import _auditing
+def _write_and_print(
+    results: "AuditResults", out: Path | None, *, force: bool, json: bool
+) -> None:
+    """Write the files and print the results, even if writing fails."""
+    from veracal.cli import _audit_output, _auditing
 
     try:
-        written = None if out is None else _auditing.write(found, out, force=force)
+        written = None if out is None else _auditing.write_files(results, out, force=force)
     finally:
         if json:
-            _show.print_json(found.to_json() | {"out": None if out is None else str(out)})
+            _show.print_json(results.to_json() | {"out": None if out is None else str(out)})
         else:
-            _audit_show.show(found)
+            _audit_output.show(results)
     if written is not None:
         names = ", ".join(written)
-        _show.status(f"Wrote {names} to {out}, internal: treat it as the records.")
+        _show.status(f"Wrote {names} to {out}. Internal: protect it like the records.")

@@ -1,4 +1,4 @@
-"""Commands that say what something will cost."""
+"""The commands ``plan train`` and ``plan audit``: costs computed before any run."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from veracal.mechanisms import TrainingPlan
 
 
-app = typer.Typer(no_args_is_help=True, help="Find the noise for a budget, before any run.")
+app = typer.Typer(no_args_is_help=True, help="Compute noise and costs before any run.")
 
 
 @app.callback()
 def plan() -> None:
-    """Find the noise for a budget, before any run."""
+    """Compute noise and costs before any run."""
 
 
 @app.command(
@@ -33,22 +33,26 @@ def train(
         float | None, typer.Option(help="Noise multiplier, instead of --epsilon.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="By default one over ten times --records.")
+        float | None, typer.Option(help="By default 1 / (10 × --records).")
     ] = None,
     decay: Annotated[
-        float, typer.Option(help="Noise falls by exp(-decay) with every pass.")
+        float, typer.Option(help="The noise decreases by exp(-decay) per pass.")
     ] = 0.0,
     relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    unit: Annotated[str, typer.Option(help="Whom to protect: record, patient, …")] = "record",
-    at_most: Annotated[int, typer.Option(help="Most rows of one unit.")] = 1,
+    unit: Annotated[
+        str, typer.Option(help="Unit of protection: record, patient, …")
+    ] = "record",
+    max_contributions: Annotated[
+        int, typer.Option(help="Largest number of rows per unit.")
+    ] = 1,
     statement: Annotated[
-        bool, typer.Option("--statement", help="Print the guarantee in full.")
+        bool, typer.Option("--statement", help="Print the full privacy statement.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Plan a training run: the noise for a budget, or the cost of a noise.
+    """Plan a training run: the noise for a budget, or the cost of a noise multiplier.
 
-    Reads no records. All sizes are declared ones.
+    Reads no records; all sizes are declared.
     """
     from veracal.accounting import Unit
     from veracal.mechanisms import plan_training
@@ -59,7 +63,7 @@ def train(
         raise typer.BadParameter("Give one of --epsilon and --noise.")
     try:
         with _show.progress_bar("Looking for the noise"):
-            made = plan_training(
+            training_plan = plan_training(
                 records=records,
                 batch=batch,
                 steps=steps if steps is not None else _steps(epochs, records, batch),
@@ -68,59 +72,61 @@ def train(
                 delta=delta if delta is not None else 1 / (10 * max(records, 1)),
                 decay=decay,
                 relation=relation,  # type: ignore[arg-type]
-                unit=Unit(unit, at_most),
+                unit=Unit(unit, max_contributions),
             )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if json:
-        _show.print_json(made.to_json())
+        _show.print_json(training_plan.to_json())
     elif statement:
-        typer.echo(_show.visible(made.statement.text(), keep="\n"))
+        typer.echo(_show.visible(training_plan.statement.text(), keep="\n"))
     else:
-        _show.console().print(_table(made))
+        _show.console().print(_table(training_plan))
 
 
-@app.command(epilog="Example:  veracal plan audit --people 369 --error 0.08")
+@app.command(epilog="Example:  veracal plan audit --individuals 369 --error 0.08")
 def audit(
-    people: Annotated[
-        int, typer.Option(help="Of whom all estimates hold together; of two classes.")
+    individuals: Annotated[
+        int, typer.Option(help="Individuals for whom the estimates hold; two classes.")
     ] = 1,
     error: Annotated[
-        float | None, typer.Option(help="How far any disagreement may be off: 0.1.")
+        float | None, typer.Option(help="Largest error of any disagreement; by default 0.1.")
     ] = None,
-    runs: Annotated[int | None, typer.Option(help="The reverse: the error they reach.")] = None,
-    level: Annotated[float, typer.Option(help="Probability that none is.")] = 0.95,
+    runs: Annotated[
+        int | None, typer.Option(help="Compute the error of this many runs instead.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Plan an audit: how many runs an error takes, or what error runs reach.
+    """Plan an audit: the runs that an error requires, or the error of a number of runs.
 
-    Both by exact intervals, which an audit uses, and by the bound of Kulynych
-    et al. (2023). It looks at no records.
+    Uses the exact intervals of an audit, and the bound of Kulynych
+    et al. (2023). Reads no records.
     """
     if error is not None and runs is not None:
         raise typer.BadParameter("Give one of --error and --runs.")
     if error is not None and not 0 < error < 1:
         raise typer.BadParameter("expected a number between 0 and 1.", param_hint="--error")
-    from veracal.multiplicity import plan_audit, reached
+    from veracal.multiplicity import achieved_errors, plan_audit
 
-    told: dict[str, Any]
+    content: dict[str, Any]
     try:
         if runs is None:
-            told = vars(plan_audit(people, 0.1 if error is None else error, level))
+            content = vars(plan_audit(individuals, 0.1 if error is None else error, level))
         else:
-            found = reached(runs, people, level)
-            told = {"people": people, "level": level, "runs": runs}
-            told |= {"error": found["exact"], "paper_error": found["paper"]}
+            errors = achieved_errors(runs, individuals, level)
+            content = {"individuals": individuals, "level": level, "runs": runs}
+            content |= {"error": errors["exact"], "paper_error": errors["paper"]}
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from problem
     if json:
-        _show.print_json(told)
+        _show.print_json(content)
     else:
-        _show.console().print(_audit_table(told))
+        _show.console().print(_audit_table(content))
 
 
 def _steps(epochs: float | None, records: int, batch: float) -> int:
-    """How many steps so many passes take, rounded up."""
+    """Number of steps of a number of passes, rounded up."""
     from math import ceil, isfinite
 
     assert epochs is not None
@@ -128,23 +134,35 @@ def _steps(epochs: float | None, records: int, batch: float) -> int:
         raise ValueError(
             f"Expected --epochs and --batch above 0, got {epochs!r} and {batch!r}."
         )
-    return ceil(min(epochs * records / batch, 1e18))  # more than is allowed, whatever it is
+    return ceil(min(epochs * records / batch, 1e18))  # beyond the limit in any case
 
 
-def _table(made: "TrainingPlan") -> object:
-    """The plan, line by line."""
+def _table(training_plan: "TrainingPlan") -> object:
+    """The plan of a training run as a table."""
     from veracal.accounting import rounded_up
 
-    promise = made.statement
-    on_mean = rounded_up(made.noise_multiplier / made.expected_batch)
+    promise = training_plan.statement
+    on_mean = rounded_up(training_plan.noise_multiplier / training_plan.expected_batch)
     rows = [
-        ("noise multiplier", rounded_up(made.noise_multiplier, 5), "noise on sum ÷ clip bound"),
+        (
+            "noise multiplier",
+            rounded_up(training_plan.noise_multiplier, 5),
+            "noise on sum ÷ clip bound",
+        ),
         ("noise on the mean", on_mean, "× clip bound"),
-        ("steps", f"{made.steps:,}", f"{made.passes:.4g} passes over the rows"),
-        ("sampling rate", f"{made.rate:.6g}", f"expected batch {made.expected_batch:,.6g}"),
+        (
+            "steps",
+            f"{training_plan.steps:,}",
+            f"{training_plan.passes:.4g} passes over the rows",
+        ),
+        (
+            "sampling rate",
+            f"{training_plan.rate:.6g}",
+            f"expected batch {training_plan.expected_batch:,.6g}",
+        ),
         ("epsilon", rounded_up(promise.epsilon), promise.accountant),
         ("delta", rounded_up(promise.delta, 3), ""),
-        ("protects", f"one {promise.unit}", _whom(promise.at_most, promise.relation)),
+        ("protects", f"one {promise.unit}", _protection(promise.at_most, promise.relation)),
     ]
     if promise.renyi_epsilon is not None:
         rows.append(("epsilon by Rényi", rounded_up(promise.renyi_epsilon), "second opinion"))
@@ -156,26 +174,32 @@ def _table(made: "TrainingPlan") -> object:
     return _show.table("Training plan", ("", "", ""), rows)
 
 
-def _audit_table(told: "Mapping[str, Any]") -> object:
-    """The plan of an audit, line by line."""
-    people = _show.counted(told["people"], "person").replace("persons", "people")
-    rows = [("people", people, f"all at once, at {told['level']:.6g}")]
-    if "paper_runs" in told:
+def _audit_table(content: "Mapping[str, Any]") -> object:
+    """The plan of an audit as a table."""
+    individuals = _show.counted(content["individuals"], "individual")
+    rows = [
+        (
+            "individuals",
+            individuals,
+            f"simultaneously, at confidence level {content['level']:.6g}",
+        )
+    ]
+    if "paper_runs" in content:
         rows += [
-            ("error", f"± {told['error']:.6g}", "of anybody's disagreement"),
-            ("runs", f"{told['runs']:,}", "fixed beforehand, by exact intervals"),
-            ("runs", f"{told['paper_runs']:,}", "by the paper's bound"),
+            ("error", f"± {content['error']:.6g}", "of any disagreement"),
+            ("runs", f"{content['runs']:,}", "fixed in advance, by exact intervals"),
+            ("runs", f"{content['paper_runs']:,}", "by the paper's bound"),
         ]
     else:
         rows += [
-            ("runs", f"{told['runs']:,}", "fixed beforehand"),
-            ("error", f"± {told['error']:.4f}", "of anybody's disagreement, exact intervals"),
-            ("error", f"± {told['paper_error']:.4f}", "by the paper's bound"),
+            ("runs", f"{content['runs']:,}", "fixed in advance"),
+            ("error", f"± {content['error']:.4f}", "of any disagreement, exact intervals"),
+            ("error", f"± {content['paper_error']:.4f}", "by the paper's bound"),
         ]
     return _show.table("Audit plan", ("", "", ""), rows)
 
 
-def _whom(at_most: int, relation: str) -> str:
-    """The unit and its neighbors."""
+def _protection(at_most: int, relation: str) -> str:
+    """Contribution limit and neighboring relation."""
     rows = "one row" if at_most == 1 else f"at most {at_most} rows"
     return f"{rows}, {relation}"

@@ -1,4 +1,4 @@
-"""The command that renders the report of a saved classifier again."""
+"""The command ``report``: render the report of a saved classifier."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,29 +14,30 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 def report(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of 'veracal fit'.")],
     out: Annotated[
-        Path | None, typer.Option(help="HTML file; by default MODEL's name and '-report.html'.")
+        Path | None,
+        typer.Option(help="HTML file; by default the name of MODEL with '-report.html'."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Render the report of MODEL from what was released of it.
+    """Render the report of MODEL from its released results.
 
-    Only the results in the folder are read, no record and no ledger: it costs
-    nothing, and may be published like the model.
+    Reads only the results in the folder, no records and no ledger: it has no
+    privacy cost, and may be published like the model.
     """
     from veracal import report as reports
     from veracal.cli._artifacts import read_results
     from veracal.cli._output import check_new
     from veracal.data import check_place, placed
 
-    place = Path(f"{model.resolve().name}-report.html") if out is None else out
-    check_new(place, force=force)
-    check_place(place, force=force)
+    path = Path(f"{model.resolve().name}-report.html") if out is None else out
+    check_new(path, force=force)
+    check_place(path, force=force)
     text = reports.render(read_results(model))
-    with placed(place, force=force) as file:
+    with placed(path, force=force) as file:
         file.write(text.encode())
-    place.chmod(0o644)  # it may be published
+    path.chmod(0o644)  # it may be published
     if json:
-        _show.print_json({"model": str(model), "out": str(place), "bytes": len(text.encode())})
+        _show.print_json({"model": str(model), "out": str(path), "bytes": len(text.encode())})
     else:
-        _show.say(str(place))
+        _show.say(str(path))

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
         engine_for,
     )
     from veracal.multiplicity.engines.base import VARIED, AuditEngine, Kind, Seed, Streams
-    from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
+    from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
     from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext
     from veracal.multiplicity.engines.stored import StoredEngine
     from veracal.multiplicity.measures import (
         AuditPlan,
-        class_average,
+        achieved_errors,
+        class_averaged_disagreement,
         decision_variance,
         disagreement,
         expected_flip,
-        normalized,
+        normalized_disagreement,
         plan_audit,
-        pooled_pairs,
-        reached,
+        pooled_disagreement,
     )
     from veracal.multiplicity.results import INTERNAL, Audit, GroupDisagreement, Plane
     from veracal.multiplicity.runs import Runs
@@ -37,7 +37,7 @@ __all__ = [
     "AuditEngine",
     "AuditPlan",
     "AuditSettings",
-    "DescentEngine",
+    "DPSGDEngine",
     "GroupDisagreement",
     "Kind",
     "ObjectiveEngine",
@@ -49,18 +49,18 @@ __all__ = [
     "Seed",
     "StoredEngine",
     "Streams",
+    "achieved_errors",
     "audit",
     "audit_engine",
     "audit_predictions",
-    "class_average",
+    "class_averaged_disagreement",
     "decision_variance",
     "disagreement",
     "engine_for",
     "expected_flip",
-    "normalized",
+    "normalized_disagreement",
     "plan_audit",
-    "pooled_pairs",
-    "reached",
+    "pooled_disagreement",
 ]
 
 __getattr__, __dir__ = attach(
@@ -81,7 +81,7 @@ __getattr__, __dir__ = attach(
             "VARIED",
         ),
         "engines.linear": (
-            "DescentEngine",
+            "DPSGDEngine",
             "ObjectiveEngine",
             "OutputEngine",
         ),
@@ -92,14 +92,14 @@ __getattr__, __dir__ = attach(
         "engines.stored": ("StoredEngine",),
         "measures": (
             "AuditPlan",
-            "class_average",
+            "class_averaged_disagreement",
             "decision_variance",
             "disagreement",
             "expected_flip",
-            "normalized",
+            "normalized_disagreement",
             "plan_audit",
-            "pooled_pairs",
-            "reached",
+            "pooled_disagreement",
+            "achieved_errors",
         ),
         "results": (
             "Audit",

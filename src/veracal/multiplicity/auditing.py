@@ -1,9 +1,4 @@
-"""The fastest engine that runs a model as it is.
-
-An audit of whatever an engine runs again and again.
-
-The audit of a model: trained again and again, how far does it disagree with itself.
-"""
+"""The audit of a training: which engine repeats it, what is measured, and the result."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,22 +16,22 @@ from veracal.data import Dataset, Group, Label, cross
 from veracal.errors import DataError
 from veracal.multiplicity.collecting import (
     CollectionResult,
-    Recalibrating,
+    PerRunRecalibration,
     RunConsumer,
     collect,
 )
 from veracal.multiplicity.engines.base import AuditEngine, Kind, Seed, Varied, fingerprint
-from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
+from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
 from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.multiplicity.engines.stored import StoredEngine
 from veracal.multiplicity.results import Audit, FeatureGrid, RecalibrationEffect
 from veracal.multiplicity.runs import Runs
 from veracal.multiplicity.summary import (
     AuditDescription,
-    checked_deployed,
     difference_of_means,
-    mean_over_people,
-    told,
+    mean_over_individuals,
+    summarize,
+    validate_deployed,
     worst_error,
 )
 from veracal.training import (
@@ -56,15 +51,15 @@ def engine_for(
     backend: str | None = None,
     address: str | None = None,
 ) -> AuditEngine:
-    """Choose how a model is run again.
+    """Choose the engine that repeats the training of a model.
 
     Parameters
     ----------
-    model : estimator, training function or Engine
-        An engine is taken as it is. A subclass of one of our estimators may do anything, and
-        is trained run by run like other estimators.
+    model : estimator, training function or AuditEngine
+        An engine is returned unchanged. A subclass of a Veracal estimator may override
+        anything, and is retrained run by run, like any other estimator.
     train : Dataset
-    X : array of shape (people, d)
+    X : array of shape (individuals, d)
     jobs, backend, address
         Of :class:`RetrainEngine`, for models that are trained one by one.
 
@@ -73,7 +68,7 @@ def engine_for(
     >>> from veracal.data import load
     >>> data = load("breast-cancer")
     >>> engine_for(PrivateLogisticRegression(), data, data.X).name
-    'batched descent'
+    'batched DP-SGD'
     """
     if isinstance(model, AuditEngine):
         return model
@@ -82,47 +77,48 @@ def engine_for(
     if type(model) is ObjectivePerturbation:
         return ObjectiveEngine(model, train, X)
     if type(model) is PrivateLogisticRegression and not obstacles(model, train):
-        return DescentEngine(model, train, X)
-    if callable(settled := getattr(model, "settled", None)):  # a network: once for all runs
-        model = settled(train)
-    where: Any = backend  # whether there is such a one is checked with the rest
-    return RetrainEngine(model, train, X, jobs=jobs, backend=where, address=address)
+        return DPSGDEngine(model, train, X)
+    if callable(prepare := getattr(model, "settled", None)):
+        model = prepare(train)  # a network is prepared once for all runs
+    joblib_backend: Any = backend  # checked by the engine
+    return RetrainEngine(model, train, X, jobs=jobs, backend=joblib_backend, address=address)
 
 
-MOST = 10_000  # runs of an audit that ends when its intervals are short enough
-_HASHES = ("records", "people", "fingerprint")  # names under which engines hash records
-Number = int | Literal["auto"]
+MAX_RUNS = 10_000  # runs of an audit that ends when its intervals are short enough
+_HASHES = ("records", "individuals", "fingerprint")  # settings of engines that hash records
+RunCount = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """What is asked of an audit, beside what is run.
+    """What an audit measures, apart from the training that it repeats.
 
     Attributes
     ----------
     runs : int or "auto"
-        A number fixed beforehand; or as many as it takes for ``error``, at most ``most``.
+        A number of runs fixed in advance; or as many as ``error`` requires, at most
+        ``max_runs``.
     error : float in (0, 1)
-        With "auto": how far anybody's disagreement may be from its estimate.
-    most : int
+        With "auto": largest allowed error of any individual's disagreement.
+    max_runs : int
         With "auto".
     level : float in (0, 1)
-        Of intervals.
+        Confidence level of the intervals.
     threshold : float, optional
-        Of two classes; by default 0.5.
+        Of two classes, the second is predicted above it. By default 0.5.
     groups : sequence of str
-        Attributes by which people are told apart, ``"age"``, or several, ``"age & sex"``.
+        Attributes by which results are broken down: ``"age"``, or several, ``"age & sex"``.
     accuracy_levels : sequence of float
-        Disagreement among the runs that reach them.
+        Also report disagreement among the runs whose accuracy is at least each of these.
     review_above : float in [0, 1]
-        Disagreement above which a person's decision should be reviewed.
+        Disagreement above which a decision should be reviewed.
     varied : {"noise", "noise and batches", "all"}
         What differs between runs.
     """
 
-    runs: Number = "auto"
+    runs: RunCount = "auto"
     error: float = 0.1
-    most: int = MOST
+    max_runs: int = MAX_RUNS
     level: float = 0.95
     threshold: float | None = None
     groups: Sequence[str] = ()
@@ -131,7 +127,7 @@ class AuditSettings:
     varied: Varied = "all"
 
     def __post_init__(self) -> None:
-        _checks.whole(least=2, most=self.most)
+        _checks.whole(least=2, max_runs=self.max_runs)
         if self.runs != "auto":
             _checks.whole(least=2, runs=self.runs)
         for name in ("error", "level"):
@@ -141,215 +137,224 @@ class AuditSettings:
                 )
         _checks.fraction(review_above=self.review_above)
         if isinstance(self.groups, str):
-            raise ValueError(f"Expected a list of groups, got one word: [{self.groups!r}]?")
+            raise ValueError(f"Expected a list of groups, got one string: [{self.groups!r}]?")
 
     @property
-    def number(self) -> int:
-        """Of runs, at most."""
-        return self.most if self.runs == "auto" else int(self.runs)
+    def run_limit(self) -> int:
+        """Largest possible number of runs."""
+        return self.max_runs if self.runs == "auto" else int(self.runs)
 
 
 def audit_engine(
     engine: AuditEngine,
-    people: Dataset | None = None,
-    question: AuditSettings | None = None,
+    individuals: Dataset | None = None,
+    settings: AuditSettings | None = None,
     *,
     grid: FeatureGrid | None = None,
-    recalibrating: Recalibrating | None = None,
+    recalibration: PerRunRecalibration | None = None,
     deployed: Array | None = None,
     labeled: bool = True,
     keep: str | Path | None = None,
     random_state: int | None = None,
     on_progress: Progress | None = None,
 ) -> Audit:
-    """Audit whatever an engine runs, for engines of your own.
+    """Audit the runs of an engine; the entry point for custom engines.
 
     Parameters
     ----------
-    engine : Engine
-        That scores ``people``, then the points of ``grid``, then whom ``recalibrating`` fits
-        on.
-    people : Dataset, optional
-        With right answers and groups. None: everybody whom the engine scores, of whom nothing
-        else is known.
-    question : Question, optional
-    grid : Grid, optional
-        Points of a plane, for a map.
-    recalibrating : Recalibrating, optional
-    deployed : array of ints of shape (people,), optional
-        Decisions of the model in use.
+    engine : AuditEngine
+        Scores ``individuals``, then the points of ``grid``, then the calibration records of
+        ``recalibration``.
+    individuals : Dataset, optional
+        With labels and groups. None: the rows that the engine scores, without either.
+    settings : AuditSettings, optional
+    grid : FeatureGrid, optional
+        Points of a plane of two features, for a map of disagreement.
+    recalibration : PerRunRecalibration, optional
+    deployed : array of ints of shape (individuals,), optional
+        Decisions of the deployed model.
     labeled : bool
-        Whether right answers of people are known.
+        Whether the labels of ``individuals`` are known.
     keep : path, optional
-        As of :func:`~.collecting.collect`.
+        As for :func:`~.collecting.collect`.
     random_state : int, optional
-        For an audit that can be repeated. None: fresh entropy.
+        Makes an audit repeatable. None: fresh entropy.
     on_progress : callable, optional
     """
-    asked = AuditSettings() if question is None else question
+    settings = AuditSettings() if settings is None else settings
     points = 0 if grid is None else len(grid.rows)
-    others = 0 if recalibrating is None else recalibrating.people
-    number = engine.people - points - others
-    labels = None if people is None else _labels(people, engine.classes, number)
+    calibration = 0 if recalibration is None else recalibration.count
+    count = engine.individuals - points - calibration
+    labels = None if individuals is None else _label_codes(individuals, engine.classes, count)
     labels = labels if labeled else None
-    groups = _groups(people, asked.groups)
-    chosen = None if deployed is None else checked_deployed(deployed, number, engine.classes)
-    sinks = _sinks(engine, asked, labels, number, points, recalibrating)
-    done = collect(
+    groups = _select_groups(individuals, settings.groups)
+    deployed_codes = (
+        None if deployed is None else validate_deployed(deployed, count, engine.classes)
+    )
+    consumers = _make_consumers(engine, settings, labels, count, points, recalibration)
+    collection = collect(
         engine,
-        sinks,
-        asked.number,
+        consumers,
+        settings.run_limit,
         random_state=random_state,
-        seed=Seed.of(random_state, asked.varied),
+        seed=Seed.from_random_state(random_state, settings.varied),
         keep=keep,
-        about=_about(asked, labels, recalibrating),
-        enough=_enough(sinks["people"].runs, asked) if asked.runs == "auto" else None,
+        identity=_checkpoint_identity(settings, labels, recalibration),
+        stopping_rule=_stopping_rule(consumers["individuals"].runs, settings)
+        if settings.runs == "auto"
+        else None,
         on_progress=on_progress,
     )
-    return told(
-        sinks["people"].runs,
-        _asked(engine, asked, done, sinks["people"].runs),
+    return summarize(
+        consumers["individuals"].runs,
+        _describe_audit(engine, settings, collection, consumers["individuals"].runs),
         groups=groups,
-        deployed=chosen,
-        plane=None if grid is None else grid.told(sinks["grid"].runs),
+        deployed=deployed_codes,
+        plane=None if grid is None else grid.summarize(consumers["grid"].runs),
         recalibrated=None
-        if recalibrating is None
-        else _recalibrated(sinks, recalibrating.method, asked.level),
+        if recalibration is None
+        else _measure_recalibration(consumers, recalibration.method, settings.level),
     )
 
 
-def _sinks(
+def _make_consumers(
     engine: AuditEngine,
-    asked: AuditSettings,
+    settings: AuditSettings,
     labels: Ints | None,
-    number: int,
+    count: int,
     points: int,
-    recalibrating: Recalibrating | None,
+    recalibration: PerRunRecalibration | None,
 ) -> dict[str, RunConsumer]:
-    """Where scores go: people's, those of the points of a plane, people's after a map."""
+    """Create the consumers of scores: individuals, plane, and individuals after a map."""
     k, kind = len(engine.classes), engine.kind
-    if kind == "decision" and asked.threshold is not None:
-        raise ValueError("Expected no threshold where runs are decisions: they were made.")
-    made = Runs(
-        number, k, labels=labels, threshold=asked.threshold, levels=asked.accuracy_levels
+    if kind == "decision" and settings.threshold is not None:
+        raise ValueError("Expected no threshold: the runs are decisions already.")
+    individual_runs = Runs(
+        count, k, labels=labels, threshold=settings.threshold, levels=settings.accuracy_levels
     )
-    sinks = {"people": RunConsumer(made, lambda scores: (scores[:, :number], kind))}
+    consumers = {
+        "individuals": RunConsumer(individual_runs, lambda scores: (scores[:, :count], kind))
+    }
     if points:
-        plane = Runs(points, k, threshold=asked.threshold, blocks=2)
-        upto = number + points
-        sinks["grid"] = RunConsumer(plane, lambda scores: (scores[:, number:upto], kind))
-    if recalibrating is not None:
-        after = Runs(number, k, labels=labels, threshold=asked.threshold)
-        sinks["after"] = RunConsumer(after, recalibrating.view(number, kind, engine.classes))
-    return sinks
+        plane = Runs(points, k, threshold=settings.threshold, blocks=2)
+        upto = count + points
+        consumers["grid"] = RunConsumer(plane, lambda scores: (scores[:, count:upto], kind))
+    if recalibration is not None:
+        after = Runs(count, k, labels=labels, threshold=settings.threshold)
+        consumers["after"] = RunConsumer(after, recalibration.view(count, kind, engine.classes))
+    return consumers
 
 
-def _enough(runs: Runs, asked: AuditSettings) -> Any:
-    """About how many runs everybody's interval takes to be short enough."""
+def _stopping_rule(runs: Runs, settings: AuditSettings) -> Any:
+    """Estimate how many runs make every individual's interval short enough."""
 
     def needed() -> int:
-        worst = worst_error(runs, asked.level)
-        if worst <= asked.error:
+        worst = worst_error(runs, settings.level)
+        if worst <= settings.error:
             return runs.runs
-        return max(runs.runs + 1, math.ceil(runs.runs * (worst / asked.error) ** 2))
+        return max(runs.runs + 1, math.ceil(runs.runs * (worst / settings.error) ** 2))
 
     return needed
 
 
-def _asked(
-    engine: AuditEngine, asked: AuditSettings, done: CollectionResult, runs: Runs
+def _describe_audit(
+    engine: AuditEngine, settings: AuditSettings, collection: CollectionResult, runs: Runs
 ) -> AuditDescription:
-    """What an audit is of, and how it ended."""
-    auto = asked.runs == "auto"
+    """Record the settings of an audit and how it ended."""
+    auto = settings.runs == "auto"
     return AuditDescription(
-        about={"engine": engine.name, "varied": asked.varied, **_shareable(engine.settings())},
+        engine_settings={
+            "engine": engine.name,
+            "varied": settings.varied,
+            **_shareable(engine.settings()),
+        },
         classes=engine.classes,
-        resumed=done.resumed,
-        lasting=not done.fixed,
-        error=asked.error if auto else None,
-        reached=not auto or worst_error(runs, asked.level) <= asked.error,
-        level=asked.level,
-        review_above=asked.review_above,
+        resumed=collection.resumed,
+        anytime_valid=not collection.fixed,
+        error=settings.error if auto else None,
+        error_reached=not auto or worst_error(runs, settings.level) <= settings.error,
+        level=settings.level,
+        review_above=settings.review_above,
     )
 
 
 def _shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an engine without hashes of records, which would confirm guesses of them.
+    """Drop the hashes of records, which would let a reader confirm guesses about them.
 
-    Only the file that an interrupted audit goes on from keeps those.
+    Only the checkpoint of an interrupted audit contains the hashes.
     """
     return {name: value for name, value in settings.items() if name not in _HASHES}
 
 
-def _about(
-    asked: AuditSettings, labels: Ints | None, recalibrating: Recalibrating | None
+def _checkpoint_identity(
+    settings: AuditSettings, labels: Ints | None, recalibration: PerRunRecalibration | None
 ) -> dict[str, Any]:
-    """Settings without which counts of another process mean something else."""
+    """Settings that must agree before a saved audit can be resumed."""
     return {
-        "threshold": 0.5 if asked.threshold is None else asked.threshold,
-        "accuracy_levels": list(asked.accuracy_levels),
+        "threshold": 0.5 if settings.threshold is None else settings.threshold,
+        "accuracy_levels": list(settings.accuracy_levels),
         "labels": None if labels is None else fingerprint(labels),
-        "recalibrating": None
-        if recalibrating is None
-        else [recalibrating.method, fingerprint(recalibrating.labels)],
+        "recalibration": None
+        if recalibration is None
+        else [recalibration.method, fingerprint(recalibration.labels)],
     }
 
 
-def _recalibrated(
-    sinks: Mapping[str, RunConsumer], method: str, level: float
+def _measure_recalibration(
+    consumers: Mapping[str, RunConsumer], method: str, level: float
 ) -> RecalibrationEffect:
-    """Disagreement before and after a map, of the same runs."""
-    before, after = sinks["people"].runs, sinks["after"].runs
+    """Disagreement before and after recalibration, over the same runs."""
+    before, after = consumers["individuals"].runs, consumers["after"].runs
     return RecalibrationEffect(
         method,
-        mean_over_people(before, level=level),
-        mean_over_people(after, level=level),
+        mean_over_individuals(before, level=level),
+        mean_over_individuals(after, level=level),
         difference_of_means(before, after, level=level),
         float(before.score_deviation.max(axis=1).mean()),
         float(after.score_deviation.max(axis=1).mean()),
     )
 
 
-def _labels(people: Dataset, classes: Sequence[Label], number: int) -> Ints:
-    """Right answers in the engine's order of classes."""
-    if len(people) != number or set(people.classes) != set(classes):
+def _label_codes(individuals: Dataset, classes: Sequence[Label], count: int) -> Ints:
+    """Labels as class indices in the engine's order of classes."""
+    if len(individuals) != count or set(individuals.classes) != set(classes):
         raise DataError(
-            people.name,
-            f"{number} people with classes {list(classes)}",
-            f"{len(people)} with {list(people.classes)}"[:200],
-            "Give the people whom the engine scores, with the classes of training.",
+            individuals.name,
+            f"{count} individuals with classes {list(classes)}",
+            f"{len(individuals)} with {list(individuals.classes)}"[:200],
+            "Give the individuals that the engine scores, with the classes of training.",
         )
-    place = {label: at for at, label in enumerate(classes)}
-    codes: Ints = np.array([place[label] for label in people.classes])[people.y]
+    index = {label: position for position, label in enumerate(classes)}
+    codes: Ints = np.array([index[label] for label in individuals.classes])[individuals.y]
     return codes
 
 
-def _groups(people: Dataset | None, names: Sequence[str]) -> dict[str, Group]:
-    """Attributes that people are told apart by, and their intersections."""
-    known: Mapping[str, Group] = {} if people is None else people.groups
-    found = {}
+def _select_groups(individuals: Dataset | None, names: Sequence[str]) -> dict[str, Group]:
+    """Look up the requested attributes, and build their intersections."""
+    known: Mapping[str, Group] = {} if individuals is None else individuals.groups
+    groups = {}
     for name in names:
         parts = [part.strip() for part in name.split("&")]
-        strange = [part for part in parts if part not in known]
-        if strange:
+        unknown = [part for part in parts if part not in known]
+        if unknown:
             raise DataError(
                 "groups",
-                f"attributes of the people: {', '.join(known) or 'they have none'}",
-                ", ".join(map(repr, strange)),
-                "Declare it as a group in the schema, or name another.",
+                f"declared groups: {', '.join(known) or 'none'}",
+                ", ".join(map(repr, unknown)),
+                "Declare it as a group in the schema, or choose another attribute.",
             )
-        found[name] = cross(*[known[part] for part in parts])
-    return found
+        groups[name] = cross(*[known[part] for part in parts])
+    return groups
 
 
 def audit(
     model: Any,
     train: Dataset,
-    people: Dataset,
+    individuals: Dataset,
     *,
-    runs: Number = "auto",
+    runs: RunCount = "auto",
     error: float = 0.1,
-    most: int = MOST,
+    max_runs: int = MAX_RUNS,
     level: float = 0.95,
     threshold: float | None = None,
     groups: Sequence[str] = (),
@@ -367,58 +372,63 @@ def audit(
     random_state: int | None = None,
     on_progress: Progress | None = None,
 ) -> Audit:
-    r"""Tell how arbitrary the decisions of a training are, for each person and each group.
+    r"""Measure how arbitrary the decisions of a training are, per individual and per group.
 
-    The same training is run m times on the same records, with nothing but the noise drawn
-    anew (or the batches and the start, too). With :math:`\hat p` the share of runs that decide
-    for a class, a person's disagreement is :math:`4\,\tfrac{m}{m-1}\,\hat p(1-\hat p)`: 0 if
-    all runs agree, about 1 if they might as well toss a coin (Kulynych et al. 2023,
-    https://arxiv.org/abs/2302.14517); with K classes
+    The same training is run m times on the same records, with fresh noise in each run (and, by
+    default, fresh batches and initialization). With :math:`\hat p` the share of runs that
+    predict a class, the disagreement of an individual is
+    :math:`4\,\tfrac{m}{m-1}\,\hat p(1-\hat p)`: 0 if all runs agree, about 1 if the decision is
+    as good as a coin toss (Kulynych et al. 2023, https://arxiv.org/abs/2302.14517); with K
+    classes
     :math:`\tfrac{K}{K-1}\tfrac{m}{m-1}(1-\sum\hat p_c^2)`.
 
     Parameters
     ----------
-    model : estimator, training function or Engine
-        Not fitted. Output perturbation is noised again, objective perturbation and descents
-        of linear models run many at a time, anything else is trained again run by run.
+    model : estimator, training function or AuditEngine
+        Not fitted. Output perturbation only redraws its noise; objective perturbation and
+        DP-SGD of linear models train many runs at a time; anything else is retrained run by
+        run.
     train : Dataset
         Records that every run is trained on.
-    people : Dataset
-        Whose decisions are audited.
+    individuals : Dataset
+        Individuals whose decisions are audited.
     runs : int or "auto"
-        A number that is fixed beforehand, or as many as it takes until everybody's
-        disagreement is within ``error`` of its estimate, at most ``most``. The intervals of
-        "auto" are wider for the same number of runs: they hold whenever one stops.
-    error, most, level : float, int, float
+        A number of runs fixed in advance, or as many as it takes until every individual's
+        disagreement is within ``error`` of its estimate, at most ``max_runs``. The intervals of
+        "auto" are wider for the same number of runs, because they are valid at any stopping
+        time.
+    error, max_runs, level : float, int, float
     threshold : float, optional
-        Of two classes, the second is decided for above it; by default 0.5.
+        Of two classes, the second is predicted above it; by default 0.5.
     groups : sequence of str
-        Attributes of ``people``, or intersections: ``"age & sex"``.
+        Attributes of ``individuals``, or intersections: ``"age & sex"``.
     accuracy_levels : sequence of float
-        Tell disagreement among the runs that are at least so accurate.
+        Also report disagreement among the runs that reach each accuracy.
     review_above : float
-        Disagreement above which a person is on the list for review.
+        Disagreement above which a decision is listed for review.
     deployed : array of ints, or a fitted model, optional
-        The model in use, or its decisions as numbers of classes: how many runs contradict it.
+        The deployed model, or its decisions as class indices: measures how many runs contradict
+        it.
     plane : pair of str, optional
-        Names of two features, for a map.
+        Names of two features, for a map of disagreement.
     recalibrate : MapFitter, optional
-        A map that every run is repaired by, to see whether that changes disagreement.
+        Fits a calibration map to every run, to measure whether recalibration changes
+        disagreement.
     calibration : Dataset, optional
-        Whom maps are fitted on.
+        Records that the maps are fitted on.
     varied : {"noise", "noise and batches", "all"}
         What differs between runs.
     jobs : int, optional
-        Runs at a time, where models are trained one by one; by default one for each core.
+        Concurrent runs, where models are trained one by one; by default one for each core.
     backend : {"loky", "ray", "dask"}, optional
-        Of joblib, likewise.
+        The joblib backend of these runs.
     address : str, optional
-        Of a cluster of Ray or Dask, likewise.
+        Address of a Ray or Dask cluster.
     keep : path, optional
-        A file where results are kept as they arrive. If it exists, the audit goes on where
-        it broke off.
+        Checkpoint file. Results are saved there as they arrive; if it exists, the audit
+        resumes.
     random_state : int, optional
-        For an audit that can be repeated.
+        Makes an audit repeatable.
     on_progress : callable, optional
 
     Returns
@@ -427,9 +437,9 @@ def audit(
 
     Guarantees
     ----------
-    None of privacy: m runs look at the records m times, and what they tell of a person may
-    depend on any training record. The result is *internal*. The guarantee of the audited
-    model is untouched, because nothing here is released with it.
+    None of privacy: m runs read the records m times, and the result for one individual may
+    depend on any training record. The result is *internal*. The guarantee of the audited model
+    is unchanged, because nothing is released here.
 
     Examples
     --------
@@ -437,21 +447,25 @@ def audit(
     >>> from veracal.training import OutputPerturbation
     >>> parts = split(load("breast-cancer"), key="example")
     >>> model = OutputPerturbation(2.0, norm=2.0, C=0.1)
-    >>> found = audit(model, parts.train, parts.test, runs=200, random_state=0)
-    >>> found.runs, 0 < found.mean.value < 1
+    >>> result = audit(model, parts.train, parts.test, runs=200, random_state=0)
+    >>> result.runs, 0 < result.mean.value < 1
     (200, True)
     """
-    grid = None if plane is None else _grid(people, plane)
-    repaired = _recalibrating(recalibrate, calibration)
-    rows = [people.X] if grid is None else [people.X, grid.rows]
-    if calibration is not None and repaired is not None:
+    grid = None
+    if plane is not None:
+        values = np.asarray(individuals.X)
+        names = individuals.feature_names or tuple(map(str, range(values.shape[1])))
+        grid = FeatureGrid.over(values, names, plane)
+    recalibration = _make_recalibration(recalibrate, calibration)
+    rows = [individuals.X] if grid is None else [individuals.X, grid.rows]
+    if calibration is not None and recalibration is not None:
         rows.append(calibration.X)
-    X = np.concatenate([np.asarray(part, dtype=people.X.dtype) for part in rows])
+    X = np.concatenate([np.asarray(part, dtype=individuals.X.dtype) for part in rows])
     engine = engine_for(model, train, X, jobs=jobs, backend=backend, address=address)
-    asked = AuditSettings(
+    settings = AuditSettings(
         runs,
         error,
-        most,
+        max_runs,
         level,
         threshold,
         tuple(groups),
@@ -461,11 +475,11 @@ def audit(
     )
     return audit_engine(
         engine,
-        people,
-        asked,
+        individuals,
+        settings,
         grid=grid,
-        recalibrating=repaired,
-        deployed=_decided(deployed, people, engine.classes),
+        recalibration=recalibration,
+        deployed=_deployed_decisions(deployed, individuals, engine.classes),
         keep=keep,
         random_state=random_state,
         on_progress=on_progress,
@@ -485,33 +499,34 @@ def audit_predictions(
     accuracy_levels: Sequence[float] = (),
     review_above: float = 0.5,
 ) -> Audit:
-    """Audit runs that anybody made, from what they said.
+    """Audit runs that were made elsewhere, from their predictions.
 
     Parameters
     ----------
-    values : array of shape (m, people) or (m, people, k)
-        Decisions as numbers of classes, or scores.
+    values : array of shape (m, individuals) or (m, individuals, k)
+        Decisions as class indices, or scores.
     kind : {"decision", "probability", "logit"}, optional
-        By default decisions where the type is of whole numbers, else probabilities.
+        By default decisions for an integer type, else probabilities.
     classes : sequence of str or int, optional
     labels : array of ints, optional
-        Right answers, as numbers of classes.
+        Labels as class indices.
     groups : mapping of str to Group, optional
     deployed, level, threshold, accuracy_levels, review_above
-        As of :func:`audit`.
+        As for :func:`audit`.
 
     Examples
     --------
-    >>> found = audit_predictions([[0, 1, 1], [0, 1, 0], [0, 1, 1], [0, 1, 0]])
-    >>> found.persons.disagreement.round(2)
+    >>> result = audit_predictions([[0, 1, 1], [0, 1, 0], [0, 1, 1], [0, 1, 0]])
+    >>> result.individuals.disagreement.round(2)
     array([0.  , 0.  , 1.33])
     """
     engine = StoredEngine(np.asarray(values), classes, kind)
     known = dict(groups or {})
-    people = None
+    individuals = None
     if labels is not None or known:
-        people = _people(engine, labels, known)
-    asked = AuditSettings(
+        codes = np.zeros(engine.individuals, np.int64) if labels is None else np.asarray(labels)
+        individuals = Dataset(np.zeros((len(codes), 1)), codes, engine.classes, known)
+    settings = AuditSettings(
         engine.runs,
         level=level,
         threshold=threshold,
@@ -519,47 +534,38 @@ def audit_predictions(
         accuracy_levels=tuple(accuracy_levels),
         review_above=review_above,
     )
-    return audit_engine(engine, people, asked, deployed=deployed, labeled=labels is not None)
+    return audit_engine(
+        engine, individuals, settings, deployed=deployed, labeled=labels is not None
+    )
 
 
-def _people(
-    engine: StoredEngine, labels: ArrayLike | None, groups: dict[str, Group]
-) -> Dataset:
-    """People of whom right answers and groups are known, and nothing else."""
-    codes = np.zeros(engine.people, dtype=np.int64) if labels is None else np.asarray(labels)
-    return Dataset(np.zeros((engine.people, 1)), codes, engine.classes, groups)
-
-
-def _grid(people: Dataset, plane: tuple[str, str]) -> FeatureGrid:
-    """Points of a plane over where people are."""
-    X = np.asarray(people.X)
-    names = people.feature_names or tuple(map(str, range(X.shape[1])))
-    return FeatureGrid.over(X, names, plane)
-
-
-def _recalibrating(
+def _make_recalibration(
     fitter: MapFitter | None, calibration: Dataset | None
-) -> Recalibrating | None:
-    """How runs are repaired, if they are."""
+) -> PerRunRecalibration | None:
+    """Validate the two arguments that recalibration of runs needs."""
     if (fitter is None) != (calibration is None):
-        raise ValueError("Expected recalibrate and calibration together, got one of them.")
+        raise ValueError(
+            "Expected both recalibrate and calibration, or neither; got one of them."
+        )
     if fitter is None or calibration is None:
         return None
-    return Recalibrating(fitter, calibration.y)
+    return PerRunRecalibration(fitter, calibration.y)
 
 
-def _decided(deployed: Any, people: Dataset, classes: Sequence[Label]) -> Array | None:
-    """Decisions of the model in use, as numbers of classes."""
+def _deployed_decisions(
+    deployed: Any, individuals: Dataset, classes: Sequence[Label]
+) -> Array | None:
+    """Decisions of the deployed model as class indices."""
     if deployed is None or not hasattr(deployed, "predict"):
         return None if deployed is None else np.asarray(deployed)
-    place = {label: at for at, label in enumerate(classes)}
-    said = deployed.predict(np.asarray(people.X)).tolist()
-    strange = sorted({str(label) for label in said if label not in place})
-    if strange:
+    index = {label: position for position, label in enumerate(classes)}
+    decisions = deployed.predict(np.asarray(individuals.X)).tolist()
+    unknown = sorted({str(label) for label in decisions if label not in index})
+    if unknown:
         raise DataError(
             "deployed",
             f"decisions for {list(classes)}"[:200],
-            ", ".join(strange)[:100],
-            "Give a model of the same classes.",
+            ", ".join(unknown)[:100],
+            "Give a model with the same classes.",
         )
-    return np.array([place[label] for label in said])
+    return np.array([index[label] for label in decisions])

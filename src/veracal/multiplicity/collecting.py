@@ -1,6 +1,6 @@
-"""Runs collected as they come in, kept on disk, and gone on with where they broke off.
+"""Collect runs as they arrive, keep them in a checkpoint file, and resume from it.
 
-Runs whose confidence was repaired, each by a map of its own.
+Also the recalibration of runs, each by a calibration map of its own.
 """
 
 import fcntl
@@ -25,120 +25,138 @@ from veracal.multiplicity.engines.base import AuditEngine, Seed
 from veracal.multiplicity.runs import Runs
 
 FORMAT = 1
-_SECONDS = 1.0  # of work that a process which is killed loses at most, and a run's own time
-_MORE = 1.1  # growth of the number of runs after which is asked again whether they suffice
+_WRITE_INTERVAL = 1.0  # seconds between saves; a killed process loses at most this much work
+_CHECK_GROWTH = 1.1  # factor by which the runs grow between evaluations of the stopping rule
 
-LogOddsTransform = Callable[
+ScoreView = Callable[
     [Floats], tuple[Floats, str]
-]  # scores of all rows: what to count, which kind
-Enough = Callable[[], int]  # about how many runs it takes in all; no more than there are: done
+]  # scores of all rows -> scores to count, kind
+StoppingRule = Callable[[], int]  # estimated number of runs needed; stop once that many exist
 
 
 @dataclass(frozen=True, eq=False)
 class RunConsumer:
-    """Where scores of runs are counted, and what is counted of them."""
+    """Counters of runs, and the view of the scores that they count."""
 
     runs: Runs
-    view: LogOddsTransform
+    view: ScoreView
 
 
 @dataclass(eq=False)
-class _Book:
-    """Which runs were counted, and when that was last written down."""
+class _Checkpoint:
+    """The runs counted so far, and the file that they are saved in."""
 
-    sinks: Mapping[str, RunConsumer]
-    about: dict[str, Any]  # what the audit is of: another's runs must not be mixed in
+    consumers: Mapping[str, RunConsumer]
+    identity: dict[
+        str, Any
+    ]  # settings of the audit; runs of another audit must not be mixed in
     seed: Seed
     keep: Path | None
-    fixed: int | None  # how many runs, if that was said before the first and never changed
-    done: list[range] = field(default_factory=list)
-    written: float = field(default_factory=time.monotonic)
+    fixed: int | None  # number of runs, if it was fixed before the first run and never changed
+    completed: list[range] = field(default_factory=list)
+    written_at: float = field(default_factory=time.monotonic)
 
     @property
     def runs(self) -> int:
-        return sum(map(len, self.done))
+        return sum(map(len, self.completed))
 
     def count(self, runs: range, scores: Floats) -> None:
-        """Count some runs everywhere; if that breaks off, what was last written stays."""
+        """Count some runs in every consumer; if that fails, the last saved state remains."""
         keep, self.keep = self.keep, None
-        for sink in self.sinks.values():
-            values, kind = sink.view(scores)
+        for consumer in self.consumers.values():
+            values, kind = consumer.view(scores)
             if kind == "decision":
-                sink.runs.add(values, first=runs.start)
+                consumer.runs.add(values, first=runs.start)
             else:
-                sink.runs.add_scores(values, kind=kind, first=runs.start)
-        self.done = joined([*self.done, runs])
+                consumer.runs.add_scores(values, kind=kind, first=runs.start)
+        self.completed = merge_ranges([*self.completed, runs])
         self.keep = keep
-        if self.keep is not None and time.monotonic() - self.written >= _SECONDS:
-            self.write()
+        if self.keep is not None and time.monotonic() - self.written_at >= _WRITE_INTERVAL:
+            self.save()
 
-    def write(self) -> None:
-        """Write everything that was counted, whole or not at all."""
+    def save(self) -> None:
+        """Save all counts atomically."""
         if self.keep is None:
             return
         head = {
             "format": FORMAT,
-            "about": self.about,
+            "identity": self.identity,
             "entropy": str(self.seed.entropy),
             "fixed": self.fixed,
-            "done": [[runs.start, runs.stop] for runs in self.done],
+            "completed": [[runs.start, runs.stop] for runs in self.completed],
         }
         arrays: dict[str, Array] = {"head": np.array(json.dumps(head))}
-        for name, sink in self.sinks.items():
-            arrays |= {f"{name}:{key}": value for key, value in sink.runs.state().items()}
+        for name, consumer in self.consumers.items():
+            arrays |= {f"{name}:{key}": value for key, value in consumer.runs.state().items()}
         with placed(self.keep, force=True) as file:
             np.savez(file, allow_pickle=False, **arrays)
-        self.written = time.monotonic()
+        self.written_at = time.monotonic()
 
-    def read(self, random_state: int | None) -> None:
-        """Take up what was written, if anything was."""
-        if self.keep is None or not self.keep.exists():
-            return
-        with _understood(self.keep):
-            self._take_up(self.keep, random_state)
+    def load(self, path: Path, random_state: int | None) -> None:
+        """Restore the counts of an untrusted file; malformed content is a DataError."""
+        try:
+            self._restore(*_read_checkpoint(path), path, random_state)
+        except DataError:
+            raise
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            EOFError,
+            zipfile.BadZipFile,
+        ) as cause:
+            raise DataError(
+                str(path), "a checkpoint of an audit", str(cause)[:80], "Choose another file."
+            ) from cause
 
-    def _take_up(self, path: Path, random_state: int | None) -> None:
-        """Likewise; whatever a stranger may have written there raises something."""
-        head, arrays = _read(path)
-        if head["about"] != self.about:
+    def _restore(
+        self,
+        head: dict[str, Any],
+        arrays: dict[str, Array],
+        path: Path,
+        random_state: int | None,
+    ) -> None:
+        """Check that the file belongs to this audit, and take its counts."""
+        if head["identity"] != self.identity:
             raise DataError(
                 str(path),
-                "an audit of the same training, records, people and settings",
-                _difference(head["about"], self.about),
-                "Give the same settings to go on with it, or name another file to start anew.",
+                "an audit of the same training, records, individuals and settings",
+                _describe_difference(head["identity"], self.identity),
+                "Give the same settings to resume it, or choose another file for a new audit.",
             )
         if random_state is not None and int(head["entropy"]) != random_state:
             raise DataError(
                 str(path),
                 f"an audit with random_state={random_state}",
-                "one with another",
-                "Leave it out to go on with it, or name another file to start anew.",
+                "another random_state",
+                "Omit random_state to resume it, or choose another file for a new audit.",
             )
         self.seed = Seed(int(head["entropy"]), self.seed.varied)
-        self.done = joined(range(*ends) for ends in head["done"])
+        self.completed = merge_ranges(range(*ends) for ends in head["completed"])
         self.fixed = self.fixed if head.get("fixed") == self.fixed else None
-        for name, sink in self.sinks.items():
+        for name, consumer in self.consumers.items():
             own = f"{name}:"
-            sink.runs.restore(
+            consumer.runs.restore(
                 {key[len(own) :]: array for key, array in arrays.items() if key.startswith(own)}
             )
-            if sink.runs.runs != self.runs:
-                raise ValueError(f"{sink.runs.runs} runs counted of {self.runs}")
+            if consumer.runs.runs != self.runs:
+                raise ValueError(f"{consumer.runs.runs} runs counted of {self.runs}")
 
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """How a collection ended.
+    """How a collection of runs ended.
 
     Attributes
     ----------
     runs : int
-        Counted in all.
+        Number of runs counted.
     resumed : int
-        Of those, counted by an earlier process.
+        Of these, the number counted by an earlier process.
     fixed : bool
-        Whether their number was said before the first of them, and never changed. If not, it
-        may depend on what they said, and only intervals that hold whenever one stops do.
+        Whether the number of runs was fixed before the first run and never changed. If not, it
+        may depend on the results, and only anytime-valid intervals hold.
     """
 
     runs: int
@@ -148,121 +166,126 @@ class CollectionResult:
 
 def collect(
     engine: AuditEngine,
-    sinks: Mapping[str, RunConsumer],
-    number: int,
+    consumers: Mapping[str, RunConsumer],
+    run_limit: int,
     *,
     random_state: int | None = None,
     seed: Seed,
     keep: str | Path | None = None,
-    about: Mapping[str, Any] | None = None,
-    enough: Enough | None = None,
+    identity: Mapping[str, Any] | None = None,
+    stopping_rule: StoppingRule | None = None,
     on_progress: Progress | None = None,
 ) -> CollectionResult:
-    """Run a training again and again, and count what the runs say.
+    """Repeat a training and count the results of its runs.
 
     Parameters
     ----------
-    engine : Engine
-    sinks : mapping of str to Sink
-    number : int
-        Of runs, at most.
+    engine : AuditEngine
+    consumers : mapping of str to RunConsumer
+    run_limit : int
+        Largest number of runs.
     random_state : int, optional
-        What the seed was made of, if it was given; a file to go on with must agree.
+        The user's seed, if one was given; it must agree with the checkpoint.
     seed : Seed
     keep : path, optional
-        A file in which results are kept as they arrive, about every second and at the end.
-        If it exists, its runs are not made again; each number is counted once.
-    about : mapping, optional
-        Settings beside the engine's, by which the file is known again.
-    enough : callable, optional
-        About how many runs suffice. Asked now and then; once there are so many, no more are
-        made.
+        Checkpoint file, saved about every second and at the end. If it exists, its runs are not
+        repeated; each run number is counted once.
+    identity : mapping, optional
+        Settings beside the engine's that must agree with the checkpoint.
+    stopping_rule : callable, optional
+        Estimates how many runs suffice. Collection ends once that many were counted.
     on_progress : callable, optional
 
     Raises
     ------
     DataError
-        If the file is of another audit, was not written by one, or is being written to.
+        If the file belongs to another audit, is not a checkpoint, or is in use.
 
     Guarantees
     ----------
-    No run is counted twice. Whatever ends the collection, what was counted is kept.
+    No run is counted twice. However the collection ends, the counted runs are saved.
     """
-    _checks.whole(least=2, runs=number)
+    _checks.whole(least=2, runs=run_limit)
     path = None if keep is None else Path(keep)
-    told = {"engine": engine.settings(), "varied": seed.varied, **(about or {})}
-    fixed = number if enough is None else None
-    book = _Book(sinks, json.loads(json.dumps(told)), seed, path, fixed)
-    with _alone(path):
-        book.read(random_state)
-        resumed = book.runs
+    identity = {"engine": engine.settings(), "varied": seed.varied, **(identity or {})}
+    fixed = run_limit if stopping_rule is None else None
+    checkpoint = _Checkpoint(consumers, json.loads(json.dumps(identity)), seed, path, fixed)
+    with _exclusive_lock(path):
+        if path is not None and path.exists():
+            checkpoint.load(path, random_state)
+        resumed = checkpoint.runs
         try:
-            _go_on(engine, book, number, enough, on_progress)
+            _run_until_done(engine, checkpoint, run_limit, stopping_rule, on_progress)
         finally:
-            if book.runs > resumed:
-                book.write()
-    return CollectionResult(book.runs, resumed, book.fixed is not None)
+            if checkpoint.runs > resumed:
+                checkpoint.save()
+    return CollectionResult(checkpoint.runs, resumed, checkpoint.fixed is not None)
 
 
-def _go_on(
+def _run_until_done(
     engine: AuditEngine,
-    book: _Book,
-    number: int,
-    enough: Enough | None,
+    checkpoint: _Checkpoint,
+    run_limit: int,
+    stopping_rule: StoppingRule | None,
     on_progress: Progress | None,
 ) -> None:
     """Count runs until there are enough."""
-    expected, ask_at = number, 0.0
-    pending = missing(book.done, number, engine.together)
-    with closing(engine.stream(pending, book.seed)) as arriving:  # type: ignore[type-var]
+    expected, ask_at = run_limit, 0.0
+    pending = pending_ranges(checkpoint.completed, run_limit, engine.runs_per_call)
+    with closing(engine.stream(pending, checkpoint.seed)) as arriving:  # type: ignore[type-var]
         while True:
-            if enough is not None and book.runs >= max(2.0, ask_at):
-                expected, ask_at = min(enough(), number), _MORE * book.runs
+            if stopping_rule is not None and checkpoint.runs >= max(2.0, ask_at):
+                expected, ask_at = (
+                    min(stopping_rule(), run_limit),
+                    _CHECK_GROWTH * checkpoint.runs,
+                )
             if on_progress is not None:
-                on_progress(book.runs, max(expected, book.runs))
-            if book.runs >= expected:
+                on_progress(checkpoint.runs, max(expected, checkpoint.runs))
+            if checkpoint.runs >= expected:
                 return
             runs, scores = next(arriving, (None, None))
             if runs is None or scores is None:
                 return
-            book.count(runs, scores)
+            checkpoint.count(runs, scores)
 
 
-def missing(done: list[range], number: int, together: int) -> Iterator[range]:
-    """Numbers below a number that are not done, some at a time.
+def pending_ranges(completed: list[range], limit: int, runs_per_call: int) -> Iterator[range]:
+    """Split the runs below a limit that are not completed into ranges of a given length.
 
     Examples
     --------
-    >>> list(missing([range(2, 5)], 9, 3))
+    >>> list(pending_ranges([range(2, 5)], 9, 3))
     [range(0, 2), range(5, 8), range(8, 9)]
     """
-    for before, after in zip([range(0), *done], [*done, range(number, number)], strict=True):
-        stop = min(after.start, number)
-        for start in range(before.stop, stop, together):
-            yield range(start, min(start + together, stop))
+    for before, after in zip(
+        [range(0), *completed], [*completed, range(limit, limit)], strict=True
+    ):
+        stop = min(after.start, limit)
+        for start in range(before.stop, stop, runs_per_call):
+            yield range(start, min(start + runs_per_call, stop))
 
 
-def joined(runs: Any) -> list[range]:
-    """Ranges of numbers, with those that touch made one.
+def merge_ranges(runs: Any) -> list[range]:
+    """Sort disjoint ranges and merge adjacent ones.
 
     Examples
     --------
-    >>> joined([range(4, 6), range(0, 2), range(2, 4), range(8, 9)])
+    >>> merge_ranges([range(4, 6), range(0, 2), range(2, 4), range(8, 9)])
     [range(0, 6), range(8, 9)]
     """
-    found: list[range] = []
-    for one in sorted(runs, key=lambda each: each.start):
-        if found and found[-1].stop > one.start:
-            raise ValueError(f"Expected no run to be counted twice, got {one} again.")
-        if found and found[-1].stop == one.start:
-            found[-1] = range(found[-1].start, one.stop)
+    merged: list[range] = []
+    for value in sorted(runs, key=lambda each: each.start):
+        if merged and merged[-1].stop > value.start:
+            raise ValueError(f"Expected no run to be counted twice, got {value} again.")
+        if merged and merged[-1].stop == value.start:
+            merged[-1] = range(merged[-1].start, value.stop)
         else:
-            found.append(one)
-    return found
+            merged.append(value)
+    return merged
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """What a file of an audit holds."""
+def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Read the header and the arrays of a checkpoint."""
     if not zipfile.is_zipfile(path):
         raise ValueError("another kind of file")
     with no_surprises(path), np.load(path, allow_pickle=False) as held:
@@ -273,38 +296,25 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     return head, arrays
 
 
-@contextmanager
-def _understood(path: Path) -> Iterator[None]:
-    """Call whatever is raised by what a file holds an error of that file."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as cause:
-        raise DataError(
-            str(path), "a file that an audit keeps", str(cause)[:80], "Name another file."
-        ) from cause
+def _describe_difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Names of the settings that differ."""
+    flat, now = dict(_flatten(saved)), dict(_flatten(current))
+    names = sorted(name for name in flat | now if flat.get(name) != now.get(name))
+    return f"different {', '.join(names[:5])}"
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Names of settings that differ."""
-    flat, again = dict(_flat(one)), dict(_flat(other))
-    names = sorted(name for name in flat | again if flat.get(name) != again.get(name))
-    return f"another {', '.join(names[:5])}"
-
-
-def _flat(settings: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings within settings, by their names."""
+def _flatten(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings as pairs of a dotted name and a value."""
     if not isinstance(settings, Mapping):
-        yield before, settings
+        yield prefix, settings
         return
     for name, value in settings.items():
-        yield from _flat(value, f"{before}.{name}" if before else str(name))
+        yield from _flatten(value, f"{prefix}.{name}" if prefix else str(name))
 
 
 @contextmanager
-def _alone(path: Path | None) -> Iterator[None]:
-    """Hold a file that one process at a time may hold, beside the one that is kept."""
+def _exclusive_lock(path: Path | None) -> Iterator[None]:
+    """Hold a lock file beside the checkpoint, so that one process at a time writes it."""
     if path is None:
         yield
         return
@@ -313,7 +323,7 @@ def _alone(path: Path | None) -> Iterator[None]:
         handle = os.open(beside, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as cause:
         raise DataError(
-            str(path), "a place to write", cause.strerror or str(cause), "Name another place."
+            str(path), "a writable folder", cause.strerror or str(cause), "Choose another path."
         ) from cause
     try:
         try:
@@ -322,8 +332,8 @@ def _alone(path: Path | None) -> Iterator[None]:
             raise DataError(
                 str(path),
                 "one audit at a time",
-                "another",
-                "Wait for it, or name another file.",
+                "another audit that uses it",
+                "Wait for it to finish, or choose another file.",
             ) from cause
         yield
     finally:
@@ -331,53 +341,57 @@ def _alone(path: Path | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Recalibrating:
-    """A map that is fitted anew in every run, on people of its own.
+class PerRunRecalibration:
+    """A calibration map fitted to each run, on records of its own.
 
     Attributes
     ----------
     fitter : MapFitter
         Not private: an audit is internal.
     labels : array of ints of shape (n,)
-        Right answers of the last n rows that the engine scores.
+        Labels of the last n rows that the engine scores.
     """
 
     fitter: MapFitter
     labels: Ints
 
     @property
-    def people(self) -> int:
-        """Whom maps are fitted on."""
+    def count(self) -> int:
+        """Number of records that maps are fitted on."""
         return len(self.labels)
 
     @property
     def method(self) -> str:
-        """How tables call it."""
+        """Name of the method in tables."""
         return repr(self.fitter)
 
-    def view(self, number: int, kind: str, classes: Sequence[Label]) -> LogOddsTransform:
-        """What to count of a run: probabilities of the first rows, after its own map."""
+    def view(self, count: int, kind: str, classes: Sequence[Label]) -> ScoreView:
+        """Probabilities of the first rows of each run, after the run's own map."""
 
-        def mapped(scores: Floats) -> tuple[Floats, str]:
+        def apply_maps(scores: Floats) -> tuple[Floats, str]:
             runs = [
-                self._one(run[:number], run[len(run) - self.people :], kind, classes)
+                self._recalibrate_run(run[:count], run[len(run) - self.count :], kind, classes)
                 for run in scores
             ]
             return np.stack(runs), "probability"
 
-        return mapped
+        return apply_maps
 
-    def _one(
-        self, people: Array, fitted_on: Array, kind: str, classes: Sequence[Label]
+    def _recalibrate_run(
+        self, values: Array, calibration_values: Array, kind: str, classes: Sequence[Label]
     ) -> Floats:
-        """Probabilities of one run."""
-        given = _scores(fitted_on, kind, classes, self.labels)
-        found = self.fitter.fit(given).transform(_scores(people, kind, classes, None))
-        shares: Floats = found.probabilities
-        return shares[:, 1] if len(classes) == 2 else shares
+        """Recalibrated probabilities of one run."""
+        calibration = _make_scores(calibration_values, kind, classes, self.labels)
+        recalibrated = self.fitter.fit(calibration).transform(
+            _make_scores(values, kind, classes, None)
+        )
+        probabilities: Floats = recalibrated.probabilities
+        return probabilities[:, 1] if len(classes) == 2 else probabilities
 
 
-def _scores(values: Array, kind: str, classes: Sequence[Label], labels: Ints | None) -> Scores:
+def _make_scores(
+    values: Array, kind: str, classes: Sequence[Label], labels: Ints | None
+) -> Scores:
     """Scores of one run."""
     if len(classes) == 2:
         rest = np.zeros_like(values) if kind == "logit" else 1 - values

@@ -1,8 +1,6 @@
-"""What is told of many people at once: the distribution, whom to review.
+"""Results of an audit as typed records, and the summaries they contain.
 
-What an audit found, as records that tables, pages and files are made of.
-
-Points of a plane, for a map of disagreement over two features.
+Also the grid of feature values for a map of disagreement over two features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +13,18 @@ from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.data import Estimate
 from veracal.errors import DataError
-from veracal.multiplicity.measures import normalized
+from veracal.multiplicity.measures import normalized_disagreement
 from veracal.multiplicity.runs import Runs
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of one measure over people.
+    """Distribution of one measure over individuals.
 
     Attributes
     ----------
     mean, deviation, minimum, median, maximum, p90, p95 : float
-        Over people; the deviation is that of people, not the error of the mean.
+        The deviation is the standard deviation over individuals, not the error of the mean.
     """
 
     mean: float
@@ -38,10 +36,12 @@ class Distribution:
     maximum: float
 
     @classmethod
-    def of(cls, values: Floats) -> "Distribution":
-        """Summarize one value for each person."""
+    def summarize(cls, values: Floats) -> "Distribution":
+        """Summarize one value for each individual."""
         if not len(values):
-            raise DataError("people", "at least one person", "nobody", "Name another group.")
+            raise DataError(
+                "individuals", "at least one individual", "none", "Choose another group."
+            )
         median, p90, p95 = np.quantile(values, [0.5, 0.9, 0.95]).tolist()
         return cls(
             float(values.mean()),
@@ -54,45 +54,46 @@ class Distribution:
         )
 
 
-def to_review(low: Floats, threshold: float) -> Ints:
-    """People whose disagreement is above a threshold, whatever the runs left open.
+def select_for_review(low: Floats, threshold: float) -> Ints:
+    """Select the individuals whose disagreement exceeds a threshold with confidence.
 
     Parameters
     ----------
-    low : array of shape (people,)
+    low : array of shape (individuals,)
         Lower ends of the intervals of disagreement.
     threshold : float in [0, 1]
 
     Returns
     -------
     array of ints
-        Their places, the least certain first.
+        Indices of individuals, the largest lower end first.
     """
     if not 0 <= threshold <= 1:
         raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
-    places = np.flatnonzero(low > threshold)
-    found: Ints = places[np.argsort(-low[places], kind="stable")]
-    return found
+    indices = np.flatnonzero(low > threshold)
+    ordered: Ints = indices[np.argsort(-low[indices], kind="stable")]
+    return ordered
 
 
-def abstention(
+def abstention_curve(
     values: Floats, correct: Array | None = None, shares: Sequence[float] = (0, 0.1, 0.2, 0.5)
 ) -> list[dict[str, float]]:
-    """What is left if those with the largest disagreement get no automatic decision.
+    """Disagreement and accuracy if the least certain individuals get no automatic decision.
 
     Parameters
     ----------
-    values : array of shape (people,)
+    values : array of shape (individuals,)
         Disagreement.
     correct : array of bool, optional
         Whether the deployed decision is right.
     shares : sequence of float
-        Of people without a decision.
+        Shares of individuals without an automatic decision.
 
     Returns
     -------
     list of mapping
-        "abstained", "disagreement" and, with ``correct``, "accuracy" of those who are left.
+        "abstained", "disagreement" and, with ``correct``, "accuracy" of the remaining
+        individuals.
     """
     order, rows = np.argsort(values, kind="stable"), []
     for share in shares:
@@ -107,27 +108,27 @@ def abstention(
 
 
 INTERNAL = (
-    "Internal: every run looked at the records again, so none of this is covered by the "
-    "model's guarantee. Keep it like the records. What can be published at no cost is the "
-    "arbitrariness that the released model itself tells (veracal predict --arbitrariness)."
+    "Internal: every run reads the records again, so none of this is covered by the "
+    "model's guarantee. Protect it like the records. What can be published at no cost is the "
+    "arbitrariness computed from the released model (veracal predict --arbitrariness)."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class IndividualResults:
-    """What runs said of each person.
+    """Results for each individual.
 
     Attributes
     ----------
-    counts : array of ints of shape (people, classes)
-        Runs that decided for each class.
-    disagreement, low, high : array of shape (people,)
-        The intervals hold for all people at once, at the audit's level.
-    viable_range : array of shape (people,)
-        Largest probability of a class minus the smallest, of the class where that is most.
-    deviation : array of shape (people,)
-        Of the probability of a class over runs, of the class where that is most.
-    flip : array of shape (people,) or None
+    counts : array of ints of shape (individuals, classes)
+        Number of runs that predict each class.
+    disagreement, low, high : array of shape (individuals,)
+        The intervals hold for all individuals simultaneously, at the audit's level.
+    viable_range : array of shape (individuals,)
+        Largest minus smallest probability of a class over runs, maximized over classes.
+    deviation : array of shape (individuals,)
+        Standard deviation of a class probability over runs, maximized over classes.
+    flip : array of shape (individuals,) or None
         Share of runs that contradict the deployed model.
     """
 
@@ -144,12 +145,12 @@ class IndividualResults:
 
     @property
     def error(self) -> float:
-        """Farthest that anybody's interval reaches from the estimate."""
+        """Largest distance from an estimate to an end of its interval."""
         above, below = self.high - self.disagreement, self.disagreement - self.low
         return float(np.maximum(above, below).max())
 
     def to_json(self) -> dict[str, Any]:
-        """Lists with one entry for each person."""
+        """Lists with one entry for each individual."""
         return {
             name: None if value is None else value.tolist()
             for name, value in vars(self).items()
@@ -158,18 +159,19 @@ class IndividualResults:
 
 @dataclass(frozen=True)
 class GroupDisagreement:
-    """Mean disagreement by an attribute, or by several at once.
+    """Mean disagreement for each value of an attribute, or of several combined.
 
     Attributes
     ----------
-    people : mapping of str to int
+    individuals : mapping of str to int
+        Number of individuals in each group.
     values : mapping of str to Estimate
-        Without figures where nobody is in the group.
+        Without a value for an empty group.
     gap, ratio : Estimate or None
         Largest minus smallest, and smallest over largest; None with fewer than two groups.
     """
 
-    people: dict[str, int]
+    individuals: dict[str, int]
     values: dict[str, Estimate]
     gap: Estimate | None
     ratio: Estimate | None
@@ -177,16 +179,17 @@ class GroupDisagreement:
 
 @dataclass(frozen=True)
 class MeasuredError:
-    """How far estimates of fewer runs were from those of the others, beside the bounds.
+    """Measured error of estimates from fewer runs, with its bounds.
 
     Attributes
     ----------
     runs : int
-        That an estimate was made of.
+        Number of runs in the estimate.
     mean, largest : float
-        Over people, of the distance from the estimate of all other runs.
+        Over individuals, of the distance from the estimate of all other runs.
     exact, paper : float
-        What no person's error exceeds, at the level, by exact intervals and by the paper.
+        Bounds on every individual's error at the audit's level, by exact intervals and by the
+        paper.
     """
 
     runs: int
@@ -197,15 +200,15 @@ class MeasuredError:
 
 
 @dataclass(frozen=True)
-class AtLevel:
-    """Disagreement among the runs whose accuracy reaches a level; *internal* always.
+class AccuracyLevelResult:
+    """Disagreement among the runs whose accuracy reaches a level; always *internal*.
 
     Attributes
     ----------
     accuracy : float
     runs : int
     mean, p95 : float or None
-        Disagreement, over people; None with fewer than two such runs.
+        Disagreement over individuals; None with fewer than two such runs.
     """
 
     accuracy: float
@@ -216,7 +219,7 @@ class AtLevel:
 
 @dataclass(frozen=True)
 class RecalibrationEffect:
-    """Whether repairing confidence, run by run, makes decisions more or less arbitrary.
+    """Whether recalibrating each run makes decisions more or less arbitrary.
 
     Attributes
     ----------
@@ -224,9 +227,9 @@ class RecalibrationEffect:
     before, after : Estimate
         Mean disagreement.
     difference : Estimate
-        After minus before, of the same runs.
+        After minus before, over the same runs.
     deviation_before, deviation_after : float
-        Of a person's probability over runs, mean over people.
+        Standard deviation of a probability over runs, averaged over individuals.
     """
 
     method: str
@@ -239,7 +242,7 @@ class RecalibrationEffect:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Disagreement over two features, everything else being fixed.
+    """Disagreement over two features, with all other features fixed.
 
     Attributes
     ----------
@@ -247,8 +250,8 @@ class Plane:
     xs, ys : array
         Values of the first and of the second feature.
     disagreement, share : array of shape (ys, xs)
-        And the share of runs that decide for the second class (of two), or for the class
-        that most runs choose.
+        The share is that of runs that predict the second of two classes, or the most frequent
+        class of several.
     """
 
     names: tuple[str, str]
@@ -258,79 +261,78 @@ class Plane:
     share: Floats
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as lists."""
+        """All arrays as lists."""
         arrays = {name: value.tolist() for name, value in vars(self).items() if name != "names"}
         return {"names": list(self.names), **arrays}
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """How far runs of one training disagree about people. *Internal*.
+    """Disagreement between runs of one training. *Internal*.
 
     Attributes
     ----------
-    about : mapping
-        Engine, settings, and whatever else the audit is of.
+    engine_settings : mapping
+        The engine, its settings, and what varied between runs.
     classes : tuple of str or int
     runs : int
     resumed : int
-        Of them, taken from an earlier process.
-    lasting : bool
-        Whether the number of runs was not fixed beforehand: the audit stopped when its
-        intervals were short enough, or went on with one that had asked for another number.
-        Intervals of people are then of the kind that holds after any number of runs.
+        Number of these runs that an earlier process counted.
+    anytime_valid : bool
+        Whether the number of runs was not fixed in advance: the audit stopped when its
+        intervals were short enough, or resumed one with another number of runs. The intervals
+        of individuals are then anytime-valid.
     error : float or None
-        That was asked for, by "auto".
-    reached : bool
-        Whether it was reached.
+        The requested error, with "auto".
+    error_reached : bool
     level : float
     threshold : float or None
     mean : Estimate
-        Of disagreement over people, with the chance of the runs.
+        Mean disagreement over individuals; the interval accounts for the randomness of the
+        runs.
     distribution : Distribution
-        Of disagreement over people.
+        Disagreement over individuals.
     pooled, class_average : Distribution or None
-        Of more than two classes: of every person and class, as the paper tells it, and of each
-        person's mean over classes.
-    persons : Persons
-    groups : mapping of str to GroupTold
+        With more than two classes: over pairs of individual and class, as in the paper, and of
+        each individual's average over classes.
+    individuals : IndividualResults
+    groups : mapping of str to GroupDisagreement
     figures : mapping of str to mapping
         Accuracy, AUC and F1 of the runs.
     errors : tuple of MeasuredError
-    at_levels : tuple of AtLevel
+    by_accuracy : tuple of AccuracyLevelResult
     bounds : mapping of str to float
-        "one" and "all": largest error of one person's estimate, and of any, by exact
-        intervals (of more than two classes, for what these runs decided); "paper": by the
-        paper's bound; "blind": what disagreement a person may have
-        of whom all runs decide alike.
+        "single" and "simultaneous": largest error of one individual's estimate, and of any, by
+        exact intervals (for more than two classes, given these counts); "paper": by the paper's
+        bound; "hidden": the disagreement that an individual may have although all runs agree.
     review : array of ints
-        Places of people whose disagreement is above ``review_above``, whatever runs left
-        open; the least certain first.
+        Indices of the individuals whose disagreement exceeds ``review_above`` with confidence,
+        the least certain first.
     review_above : float
     abstention : tuple of mappings
-    recalibrated : Recalibrated or None
+    recalibrated : RecalibrationEffect or None
     plane : Plane or None
     notes : tuple of str
     """
 
-    about: Mapping[str, Any]
+    engine_settings: Mapping[str, Any]
     classes: tuple[Any, ...]
     runs: int
     resumed: int
-    lasting: bool
+    anytime_valid: bool
     error: float | None
-    reached: bool
+    error_reached: bool
     level: float
     threshold: float | None
     mean: Estimate
     distribution: Distribution
     pooled: Distribution | None
     class_average: Distribution | None
-    persons: IndividualResults
+    individuals: IndividualResults
     groups: Mapping[str, GroupDisagreement]
     figures: Mapping[str, Mapping[str, float]]
     errors: tuple[MeasuredError, ...]
-    at_levels: tuple[AtLevel, ...]
+    by_accuracy: tuple[AccuracyLevelResult, ...]
     bounds: Mapping[str, float]
     review: Ints
     review_above: float
@@ -341,31 +343,31 @@ class Audit:
 
     def __repr__(self) -> str:
         return (
-            f"Audit({self.runs} runs on {len(self.persons)} people: mean disagreement "
+            f"Audit({self.runs} runs on {len(self.individuals)} individuals: mean disagreement "
             f"{self.mean.value:.3f}, internal)"
         )
 
-    def to_json(self, *, persons: bool = True) -> dict[str, Any]:
-        """Everything as what JSON can hold, people one by one or not.
+    def to_json(self, *, individuals: bool = True) -> dict[str, Any]:
+        """The whole result as JSON values.
 
         Parameters
         ----------
-        persons : bool
-            Whether to tell of each person.
+        individuals : bool
+            Whether to include the results of each individual.
         """
-        told = {
+        content = {
             "internal": INTERNAL,
-            "about": dict(self.about),
+            "engine_settings": dict(self.engine_settings),
             "classes": list(self.classes),
-            "people": len(self.persons),
+            "individual_count": len(self.individuals),
             **{
                 name: getattr(self, name)
                 for name in (
                     "runs",
                     "resumed",
-                    "lasting",
+                    "anytime_valid",
                     "error",
-                    "reached",
+                    "error_reached",
                     "level",
                     "threshold",
                     "review_above",
@@ -374,8 +376,8 @@ class Audit:
             "mean": asdict(self.mean),
             "distribution": asdict(self.distribution),
             **{
-                name: None if found is None else asdict(found)
-                for name, found in (
+                name: None if value is None else asdict(value)
+                for name, value in (
                     ("pooled", self.pooled),
                     ("class_average", self.class_average),
                 )
@@ -383,7 +385,7 @@ class Audit:
             "groups": {name: asdict(group) for name, group in self.groups.items()},
             "figures": {name: dict(figure) for name, figure in self.figures.items()},
             "errors": [asdict(row) for row in self.errors],
-            "at_levels": [asdict(row) for row in self.at_levels],
+            "by_accuracy": [asdict(row) for row in self.by_accuracy],
             "bounds": dict(self.bounds),
             "review": self.review.tolist(),
             "abstention": [dict(row) for row in self.abstention],
@@ -391,12 +393,12 @@ class Audit:
             "plane": None if self.plane is None else self.plane.to_json(),
             "notes": list(self.notes),
         }
-        return told | ({"persons": self.persons.to_json()} if persons else {})
+        return content | ({"individuals": self.individuals.to_json()} if individuals else {})
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureGrid:
-    """Rows that differ in two features alone.
+    """Rows that differ only in two features.
 
     Attributes
     ----------
@@ -416,49 +418,49 @@ class FeatureGrid:
     def over(
         cls, X: Array, names: Sequence[str], features: tuple[str, str], points: int = 25
     ) -> "FeatureGrid":
-        """Points between the 1st and the 99th percentile of two features, others at the median.
+        """Span the 1st to the 99th percentile of two features, others at the median.
 
         Parameters
         ----------
         X : array of shape (n, d)
-            Rows of people, as the model takes them.
+            Rows as the model takes them.
         names : sequence of str
-            Of all features.
+            Names of all features.
         features : pair of str
         points : int
-            In each direction.
+            Number of points in each direction.
         """
         _checks.whole(least=2, points=points)
-        first, second = (_place(name, names) for name in features)
+        first, second = (_feature_index(name, names) for name in features)
         if first == second:
             raise ValueError(f"Expected two different features, got {features[0]!r} twice.")
-        xs, ys = (_between(X[:, at], points) for at in (first, second))
+        xs, ys = (_spaced_values(X[:, column], points) for column in (first, second))
         rows = np.tile(np.median(X, axis=0).astype(np.float64), (points * points, 1))
         rows[:, first], rows[:, second] = np.tile(xs, points), np.repeat(ys, points)
         return cls((str(features[0]), str(features[1])), xs, ys, rows)
 
-    def told(self, runs: Runs) -> Plane:
-        """What runs said of the points."""
+    def summarize(self, runs: Runs) -> Plane:
+        """Disagreement of the runs at the points of the grid."""
         shape = (len(self.ys), len(self.xs))
         shares = runs.counts / runs.runs
         chosen = shares[:, 1] if runs.classes == 2 else shares.max(axis=1)
-        found = normalized(runs.counts, runs.runs)
-        return Plane(self.names, self.xs, self.ys, found.reshape(shape), chosen.reshape(shape))
+        values = normalized_disagreement(runs.counts, runs.runs)
+        return Plane(self.names, self.xs, self.ys, values.reshape(shape), chosen.reshape(shape))
 
 
-def _place(name: str, names: Sequence[str]) -> int:
-    """Number of a feature, by its name or by the number itself."""
+def _feature_index(name: str, names: Sequence[str]) -> int:
+    """Column of a feature."""
     if name in names:
         return list(names).index(name)
     raise DataError(
         "map",
         f"names of features: {', '.join(map(str, names))}"[:300],
         repr(name),
-        "Name two of them as the model sees them.",
+        "Choose two of them, by the names that the model uses.",
     )
 
 
-def _between(values: Array, points: int) -> Floats:
-    """Evenly spaced values over where almost everybody is."""
+def _spaced_values(values: Array, points: int) -> Floats:
+    """Evenly spaced values between the 1st and the 99th percentile."""
     low, high = np.quantile(values, [0.01, 0.99]).tolist()
     return np.linspace(low, high if high > low else low + 1.0, points)

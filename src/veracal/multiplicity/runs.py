@@ -1,8 +1,6 @@
-"""How a figure between 0 and 1 varies over runs, in memory that does not grow with them.
+"""Counts of decisions and statistics of scores over many runs, in constant memory.
 
-Accuracy, area under the curve and F1 of many runs at once.
-
-What many runs said of people, counted as they come in: memory does not grow with runs.
+Also accuracy, AUC and F1 of many runs at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +15,12 @@ from veracal import _checks
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.errors import DataError
 
-_BINS = 10_000  # so that a quantile is right to a ten-thousandth
+_BINS = 10_000  # quantiles are exact to a ten-thousandth
 
 
 @dataclass(eq=False)
-class Spread:
-    """Mean, deviation and distribution of one figure over the runs that were added.
+class StreamingSummary:
+    """Mean, standard deviation and histogram of one figure over runs.
 
     Attributes
     ----------
@@ -41,9 +39,9 @@ class Spread:
     histogram: Array = field(default_factory=lambda: np.zeros(_BINS, dtype=np.int64))
 
     def add(self, values: Floats) -> None:
-        r"""Take in the figure of some runs, all within [0, 1].
+        r"""Add the figure of some runs, all within [0, 1].
 
-        Moments of two parts add up by :math:`M = M' + M'' + (\bar a - \bar b)^2 nm/(n+m)`
+        Moments of two samples combine as :math:`M = M' + M'' + (\bar a - \bar b)^2 nm/(n+m)`
         (Chan, Golub and LeVeque 1983).
         """
         if not len(values):
@@ -61,17 +59,17 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over runs; 0 of a single one."""
+        """Standard deviation over runs; 0 for a single run."""
         return float(np.sqrt(self.squares / (self.count - 1))) if self.count > 1 else 0.0
 
     def quantile(self, share: float) -> float:
-        """Value that this share of runs is at or below, to a ten-thousandth."""
-        reached = np.searchsorted(np.cumsum(self.histogram), share * self.count)
-        found = (min(int(reached), _BINS - 1) + 0.5) / _BINS
-        return float(np.clip(found, self.minimum, self.maximum))
+        """Quantile over runs, to a ten-thousandth."""
+        bin_index = np.searchsorted(np.cumsum(self.histogram), share * self.count)
+        result = (min(int(bin_index), _BINS - 1) + 0.5) / _BINS
+        return float(np.clip(result, self.minimum, self.maximum))
 
     def to_json(self) -> dict[str, Any]:
-        """What tables tell of it."""
+        """The summary statistics."""
         return {
             "runs": self.count,
             "mean": self.mean,
@@ -84,47 +82,47 @@ class Spread:
         }
 
     def state(self) -> dict[str, Array]:
-        """Everything it holds, as arrays."""
+        """The complete state, as arrays."""
         numbers = [self.count, self.mean, self.squares, self.minimum, self.maximum]
         return {"numbers": np.array(numbers, dtype=np.float64), "histogram": self.histogram}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Array]) -> "Spread":
-        """One that holds what another did."""
+    def from_state(cls, state: Mapping[str, Array]) -> "StreamingSummary":
+        """Restore a summary from its state."""
         count, mean, squares, minimum, maximum = state["numbers"].tolist()
         histogram = np.array(state["histogram"], dtype=np.int64)
         return cls(int(count), mean, squares, minimum, maximum, histogram)
 
 
 def accuracies(decisions: Ints, labels: Ints) -> Floats:
-    """Share of people that each run decides rightly, of shape (runs,)."""
-    found: Floats = (decisions == labels).mean(axis=1)
-    return found
+    """Accuracy of each run, of shape (runs,)."""
+    result: Floats = (decisions == labels).mean(axis=1)
+    return result
 
 
-def areas(scores: Floats, labels: Bools) -> Floats:
+def auc_scores(scores: Floats, labels: Bools) -> Floats:
     r"""Area under the ROC curve of each run.
 
     .. math:: \frac{1}{PN}\Bigl(\sum_{i\,:\,y_i=1} r_i - \frac{P(P+1)}{2}\Bigr)
 
-    with the ranks :math:`r_i` of scores, equal scores sharing theirs (Mann and Whitney 1947).
-    The last bit of a score is given up for the label, so that sorting carries it along, five
-    times faster than sorting places. Runs with equal scores, as people who are alike have them
-    in all runs, are sorted with the other labels marked, too, and the mean of both is right;
-    where that last bit mattered, they are ranked the slow way.
+    with the ranks :math:`r_i` of scores, ties averaged (Mann and Whitney 1947). The label
+    replaces the last bit of each score, so that sorting carries it along, five times faster
+    than argsort. Runs with ties (identical rows tie in every run) are sorted a second time with
+    the other labels marked; the mean of both is exact. Where the last bit decided an order, the
+    run is ranked directly.
 
     Parameters
     ----------
-    scores : array of shape (runs, people)
-        Of the positive class, on any scale that orders people.
-    labels : array of bool of shape (people,)
-        With people of both kinds.
+    scores : array of shape (runs, individuals)
+        Of the positive class, on any monotone scale.
+    labels : array of bool of shape (individuals,)
+        With both classes present.
     """
-    plain = scores.astype(np.float64) + 0.0  # with one zero instead of two
-    sums, equal = _marked_sums(plain, labels)
+    plain = scores.astype(np.float64) + 0.0  # turns -0.0 into 0.0
+    sums, equal = _labeled_rank_sums(plain, labels)
     tied = np.flatnonzero(equal)
     if len(tied):
-        others, _ = _marked_sums(plain[tied], ~labels)
+        others, _ = _labeled_rank_sums(plain[tied], ~labels)
         n = len(labels)
         sums[tied] = (sums[tied] + n * (n + 1) / 2 - others) / 2
         exact = np.sort(plain[tied], axis=1)
@@ -133,12 +131,12 @@ def areas(scores: Floats, labels: Bools) -> Floats:
         if len(slow):
             sums[slow] = rankdata(plain[slow], axis=1)[:, labels].sum(axis=1)
     positive = int(labels.sum())
-    found: Floats = sums - positive * (positive + 1) / 2
-    return found / (positive * (len(labels) - positive))
+    result: Floats = sums - positive * (positive + 1) / 2
+    return result / (positive * (len(labels) - positive))
 
 
-def _marked_sums(scores: Floats, marks: Bools) -> tuple[Floats, Ints]:
-    """Sums of the places of those who are marked, and how many neighbors are equal."""
+def _labeled_rank_sums(scores: Floats, marks: Bools) -> tuple[Floats, Ints]:
+    """Rank sums of the marked columns, and the number of adjacent ties."""
     marked = scores.view(np.int64) & ~1
     marked |= marks
     marked.view(np.float64).sort(axis=1)
@@ -147,78 +145,81 @@ def _marked_sums(scores: Floats, marks: Bools) -> tuple[Floats, Ints]:
     return sums, np.count_nonzero(marked[:, 1:] == marked[:, :-1], axis=1)
 
 
-def f1s(decisions: Ints, labels: Ints, positive: int) -> Floats:
-    """F1 of one class in each run, twice the hits over all that were said or were; or 0."""
-    said, were = decisions == positive, labels == positive
-    hits = 2.0 * (said & were).sum(axis=1)
-    found: Floats = hits / np.maximum(said.sum(axis=1) + were.sum(), 1)
-    return found
+def f1_scores(decisions: Ints, labels: Ints, positive: int) -> Floats:
+    """F1 of one class in each run: 2 TP / (predicted + actual positives), or 0."""
+    predicted, actual = decisions == positive, labels == positive
+    hits = 2.0 * (predicted & actual).sum(axis=1)
+    result: Floats = hits / np.maximum(predicted.sum(axis=1) + actual.sum(), 1)
+    return result
 
 
-def figures_of(
+def compute_figures(
     scores: Floats | None, decisions: Ints, labels: Ints, classes: int
 ) -> dict[str, Floats]:
-    """Figures of some runs, each of shape (runs,).
+    """Accuracy, F1 and AUC of some runs, each of shape (runs,).
 
-    Of two classes the second is the positive one; of more, AUC and F1 are means over the
-    classes that somebody belongs to, each against the rest. AUC needs scores, and people who
-    belong to the class as well as others; without them it is left out.
+    With two classes the second is the positive one; with more, AUC and F1 are macro averages
+    one-vs-rest over the classes that occur. AUC needs scores and both positive and negative
+    labels; otherwise it is left out.
 
     Parameters
     ----------
-    scores : array of shape (runs, people) or (runs, people, classes), or None
-    decisions : array of ints of shape (runs, people)
-    labels : array of ints of shape (people,)
+    scores : array of shape (runs, individuals) or (runs, individuals, classes), or None
+    decisions : array of ints of shape (runs, individuals)
+    labels : array of ints of shape (individuals,)
     classes : int
     """
-    found = {"accuracy": accuracies(decisions, labels)}
+    figures = {"accuracy": accuracies(decisions, labels)}
     present = [1] if classes == 2 else np.unique(labels).tolist()
-    found["f1"] = np.mean([f1s(decisions, labels, code) for code in present], axis=0)
-    told = [code for code in present if 0 < (labels == code).sum() < len(labels)]
-    if scores is not None and told:
-        apart = (scores if scores.ndim == 2 else scores[:, :, code] for code in told)
-        each = [areas(column, labels == code) for column, code in zip(apart, told, strict=True)]
-        found["auc"] = np.mean(each, axis=0)
-    return found
+    figures["f1"] = np.mean([f1_scores(decisions, labels, code) for code in present], axis=0)
+    present = [code for code in present if 0 < (labels == code).sum() < len(labels)]
+    if scores is not None and present:
+        columns = (scores if scores.ndim == 2 else scores[:, :, code] for code in present)
+        each = [
+            auc_scores(column, labels == code)
+            for column, code in zip(columns, present, strict=True)
+        ]
+        figures["auc"] = np.mean(each, axis=0)
+    return figures
 
 
-_NUMBERS = 1 << 17  # that are looked at together: they stay in the processor's cache
-_ROUNDING = 1e-3  # that the sum of probabilities in half precision may be off
-BLOCKS = 40  # into which runs are dealt, for intervals of what they share
+_BLOCK_SIZE = 1 << 17  # entries processed at once: they fit the processor's cache
+_ROUNDING = 1e-3  # allowed error of a sum of probabilities, for half precision
+BLOCKS = 40  # blocks of runs, for jackknife intervals
 _COUNTED = ("counts_by_block", "runs_by_block", "level_counts", "level_runs")
 _SCORED = ("lowest", "highest", "mean", "squares")
 _ARRAYS = (*_COUNTED, *_SCORED, "scored")
 
 
 class Runs:
-    """How often each person got each decision, and how scores and figures of runs vary.
+    """Counts of decisions per individual, and statistics of scores and figures over runs.
 
-    Runs have numbers. A run is dealt to a block by its number, and decisions are counted by
-    block: leaving out one block after the other tells how far a mean over people would differ
-    with other runs, whose decisions about different people hang together. In whatever order
-    and portions runs come in, the counts are the same.
+    Runs are numbered. A run is assigned to a block by its number, and decisions are counted per
+    block. Leaving out one block at a time (a jackknife) estimates the error of a mean over
+    individuals, whose decisions are dependent because they share the runs. The counts do not
+    depend on the order and the batches in which runs arrive.
 
     Parameters
     ----------
-    people, classes : int
-    labels : array of ints in [0, classes), of shape (people,), optional
-        Right answers, for accuracy, AUC and F1 of each run.
+    individuals, classes : int
+    labels : array of ints in [0, classes), of shape (individuals,), optional
+        For accuracy, AUC and F1 of each run.
     threshold : float in (0, 1), optional
-        Of two classes, the second is decided for above it, and not at it. By default 0.5;
-        with more classes the likeliest is chosen, the first of equal ones.
+        Of two classes, the second is predicted strictly above it. By default 0.5; with more
+        classes the most likely class is predicted, the first of ties.
     levels : sequence of float
-        Decisions are counted once more for the runs whose accuracy reaches a level. Choosing
-        runs by their accuracy spends privacy of its own: *internal* always.
+        Decisions are also counted separately over the runs whose accuracy reaches each level.
+        Selecting runs by their accuracy has a privacy cost of its own: always *internal*.
     blocks : int
         At least two.
 
     Attributes
     ----------
-    counts_by_block : array of ints of shape (blocks, people, classes)
+    counts_by_block : array of ints of shape (blocks, individuals, classes)
     runs_by_block : array of ints of shape (blocks,)
-    level_counts : array of ints of shape (levels, people, classes)
+    level_counts : array of ints of shape (levels, individuals, classes)
     level_runs : array of ints of shape (levels,)
-    figures : mapping of "accuracy", "auc", "f1" to Spread
+    figures : mapping of "accuracy", "auc", "f1" to StreamingSummary
         Empty without labels.
     """
 
@@ -234,7 +235,7 @@ class Runs:
 
     def __init__(
         self,
-        people: int,
+        individuals: int,
         classes: int = 2,
         *,
         labels: Array | None = None,
@@ -242,156 +243,167 @@ class Runs:
         levels: Sequence[float] = (),
         blocks: int = BLOCKS,
     ) -> None:
-        _checks.whole(people=people)
+        _checks.whole(individuals=individuals)
         _checks.whole(least=2, classes=classes, blocks=blocks)
-        self.people, self.classes, self.blocks = int(people), int(classes), int(blocks)
-        self.threshold = _checked_threshold(threshold, classes)
-        self.labels = None if labels is None else self._checked_labels(np.asarray(labels))
+        self.individuals, self.classes, self.blocks = (
+            int(individuals),
+            int(classes),
+            int(blocks),
+        )
+        self.threshold = _validate_threshold(threshold, classes)
+        self.labels = None if labels is None else self._validate_labels(np.asarray(labels))
         self.levels = tuple(float(level) for level in levels)
         for level in self.levels:
             _checks.fraction(accuracy_level=level)
         if self.levels and self.labels is None:
-            raise ValueError("Expected labels where runs are told apart by accuracy, got none.")
-        shape = (self.people, self.classes)
+            raise ValueError("Expected labels with accuracy levels, got none.")
+        shape = (self.individuals, self.classes)
         self.counts_by_block = np.zeros((self.blocks, *shape), dtype=np.int32)
         self.runs_by_block = np.zeros(self.blocks, dtype=np.int64)
         self.level_counts = np.zeros((len(self.levels), *shape), dtype=np.int64)
         self.level_runs = np.zeros(len(self.levels), dtype=np.int64)
-        # Of two classes the second tells all.
-        told = (self.people, 1 if self.classes == 2 else self.classes)
-        self.lowest, self.highest = np.ones(told), np.zeros(told)
-        self.mean, self.squares = np.zeros(told), np.zeros(told)
+        # With two classes, the second column suffices.
+        shape_of_scores = (self.individuals, 1 if self.classes == 2 else self.classes)
+        self.lowest, self.highest = np.ones(shape_of_scores), np.zeros(shape_of_scores)
+        self.mean, self.squares = np.zeros(shape_of_scores), np.zeros(shape_of_scores)
         self.scored = np.zeros(1, dtype=np.int64)
-        self.figures: dict[str, Spread] = {}
+        self.figures: dict[str, StreamingSummary] = {}
 
     def __repr__(self) -> str:
-        return f"Runs({self.runs} runs on {self.people} people, {self.classes} classes)"
+        return (
+            f"Runs({self.runs} runs on {self.individuals} individuals, {self.classes} classes)"
+        )
 
     @property
     def runs(self) -> int:
-        """How many runs were counted."""
+        """Number of runs counted."""
         return int(self.runs_by_block.sum())
 
     @property
     def counts(self) -> Ints:
-        """How many runs decided for each class, of shape (people, classes)."""
-        found: Ints = self.counts_by_block.sum(axis=0, dtype=np.int64)
-        return found
+        """Number of runs that predict each class, of shape (individuals, classes)."""
+        result: Ints = self.counts_by_block.sum(axis=0, dtype=np.int64)
+        return result
 
     @property
     def viable_range(self) -> Floats:
-        """Largest probability of a person minus the smallest, for each class.
+        """Largest minus smallest probability over runs, of shape (individuals, classes).
 
-        It never falls as runs are added, so that it means nothing without their number; zero
-        where runs came without scores.
+        It never decreases as runs are added, so that it is meaningless without their number.
+        Zero where runs came without scores.
         """
-        return self._of_classes(np.maximum(self.highest - self.lowest, 0.0))
+        return self._broadcast(np.maximum(self.highest - self.lowest, 0.0))
 
     @property
     def score_deviation(self) -> Floats:
-        """Deviation of each person's probability over runs, of shape (people, classes)."""
-        return self._of_classes(np.sqrt(self.squares / max(int(self.scored[0]) - 1, 1)))
+        """Standard deviation of each probability over runs, of shape (individuals, classes)."""
+        return self._broadcast(np.sqrt(self.squares / max(int(self.scored[0]) - 1, 1)))
 
-    def _of_classes(self, told: Floats) -> Floats:
-        """The same for both of two classes."""
-        return np.broadcast_to(told, (self.people, self.classes))
+    def _broadcast(self, values: Floats) -> Floats:
+        """Repeat the one column that two classes share."""
+        return np.broadcast_to(values, (self.individuals, self.classes))
 
     def add(self, decisions: Array, *, first: int | None = None) -> None:
         """Count the decisions of some runs.
 
         Parameters
         ----------
-        decisions : array of ints in [0, classes), of shape (runs, people)
+        decisions : array of ints in [0, classes), of shape (runs, individuals)
         first : int, optional
-            Number of the first of them; by default as many as were counted before.
+            Number of the first of these runs; by default the number of runs counted so far.
         """
-        codes = self._checked(np.asarray(decisions))
-        self._count(codes, self.runs if first is None else first)
+        codes = self._validate_decisions(np.asarray(decisions))
+        self._count_decisions(codes, self.runs if first is None else first)
         if self.labels is not None and len(codes):
-            self._figure(None, codes)
+            self._record_figures(None, codes)
 
     def add_scores(
         self, scores: Array, *, kind: str = "probability", first: int | None = None
     ) -> None:
-        """Count the decisions that scores lead to, and note how they vary.
+        """Count the decisions that scores imply, and update the statistics of the scores.
 
         Parameters
         ----------
-        scores : array of shape (runs, people) or (runs, people, classes)
+        scores : array of shape (runs, individuals) or (runs, individuals, classes)
             Of the second of two classes, or of all.
         kind : {"probability", "logit"}
         first : int, optional
-            As of :meth:`add`.
+            As for :meth:`add`.
         """
         _checks.one_of(("probability", "logit"), kind=kind)
-        found = self._checked_scores(np.asarray(scores), kind)
+        result = self._validate_scores(np.asarray(scores), kind)
         begin = self.runs if first is None else first
-        some = max(1, _NUMBERS // (self.people * self.classes))
-        for start in range(0, len(found), some):
-            part = found[start : start + some]
-            codes = self._decided(part, kind)
-            self._count(codes, begin + start)
-            shares = _probabilities(part, kind, self.classes)
-            self._spread(shares)
+        some = max(1, _BLOCK_SIZE // (self.individuals * self.classes))
+        for start in range(0, len(result), some):
+            part = result[start : start + some]
+            codes = self._decide(part, kind)
+            self._count_decisions(codes, begin + start)
+            shares = _to_probabilities(part, kind, self.classes)
+            self._record_probabilities(shares)
             if self.labels is not None:
-                # A logit of several classes is one up to what all of a person's share, so
-                # that only probabilities order people; of two, logits do, without ties.
-                self._figure(part if self.classes == 2 else shares, codes)
+                # Logits of several classes are defined up to a constant per individual, so
+                # that only probabilities rank individuals; with two, logits do, without ties.
+                self._record_figures(part if self.classes == 2 else shares, codes)
 
     def state(self) -> dict[str, Array]:
-        """Everything that was counted, as arrays."""
-        held = {name: getattr(self, name) for name in _ARRAYS}
+        """The complete state, as arrays."""
+        state = {name: getattr(self, name) for name in _ARRAYS}
         for name, spread in self.figures.items():
-            held |= {f"{name}/{part}": array for part, array in spread.state().items()}
-        return held
+            state |= {f"{name}/{part}": array for part, array in spread.state().items()}
+        return state
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take up what another counted of the same people."""
+        """Restore the state of an earlier count of the same individuals."""
         for name in _ARRAYS:
-            mine = getattr(self, name)
-            if state[name].shape != mine.shape or state[name].dtype != mine.dtype:
+            own = getattr(self, name)
+            if state[name].shape != own.shape or state[name].dtype != own.dtype:
                 raise DataError(
                     "runs",
-                    f"{name} of shape {mine.shape}",
+                    f"{name} of shape {own.shape}",
                     str(state[name].shape),
-                    "Start anew.",
+                    "Start a new audit.",
                 )
         counted = state["counts_by_block"]
         if (counted < 0).any() or (
             counted.sum(axis=2) != state["runs_by_block"][:, None]
         ).any():
             raise DataError(
-                "runs", "a decision of every run for everybody", "others", "Start anew."
+                "runs",
+                "one decision per run and individual",
+                "other counts",
+                "Start a new audit.",
             )
         for name in _ARRAYS:
             setattr(self, name, np.array(state[name]))
         names = {key.partition("/")[0] for key in state if "/" in key}
         self.figures = {
-            name: Spread.restored(
+            name: StreamingSummary.from_state(
                 {part: state[f"{name}/{part}"] for part in ("numbers", "histogram")}
             )
             for name in sorted(names)
         }
 
-    def _count(self, codes: Ints, first: int) -> None:
+    def _count_decisions(self, codes: Ints, first: int) -> None:
         """Count decisions by the blocks of their runs."""
         before, height = first % self.blocks, len(codes)
         places = (before + np.arange(height)) % self.blocks
-        dealt = np.bincount(places, minlength=self.blocks)
-        rest = np.repeat(dealt[:, None], self.people, axis=1).astype(np.int32)
-        # Runs that decide for nothing fill up whole rounds of blocks.
+        per_block = np.bincount(places, minlength=self.blocks)
+        rest = np.repeat(per_block[:, None], self.individuals, axis=1).astype(np.int32)
+        # Padding with empty runs fills whole rounds of blocks.
         rounds = -(-(before + height) // self.blocks)
-        said = np.zeros((rounds * self.blocks, self.people), dtype=np.uint8)
+        decided = np.zeros((rounds * self.blocks, self.individuals), dtype=np.uint8)
         for code in range(1, self.classes):
-            said[before : before + height] = codes == code
-            found = said.reshape(-1, self.blocks, self.people).sum(axis=0, dtype=np.int32)
-            self.counts_by_block[:, :, code] += found
-            rest -= found
+            decided[before : before + height] = codes == code
+            result = decided.reshape(-1, self.blocks, self.individuals).sum(
+                axis=0, dtype=np.int32
+            )
+            self.counts_by_block[:, :, code] += result
+            rest -= result
         self.counts_by_block[:, :, 0] += rest
-        self.runs_by_block += dealt
+        self.runs_by_block += per_block
 
-    def _spread(self, shares: Floats) -> None:
-        """Note the extremes and moments of probabilities."""
+    def _record_probabilities(self, shares: Floats) -> None:
+        """Update the extremes and moments of probabilities."""
         self.lowest = np.minimum(self.lowest, shares.min(axis=0))
         self.highest = np.maximum(self.highest, shares.max(axis=0))
         more, before = len(shares), int(self.scored[0])
@@ -402,107 +414,113 @@ class Runs:
         self.mean += gap * (more / (before + more))
         self.scored += more
 
-    def _figure(self, scores: Floats | None, codes: Ints) -> None:
-        """Note the figures of runs, and count again at each level they reach."""
+    def _record_figures(self, scores: Floats | None, codes: Ints) -> None:
+        """Update the figures of runs, and the counts at each accuracy level."""
         assert self.labels is not None
-        found = figures_of(scores, codes, self.labels, self.classes)
-        for name, values in found.items():
-            self.figures.setdefault(name, Spread()).add(values)
-        for place, level in enumerate(self.levels):
-            reached = codes[found["accuracy"] >= level]
-            self.level_runs[place] += len(reached)
+        result = compute_figures(scores, codes, self.labels, self.classes)
+        for name, values in result.items():
+            self.figures.setdefault(name, StreamingSummary()).add(values)
+        for index, level in enumerate(self.levels):
+            selected = codes[result["accuracy"] >= level]
+            self.level_runs[index] += len(selected)
             for code in range(self.classes):
-                self.level_counts[place, :, code] += (reached == code).sum(axis=0)
+                self.level_counts[index, :, code] += (selected == code).sum(axis=0)
 
-    def _decided(self, scores: Floats, kind: str) -> Ints:
-        """Decisions that scores lead to."""
+    def _decide(self, scores: Floats, kind: str) -> Ints:
+        """Decisions that scores imply."""
         if self.classes > 2:
             decided: Ints = scores.argmax(axis=2)
             return decided
         at = 0.5 if self.threshold is None else self.threshold
         return (scores > (logit(at) if kind == "logit" else at)).astype(np.uint8)
 
-    def _checked(self, codes: Array) -> Ints:
-        """Decisions of all people, each for a class."""
-        if codes.ndim != 2 or codes.shape[1] != self.people or codes.dtype.kind not in "iub":
+    def _validate_decisions(self, codes: Array) -> Ints:
+        """Check that each run gives every individual a class."""
+        if (
+            codes.ndim != 2
+            or codes.shape[1] != self.individuals
+            or codes.dtype.kind not in "iub"
+        ):
             raise DataError(
                 "decisions",
-                f"whole numbers of shape (runs, {self.people})",
+                f"whole numbers of shape (runs, {self.individuals})",
                 f"{codes.dtype} of shape {codes.shape}",
-                "Give one decision of every run for every person.",
+                "Give one decision for every run and individual.",
             )
         if codes.size and not (codes.min() >= 0 and codes.max() < self.classes):
             raise DataError(
                 "decisions",
                 f"numbers of classes, 0 to {self.classes - 1}",
                 f"{codes.min()} to {codes.max()}",
-                "Number the classes from 0, and say how many there are.",
+                "Number the classes from 0, and give their number.",
             )
         return codes
 
-    def _checked_scores(self, scores: Array, kind: str) -> Floats:
-        """Scores of shape (runs, people), those of the second of two classes, or of all."""
-        found: Floats = scores.astype(np.float64, copy=False)
-        if self.classes == 2 and found.ndim == 3 and found.shape[2] == 2:
-            found = _of_second(found, kind)
-        expected = (self.people,) if self.classes == 2 else (self.people, self.classes)
-        if found.shape[1:] != expected:
+    def _validate_scores(self, scores: Array, kind: str) -> Floats:
+        """Check the scores; of two classes, keep those of the second."""
+        result: Floats = scores.astype(np.float64, copy=False)
+        if self.classes == 2 and result.ndim == 3 and result.shape[2] == 2:
+            result = _second_class_scores(result, kind)
+        expected = (
+            (self.individuals,) if self.classes == 2 else (self.individuals, self.classes)
+        )
+        if result.shape[1:] != expected:
             raise DataError(
                 "scores",
-                f"the shape (runs, {self.people}, {self.classes})",
+                f"the shape (runs, {self.individuals}, {self.classes})",
                 f"{scores.shape}",
-                "Give one score for every run, person and class.",
+                "Give one score for every run, individual and class.",
             )
-        fine = np.isfinite(found) if kind == "logit" else (found >= 0) & (found <= 1)
-        if kind == "probability" and found.ndim == 3:
-            fine = fine.all(axis=2) & (np.abs(found.sum(axis=2) - 1) <= _ROUNDING)
-        if not fine.all():  # NaN is neither
+        fine = np.isfinite(result) if kind == "logit" else (result >= 0) & (result <= 1)
+        if kind == "probability" and result.ndim == 3:
+            fine = fine.all(axis=2) & (np.abs(result.sum(axis=2) - 1) <= _ROUNDING)
+        if not fine.all():  # also rejects NaN
             raise DataError(
                 "scores",
                 "finite logits"
                 if kind == "logit"
-                else "probabilities between 0 and 1, of all classes together 1",
-                "something else, or NaN",
-                "Leave out the runs that failed, and say whether scores are logits.",
+                else "probabilities between 0 and 1 that sum to 1 over classes",
+                "other values, or NaN",
+                "Leave out failed runs, and set kind if the scores are logits.",
             )
-        return found
+        return result
 
-    def _checked_labels(self, labels: Array) -> Ints:
-        """One right answer for each person."""
-        good = labels.shape == (self.people,) and labels.dtype.kind in "iub"
+    def _validate_labels(self, labels: Array) -> Ints:
+        """Check that every individual has a label."""
+        good = labels.shape == (self.individuals,) and labels.dtype.kind in "iub"
         if not (good and labels.min() >= 0 and labels.max() < self.classes):
             raise DataError(
                 "labels",
-                f"{self.people} numbers of classes, 0 to {self.classes - 1}",
+                f"{self.individuals} numbers of classes, 0 to {self.classes - 1}",
                 f"{labels.dtype} of shape {labels.shape}",
                 "Number the classes from 0.",
             )
         return labels.astype(np.int64)
 
 
-def _of_second(scores: Floats, kind: str) -> Floats:
-    """Of two columns, what the second one says; NaN where they are no probabilities."""
+def _second_class_scores(scores: Floats, kind: str) -> Floats:
+    """Scores of the second of two columns; NaN where they are not probabilities."""
     if kind == "logit":
-        with np.errstate(over="ignore", invalid="ignore"):  # refused below
-            ahead: Floats = scores[:, :, 1] - scores[:, :, 0]
-        return ahead
+        with np.errstate(over="ignore", invalid="ignore"):  # rejected by the caller
+            difference: Floats = scores[:, :, 1] - scores[:, :, 0]
+        return difference
     whole = np.abs(scores.sum(axis=2) - 1) <= _ROUNDING
     second: Floats = np.where(whole, scores[:, :, 1], np.nan)
     return second
 
 
-def _probabilities(scores: Floats, kind: str, classes: int) -> Floats:
-    """Probabilities of shape (runs, people, classes), of two classes those of the second."""
+def _to_probabilities(scores: Floats, kind: str, classes: int) -> Floats:
+    """Probabilities of shape (runs, individuals, classes); of two classes, only the second."""
     if classes > 2:
-        with np.errstate(over="ignore"):  # farther apart than floats reach: that share is 0
-            found: Floats = softmax(scores, axis=2) if kind == "logit" else scores
-            return found
+        with np.errstate(over="ignore"):  # on overflow the share is 0
+            result: Floats = softmax(scores, axis=2) if kind == "logit" else scores
+            return result
     second: Floats = expit(scores) if kind == "logit" else scores
     return second[:, :, None]
 
 
-def _checked_threshold(threshold: float | None, classes: int) -> float | None:
-    """A probability, for two classes alone."""
+def _validate_threshold(threshold: float | None, classes: int) -> float | None:
+    """Check a probability threshold, which needs two classes."""
     if threshold is None:
         return None
     if classes > 2:

@@ -1,20 +1,19 @@
-r"""Means over people, with intervals that count the chance of the runs.
+r"""Summaries of an audit: means with jackknife intervals, groups, error bounds, notes.
 
-The runs are what was drawn, not the people: all people share them, so that the deviation over
-people says nothing about the error of a mean. Blocks of runs are left out one after the other
-(Quenouille 1949): with :math:`\theta_{-b}` a figure without block b of B,
+The sample is the runs, not the individuals: all individuals share the runs, so that the
+standard deviation over individuals says nothing about the error of a mean. Blocks of runs are
+left out one at a time (the jackknife, Quenouille 1949): with :math:`\theta_{-b}` a figure
+without block b of B,
 
 .. math:: s^2 = \frac{B-1}{B} \sum_b (\theta_{-b} - \bar\theta)^2,
 
-and intervals are Student's with B - 1 degrees of freedom. Two corners need more. Where all runs
-toss a coin about everybody, the error of a mean is of second order, and blocks may show next to
-nothing of it: the square is no less than :math:`2\theta^2/(m(m-1))`, a bound on that part of
-the variance (:math:`\lVert\Sigma\rVert_F \le \operatorname{tr}\Sigma` of a decision's
-covariance). Where all runs decide alike about everybody, s is 0 and proves nothing: the
-probability q that a run decides otherwise about *anybody* has an exact interval, and no mean is
-above 4q(1 - q).
-
-From counts of runs to what an audit tells.
+and intervals are Student's with B - 1 degrees of freedom. Two edge cases need more. Where every
+decision is a coin toss, the error of a mean is of second order, and the blocks may show almost
+none of it: the square is at least :math:`2\theta^2/(m(m-1))`, a bound on that part of the
+variance (:math:`\lVert\Sigma\rVert_F \le \operatorname{tr}\Sigma` of the covariance of
+decisions). Where all runs agree about every individual, s is 0 and proves nothing: the
+probability q that a run deviates for *any* individual has an exact interval, and no mean
+exceeds 4q(1 - q).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +28,19 @@ from veracal._types import Array, Floats, Ints
 from veracal.data import Estimate, Group, Label
 from veracal.errors import DataError
 from veracal.multiplicity.measures import (
+    anytime_interval,
     binomial_interval,
-    class_average,
+    class_averaged_disagreement,
     disagreement_interval,
     exact_error,
     expected_flip,
-    lasting_interval,
-    normalized,
+    normalized_disagreement,
     normalized_interval,
     paper_error,
-    pooled_pairs,
+    pooled_disagreement,
 )
 from veracal.multiplicity.results import (
-    AtLevel,
+    AccuracyLevelResult,
     Audit,
     Distribution,
     GroupDisagreement,
@@ -49,178 +48,193 @@ from veracal.multiplicity.results import (
     MeasuredError,
     Plane,
     RecalibrationEffect,
-    abstention,
-    to_review,
+    abstention_curve,
+    select_for_review,
 )
 from veracal.multiplicity.runs import Runs
 
-Measure = Callable[[Ints, int], Floats]  # of counts (people, classes) and runs, per person
-Figures = Callable[[Ints, int], Floats]  # of counts and runs: some figures
+Measure = Callable[
+    [Ints, int], Floats
+]  # (counts of shape (n, classes), runs) -> one value each
+Figures = Callable[[Ints, int], Floats]  # (counts, runs) -> figures
 
 
 @dataclass(frozen=True, eq=False)
 class Jackknife:
-    """Some figures, and what they are without one block of runs after the other.
+    """Figures, and their values with one block of runs left out.
 
     Attributes
     ----------
     values : array of shape (figures,)
-    left : array of shape (blocks, figures), or None
-        None where too few runs are left.
+    leave_one_out : array of shape (blocks, figures), or None
+        None with too few runs.
     runs : int
     """
 
     values: Floats
-    left: Floats | None
+    leave_one_out: Floats | None
     runs: int
 
-    def reach(self, level: float, at_once: int = 1, least: float = 0.0) -> Floats | None:
-        """Half the width of intervals, of which so many hold at once.
+    def half_width(self, level: float, at_once: int = 1, least: float = 0.0) -> Floats | None:
+        """Half-width of ``at_once`` simultaneous intervals.
 
-        ``least`` is a variance that leaving out blocks may not show.
+        ``least`` is a lower bound on the variance that the blocks may not show.
         """
-        if self.left is None:
+        if self.leave_one_out is None:
             return None
-        blocks = len(self.left)
-        squares = np.square(self.left - self.left.mean(axis=0)).sum(axis=0)
+        blocks = len(self.leave_one_out)
+        squares = np.square(self.leave_one_out - self.leave_one_out.mean(axis=0)).sum(axis=0)
         quantile = student.isf((1 - level) / (2 * at_once), blocks - 1)
-        found: Floats = quantile * np.sqrt(np.maximum((blocks - 1) / blocks * squares, least))
-        return found
+        result: Floats = quantile * np.sqrt(np.maximum((blocks - 1) / blocks * squares, least))
+        return result
 
-    def compared(self, rule: Callable[[Floats, Floats], Floats]) -> "Jackknife":
-        """A rule applied to every ordered pair of different figures."""
-        one, other = np.nonzero(~np.eye(len(self.values), dtype=bool))
-        left = None if self.left is None else rule(self.left[:, one], self.left[:, other])
-        return Jackknife(rule(self.values[one], self.values[other]), left, self.runs)
+    def compare_pairs(self, rule: Callable[[Floats, Floats], Floats]) -> "Jackknife":
+        """Apply a rule to every ordered pair of different figures."""
+        first, second = np.nonzero(~np.eye(len(self.values), dtype=bool))
+        leave_one_out = (
+            None
+            if self.leave_one_out is None
+            else rule(self.leave_one_out[:, first], self.leave_one_out[:, second])
+        )
+        return Jackknife(
+            rule(self.values[first], self.values[second]), leave_one_out, self.runs
+        )
 
 
-def mean_over_people(
+def mean_over_individuals(
     runs: Runs,
-    people: Array | None = None,
-    measure: Measure = normalized,
+    individuals: Array | None = None,
+    measure: Measure = normalized_disagreement,
     level: float = 0.95,
 ) -> Estimate:
-    """Mean of a measure over people.
+    """Mean of a measure over individuals, with an interval.
 
     Parameters
     ----------
     runs : Runs
-        With at least two blocks that hold runs, or there is no interval.
-    people : array of bool, optional
-        Whom to count; by default everybody.
+        With fewer than two non-empty blocks there is no interval.
+    individuals : array of bool, optional
+        Individuals to include; by default all.
     measure : callable
     level : float in (0, 1)
     """
-    if people is not None and not np.asarray(people).any():
-        raise DataError("people", "at least one person", "nobody", "Name another group.")
-    rows = np.ones(runs.people, dtype=bool) if people is None else people
-    found = left_out(_means([rows], measure), runs.counts_by_block, runs.runs_by_block)
-    value, m = float(found.values[0]), runs.runs
-    reach = found.reach(level, least=2 * value**2 / (m * (m - 1)))
-    if reach is None:
+    if individuals is not None and not np.asarray(individuals).any():
+        raise DataError(
+            "individuals", "at least one individual", "none", "Choose another group."
+        )
+    rows = np.ones(runs.individuals, dtype=bool) if individuals is None else individuals
+    result = jackknife(_mean_figures([rows], measure), runs.counts_by_block, runs.runs_by_block)
+    value, m = float(result.values[0]), runs.runs
+    half_width = result.half_width(level, least=2 * value**2 / (m * (m - 1)))
+    if half_width is None:
         return Estimate(value, None, None, level, m)
-    far = float(reach[0]) if value else _hidden(m, level)
-    return Estimate(value, max(value - far, 0.0), value + far, level, m)
+    distance = float(half_width[0]) if value else _hidden_disagreement(m, level)
+    return Estimate(value, max(value - distance, 0.0), value + distance, level, m)
 
 
 def difference_of_means(
-    before: Runs, after: Runs, measure: Measure = normalized, level: float = 0.95
+    before: Runs, after: Runs, measure: Measure = normalized_disagreement, level: float = 0.95
 ) -> Estimate:
-    """Mean over people after something was done to runs, minus that of the same runs before."""
+    """Mean over individuals after a change of the runs, minus the mean before it."""
     if not np.array_equal(before.runs_by_block, after.runs_by_block):
-        raise ValueError("Expected the same runs twice, got others.")
+        raise ValueError("Expected counts of the same runs before and after.")
     classes = before.classes
 
     def difference(counts: Ints, runs: int) -> Floats:
         first, second = counts[:, :classes], counts[:, classes:]
         return np.array([(measure(second, runs) - measure(first, runs)).mean()])
 
-    both = np.concatenate([before.counts_by_block, after.counts_by_block], axis=2)
-    found = left_out(difference, both, before.runs_by_block)
-    value, reach = float(found.values[0]), found.reach(level)
-    if reach is None:
-        return Estimate(value, None, None, level, found.runs)
-    return Estimate(value, value - float(reach[0]), value + float(reach[0]), level, found.runs)
+    combined = np.concatenate([before.counts_by_block, after.counts_by_block], axis=2)
+    result = jackknife(difference, combined, before.runs_by_block)
+    value, half_width = float(result.values[0]), result.half_width(level)
+    if half_width is None:
+        return Estimate(value, None, None, level, result.runs)
+    return Estimate(
+        value, value - float(half_width[0]), value + float(half_width[0]), level, result.runs
+    )
 
 
 def gap_over_groups(
     runs: Runs,
     groups: Mapping[str, Array],
-    measure: Measure = normalized,
+    measure: Measure = normalized_disagreement,
     level: float = 0.95,
 ) -> Estimate:
-    """Largest mean of a group minus the smallest; groups that nobody is in do not count.
+    """Largest group mean minus the smallest, over non-empty groups.
 
-    The largest of several noisy differences is too large on average. The interval is made of
-    those of all pairs, which hold at once: the true gap is at least the largest of their
-    lower ends, and at most the largest of their upper ends.
+    The largest of several noisy differences is biased upward. The interval combines
+    simultaneous intervals of all pairs: the true gap is at least the largest of their lower
+    ends, and at most the largest of their upper ends.
     """
-    found = _of_groups(runs, groups, measure).compared(np.subtract)
-    value = float(found.values.max())
-    reach = found.reach(level, len(found.values) // 2)  # a pair and its mirror hold together
-    if reach is None:
+    result = _group_means(runs, groups, measure).compare_pairs(np.subtract)
+    value = float(result.values.max())
+    half_width = result.half_width(
+        level, len(result.values) // 2
+    )  # a pair and its reverse hold together
+    if half_width is None:
         return Estimate(value, None, None, level, runs.runs)
-    low = max(float((found.values - reach).max()), 0.0)
-    high = float((found.values + reach).max())
-    if _all_alike(runs, groups):
-        high = _hidden(runs.runs, level)
+    low = max(float((result.values - half_width).max()), 0.0)
+    high = float((result.values + half_width).max())
+    if _is_unanimous(runs, groups):
+        high = _hidden_disagreement(runs.runs, level)
     return Estimate(value, low, high, level, runs.runs)
 
 
 def ratio_over_groups(
     runs: Runs,
     groups: Mapping[str, Array],
-    measure: Measure = normalized,
+    measure: Measure = normalized_disagreement,
     level: float = 0.95,
 ) -> Estimate:
-    """Smallest mean of a group divided by the largest; 1 where all are zero.
+    """Smallest group mean divided by the largest; 1 where all are zero.
 
-    The interval is made of those of all ratios of two groups, as that of a gap; where all are
-    zero, nothing is known of it, and where one is, it may be what so many runs do not show.
+    The interval combines those of all pairwise ratios, like that of a gap. Where all means are
+    zero the ratio is unknown; where one is zero, the upper end allows for disagreement that
+    this many runs do not show.
     """
-    each = _of_groups(runs, groups, measure)
-    found = each.compared(_ratio)
-    value, reach = float(found.values.min()), found.reach(level, len(found.values))
-    if reach is None:
+    each = _group_means(runs, groups, measure)
+    result = each.compare_pairs(_ratio)
+    value, half_width = float(result.values.min()), result.half_width(level, len(result.values))
+    if half_width is None:
         return Estimate(value, None, None, level, runs.runs)
-    low = max(float((found.values - reach).min()), 0.0)
-    low = 0.0 if _all_alike(runs, groups) else low
-    high = float((found.values + reach).min())
-    if not value:  # a group about which all runs agree, which may still be arbitrary
-        high = max(high, _hidden(runs.runs, level) / float(each.values.max()))
+    low = max(float((result.values - half_width).min()), 0.0)
+    low = 0.0 if _is_unanimous(runs, groups) else low
+    high = float((result.values + half_width).min())
+    if not value:  # all runs agree about one group, which may still be arbitrary
+        high = max(high, _hidden_disagreement(runs.runs, level) / float(each.values.max()))
     return Estimate(value, min(low, value), min(max(high, value), 1.0), level, runs.runs)
 
 
-def left_out(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
-    """Figures of counts, with and without each block of runs.
+def jackknife(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
+    """Compute figures with and without each block of runs.
 
     Parameters
     ----------
     figures : callable
-    by_block : array of ints of shape (blocks, people, columns)
+    by_block : array of ints of shape (blocks, individuals, columns)
     sizes : array of ints of shape (blocks,)
-        Runs of each block.
+        Number of runs in each block.
     """
     counts, runs = by_block.sum(axis=0, dtype=np.int64), int(sizes.sum())
     used = np.flatnonzero(sizes)
     if len(used) < 2 or runs - int(sizes.max()) < 2:
         return Jackknife(figures(counts, runs), None, runs)
-    left = [figures(counts - by_block[at], runs - int(sizes[at])) for at in used]
-    return Jackknife(figures(counts, runs), np.array(left), runs)
+    leave_one_out = [figures(counts - by_block[at], runs - int(sizes[at])) for at in used]
+    return Jackknife(figures(counts, runs), np.array(leave_one_out), runs)
 
 
-def _of_groups(runs: Runs, groups: Mapping[str, Array], measure: Measure) -> Jackknife:
-    """Means of a measure over each of two or more groups that somebody is in."""
-    inhabited = [np.asarray(rows) for rows in groups.values() if np.asarray(rows).any()]
-    if len(inhabited) < 2:
+def _group_means(runs: Runs, groups: Mapping[str, Array], measure: Measure) -> Jackknife:
+    """Means of a measure over each of two or more non-empty groups."""
+    nonempty = [np.asarray(rows) for rows in groups.values() if np.asarray(rows).any()]
+    if len(nonempty) < 2:
         raise DataError(
-            "groups", "two or more with somebody in them", str(len(inhabited)), "Name others."
+            "groups", "at least two non-empty groups", str(len(nonempty)), "Choose others."
         )
-    return left_out(_means(inhabited, measure), runs.counts_by_block, runs.runs_by_block)
+    return jackknife(_mean_figures(nonempty, measure), runs.counts_by_block, runs.runs_by_block)
 
 
-def _means(rows: list[Array], measure: Measure) -> Figures:
-    """Means of a measure over some sets of people."""
+def _mean_figures(rows: list[Array], measure: Measure) -> Figures:
+    """A figure function: means of a measure over sets of individuals."""
 
     def means(counts: Ints, runs: int) -> Floats:
         values = measure(counts, runs)
@@ -229,90 +243,99 @@ def _means(rows: list[Array], measure: Measure) -> Figures:
     return means
 
 
-def _all_alike(runs: Runs, groups: Mapping[str, Array]) -> bool:
-    """Whether all runs decide alike about everybody who is in a group."""
+def _is_unanimous(runs: Runs, groups: Mapping[str, Array]) -> bool:
+    """Whether all runs agree about every individual who belongs to a group."""
     somewhere = np.any([np.asarray(rows) for rows in groups.values()], axis=0)
     return bool((runs.counts[somewhere].max(axis=1) == runs.runs).all())
 
 
-def _hidden(runs: int, level: float) -> float:
-    """Mean disagreement that people may have about whom all runs decide alike."""
+def _hidden_disagreement(runs: int, level: float) -> float:
+    """Upper bound on a mean disagreement where all runs agree."""
     ends = binomial_interval(np.zeros(1, dtype=np.int64), runs, level)
     return float(disagreement_interval(*ends)[1][0])
 
 
-def _ratio(one: Floats, other: Floats) -> Floats:
-    """One divided by another, 1 where both are zero, and no less where the other is."""
-    return np.divide(one, other, out=np.ones(np.shape(one)), where=other > 0)
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Elementwise ratio; 1 where the denominator is zero."""
+    return np.divide(
+        numerator, denominator, out=np.ones(np.shape(numerator)), where=denominator > 0
+    )
 
 
-_PORTIONS = (1, 2, 4, 8)  # blocks, whose estimates are compared with those of the many others
-_FEW = 100  # runs below which little can be told of anybody
-_ABSTAINED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+_BLOCK_PORTIONS = (1, 2, 4, 8)  # numbers of blocks compared with the remaining ones
+_FEW_RUNS = 100  # with fewer runs, estimates of individuals are imprecise
+_ABSTENTION_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
 class AuditDescription:
-    """What an audit is of, and how it ended; attributes as those of :class:`Audit`."""
+    """Settings of an audit, and how it ended; attributes as those of :class:`Audit`."""
 
-    about: Mapping[str, Any]
+    engine_settings: Mapping[str, Any]
     classes: tuple[Label, ...]
     resumed: int
-    lasting: bool
+    anytime_valid: bool
     error: float | None
-    reached: bool
+    error_reached: bool
     level: float
     review_above: float
 
 
-def told(
+def summarize(
     runs: Runs,
-    asked: AuditDescription,
+    description: AuditDescription,
     *,
     groups: Mapping[str, Group],
     deployed: Ints | None,
     plane: Plane | None,
     recalibrated: RecalibrationEffect | None,
 ) -> Audit:
-    """Everything that counts of runs tell."""
+    """Compute every result of an audit from the counts of its runs."""
     if runs.runs < 2:
-        raise DataError("runs", "two or more", str(runs.runs), "Make more of them.")
-    people = persons(runs, asked.level, lasting=asked.lasting, deployed=deployed)
-    correct = _correct(runs, deployed)
+        raise DataError("runs", "two or more", str(runs.runs), "Add more runs.")
+    individuals = summarize_individuals(
+        runs, description.level, anytime_valid=description.anytime_valid, deployed=deployed
+    )
+    correct = _is_correct(runs, deployed)
     return Audit(
-        **{name: getattr(asked, name) for name in vars(asked)},
+        **{name: getattr(description, name) for name in vars(description)},
         runs=runs.runs,
         threshold=runs.threshold,
-        mean=mean_over_people(runs, level=asked.level),
-        distribution=Distribution.of(people.disagreement),
+        mean=mean_over_individuals(runs, level=description.level),
+        distribution=Distribution.summarize(individuals.disagreement),
         pooled=None
         if runs.classes == 2
-        else Distribution.of(pooled_pairs(runs.counts, runs.runs)),
+        else Distribution.summarize(pooled_disagreement(runs.counts, runs.runs)),
         class_average=None
         if runs.classes == 2
-        else Distribution.of(class_average(runs.counts, runs.runs)),
-        persons=people,
-        groups={n: by_group(runs, group, asked.level, people) for n, group in groups.items()},
+        else Distribution.summarize(class_averaged_disagreement(runs.counts, runs.runs)),
+        individuals=individuals,
+        groups={
+            n: summarize_group(runs, group, description.level, individuals)
+            for n, group in groups.items()
+        },
         figures={name: spread.to_json() for name, spread in runs.figures.items()},
-        errors=measured_errors(runs, asked.level),
-        at_levels=at_levels(runs),
-        bounds=bounds(runs, asked.level, lasting=asked.lasting),
-        review=to_review(people.low, asked.review_above),
-        abstention=tuple(abstention(people.disagreement, correct, _ABSTAINED)),
+        errors=measure_errors(runs, description.level),
+        by_accuracy=summarize_accuracy_levels(runs),
+        bounds=error_bounds(runs, description.level, anytime_valid=description.anytime_valid),
+        review=select_for_review(individuals.low, description.review_above),
+        abstention=tuple(
+            abstention_curve(individuals.disagreement, correct, _ABSTENTION_SHARES)
+        ),
         recalibrated=recalibrated,
         plane=plane,
-        notes=notes(runs, asked, groups),
+        notes=make_notes(runs, description, groups),
     )
 
 
-def persons(
-    runs: Runs, level: float, *, lasting: bool, deployed: Ints | None = None
+def summarize_individuals(
+    runs: Runs, level: float, *, anytime_valid: bool, deployed: Ints | None = None
 ) -> IndividualResults:
-    """What runs said of each person, with intervals that hold for all of them at once."""
-    low, high = intervals(runs, level, lasting=lasting)
+    """Results of each individual, with simultaneous intervals."""
+    low, high = simultaneous_intervals(runs, level, anytime_valid=anytime_valid)
     return IndividualResults(
         runs.counts,
-        normalized(runs.counts, runs.runs),
+        normalized_disagreement(runs.counts, runs.runs),
         low,
         high,
         runs.viable_range.max(axis=1),
@@ -321,61 +344,70 @@ def persons(
     )
 
 
-def intervals(runs: Runs, level: float, *, lasting: bool) -> tuple[Floats, Floats]:
-    """Intervals of everybody's disagreement that hold together."""
-    return _intervals(runs.counts, runs.runs, runs.people, level, lasting=lasting)
-
-
-def _intervals(
-    counts: Ints, m: int, people: int, level: float, *, lasting: bool
+def simultaneous_intervals(
+    runs: Runs, level: float, *, anytime_valid: bool
 ) -> tuple[Floats, Floats]:
-    """Intervals from counts of m runs, wide enough for so many people at once."""
-    rule, classes = lasting_interval if lasting else binomial_interval, counts.shape[1]
+    """Intervals of disagreement that hold for all individuals simultaneously."""
+    return _intervals_from_counts(
+        runs.counts, runs.runs, runs.individuals, level, anytime_valid=anytime_valid
+    )
+
+
+def _intervals_from_counts(
+    counts: Ints, m: int, individuals: int, level: float, *, anytime_valid: bool
+) -> tuple[Floats, Floats]:
+    """Intervals from counts of m runs, simultaneous for a number of individuals."""
+    rule, classes = anytime_interval if anytime_valid else binomial_interval, counts.shape[1]
     if classes == 2:
-        return disagreement_interval(*rule(counts[:, 1], m, level, people))
-    return normalized_interval(*rule(counts, m, level, people * classes), counts / m)
+        return disagreement_interval(*rule(counts[:, 1], m, level, individuals))
+    return normalized_interval(*rule(counts, m, level, individuals * classes), counts / m)
 
 
-def _errors(counts: Ints, m: int, people: int, level: float) -> tuple[float, float]:
-    r"""How far off estimates of m runs may be at most, by exact intervals and by the paper's.
+def _error_bounds(counts: Ints, m: int, individuals: int, level: float) -> tuple[float, float]:
+    """Largest error of an estimate from m runs, by exact intervals and by the paper's bound.
 
-    Of two classes whatever the runs decide. Of K > 2, as far as an exact interval reaches for
-    these counts; and as the disagreement is :math:`K^2/(4(K-1))` times the mean of those of
-    "class or not", the paper's bound for all people and classes, so many times.
+    With two classes, over all possible counts. With K > 2, the half-width of the exact interval
+    for these counts; and as the disagreement is :math:`K^2/(4(K-1))` times the mean of the
+    one-vs-rest disagreements, the paper's bound over all individuals and classes, scaled by
+    that.
     """
     classes = counts.shape[1]
     if classes == 2:
-        return exact_error(m, people, level), paper_error(m, people, level)
-    low, high = _intervals(counts, m, people, level, lasting=False)
-    estimate = normalized(counts, m)
+        return exact_error(m, individuals, level), paper_error(m, individuals, level)
+    low, high = _intervals_from_counts(counts, m, individuals, level, anytime_valid=False)
+    estimate = normalized_disagreement(counts, m)
     scale = classes**2 / (4 * (classes - 1))
     return (
         float(np.maximum(estimate - low, high - estimate).max()),
-        scale * paper_error(m, people * classes, level),
+        scale * paper_error(m, individuals * classes, level),
     )
 
 
 def worst_error(runs: Runs, level: float) -> float:
-    """Farthest that a lasting interval of anybody reaches from the estimate."""
-    return persons(runs, level, lasting=True).error if runs.runs > 1 else float("inf")
+    """Largest half-width of an anytime-valid interval."""
+    return (
+        summarize_individuals(runs, level, anytime_valid=True).error
+        if runs.runs > 1
+        else float("inf")
+    )
 
 
-def by_group(
-    runs: Runs, group: Group, level: float, people: IndividualResults
+def summarize_group(
+    runs: Runs, group: Group, level: float, individuals: IndividualResults
 ) -> GroupDisagreement:
-    """Mean disagreement of each group, with gap and ratio of the extremes.
+    """Mean disagreement of each group, with the gap and ratio of the extremes.
 
-    One person alone has the interval that is theirs, which is exact.
+    A group of one individual has that individual's exact interval.
     """
     rows = {name: group.codes == code for code, name in enumerate(group.names)}
     sizes = {name: int(mine.sum()) for name, mine in rows.items()}
 
     def mean(mine: Array, size: int) -> Estimate:
         if size > 1:
-            return mean_over_people(runs, mine, level=level)
+            return mean_over_individuals(runs, mine, level=level)
         if not size:
             return Estimate(None, None, None, level, runs.runs)
-        each = (people.disagreement, people.low, people.high)
+        each = (individuals.disagreement, individuals.low, individuals.high)
         value, low, high = (float(figure[mine][0]) for figure in each)
         return Estimate(value, low, high, level, runs.runs)
 
@@ -389,85 +421,97 @@ def by_group(
     )
 
 
-def measured_errors(runs: Runs, level: float) -> tuple[MeasuredError, ...]:
-    """Estimates of some blocks of runs, beside those of the rest and the bounds (Fig. 8)."""
+def measure_errors(runs: Runs, level: float) -> tuple[MeasuredError, ...]:
+    """Compare estimates from some blocks of runs with those from the rest (Fig. 8)."""
     rows = []
-    for portion in _PORTIONS:
-        some = slice(0, portion)
-        m = int(runs.runs_by_block[some].sum())
+    for portion in _BLOCK_PORTIONS:
+        blocks = slice(0, portion)
+        m = int(runs.runs_by_block[blocks].sum())
         rest = runs.runs - m
         if m < 2 or rest < 2:
             continue
-        counts = runs.counts_by_block[some].sum(axis=0, dtype=np.int64)
-        gaps = np.abs(normalized(counts, m) - normalized(runs.counts - counts, rest))
-        exact, paper = _errors(counts, m, runs.people, level)
+        counts = runs.counts_by_block[blocks].sum(axis=0, dtype=np.int64)
+        gaps = np.abs(
+            normalized_disagreement(counts, m)
+            - normalized_disagreement(runs.counts - counts, rest)
+        )
+        exact, paper = _error_bounds(counts, m, runs.individuals, level)
         rows.append(MeasuredError(m, float(gaps.mean()), float(gaps.max()), exact, paper))
     return tuple(rows)
 
 
-def at_levels(runs: Runs) -> tuple[AtLevel, ...]:
-    """Disagreement among the runs that reach an accuracy (Fig. 4)."""
-    found = []
-    for place, accuracy in enumerate(runs.levels):
-        m = int(runs.level_runs[place])
+def summarize_accuracy_levels(runs: Runs) -> tuple[AccuracyLevelResult, ...]:
+    """Disagreement among the runs that reach each accuracy (Fig. 4)."""
+    levels = []
+    for index, accuracy in enumerate(runs.levels):
+        m = int(runs.level_runs[index])
         if m < 2:
-            found.append(AtLevel(accuracy, m, None, None))
+            levels.append(AccuracyLevelResult(accuracy, m, None, None))
             continue
-        values = normalized(runs.level_counts[place], m)
+        values = normalized_disagreement(runs.level_counts[index], m)
         p95 = float(np.quantile(values, 0.95))
-        found.append(AtLevel(accuracy, m, float(values.mean()), p95))
-    return tuple(found)
+        levels.append(AccuracyLevelResult(accuracy, m, float(values.mean()), p95))
+    return tuple(levels)
 
 
-def bounds(runs: Runs, level: float, *, lasting: bool) -> dict[str, float]:
-    """What so many runs can tell of a person, and what they cannot."""
+def error_bounds(runs: Runs, level: float, *, anytime_valid: bool) -> dict[str, float]:
+    """The precision of this many runs, and the disagreement they may hide."""
     m, agreeing = runs.runs, np.zeros((1, runs.classes), dtype=np.int64)
     agreeing[0, 0] = m
-    _, blind = _intervals(agreeing, m, runs.people, level, lasting=lasting)
-    exact, paper = _errors(runs.counts, m, runs.people, level)
-    one, _ = _errors(runs.counts, m, 1, level)
-    return {"one": one, "all": exact, "paper": paper, "blind": float(blind[0])}
+    _, hidden = _intervals_from_counts(
+        agreeing, m, runs.individuals, level, anytime_valid=anytime_valid
+    )
+    exact, paper = _error_bounds(runs.counts, m, runs.individuals, level)
+    one, _ = _error_bounds(runs.counts, m, 1, level)
+    return {"single": one, "simultaneous": exact, "paper": paper, "hidden": float(hidden[0])}
 
 
-def notes(runs: Runs, asked: AuditDescription, groups: Mapping[str, Group]) -> tuple[str, ...]:
+def make_notes(
+    runs: Runs, description: AuditDescription, groups: Mapping[str, Group]
+) -> tuple[str, ...]:
     """What a reader must know beside the figures."""
-    found = []
+    notes = []
     if (runs.counts.max(axis=1) == runs.runs).all():
-        blind = bounds(runs, asked.level, lasting=asked.lasting)["blind"]
-        found.append(
-            f"All {runs.runs} runs decide alike about everybody. That is no proof: a "
-            f"disagreement of up to {blind:.3g} would look the same."
+        hidden = error_bounds(runs, description.level, anytime_valid=description.anytime_valid)[
+            "hidden"
+        ]
+        notes.append(
+            f"All {runs.runs} runs agree about every individual. This does not prove that "
+            f"there is no disagreement: up to {hidden:.3g} would look the same."
         )
-    if runs.runs < _FEW:
-        found.append(f"{runs.runs} runs tell little of any one person; see the intervals.")
-    if asked.lasting and asked.error is None:
-        found.append(
-            "Another number of runs was asked for before, of the same file. Intervals of "
-            "people are the wider ones that hold whenever one stops."
+    if runs.runs < _FEW_RUNS:
+        notes.append(
+            f"{runs.runs} runs say little about any one individual; see the intervals."
         )
-    if asked.lasting:
-        found.append(
-            "Intervals of means, groups and gaps are those of a number of runs that was fixed "
-            "beforehand; here, take them for approximate."
+    if description.anytime_valid and description.error is None:
+        notes.append(
+            "The file was started with another number of runs. The intervals of individuals "
+            "are therefore the wider, anytime-valid ones."
         )
-    if not asked.reached:
-        found.append(
-            f"The error of {asked.error:g} was not reached with {runs.runs} runs. Allow more."
+    if description.anytime_valid:
+        notes.append(
+            "Intervals of means, groups and gaps assume a number of runs fixed in advance; "
+            "here they are approximate."
+        )
+    if not description.error_reached:
+        notes.append(
+            f"{runs.runs} runs did not reach the error of {description.error:g}. Allow more "
+            "runs."
         )
     if runs.labels is not None and "auc" not in runs.figures and runs.scored[0]:
-        found.append("All people have the same right answer, so that there is no AUC.")
+        notes.append("All individuals have the same label, so that there is no AUC.")
     for name, group in groups.items():
         sizes = np.bincount(group.codes, minlength=len(group.names))
-        lonely = [label for label, n in zip(group.names, sizes, strict=True) if n == 1]
-        if lonely:
-            found.append(
-                f"{name}: one person alone is in {', '.join(lonely)}; that figure is theirs."
+        singletons = [label for label, n in zip(group.names, sizes, strict=True) if n == 1]
+        if singletons:
+            notes.append(
+                f"{name}: {', '.join(singletons)} has one individual; its figure is theirs."
             )
-    return tuple(found)
+    return tuple(notes)
 
 
-def _correct(runs: Runs, deployed: Ints | None) -> Array | None:
-    """Whether the deployed decision, or else that of most runs, is right."""
+def _is_correct(runs: Runs, deployed: Ints | None) -> Array | None:
+    """Whether the deployed decision, or else the majority decision of the runs, is right."""
     if runs.labels is None:
         return None
     decided = runs.counts.argmax(axis=1) if deployed is None else deployed
@@ -475,16 +519,16 @@ def _correct(runs: Runs, deployed: Ints | None) -> Array | None:
     return correct
 
 
-def checked_deployed(deployed: ArrayLike, people: int, classes: Sequence[Label]) -> Ints:
-    """One decision of the deployed model for each person."""
-    given, most = np.asarray(deployed), len(classes) - 1
-    whole = given.shape == (people,) and given.dtype.kind in "biu"
-    if not (whole and given.min() >= 0 and given.max() <= most):
+def validate_deployed(deployed: ArrayLike, individuals: int, classes: Sequence[Label]) -> Ints:
+    """Check one decision of the deployed model for each individual."""
+    given, largest = np.asarray(deployed), len(classes) - 1
+    whole = given.shape == (individuals,) and given.dtype.kind in "biu"
+    if not (whole and given.min() >= 0 and given.max() <= largest):
         raise DataError(
             "deployed",
-            f"{people} numbers of classes, 0 to {most}",
+            f"{individuals} numbers of classes, 0 to {largest}",
             f"{given.dtype} of shape {given.shape}" + ", others among them" * whole,
-            "Give one decision for each person, classes numbered as in training.",
+            "Give one decision for each individual, with classes numbered as in training.",
         )
     codes: Ints = given.astype(np.int64)
     return codes

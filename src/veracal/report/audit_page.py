@@ -1,25 +1,22 @@
-"""Charts of an audit, in the grammar of Vega-Lite.
+"""The page of an audit: its charts, its tables, and one self-contained HTML file.
 
-Tables of an audit's page: whatever a chart shows, and what no chart does.
-
-The page of an audit: one HTML file that loads nothing, watermarked as internal.
+The page is watermarked as internal.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from veracal import __version__
 from veracal._types import Floats
 from veracal.data import Estimate
 from veracal.multiplicity import Audit, Plane
 from veracal.report import audit_results as words
 from veracal.report.audit_results import AuditResults
-from veracal.report.charts import AFTER, Spec, ends, interval_tips, tip, whole
-from veracal.report.page import written
+from veracal.report.charts import AFTER, Spec, ends, interval_tips, mark_internal, tip, whole
+from veracal.report.page import Panel, render_page
 from veracal.report.tables import MOST, Table, pairs
 from veracal.report.text import decimals, interval, listed, percent, visible
 
@@ -29,11 +26,11 @@ _UNIT = {
     "scale": {"domain": [0, 1], "nice": False, "padding": 4},
     "axis": {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".1f"},
 }
-_BINS = 20  # of disagreement, from 0 to 1
+_BINS = 20  # bins of disagreement, from 0 to 1
 _RULE = {"type": "rule", "strokeWidth": 2, "opacity": 0.6}
 _POINT = {"type": "point", "filled": True, "size": 90, "opacity": 1}
-_GROUPS = 40  # that a chart can still show
-_CHOSEN = {"filter": "datum.at == show"}
+_MAX_GROUPS = 40  # groups that a chart can show
+_SELECTED = {"filter": "datum.at == show"}
 _SERIES = {
     "largest, measured": (AFTER, "circle", [1, 0]),
     "mean, measured": (AFTER, "square", [2, 2]),
@@ -42,51 +39,53 @@ _SERIES = {
 }
 
 
-def audit_charts(found: AuditResults) -> dict[str, Spec]:
-    """Specifications of all charts for which there is something to draw, by name."""
-    made = {
-        "spread": spread_chart(found),
-        "epsilons": by_epsilon(found),
+def audit_charts(results: AuditResults) -> dict[str, Spec]:
+    """Specifications of all charts that have data, by name."""
+    charts = {
+        "spread": spread_chart(results),
+        "epsilons": by_epsilon(results),
         **{
-            group_chart(i): by_group_chart(found, n)
-            for i, n in enumerate(found.audits[0].groups)
+            group_chart(i): by_group_chart(results, n)
+            for i, n in enumerate(results.audits[0].groups)
         },
-        "plane": plane_chart(found),
-        "abstention": abstention_chart(found, "disagreement", "mean disagreement"),
-        "kept": abstention_chart(found, "accuracy", "share that is right"),
-        "errors": errors_chart(found),
+        "plane": plane_chart(results),
+        "abstention": abstention_chart(results, "disagreement", "mean disagreement"),
+        "kept": abstention_chart(results, "accuracy", "accuracy"),
+        "errors": errors_chart(results),
     }
-    return {
-        name: {**spec, "description": f"Internal. {spec['description']}"}
-        for name, spec in made.items()
-        if spec is not None
-    }
+    return mark_internal(charts)
 
 
-def group_chart(place: int) -> str:
-    """Name of the chart of an attribute, which may be called anything itself."""
-    return f"group{place}"
+def group_chart(index: int) -> str:
+    """Name of the chart of an attribute, independent of the attribute's own name."""
+    return f"group{index}"
 
 
 def histogram(audit: Audit) -> list[tuple[float, float, int]]:
-    """How many people have so much disagreement, which may exceed 1 by m / (m - 1).
+    """Number of individuals by disagreement, which may exceed 1 up to m / (m - 1).
 
     Returns
     -------
-    list of (from, to, people)
+    list of (from, to, individuals)
     """
     edges = np.linspace(0, 1, _BINS + 1)
-    people, _ = np.histogram(np.clip(audit.persons.disagreement, 0, 1), edges)
+    individuals, _ = np.histogram(np.clip(audit.individuals.disagreement, 0, 1), edges)
     low, high = edges[:-1].round(3).tolist(), edges[1:].round(3).tolist()
-    return list(zip(low, high, people.tolist(), strict=True))
+    return list(zip(low, high, individuals.tolist(), strict=True))
 
 
-def spread_chart(found: AuditResults) -> Spec | None:
-    """People by their disagreement."""
+def spread_chart(results: AuditResults) -> Spec | None:
+    """Individuals by disagreement."""
     rows = [
-        {"at": label, "from": low, "to": high, "people": people, "bin": f"{low:g} to {high:g}"}
-        for label, audit in found.told
-        for low, high, people in histogram(audit)
+        {
+            "at": label,
+            "from": low,
+            "to": high,
+            "individuals": individuals,
+            "bin": f"{low:g} to {high:g}",
+        }
+        for label, audit in results.labeled_audits
+        for low, high, individuals in histogram(audit)
     ]
     across = {"field": "from", "bin": {"binned": True, "step": 1 / _BINS}, "title": _DISAGREE}
     spec = {
@@ -95,30 +94,32 @@ def spread_chart(found: AuditResults) -> Spec | None:
             "x": {**across, "type": "quantitative", **_UNIT},
             "x2": {"field": "to"},
             "y": {
-                "field": "people",
+                "field": "individuals",
                 "type": "quantitative",
-                "title": "people",
+                "title": "individuals",
                 "stack": None,
                 "axis": {"tickMinStep": 1},
             },
-            "tooltip": [tip("bin", "disagreement"), tip("people", "people", ",.0f")],
+            "tooltip": [tip("bin", "disagreement"), tip("individuals", "individuals", ",.0f")],
         },
         "height": 220,
     }
-    return _chosen(found, rows, spec, "How many people have how much disagreement.")
+    return _by_audit(results, rows, spec, "Number of individuals by disagreement.")
 
 
-def by_epsilon(found: AuditResults) -> Spec | None:
+def by_epsilon(results: AuditResults) -> Spec | None:
     """Mean disagreement and its 95th percentile, at each budget."""
-    if len(found.epsilons) < 2:
+    if len(results.epsilons) < 2:
         return None
-    told = sorted(zip(found.epsilons, found.told, strict=True), key=lambda each: each[0])
+    ordered = sorted(
+        zip(results.epsilons, results.labeled_audits, strict=True), key=lambda each: each[0]
+    )
     rows: list[dict[str, Any]] = []
-    for place, (_, (label, audit)) in enumerate(told):
-        both = {"epsilon": label, "place": place}
-        rows.append({**both, "what": "mean", **ends(audit.mean)})
+    for index, (_, (label, audit)) in enumerate(ordered):
+        budget = {"epsilon": label, "place": index}
+        rows.append({**budget, "what": "mean", **ends(audit.mean)})
         high = audit.distribution.p95
-        rows.append({**both, "what": "95th percentile", "value": high})
+        rows.append({**budget, "what": "95th percentile", "value": high})
     across = {
         "field": "epsilon",
         "type": "ordinal",
@@ -129,43 +130,43 @@ def by_epsilon(found: AuditResults) -> Spec | None:
     up: Spec = {"type": "quantitative", "title": _DISAGREE, "scale": {"domain": [0, 1.05]}}
     up["axis"] = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".1f"}
     names = ["mean", "95th percentile"]
-    told_apart = {
-        "color": _told("what", names, [AFTER, _OTHER]),
-        "shape": _told("what", names, ["circle", "square"]),
+    series = {
+        "color": _series_encoding("what", names, [AFTER, _OTHER]),
+        "shape": _series_encoding("what", names, ["circle", "square"]),
     }
-    tips = [tip("epsilon", "epsilon"), tip("what", "of people"), *interval_tips()]
+    tips = [tip("epsilon", "epsilon"), tip("what", "statistic"), *interval_tips()]
     common: Spec = {"x": across, "tooltip": tips}
     value = {"field": "value", **up}
     layers = [
         {
             "mark": {"type": "line", "strokeWidth": 1.5},
-            "encoding": {**common, "y": value, "color": told_apart["color"]},
+            "encoding": {**common, "y": value, "color": series["color"]},
         },
         {
             "transform": [{"filter": "datum.what == 'mean'"}],
             "mark": {**_RULE, "color": AFTER},
             "encoding": {**common, "y": {"field": "low", **up}, "y2": {"field": "high"}},
         },
-        {"mark": _POINT, "encoding": {**common, "y": value, **told_apart}},
+        {"mark": _POINT, "encoding": {**common, "y": value, **series}},
     ]
     return whole(rows, {"layer": layers, "height": 240}, "Disagreement by epsilon.")
 
 
-def by_group_chart(found: AuditResults, name: str) -> Spec | None:
+def by_group_chart(results: AuditResults, name: str) -> Spec | None:
     """Mean disagreement of each group, with intervals."""
     rows = [
         {"at": label, "group": visible(group), **ends(value)}
-        for label, audit in found.told
-        for group, value in list(audit.groups[name].values.items())[:_GROUPS]
+        for label, audit in results.labeled_audits
+        for group, value in list(audit.groups[name].values.items())[:_MAX_GROUPS]
         if value.value is not None
     ]
-    names = list(dict.fromkeys(visible(g) for g in found.audits[0].groups[name].values))
+    names = list(dict.fromkeys(visible(g) for g in results.audits[0].groups[name].values))
     groups = {
         "field": "group",
         "type": "nominal",
         "title": None,
         "axis": {"labelLimit": 160},
-        "scale": {"domain": names[:_GROUPS]},
+        "scale": {"domain": names[:_MAX_GROUPS]},
     }
     across: Spec = {
         "type": "quantitative",
@@ -183,19 +184,19 @@ def by_group_chart(found: AuditResults, name: str) -> Spec | None:
             "encoding": {**common, "x": {"field": "value", **across}},
         },
     ]
-    spec = {"layer": layers, "height": 30 * max(len(names[:_GROUPS]), 2)}
-    return _chosen(found, rows, spec, "Mean disagreement of each group, with intervals.")
+    spec = {"layer": layers, "height": 30 * max(len(names[:_MAX_GROUPS]), 2)}
+    return _by_audit(results, rows, spec, "Mean disagreement of each group, with intervals.")
 
 
-def plane_chart(found: AuditResults) -> Spec | None:
+def plane_chart(results: AuditResults) -> Spec | None:
     """Disagreement over two features, as colors."""
     rows = [
         {"at": label, **cell}
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
         if audit.plane is not None
         for cell in cells(audit.plane)
     ]
-    first = found.audits[0].plane
+    first = results.audits[0].plane
     if first is None:
         return None
     one, other = map(visible, first.names)
@@ -225,33 +226,35 @@ def plane_chart(found: AuditResults) -> Spec | None:
         },
         "height": 340,
     }
-    return _chosen(found, rows, spec, "Disagreement over two features, others at the median.")
+    return _by_audit(
+        results, rows, spec, "Disagreement over two features, others at the median."
+    )
 
 
-def cells(told: Plane) -> list[dict[str, float]]:
-    """One cell of color around each point of a plane."""
-    xs, ys = _edges(told.xs), _edges(told.ys)
-    wide, high = (0.03 * (each[1] - each[0]) for each in (xs, ys))  # so that no seam is seen
+def cells(plane: Plane) -> list[dict[str, float]]:
+    """One colored cell around each point of a plane."""
+    xs, ys = _edges(plane.xs), _edges(plane.ys)
+    wide, high = (0.03 * (each[1] - each[0]) for each in (xs, ys))  # overlap hides the seams
     return [
         {
             "x": xs[i],
-            "x2": _short(xs[i + 1] + wide),
+            "x2": _round(xs[i + 1] + wide),
             "y": ys[j],
-            "y2": _short(ys[j + 1] + high),
-            "across": _short(told.xs[i]),
-            "up": _short(told.ys[j]),
-            "disagreement": round(float(told.disagreement[j, i]), 4),
+            "y2": _round(ys[j + 1] + high),
+            "across": _round(plane.xs[i]),
+            "up": _round(plane.ys[j]),
+            "disagreement": round(float(plane.disagreement[j, i]), 4),
         }
-        for j in range(len(told.ys))
-        for i in range(len(told.xs))
+        for j in range(len(plane.ys))
+        for i in range(len(plane.xs))
     ]
 
 
-def abstention_chart(found: AuditResults, figure: str, title: str) -> Spec | None:
-    """What is left if those with most disagreement get no automatic decision."""
+def abstention_chart(results: AuditResults, figure: str, title: str) -> Spec | None:
+    """What remains if the least certain individuals get no automatic decision."""
     rows = [
         {"at": label, "share": row["abstained"], "value": row[figure]}
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
         for row in audit.abstention
         if figure in row
     ]
@@ -261,7 +264,7 @@ def abstention_chart(found: AuditResults, figure: str, title: str) -> Spec | Non
             "x": {
                 "field": "share",
                 "type": "quantitative",
-                "title": "share of people left to somebody's review",
+                "title": "share of individuals without an automatic decision",
                 "axis": {"format": ".0%", "values": [0, 0.1, 0.2, 0.3, 0.4, 0.5]},
             },
             "y": {
@@ -271,18 +274,18 @@ def abstention_chart(found: AuditResults, figure: str, title: str) -> Spec | Non
                 "scale": {"zero": figure == "disagreement"},
                 "axis": {"tickCount": 5},
             },
-            "tooltip": [tip("share", "left out", ".0%"), tip("value", title, ".3f")],
+            "tooltip": [tip("share", "without decision", ".0%"), tip("value", title, ".3f")],
         },
         "height": 150,
     }
-    return _chosen(found, rows, spec, f"With the least certain people left out: {title}.")
+    return _by_audit(results, rows, spec, f"Without the least certain individuals: {title}.")
 
 
-def errors_chart(found: AuditResults) -> Spec | None:
-    """How far estimates of fewer runs were off, beside the bounds."""
+def errors_chart(results: AuditResults) -> Spec | None:
+    """Error of estimates from fewer runs, with its bounds."""
     rows = [
         {"at": label, "runs": row.runs, "what": what, "value": value}
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
         for row in audit.errors
         for what, value in zip(
             _SERIES, (row.largest, row.mean, row.exact, row.paper), strict=True
@@ -307,9 +310,11 @@ def errors_chart(found: AuditResults) -> Spec | None:
                 "scale": {"type": "log"},
                 "axis": {"tickCount": 5, "format": "~g"},
             },
-            "color": _told("what", names, [each[0] for each in _SERIES.values()], 2),
-            "shape": _told("what", names, [each[1] for each in _SERIES.values()], 2),
-            "strokeDash": _told("what", names, [each[2] for each in _SERIES.values()], 2),
+            "color": _series_encoding("what", names, [each[0] for each in _SERIES.values()], 2),
+            "shape": _series_encoding("what", names, [each[1] for each in _SERIES.values()], 2),
+            "strokeDash": _series_encoding(
+                "what", names, [each[2] for each in _SERIES.values()], 2
+            ),
             "tooltip": [
                 tip("what", "error"),
                 tip("runs", "runs", ",.0f"),
@@ -318,19 +323,26 @@ def errors_chart(found: AuditResults) -> Spec | None:
         },
         "height": 220,
     }
-    return _chosen(found, rows, spec, "Error of estimates by number of runs, and its bounds.")
+    return _by_audit(
+        results, rows, spec, "Error of estimates by number of runs, and its bounds."
+    )
 
 
-def _chosen(
-    found: AuditResults, rows: list[dict[str, Any]], spec: Mapping[str, Any], said: str
+def _by_audit(
+    results: AuditResults, rows: list[dict[str, Any]], spec: Mapping[str, Any], description: str
 ) -> Spec | None:
-    """A chart of one budget at a time."""
-    shown = {"params": [{"name": "show", "value": found.labels[0]}], "transform": [_CHOSEN]}
-    return whole(rows, {**shown, **spec}, said)
+    """A chart that shows one budget at a time."""
+    selection = {
+        "params": [{"name": "show", "value": results.labels[0]}],
+        "transform": [_SELECTED],
+    }
+    return whole(rows, {**selection, **spec}, description)
 
 
-def _told(field: str, names: Sequence[str], values: Sequence[Any], columns: int = 0) -> Spec:
-    """An encoding that tells series apart, with one legend for all of them."""
+def _series_encoding(
+    field: str, names: Sequence[str], values: Sequence[Any], columns: int = 0
+) -> Spec:
+    """An encoding that distinguishes series, with one shared legend."""
     legend: dict[str, Any] = {"orient": "top", "symbolOpacity": 1, "labelLimit": 220}
     return {
         "field": field,
@@ -342,122 +354,136 @@ def _told(field: str, names: Sequence[str], values: Sequence[Any], columns: int 
 
 
 def _edges(values: Floats) -> list[float]:
-    """Ends of cells around evenly spaced values."""
+    """Edges of cells around evenly spaced values."""
     half = (values[1] - values[0]) / 2
-    return [_short(each) for each in np.append(values - half, values[-1] + half)]
+    return [_round(each) for each in np.append(values - half, values[-1] + half)]
 
 
-def _short(value: Any) -> float:
-    """A number in few digits: a page has thousands of them."""
+def _round(value: Any) -> float:
+    """A number with few digits, because a page has thousands of them."""
     return float(f"{float(value):.5g}")
 
 
-_SHORT = ("median", "p90", "p95", "maximum")
+_STATISTICS = ("median", "p90", "p95", "maximum")
 _NAMES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
-LISTED = 50  # people of a review list; the others are in people.csv
+LISTED = 50  # individuals of a review list; the others are in individuals.csv
 
 
-def summary(found: AuditResults) -> Table:
-    """Disagreement over people, a line for each budget."""
+def summary(results: AuditResults) -> Table:
+    """Disagreement over individuals, a row for each budget."""
     rows = tuple(
         (
             label,
             f"{audit.runs:,}",
             _cell(audit.mean),
-            *(decimals(getattr(audit.distribution, name)) for name in _SHORT),
+            *(decimals(getattr(audit.distribution, name)) for name in _STATISTICS),
             f"{len(audit.review):,}",
         )
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
     )
-    level = percent(found.audits[0].level)
-    caption = f"Disagreement over {len(found.rows):,} people; {level} intervals of the mean"
-    heads = ("epsilon", "runs", "mean", "median", "p90", "p95", "most", "to review")
-    return _apart(found, Table(caption, heads, rows))
+    level = percent(results.audits[0].level)
+    caption = (
+        f"Disagreement over {len(results.rows):,} individuals; {level} intervals of the mean"
+    )
+    heads = ("epsilon", "runs", "mean", "median", "p90", "p95", "maximum", "to review")
+    return _without_label(results, Table(caption, heads, rows))
 
 
-def distribution(found: AuditResults) -> Table:
-    """Everything that is told of a distribution over people, as the paper's Table 2 does."""
-    kinds = {"people": [audit.distribution for audit in found.audits]}
-    pooled = [audit.pooled for audit in found.audits if audit.pooled is not None]
-    means = [audit.class_average for audit in found.audits if audit.class_average is not None]
+def distribution(results: AuditResults) -> Table:
+    """Summary statistics of disagreement, as in the paper's Table 2."""
+    kinds = {"individuals": [audit.distribution for audit in results.audits]}
+    pooled = [audit.pooled for audit in results.audits if audit.pooled is not None]
+    means = [audit.class_average for audit in results.audits if audit.class_average is not None]
     if pooled:
-        kinds |= {"people and classes": pooled, "means of classes": means}
+        kinds |= {"individuals and classes": pooled, "class averages": means}
     rows = tuple(
         (label, of, *(decimals(value) for value in vars(each).values()))
         for of, all_ in kinds.items()
-        for label, each in zip(found.labels, all_, strict=True)
+        for label, each in zip(results.labels, all_, strict=True)
     )
-    heads = ("epsilon", "over", "mean", "deviation", "least", "median", "p90", "p95", "most")
-    return _apart(found, Table("Disagreement, its whole distribution", heads, rows))
+    heads = (
+        "epsilon",
+        "over",
+        "mean",
+        "deviation",
+        "minimum",
+        "median",
+        "p90",
+        "p95",
+        "maximum",
+    )
+    return _without_label(results, Table("Distribution of disagreement", heads, rows))
 
 
-def figures_table(found: AuditResults) -> Table:
-    """How good the runs are."""
+def figures_table(results: AuditResults) -> Table:
+    """Accuracy, AUC and F1 of the runs."""
     rows = []
-    for label, audit in found.told:
+    for label, audit in results.labeled_audits:
         for name in (each for each in _NAMES if each in audit.figures):
             figure = audit.figures[name]
-            told = (figure[each] for each in ("p05", "median", "p95"))
+            quantiles = (figure[each] for each in ("p05", "median", "p95"))
             spread = f"{decimals(figure['mean'])} ± {decimals(figure['deviation'])}"
-            rows.append((label, _NAMES[name], spread, *map(decimals, told)))
+            rows.append((label, _NAMES[name], spread, *map(decimals, quantiles)))
     heads = ("epsilon", "figure", "mean ± deviation", "5th percentile", "median", "95th")
-    caption = "Of the runs, on the people who were audited"
-    return _apart(found, Table(caption, heads, tuple(rows)))
+    caption = "Performance of the runs on the audited individuals"
+    return _without_label(results, Table(caption, heads, tuple(rows)))
 
 
-def spread_table(found: AuditResults) -> Table:
-    """People in each bin of disagreement."""
-    bins = [histogram(audit) for audit in found.audits]
+def spread_table(results: AuditResults) -> Table:
+    """Individuals in each bin of disagreement."""
+    bins = [histogram(audit) for audit in results.audits]
     rows = tuple(
         (f"{low:g} to {high:g}", *(f"{each[place][2]:,}" for each in bins))
         for place, (low, high, _) in enumerate(bins[0])
     )
-    heads = tuple(f"people at epsilon {each}" for each in found.labels)
-    heads = heads if found.epsilons else ("people",)
-    return Table("People by their disagreement", ("disagreement", *heads), rows)
+    heads = tuple(f"individuals at epsilon {each}" for each in results.labels)
+    heads = heads if results.epsilons else ("individuals",)
+    return Table("Individuals by disagreement", ("disagreement", *heads), rows)
 
 
-def by_group_table(found: AuditResults, name: str) -> Table:
-    """Mean disagreement of each group, and how far they are apart."""
-    told = [audit.groups[name] for audit in found.audits]
+def by_group_table(results: AuditResults, name: str) -> Table:
+    """Mean disagreement of each group, with their difference and ratio."""
+    groups = [audit.groups[name] for audit in results.audits]
     rows = [
-        (group, f"{people:,}", *(_cell(each.values[group]) for each in told))
-        for group, people in told[0].people.items()
+        (group, f"{individuals:,}", *(_cell(each.values[group]) for each in groups))
+        for group, individuals in groups[0].individuals.items()
     ][:MOST]
-    if all(each.gap is not None for each in told):
-        rows.append(("largest minus smallest", "", *(_cell(each.gap) for each in told)))
-        rows.append(("smallest over largest", "", *(_cell(each.ratio) for each in told)))
-    heads = tuple(f"at epsilon {each}" for each in found.labels)
-    heads = heads if found.epsilons else ("mean",)
-    caption = "Mean disagreement, with intervals that count the chance of the runs"
-    return Table(caption, ("group", "people", *heads), tuple(rows))
+    if all(each.gap is not None for each in groups):
+        rows.append(("largest minus smallest", "", *(_cell(each.gap) for each in groups)))
+        rows.append(("smallest over largest", "", *(_cell(each.ratio) for each in groups)))
+    heads = tuple(f"at epsilon {each}" for each in results.labels)
+    heads = heads if results.epsilons else ("mean",)
+    caption = "Mean disagreement, with intervals for the randomness of the runs"
+    return Table(caption, ("group", "individuals", *heads), tuple(rows))
 
 
-def review(found: AuditResults, label: str, audit: Audit) -> Table:
-    """The least certain people, by their rows."""
-    persons, some = audit.persons, audit.review[:LISTED].tolist()
+def review(results: AuditResults, label: str, audit: Audit) -> Table:
+    """The least certain individuals, by their rows."""
+    persons, selected = audit.individuals, audit.review[:LISTED].tolist()
     rows = tuple(
         (
-            f"{found.rows[at]}",
-            decimals(float(persons.disagreement[at])),
-            f"{decimals(float(persons.low[at]))} to {decimals(float(persons.high[at]))}",
-            *(f"{count:,}" for count in persons.counts[at].tolist()),
-            *(() if persons.flip is None else (decimals(float(persons.flip[at])),)),
+            f"{results.rows[index]}",
+            decimals(float(persons.disagreement[index])),
+            f"{decimals(float(persons.low[index]))} to {decimals(float(persons.high[index]))}",
+            *(f"{count:,}" for count in persons.counts[index].tolist()),
+            *(() if persons.flip is None else (decimals(float(persons.flip[index])),)),
         )
-        for at in some
+        for index in selected
     )
     counts = tuple(f"runs for {each}" for each in audit.classes)
     heads = ("row in the table", "disagreement", "interval", *counts)
-    heads += () if persons.flip is None else ("share that contradicts the model in use",)
-    where = f" at epsilon {label}" if found.epsilons else ""
+    heads += (
+        () if persons.flip is None else ("share of runs that contradict the deployed model",)
+    )
+    where = f" at epsilon {label}" if results.epsilons else ""
     more = len(audit.review) - len(rows)
-    rest = f"; {more:,} more are in people.csv" if more > 0 else ""
+    rest = f"; {more:,} more are in individuals.csv" if more > 0 else ""
     return Table(f"To review{where}, the least certain first{rest}", heads, rows)
 
 
-def abstention_table(found: AuditResults) -> Table:
-    """What is left if the least certain get no automatic decision."""
-    right = all("accuracy" in row for audit in found.audits for row in audit.abstention)
+def abstention_table(results: AuditResults) -> Table:
+    """What remains if the least certain get no automatic decision."""
+    right = all("accuracy" in row for audit in results.audits for row in audit.abstention)
     rows = tuple(
         (
             label,
@@ -465,39 +491,39 @@ def abstention_table(found: AuditResults) -> Table:
             decimals(row["disagreement"]),
             *((decimals(row["accuracy"]),) if right else ()),
         )
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
         for row in audit.abstention
     )
     heads = (
         "epsilon",
-        "left out",
+        "without decision",
         "mean disagreement of the others",
-        *(("share of them that is right",) if right else ()),
+        *(("their accuracy",) if right else ()),
     )
-    return _apart(found, Table("With the least certain people left out", heads, rows))
+    return _without_label(results, Table("Without the least certain individuals", heads, rows))
 
 
-def recalibrated(found: AuditResults) -> Table:
-    """Whether repairing confidence makes decisions more or less arbitrary."""
+def recalibrated(results: AuditResults) -> Table:
+    """Whether recalibration makes decisions more or less arbitrary."""
     rows = tuple(
         (
             label,
-            done.method,
-            _cell(done.before),
-            _cell(done.after),
-            _cell(done.difference),
-            f"{decimals(done.deviation_before)}, then {decimals(done.deviation_after)}",
+            effect.method,
+            _cell(effect.before),
+            _cell(effect.after),
+            _cell(effect.difference),
+            f"{decimals(effect.deviation_before)}, then {decimals(effect.deviation_after)}",
         )
-        for label, audit in found.told
-        if (done := audit.recalibrated) is not None
+        for label, audit in results.labeled_audits
+        if (effect := audit.recalibrated) is not None
     )
-    heads = ("epsilon", "map", "before", "after", "difference", "spread of a probability")
-    caption = "Mean disagreement before and after each run's map"
-    return _apart(found, Table(caption, heads, rows))
+    heads = ("epsilon", "map", "before", "after", "difference", "deviation of a probability")
+    caption = "Mean disagreement before and after recalibrating each run"
+    return _without_label(results, Table(caption, heads, rows))
 
 
-def at_levels(found: AuditResults) -> Table:
-    """Disagreement among the runs that are accurate enough."""
+def by_accuracy(results: AuditResults) -> Table:
+    """Disagreement among the runs that reach each accuracy."""
     rows = tuple(
         (
             label,
@@ -505,18 +531,18 @@ def at_levels(found: AuditResults) -> Table:
             f"{row.runs:,}",
             "too few runs" if row.mean is None else decimals(row.mean),
         )
-        for label, audit in found.told
-        for row in audit.at_levels
+        for label, audit in results.labeled_audits
+        for row in audit.by_accuracy
     )
     heads = ("epsilon", "accuracy at least", "runs", "mean disagreement")
-    return _apart(found, Table("Among the runs that reach an accuracy", heads, rows))
+    return _without_label(results, Table("Runs that reach an accuracy", heads, rows))
 
 
-def errors_table(found: AuditResults) -> Table:
+def errors_table(results: AuditResults) -> Table:
     """Measured error of estimates beside its bounds."""
     rows = tuple(
         (label, f"{row.runs:,}", *map(decimals, (row.mean, row.largest, row.exact, row.paper)))
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
         for row in audit.errors
     )
     heads = (
@@ -527,33 +553,33 @@ def errors_table(found: AuditResults) -> Table:
         "bound of exact intervals",
         "bound of the paper",
     )
-    caption = "Estimates of some runs against those of the others; bounds hold for everybody"
-    return _apart(found, Table(caption, heads, rows))
+    caption = "Estimates from some runs against those from the others; bounds are simultaneous"
+    return _without_label(results, Table(caption, heads, rows))
 
 
-def bounds(found: AuditResults) -> Table:
-    """What so many runs can tell of a person."""
+def bounds(results: AuditResults) -> Table:
+    """Precision of the estimates for individuals."""
     names = {
-        "one": "error of one person",
-        "all": "of everybody at once",
+        "single": "error for one individual",
+        "simultaneous": "for all simultaneously",
         "paper": "by the paper's bound",
-        "blind": "disagreement that agreeing runs may hide",
+        "hidden": "disagreement that unanimous runs may hide",
     }
     rows = tuple(
         (label, f"{audit.runs:,}", *(decimals(audit.bounds[name]) for name in names))
-        for label, audit in found.told
+        for label, audit in results.labeled_audits
     )
     heads = ("epsilon", "runs", *names.values())
-    return _apart(found, Table("Of so many runs, fixed beforehand", heads, rows))
+    return _without_label(results, Table("For a number of runs fixed in advance", heads, rows))
 
 
-def plane_table(found: AuditResults) -> Table | None:
-    """Where in the plane runs disagree most: its nine parts, by their means."""
-    first = found.audits[0].plane
+def plane_table(results: AuditResults) -> Table | None:
+    """Mean disagreement in the nine thirds of the plane."""
+    first = results.audits[0].plane
     if first is None:
         return None
     rows = []
-    for label, audit in found.told:
+    for label, audit in results.labeled_audits:
         assert audit.plane is not None
         for ys in _thirds(len(first.ys)):
             for xs in _thirds(len(first.xs)):
@@ -564,90 +590,70 @@ def plane_table(found: AuditResults) -> Table | None:
                     (label, " to ".join(ends), " to ".join(ups), decimals(float(part.mean())))
                 )
     heads = ("epsilon", *first.names, "mean disagreement")
-    return _apart(found, Table("Mean disagreement by thirds of the map", heads, tuple(rows)))
+    return _without_label(
+        results, Table("Mean disagreement by thirds of the map", heads, tuple(rows))
+    )
 
 
 def _thirds(n: int) -> list[slice]:
-    """A range in three parts."""
+    """Slices of a range in three parts."""
     ends = [round(n * share / 3) for share in range(4)]
     return [slice(low, high) for low, high in pairwise(ends)]
 
 
-def _apart(found: AuditResults, table: Table) -> Table:
-    """The table, without its first column where there is but one audit without a budget."""
-    if found.epsilons:
+def _without_label(results: AuditResults, table: Table) -> Table:
+    """The table without its first column if the budgets are unknown."""
+    if results.epsilons:
         return table
     return Table(table.caption, table.heads[1:], tuple(row[1:] for row in table.rows))
 
 
-def _cell(found: Estimate | None) -> str:
+def _cell(figure: Estimate | None) -> str:
     """A figure with its interval in brackets."""
-    if found is None or found.value is None:
-        return "nobody"
-    if found.low is None or found.high is None:
-        return decimals(found.value)
-    return f"{decimals(found.value)} ({interval(found)})"
+    if figure is None or figure.value is None:
+        return "empty"
+    if figure.low is None or figure.high is None:
+        return decimals(figure.value)
+    return f"{decimals(figure.value)} ({interval(figure)})"
 
 
 SPREAD = (
-    "To the left are people about whom runs agree, to the right those whose decision is as "
-    "good as tossed."
+    "On the left are individuals about whom the runs agree, on the right those whose decision "
+    "is as good as a coin toss."
 )
 EPSILON = (
-    "Of the mean the interval is drawn, too; one person in twenty has more than the 95th "
+    "The mean has an interval; for 5 % of the individuals, disagreement exceeds the 95th "
     "percentile."
 )
 PLANE = (
-    "For somebody with these two features as the model sees them, everything else at the "
-    "median. Where it is bright, chance decides."
+    "Disagreement for these values of two features, with all other features at their medians. "
+    "Where the color is bright, the decision is arbitrary."
 )
 ABSTAIN = (
-    "What is left for automatic decisions if the people with most disagreement are decided by "
-    "somebody who looks."
+    "What remains if the individuals with the highest disagreement get no automatic decision."
 )
 MAPS = (
-    "Every run was repaired by a map of its own, on people who are not audited. Maps of "
-    "temperatures change no decision at a threshold of 0.5, but how far confidence varies."
+    "Each run was recalibrated by a map of its own, on records that are not audited. "
+    "Temperature scaling changes no decision at a threshold of 0.5, but it changes how far "
+    "probabilities vary."
 )
 LEVELS = (
-    "Choosing runs by their accuracy breaks the guarantee of whatever is chosen: for these "
-    "eyes only, always."
+    "Selecting runs by their accuracy voids the guarantee of the selected model: always "
+    "internal."
 )
 ERRORS = (
-    "Estimates of some of the runs were compared with those of all others. At the level of the "
-    "intervals nobody's error should exceed the bounds, but for the error of the others."
+    "Estimates from some of the runs are compared with those from all others. At the "
+    "confidence level, no individual's error should exceed the bounds, apart from the error of "
+    "the others."
 )
 
 
-@dataclass(frozen=True)
-class ChartPanel:
-    """A chart, or several below each other, with their table.
-
-    Attributes
-    ----------
-    title : str
-    charts : tuple of str
-        Names of charts; none for a table alone.
-    table : Table or None
-    said : str
-        A sentence below the title.
-    choices : bool
-        Whether one budget is shown at a time.
-    """
-
-    title: str
-    charts: tuple[str, ...]
-    table: Table | None
-    said: str = ""
-    choices: bool = True
-
-
-def render_audit(found: AuditResults) -> str:
-    """Write the page of an audit.
+def render_audit(results: AuditResults) -> str:
+    """Render the page of an audit.
 
     Parameters
     ----------
-    found : Audited
+    results : AuditResults
 
     Raises
     ------
@@ -656,62 +662,59 @@ def render_audit(found: AuditResults) -> str:
 
     Guarantees
     ----------
-    None: the page is *internal*, and says so at its top, across it, and at every chart.
+    None: the page is *internal*, and says so in its title, in a watermark and at every chart.
     """
-    drawn = audit_charts(found)
-    first = found.audits[0]
-    return written(
+    first = results.audits[0]
+    panels = audit_panels(results)
+    return render_page(
         "audit.html.j2",
-        drawn,
-        title_of=found.name,
-        made=found.made,
-        what=found.what,
+        {name: spec for panel in panels for name, spec in panel.charts.items()},
+        internal=True,
+        title_of=results.name,
+        date=results.date,
+        what=results.what,
         classes=listed(first.classes),
-        people=len(found.rows),
-        labels=found.labels,
-        several=len(found.told) > 1,
-        headline=words.headline(found),
-        groups=words.groups(found),
-        can_tell=words.can_tell(found),
-        cannot_tell=words.cannot_tell(found),
+        individuals=len(results.rows),
+        labels=results.labels,
+        headline=words.headline(results),
+        groups=words.groups(results),
+        precision=words.precision(results),
+        limits=words.limits(results),
         published=words.PUBLISHED,
-        notes=words.all_notes(found),
-        summary=summary(found),
-        shown=figures(found, drawn),
-        reviews=[review(found, label, audit) for label, audit in found.told],
-        settings=pairs("Everything that was chosen", dict(found.settings)),
-        about=pairs("What was run again", dict(first.about)),
-        version=__version__,
+        notes=words.all_notes(results),
+        summary=summary(results),
+        audit_panels=panels,
+        reviews=[review(results, label, audit) for label, audit in results.labeled_audits],
+        settings=pairs("All settings", dict(results.settings)),
+        training=pairs("The repeated training", dict(first.engine_settings)),
     )
 
 
-def figures(found: AuditResults, drawn: Collection[str]) -> list[ChartPanel]:
+def audit_panels(results: AuditResults) -> list[Panel]:
     """Everything below the first screen, in the order of the page."""
+    specs = audit_charts(results)
 
-    def some(*names: str) -> tuple[str, ...]:
-        return tuple(name for name in names if name in drawn)
+    def panel(title: str, names: tuple[str, ...], table: Table | None, note: str = "") -> Panel:
+        drawn = {name: specs[name] for name in names if name in specs}
+        return Panel(title, table, drawn, has_choices=True, note=note)
 
-    groups = [
-        ChartPanel(f"By {visible(name)}", some(group_chart(at)), by_group_table(found, name))
-        for at, name in enumerate(found.audits[0].groups)
-    ]
-    budgets = ChartPanel("By epsilon", some("epsilons"), summary(found), EPSILON, choices=False)
-    made = [
-        ChartPanel("Distribution over people", some("spread"), spread_table(found), SPREAD),
-        budgets if "epsilons" in drawn else None,
-        *groups,
-        ChartPanel("CalibrationMap", some("plane"), plane_table(found), PLANE),
-        ChartPanel("Abstention", some("abstention", "kept"), abstention_table(found), ABSTAIN),
-        ChartPanel("The whole distribution", (), distribution(found)),
-        ChartPanel("How good the runs are", (), figures_table(found)),
-        ChartPanel("Calibration multiplicity", (), recalibrated(found), MAPS),
-        ChartPanel("Among the more accurate runs", (), at_levels(found), LEVELS),
-        ChartPanel(
-            "MeasurementRecord error and its bounds",
-            some("errors"),
-            errors_table(found),
-            ERRORS,
+    budgets = replace(
+        panel("By epsilon", ("epsilons",), summary(results), EPSILON), has_choices=False
+    )
+    panels = [
+        panel("Distribution over individuals", ("spread",), spread_table(results), SPREAD),
+        *([budgets] if "epsilons" in specs else []),
+        *(
+            panel(f"By {visible(name)}", (group_chart(index),), by_group_table(results, name))
+            for index, name in enumerate(results.audits[0].groups)
         ),
-        ChartPanel("What so many runs can tell of a person", (), bounds(found)),
+        panel("Map over two features", ("plane",), plane_table(results), PLANE),
+        panel("Abstention", ("abstention", "kept"), abstention_table(results), ABSTAIN),
+        panel("Summary statistics", (), distribution(results)),
+        panel("Performance of the runs", (), figures_table(results)),
+        panel("Effect of recalibration", (), recalibrated(results), MAPS),
+        panel("Runs of higher accuracy", (), by_accuracy(results), LEVELS),
+        panel("Measured error and its bounds", ("errors",), errors_table(results), ERRORS),
+        panel("Precision for individuals", (), bounds(results)),
     ]
-    return [each for each in made if each is not None and each.table and each.table.rows]
+    return [each for each in panels if each.table and each.table.rows]

@@ -1,7 +1,4 @@
-"""What audits of one training found, at one budget or at several, for files and pages.
-
-What an audit means, in plain words for people who decide.
-"""
+"""Audits of one training at one or several budgets as a typed result, and their explanation."""
 
 import csv
 import io
@@ -20,30 +17,30 @@ FORMAT, VERSION = "veracal audit", 1
 
 @dataclass(frozen=True, eq=False)
 class AuditResults:
-    """Audits of the same people. *Internal*.
+    """Audits of the same individuals. *Internal*.
 
     Attributes
     ----------
     name : str
-        Of the records, or of the file with predictions.
-    made : str
-        Date, in ISO form.
+        Name of the records, or of the file with predictions.
+    date : str
+        In ISO form.
     what : str
-        What was run again, in words.
-    rows : array of ints of shape (people,)
-        Where each person stands in the table, counted from 1.
+        The repeated training, in words.
+    rows : array of ints of shape (individuals,)
+        Row of each individual in the table, counted from 1.
     audits : tuple of Audit
         One for each budget.
     epsilons : tuple of float
-        Their budgets; empty where runs were made elsewhere.
+        Their budgets; empty for runs that were made elsewhere.
     settings : mapping
-        Everything else that was chosen.
+        All other settings.
     notes : tuple of str
-        What a reader must know beside what the audits say themselves.
+        What a reader must know beside the notes of the audits.
     """
 
     name: str
-    made: str
+    date: str
     what: str
     rows: Ints
     audits: tuple[Audit, ...]
@@ -53,7 +50,7 @@ class AuditResults:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What each audit is called: its epsilon, or "runs" where that is not known.
+        """Label of each audit: its epsilon, or "runs" if that is unknown.
 
         Examples
         --------
@@ -63,19 +60,19 @@ class AuditResults:
         return tuple(f"{epsilon:.6g}" for epsilon in self.epsilons) or ("runs",)
 
     @property
-    def told(self) -> tuple[tuple[str, Audit], ...]:
-        """The audits with what they are called."""
+    def labeled_audits(self) -> tuple[tuple[str, Audit], ...]:
+        """The audits with their labels."""
         return tuple(zip(self.labels, self.audits, strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """Everything as JSON values."""
         epsilons = self.epsilons or (None,) * len(self.audits)
         return {
             "format": FORMAT,
             "version": VERSION,
             "internal": INTERNAL,
             "name": self.name,
-            "made": self.made,
+            "date": self.date,
             "what": self.what,
             "settings": dict(self.settings),
             "notes": list(self.notes),
@@ -87,112 +84,109 @@ class AuditResults:
         }
 
     def to_bytes(self) -> bytes:
-        """audit.json."""
+        """Content of audit.json."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
 
-    def people(self) -> bytes:
-        """people.csv: a line for each person and budget, the row in the table first."""
-        held = io.StringIO(newline="")
-        writer = csv.writer(held, lineterminator="\n")
-        first = self.audits[0]
+    def individuals_csv(self) -> bytes:
+        """Content of individuals.csv: a line for each individual and budget."""
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, lineterminator="\n")
         columns = ["disagreement", "low", "high", "viable_range", "deviation", "flip"]
-        counts = [f"runs for {label}" for label in first.classes]
+        counts = [f"runs for {label}" for label in self.audits[0].classes]
         writer.writerow(["row", "epsilon", "runs", *counts, *columns, "review"])
-        for label, audit in self.told:
+        for label, audit in self.labeled_audits:
             writer.writerows(self._lines(label if self.epsilons else "", audit))
-        return held.getvalue().encode()
+        return buffer.getvalue().encode()
 
     def _lines(self, label: str, audit: Audit) -> Iterator[list[object]]:
         """Lines of one audit."""
-        found, review = audit.persons, set(audit.review.tolist())
-        flips = [""] * len(found) if found.flip is None else found.flip.tolist()
-        numbers = zip(
+        each, review = audit.individuals, set(audit.review.tolist())
+        flips = [""] * len(each) if each.flip is None else each.flip.tolist()
+        columns = zip(
             self.rows.tolist(),
-            found.counts.tolist(),
-            found.disagreement.tolist(),
-            found.low.tolist(),
-            found.high.tolist(),
-            found.viable_range.tolist(),
-            found.deviation.tolist(),
+            each.counts.tolist(),
+            each.disagreement.tolist(),
+            each.low.tolist(),
+            each.high.tolist(),
+            each.viable_range.tolist(),
+            each.deviation.tolist(),
             flips,
             strict=True,
         )
-        for place, (row, counts, *figures) in enumerate(numbers):
-            said = "yes" if place in review else "no"
-            yield [row, label, audit.runs, *counts, *figures, said]
+        for index, (row, counts, *figures) in enumerate(columns):
+            listed = "yes" if index in review else "no"
+            yield [row, label, audit.runs, *counts, *figures, listed]
 
 
 def mean_flip(audit: Audit) -> float | None:
-    """Share of runs that contradict the model in use, mean over people; None without one."""
-    flips = audit.persons.flip
+    """Share of runs that contradict the deployed model, if there is one."""
+    flips = audit.individuals.flip
     return None if flips is None else float(flips.mean())
 
 
 VARIED = {
     "noise": "the noise",
-    "noise and batches": "the noise and who was in which batch",
-    "all": "the noise and whatever else chance decides in training",
+    "noise and batches": "the noise and the batches",
+    "all": "the noise, the batches and the initialization",
 }
 PUBLISHED = (
-    "Nothing of this page. Every run looked at the records again, and none of this is covered "
-    "by the model's guarantee.",
-    "Noise on the figures would not do either: changing one audited person moves a mean over "
-    "n people by 1/n, but changing one training record can move everybody's disagreement at "
-    "once.",
-    "What can be published at no cost is the arbitrariness that the released model tells by "
-    "itself: veracal predict MODEL DATA --arbitrariness.",
+    "Nothing on this page. Every run reads the records again, and the model's guarantee covers "
+    "none of this.",
+    "Noise on the figures would not suffice: one audited individual changes a mean over n "
+    "individuals by at most 1/n, but one training record can change every individual's "
+    "disagreement at once.",
+    "The arbitrariness computed from the released model alone can be published at no cost: "
+    "veracal predict MODEL DATA --arbitrariness.",
 )
-_MOST = 6  # sentences about groups
+_MAX_GROUPS = 6  # sentences about groups
 
 
-def headline(found: AuditResults) -> list[str]:
-    """How often two trainings contradict each other, and for whom chance decides."""
-    twice = [_hundred(contradicted(audit)) for audit in found.audits]
-    start = "Train the model twice on the same records" if found.epsilons else "Take two runs"
-    review = [f"{len(audit.review):,}" for audit in found.audits]
-    above = found.audits[0].review_above
+def headline(results: AuditResults) -> list[str]:
+    """How often two trainings disagree, and how many individuals need review."""
+    disagreeing = [_per_hundred(pair_disagreement(audit)) for audit in results.audits]
+    subject = "Two models trained on the same records" if results.epsilons else "Two runs"
+    review = [f"{len(audit.review):,}" for audit in results.audits]
+    above = results.audits[0].review_above
+    sentences = [
+        f"{subject} give different decisions to this many of 100 individuals: "
+        f"{_by_budget(results, disagreeing)}.",
+        f"Of {len(results.rows):,} audited individuals, this many should be reviewed by a "
+        f"person: {_by_budget(results, review)}. Their disagreement exceeds {above:g} with "
+        "confidence.",
+    ]
+    flips = [mean_flip(audit) for audit in results.audits]
+    reversed_ = [_per_hundred(share) for share in flips if share is not None]
+    if reversed_:
+        sentences.append(
+            "Of 100 decisions of the deployed model, a retrained model would reverse: "
+            f"{_by_budget(results, reversed_)}."
+        )
     return [
-        f"{start}, and of 100 people the two decide differently about {_each(found, twice)}.",
-        f"Of {len(found.rows):,} people who were audited, {_each(found, review)} should be "
-        f"decided by somebody who looks: their disagreement is above {above:g}, whatever the "
-        "runs left open.",
-        *_flips(found),
-        "Disagreement is 0 for a person about whom all runs decide alike, and about 1 for one "
-        "whose decision might as well be tossed by a coin.",
+        *sentences,
+        "Disagreement is 0 if all runs agree about an individual, and about 1 if the decision "
+        "is as good as a coin toss.",
     ]
 
 
-def _flips(found: AuditResults) -> list[str]:
-    """How often a new training contradicts the model in use, if there is one."""
-    shares = [mean_flip(audit) for audit in found.audits]
-    told = [_hundred(share) for share in shares if share is not None]
-    if not told:
-        return []
-    return [
-        "Of 100 decisions of the model in use, another training would take back "
-        f"{_each(found, told)}."
-    ]
-
-
-def _each(found: AuditResults, said: list[str]) -> str:
-    """What is said of each budget, in a row.
+def _by_budget(results: AuditResults, values: list[str]) -> str:
+    """The values of all budgets in a row.
 
     Examples
     --------
-    >>> _each(AuditResults("a", "", "", None, (), (1.0, 2.0), {}), ["7", "3"])
+    >>> _by_budget(AuditResults("a", "", "", None, (), (1.0, 2.0), {}), ["7", "3"])
     '7 (epsilon 1), 3 (epsilon 2)'
     """
-    if len(said) == 1:
-        return said[0]
-    parts = zip(found.labels, said, strict=True)
-    return ", ".join(f"{each} (epsilon {label})" for label, each in parts)
+    if len(values) == 1:
+        return values[0]
+    pairs = zip(results.labels, values, strict=True)
+    return ", ".join(f"{value} (epsilon {label})" for label, value in pairs)
 
 
-def contradicted(audit: Audit) -> float:
-    r"""Probability that two runs decide differently about a person, mean over people.
+def pair_disagreement(audit: Audit) -> float:
+    r"""Probability that two runs give an individual different decisions, mean over individuals.
 
-    Of K classes it is :math:`1-\sum_c p_c^2`, which is :math:`\tfrac{K-1}{K}` of the
+    With K classes it is :math:`1-\sum_c p_c^2`, which is :math:`\tfrac{K-1}{K}` of the
     disagreement: half of it for two.
     """
     k = len(audit.classes)
@@ -200,98 +194,100 @@ def contradicted(audit: Audit) -> float:
     return audit.mean.value * (k - 1) / k
 
 
-def groups(found: AuditResults) -> list[str]:
-    """For whom decisions are most arbitrary, and whether runs can tell."""
-    said = []
-    for label, audit in found.told:
-        where = f"At epsilon {label}, by" if len(found.told) > 1 else "By"
-        for name, told in audit.groups.items():
-            sentence = _group(told)
-            if sentence:
-                said.append(f"{where} {visible(name)}: {sentence}")
-    if not said:
-        return ["People were not told apart by groups; --groups NAME does that."]
-    more = len(said) - _MOST
-    return said[:_MOST] + ([f"And {more} more, below."] if more > 0 else [])
+def groups(results: AuditResults) -> list[str]:
+    """Which groups have the most arbitrary decisions, and whether they differ."""
+    sentences = []
+    for label, audit in results.labeled_audits:
+        start = f"At epsilon {label}, by" if len(results.audits) > 1 else "By"
+        for name, group in audit.groups.items():
+            if comparison := _compare_groups(group):
+                sentences.append(f"{start} {visible(name)}: {comparison}")
+    if not sentences:
+        return ["Results were not broken down by group; use --groups NAME."]
+    more = len(sentences) - _MAX_GROUPS
+    return sentences[:_MAX_GROUPS] + ([f"{more} more are in the tables."] if more > 0 else [])
 
 
-def _group(told: GroupDisagreement) -> str:
-    """One attribute in a sentence; nothing where there is nothing to compare."""
-    known = {
-        name: value.value for name, value in told.values.items() if value.value is not None
-    }
-    if told.gap is None or told.gap.value is None or len(known) < 2:
+def _compare_groups(group: GroupDisagreement) -> str:
+    """One attribute in a sentence; empty without two groups."""
+    known = {name: e.value for name, e in group.values.items() if e.value is not None}
+    if group.gap is None or group.gap.value is None or len(known) < 2:
         return ""
-    most, least = max(known, key=lambda name: known[name]), min(known, key=lambda n: known[n])
-    verdict = _verdict(told.gap)
+    most, least = max(known, key=lambda n: known[n]), min(known, key=lambda n: known[n])
     return (
-        f"most for {visible(most)} ({decimals(known[most])}), least for {visible(least)} "
-        f"({decimals(known[least])}). {verdict}"
+        f"highest for {visible(most)} ({decimals(known[most])}), lowest for {visible(least)} "
+        f"({decimals(known[least])}). {_significance(group.gap)}"
     )
 
 
-def _verdict(gap: Estimate) -> str:
-    """Whether a difference can be told from chance."""
+def _significance(gap: Estimate) -> str:
+    """Whether a difference exceeds the randomness of the runs."""
     if gap.low is None:
-        return "Too few runs to tell whether they differ."
-    told = f"{decimals(gap.value)} ({interval(gap)})"
+        return "There are too few runs to tell whether they differ."
+    difference = f"{decimals(gap.value)} ({interval(gap)})"
     if gap.low > 0:
-        return f"The difference, {told}, is more than the chance of the runs."
-    return f"The difference, {told}, may be the chance of the runs."
+        return f"The difference, {difference}, exceeds the randomness of the runs."
+    return f"The difference, {difference}, may be due to the randomness of the runs."
 
 
-def can_tell(found: AuditResults) -> list[str]:
-    """What so many runs can say."""
-    alike: dict[str, list[str]] = {}
-    for label, audit in found.told:
-        alike.setdefault(_precision(audit), []).append(label)
-    said = [
-        f"{sentence}." if len(alike) == 1 else f"At epsilon {', '.join(labels)}, {sentence}."
-        for sentence, labels in alike.items()
+def precision(results: AuditResults) -> list[str]:
+    """How precisely the runs estimate disagreement."""
+    labels_by_sentence: dict[str, list[str]] = {}
+    for label, audit in results.labeled_audits:
+        labels_by_sentence.setdefault(_precision(audit), []).append(label)
+    sentences = [
+        f"{text}."
+        if len(labels_by_sentence) == 1
+        else f"At epsilon {', '.join(labels)}, {text}."
+        for text, labels in labels_by_sentence.items()
     ]
-    blind = max(audit.bounds["blind"] for audit in found.audits)
-    said.append(
-        f"Where all of them agree about a person, the disagreement may still be up to "
-        f"{decimals(blind)}. All of it holds with {percent(found.audits[0].level)} confidence."
-    )
-    return said
+    hidden = max(audit.bounds["hidden"] for audit in results.audits)
+    return [
+        *sentences,
+        "If all runs agree about an individual, the disagreement may still be up to "
+        f"{decimals(hidden)}. These statements hold with {percent(results.audits[0].level)} "
+        "confidence.",
+    ]
 
 
 def _precision(audit: Audit) -> str:
-    """How well everybody's disagreement is known, without a full stop."""
+    """The error of every individual's disagreement, without a final period."""
     runs = f"{audit.runs:,} runs"
     if audit.error is None:
-        error = decimals(audit.persons.error if audit.lasting else audit.bounds["all"])
-        return f"{runs} tell everybody's disagreement to within {error}, all at once"
-    if audit.reached:
-        return f"{runs} were enough to know everybody's disagreement to within {audit.error:g}"
-    return f"{runs} were not enough to know everybody's disagreement to within {audit.error:g}"
+        valid = audit.individuals.error if audit.anytime_valid else audit.bounds["simultaneous"]
+        return (
+            f"{runs} estimate every individual's disagreement to within {decimals(valid)}, "
+            "simultaneously"
+        )
+    enough = "were enough" if audit.error_reached else "were not enough"
+    return (
+        f"{runs} {enough} to estimate every individual's disagreement to within {audit.error:g}"
+    )
 
 
-def cannot_tell(found: AuditResults) -> list[str]:
-    """What no number of runs says."""
-    varied = str(found.audits[0].about.get("varied", "all"))
-    stored = not found.epsilons
+def limits(results: AuditResults) -> list[str]:
+    """What no number of runs measures."""
+    varied = str(results.audits[0].engine_settings.get("varied", "all"))
     return [
-        "Whether a decision is right: runs can agree on a mistake.",
-        "What other runs were made of: these were made elsewhere."
-        if stored
-        else f"What other records, tuning or another model would change: between these runs "
-        f"{VARIED.get(varied, varied)} differed, and nothing else.",
-        "How it is for other people than those who were audited.",
+        "whether a decision is right: all runs can make the same mistake",
+        "the effect of other records, hyperparameters or models: only "
+        f"{VARIED.get(varied, varied)} varied between these runs"
+        if results.epsilons
+        else "what varied between these runs, which were made elsewhere",
+        "the disagreement about other individuals",
     ]
 
 
-def all_notes(found: AuditResults) -> list[str]:
-    """Notes of all audits, each once."""
-    said = list(found.notes)
-    for label, audit in found.told:
-        before = f"Epsilon {label}: " if len(found.told) > 1 else ""
-        said += [f"{before}{note}" for note in audit.notes]
-    return list(dict.fromkeys(said))
+def all_notes(results: AuditResults) -> list[str]:
+    """Notes of all audits, without repetition."""
+    notes = list(results.notes)
+    for label, audit in results.labeled_audits:
+        prefix = f"Epsilon {label}: " if len(results.audits) > 1 else ""
+        notes += [f"{prefix}{note}" for note in audit.notes]
+    return list(dict.fromkeys(notes))
 
 
-def _hundred(share: float) -> str:
-    """A share as a number of hundred people."""
+def _per_hundred(share: float) -> str:
+    """A share as a number of 100."""
     number = 100 * share
     return f"{number:.0f}" if number >= 1 or number == 0 else "fewer than 1"

@@ -1,4 +1,4 @@
-"""The model card, in the form that Hugging Face reads."""
+"""The model card in the format of Hugging Face."""
 
 import json
 import re
@@ -6,48 +6,48 @@ from typing import Any
 
 from veracal.report import tables
 from veracal.report import text as words
-from veracal.report.results import FIGURES, Results, figure
+from veracal.report.results import FIGURES, Results
 from veracal.report.tables import Table, institutions
-from veracal.report.text import listed, visible
+from veracal.report.text import NOT_RECORDED, listed, visible
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!@$]|:(?=//)|(?<=www)\.)")
-_OPENING = re.compile(r"^(\d*)([-+=.)])")  # at its start, a line may be a list or a rule
+_OPENING = re.compile(r"^(\d*)([-+=.)])")  # at the start of a line: a list or a rule
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def model_card(results: Results) -> str:
-    """Write MODEL_CARD.md: front matter for programs, then the same facts for people.
+    """Write MODEL_CARD.md: front matter for model hubs, then the same facts for readers.
 
-    Everything in it comes from the results, hence is public or was charged. Names out of files
+    Everything in it comes from the results, hence is public or was charged. Names from files
     are escaped: they are text in Markdown, never a link, a tag or a line of the front matter.
     """
     guarantee = words.protection(results)
     parts = [
         front_matter(results),
         f"# {text(results.name)}",
-        f"A differentially private classifier, learnt from {text(results.data.get('name'))} on "
-        f"{text(results.made)} with Veracal.",
-        "## What is protected",
+        f"A differentially private classifier, trained on {text(results.data.get('name'))} on "
+        f"{text(results.date)} with Veracal.",
+        "## Privacy protection",
         f"{guarantee.strength.capitalize()} protection ({text(guarantee.cost)}).",
         *(text(sentence) for sentence in guarantee.sentences),
-        "## Can its confidence be believed?",
+        "## Can its confidence be trusted?",
         *(text(sentence) for sentence in words.headline(results)),
-        _table(tables.sureness(results)),
-        text(words.repaired(results)),
-        "## For whom is it worse?",
+        _table(tables.confidence(results)),
+        text(words.describe_map(results)),
+        "## Differences between groups",
         *(text(sentence) for sentence in words.groups(results).sentences),
         _table(tables.by_group(results)),
         *_institutions(results),
-        "## What was not measured",
+        "## Not measured",
         "\n".join(f"- {text(each)}" for each in words.not_measured(results)),
-        "## Figures, released with noise",
+        "## Measurements, released with noise",
         _table(tables.measured(results)),
         text(tables.floor(results)),
-        "## What it tells apart",
-        f"{text(listed(_classes(results), most=50))}.",
-        "## Guarantee",
-        _fenced(str(results.guarantee.get("text") or "Not told.")),
-        "## How it was made",
+        "## Classes",
+        f"{text(listed(results.classes, most=50))}.",
+        "## Privacy guarantee",
+        _fenced(str(results.guarantee.get("text") or "Not recorded.")),
+        "## Configuration",
         _table(tables.pairs("Settings", results.settings)),
         _table(tables.pairs("Versions", results.versions)),
     ]
@@ -55,21 +55,21 @@ def model_card(results: Results) -> str:
 
 
 def _institutions(results: Results) -> list[str]:
-    """Who has recalibrated it, if institutions have."""
-    found = institutions(results)
-    if found is None:
+    """The recalibration by institutions, if there was one."""
+    part = institutions(results)
+    if part is None:
         return []
     return [
-        f"## {text(found.title)}",
-        *(text(sentence) for sentence in found.sentences),
-        _table(found.sources),
-        _table(found.figures),
-        _fenced(found.statement),
+        f"## {text(part.title)}",
+        *(text(sentence) for sentence in part.sentences),
+        _table(part.sources),
+        _table(part.figures),
+        _fenced(part.statement),
     ]
 
 
 def front_matter(results: Results) -> str:
-    """YAML that model hubs read: tags, and figures after the map."""
+    """YAML for model hubs: tags, and figures after recalibration."""
     lines = [
         "---",
         "library_name: veracal",
@@ -78,9 +78,9 @@ def front_matter(results: Results) -> str:
         *(f"- {tag}" for tag in ("differential-privacy", "calibration")),
     ]
     last = results.when("after")
-    found = {name: figure(last, name) for name in FIGURES}
-    told = {name: e.value for name, e in found.items() if e is not None and e.value is not None}
-    if told:
+    figures = {name: None if last is None else getattr(last.overall, name) for name in FIGURES}
+    values = {n: e.value for n, e in figures.items() if e is not None and e.value is not None}
+    if values:
         dataset = quoted(str(results.data.get("name", "")))
         lines += [
             "model-index:",
@@ -93,7 +93,7 @@ def front_matter(results: Results) -> str:
             f"      type: {dataset}",
             "    metrics:",
         ]
-        for name, value in told.items():
+        for name, value in values.items():
             lines += [
                 f"    - type: {name}",
                 f"      name: {quoted(f'{name}, released with noise')}",
@@ -102,7 +102,7 @@ def front_matter(results: Results) -> str:
     return "\n".join([*lines, "---"])
 
 
-def quoted(found: str) -> str:
+def quoted(value: str) -> str:
     r"""Text in double quotation marks, as YAML and JSON both read it.
 
     Examples
@@ -110,45 +110,39 @@ def quoted(found: str) -> str:
     >>> print(quoted('a "b": # c'))
     "a \"b\": # c"
     """
-    return json.dumps(visible(found), ensure_ascii=False)
+    return json.dumps(visible(value), ensure_ascii=False)
 
 
-def text(found: Any) -> str:
-    r"""Words for a line of Markdown, or a part of one, where they mean nothing but themselves.
+def text(value: Any) -> str:
+    r"""Escape text for a line of Markdown.
 
     Examples
     --------
     >>> print(text("[x](y) <b>"))
     \[x\](y) &lt;b&gt;
     """
-    said = "not told" if found is None else visible(str(found))
-    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", said.strip())
+    plain = NOT_RECORDED if value is None else visible(str(value))
+    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", plain.strip())
     escaped = _OPENING.sub(r"\1\\\2", escaped)
     return "".join(_ENTITIES.get(character, character) for character in escaped)
 
 
-def _table(made: Table | None) -> str:
-    """A table of Markdown below its caption."""
-    if made is None or not made.rows:
+def _table(table: Table | None) -> str:
+    """A Markdown table below its caption."""
+    if table is None or not table.rows:
         return ""
-    lines = [made.heads, ("---",) * len(made.heads), *made.rows]
-    shown = [lines[1] if i == 1 else tuple(map(text, line)) for i, line in enumerate(lines)]
+    heads, *rows = (tuple(map(text, line)) for line in (table.heads, *table.rows))
+    lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join(
-        [f"{text(made.caption)}:", "", *(f"| {' | '.join(line)} |" for line in shown)]
+        [f"{text(table.caption)}:", "", *(f"| {' | '.join(line)} |" for line in lines)]
     )
 
 
-def _fenced(found: str) -> str:
-    """Text as it is, in a fence longer than any inside it."""
-    if not found:
+def _fenced(content: str) -> str:
+    """Preformatted text, in a fence longer than any inside it."""
+    if not content:
         return ""
-    longest = max(map(len, re.findall(r"`+", found)), default=0)
+    longest = max(map(len, re.findall(r"`+", content)), default=0)
     fence = "`" * max(3, longest + 1)
-    shown = "\n".join(visible(line) for line in found.splitlines())
-    return f"{fence}text\n{shown}\n{fence}"
-
-
-def _classes(results: Results) -> list[Any]:
-    """Names of classes."""
-    found = results.data.get("classes")
-    return list(found) if isinstance(found, list | tuple) else []
+    lines = "\n".join(visible(line) for line in content.splitlines())
+    return f"{fence}text\n{lines}\n{fence}"

@@ -1,7 +1,4 @@
-"""What there is to draw of a reliability curve, whoever made it.
-
-Charts of the report, in the grammar of Vega-Lite.
-"""
+"""Charts of the report as Vega-Lite specifications, and the data of reliability curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from veracal.calibration import ReliabilityBin, ReliabilityCurve
 from veracal.data import Estimate
-from veracal.report.results import Bin, Results, figure, group_names, is_wide, possible
+from veracal.report.results import Bin, Results, is_wide
 from veracal.report.text import visible
 
 if TYPE_CHECKING:
@@ -21,18 +18,18 @@ Curve = Union[ReliabilityCurve, "PrivateCurve"]
 
 @dataclass(frozen=True)
 class CurveData:
-    """Bins of a curve, in one form for exact and for noisy numbers.
+    """Bins of a reliability curve, in one form for exact and for noisy numbers.
 
     Attributes
     ----------
     bins : tuple of ReliabilityBin
-        In a noisy curve with a noisy number of records, 0 where the noise made it negative.
+        The counts of a noisy curve are noisy, and 0 where the noise made them negative.
     of : 'top label' or 'second class'
     n : int
     ece : float or None
-        None for a noisy curve, whose calibration error is measured better by itself.
+        None for a noisy curve, whose calibration error is measured more precisely on its own.
     released : bool
-        Whether the curve was made of noisy answers, and not of the records.
+        Whether the curve was computed from noisy answers instead of the records.
     """
 
     bins: tuple[ReliabilityBin, ...]
@@ -48,7 +45,7 @@ class CurveData:
 
 
 def drawable(curve: Curve) -> CurveData:
-    """What there is to draw of a curve."""
+    """Convert a curve to the data of a diagram."""
     if isinstance(curve, ReliabilityCurve):
         return CurveData(curve.bins, curve.of, curve.n, curve.ece, released=False)
     edges = curve.bins.edges.tolist()
@@ -69,28 +66,28 @@ def drawable(curve: Curve) -> CurveData:
 
 Spec = dict[str, Any]
 
-# Okabe and Ito's colors; shapes tell the sides apart, too.
+# Okabe and Ito's colors; shapes distinguish the stages as well.
 _BEFORE, AFTER = "#D55E00", "#0072B2"
-SIDES = ("before", "after")
-_SHOWN = {"filter": "show == 'both' || datum.when == show"}
-_APART = {"expr": "datum.when == 'before' ? -3 : 3"}  # pixels, so that none hides the other
+STAGES = ("before", "after")
+_SELECTED = {"filter": "show == 'both' || datum.when == show"}
+_OFFSET = {"expr": "datum.when == 'before' ? -3 : 3"}  # pixels, so that neither hides the other
 _RULE = {"type": "rule", "strokeWidth": 2, "opacity": 0.55}
 _POINT = {"type": "point", "filled": True, "size": 90, "opacity": 1}
-_SIDE_COLOR = {
+_STAGE_COLOR = {
     "field": "when",
     "type": "nominal",
     "title": None,
-    "scale": {"domain": list(SIDES), "range": [_BEFORE, AFTER]},
+    "scale": {"domain": list(STAGES), "range": [_BEFORE, AFTER]},
     "legend": {"orient": "top", "symbolOpacity": 1},
 }
-_SIDE_SHAPE = {
+_STAGE_SHAPE = {
     "field": "when",
     "type": "nominal",
     "title": None,
-    "scale": {"domain": list(SIDES), "range": ["circle", "square"]},
+    "scale": {"domain": list(STAGES), "range": ["circle", "square"]},
     "legend": {"orient": "top", "symbolOpacity": 1},
 }
-# The padding, in pixels, leaves room for points at the ends, in all charts alike.
+# The padding, in pixels, leaves space for points at the ends, in all charts alike.
 _CONFIDENCE = {
     "type": "quantitative",
     "scale": {"domain": [0, 1], "padding": 10, "nice": False},
@@ -99,30 +96,30 @@ _CONFIDENCE = {
 _CONFIG = {
     "font": "system-ui, sans-serif",
     "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
-    "axisY": {"minExtent": 36},  # so that charts below each other have one left edge
+    "axisY": {"minExtent": 36},  # aligns charts below each other
     "legend": {"labelFontSize": 12, "symbolSize": 90},
     "view": {"stroke": "#999999"},
 }
 
 
 def charts(results: Results) -> dict[str, Spec]:
-    """Specifications of all charts for which there is something to draw, by name."""
-    made = {
+    """Specifications of all charts that have data, by name."""
+    specs = {
         "reliability": reliability(results),
         "histogram": histogram(results),
         "groups": by_group(results),
         "series": series(results),
     }
-    return {name: spec for name, spec in made.items() if spec is not None}
+    return {name: spec for name, spec in specs.items() if spec is not None}
 
 
 def reliability(results: Results) -> Spec | None:
-    """Share of right predictions against confidence, with intervals."""
-    said = "Reliability diagram: share of right predictions against confidence, with intervals."
-    return diagram({when: possible(results, when) for when in SIDES}, said)
+    """Accuracy against confidence, with intervals."""
+    description = "Reliability diagram: accuracy against confidence, with intervals."
+    return diagram({when: results.curve(when) for when in STAGES}, description)
 
 
-def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
+def diagram(stages: Mapping[str, Sequence[Bin]], description: str) -> Spec | None:
     """Points and intervals of curves, and the line of perfect calibration."""
     rows = [
         {
@@ -132,20 +129,20 @@ def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
             "wide": each.accuracy.low is not None and is_wide(each.accuracy),
             **ends(each.accuracy),
         }
-        for when, bins in sides.items()
+        for when, bins in stages.items()
         for each in bins
         if each.confidence is not None and each.accuracy.value is not None
     ]
     across = {"field": "confidence", "title": "confidence", **_CONFIDENCE}
-    up = {"type": "quantitative", "title": "share that is right", "scale": {"domain": [0, 1]}}
+    up = {"type": "quantitative", "title": "accuracy", "scale": {"domain": [0, 1]}}
     tooltip = [
-        tip("when", "side"),
+        tip("when", "stage"),
         tip("bin", "confidence in"),
-        tip("value", "right", ".3f"),
+        tip("value", "accuracy", ".3f"),
         tip("low", "from", ".3f"),
         tip("high", "to", ".3f"),
     ]
-    encoding = {"color": _SIDE_COLOR, "x": across, "tooltip": tooltip}
+    encoding = {"color": _STAGE_COLOR, "x": across, "tooltip": tooltip}
     layers: list[Spec] = [
         {
             "data": {"values": [{"at": 0}, {"at": 1}]},
@@ -156,36 +153,36 @@ def diagram(sides: Mapping[str, Sequence[Bin]], said: str) -> Spec | None:
             },
         },
         {
-            "transform": [_SHOWN],
-            "mark": {**_RULE, "xOffset": _APART},
+            "transform": [_SELECTED],
+            "mark": {**_RULE, "xOffset": _OFFSET},
             "encoding": {
                 **encoding,
                 "y": {"field": "low", **up},
                 "y2": {"field": "high"},
-                "opacity": _pale(0.3, 0.8),
+                "opacity": _fade(0.3, 0.8),
             },
         },
         {
-            "transform": [_SHOWN],
-            "mark": {**_POINT, "xOffset": _APART},
+            "transform": [_SELECTED],
+            "mark": {**_POINT, "xOffset": _OFFSET},
             "encoding": {
                 **encoding,
                 "y": {"field": "value", **up},
-                "shape": _SIDE_SHAPE,
-                "opacity": _pale(0.4, 1.0),
+                "shape": _STAGE_SHAPE,
+                "opacity": _fade(0.4, 1.0),
             },
         },
     ]
-    return whole(rows, {"layer": layers, "height": 300}, said)
+    return whole(rows, {"layer": layers, "height": 300}, description)
 
 
 def histogram(results: Results) -> Spec | None:
     """Noisy number of records in each bin of confidence."""
-    said = "Histogram of confidence: records in each bin, with noise."
-    return bars({when: possible(results, when) for when in SIDES}, "records, about", said)
+    description = "Histogram of confidence: records in each bin, with noise."
+    return bars({when: results.curve(when) for when in STAGES}, "records (noisy)", description)
 
 
-def bars(sides: Mapping[str, Sequence[Bin]], title: str, said: str) -> Spec | None:
+def bars(stages: Mapping[str, Sequence[Bin]], title: str, description: str) -> Spec | None:
     """Records in each bin of curves."""
     rows = [
         {
@@ -195,22 +192,22 @@ def bars(sides: Mapping[str, Sequence[Bin]], title: str, said: str) -> Spec | No
             "bin": f"{each.low:.2f} to {each.high:.2f}",
             **ends(each.count),
         }
-        for when, bins in sides.items()
+        for when, bins in stages.items()
         for each in bins
         if each.count.value is not None
     ]
     up = {"field": "value", "type": "quantitative", "stack": None, "title": title}
     across = {"field": "from", "title": "confidence", "bin": {"binned": True}, **_CONFIDENCE}
     spec = {
-        "transform": [_SHOWN],
+        "transform": [_SELECTED],
         "mark": {"type": "bar", "opacity": 0.6, "stroke": "#555555", "strokeWidth": 0.5},
         "encoding": {
             "x": across,
             "x2": {"field": "to"},
             "y": {**up, "axis": {"tickCount": 4}},
-            "color": {**_SIDE_COLOR, "legend": None},
+            "color": {**_STAGE_COLOR, "legend": None},
             "tooltip": [
-                tip("when", "side"),
+                tip("when", "stage"),
                 tip("bin", "confidence in"),
                 tip("value", title, ",.0f"),
                 tip("low", "from", ",.0f"),
@@ -219,79 +216,85 @@ def bars(sides: Mapping[str, Sequence[Bin]], title: str, said: str) -> Spec | No
         },
         "height": 110,
     }
-    return whole(rows, spec, said)
+    return whole(rows, spec, description)
 
 
 def by_group(results: Results) -> Spec | None:
-    """Share of right predictions in each group, with intervals."""
+    """Accuracy in each group, with intervals."""
+    names = results.group_names
     rows = []
-    for when in SIDES:
-        for name in group_names(results):
-            found = figure(results.when(when), "accuracy", name)
-            if found is not None and found.value is not None:
-                rows.append({"when": when, "group": visible(str(name)), **ends(found)})
+    for when in STAGES:
+        record = results.when(when)
+        measured = {} if record is None else record.groups
+        rows += [
+            {"when": when, "group": visible(str(name)), **ends(measured[name].accuracy)}
+            for name in names
+            if name in measured
+            and measured[name].accuracy is not None
+            and measured[name].accuracy.value is not None
+        ]
     groups = {
         "field": "group",
         "type": "nominal",
         "title": None,
         "axis": {"labelLimit": 140},
-        # A group of which nothing can be told keeps its line, and is not forgotten.
-        "scale": {"domain": list(dict.fromkeys(map(visible, group_names(results))))},
+        # A group without an estimate keeps its line.
+        "scale": {"domain": list(dict.fromkeys(map(visible, names)))},
     }
-    across = {"type": "quantitative", "title": "share that is right"}
-    tooltip = [tip("group", "group"), tip("when", "side"), *interval_tips()]
+    across = {"type": "quantitative", "title": "accuracy"}
+    tooltip = [tip("group", "group"), tip("when", "stage"), *interval_tips()]
     common = {
         "y": groups,
-        "yOffset": {"field": "when", "sort": list(SIDES)},
-        "color": _SIDE_COLOR,
+        "yOffset": {"field": "when", "sort": list(STAGES)},
+        "color": _STAGE_COLOR,
         "tooltip": tooltip,
     }
     layers = [
         {
-            "transform": [_SHOWN],
+            "transform": [_SELECTED],
             "mark": _RULE,
             "encoding": {**common, "x": {"field": "low", **across}, "x2": {"field": "high"}},
         },
         {
-            "transform": [_SHOWN],
+            "transform": [_SELECTED],
             "mark": _POINT,
             "encoding": {
                 **common,
                 "x": {"field": "value", **across},
-                "shape": _SIDE_SHAPE,
+                "shape": _STAGE_SHAPE,
             },
         },
     ]
-    spec = {"layer": layers, "height": 40 * max(len(group_names(results)), 2)}
-    return whole(rows, spec, "Share of right predictions in each group, with intervals.")
+    spec = {"layer": layers, "height": 40 * max(len(names), 2)}
+    return whole(rows, spec, "Accuracy in each group, with intervals.")
 
 
 def series(results: Results) -> Spec | None:
-    """Calibration error of every measurement after the map, in their order."""
-    after = [one for one in results.measured if one.when != "before"]
+    """Calibration error of every measurement after recalibration, in their order."""
+    after = [record for record in results.measured if record.when != "before"]
     if len(after) < 2:
         return None
     rows = []
-    for place, one in enumerate(after):
-        found = figure(one, "ece")
-        if found is not None and found.value is not None:
-            called = f"{place + 1}. {visible(one.when)}"
-            label = {"place": place, "called": called, "made": visible(one.made)}
-            rows.append({**label, "label": f"{called}\n{label['made']}", **ends(found)})
+    for index, record in enumerate(after):
+        figure = record.overall.ece
+        if figure is not None and figure.value is not None:
+            name, date = f"{index + 1}. {visible(record.when)}", visible(record.date)
+            label = {"index": index, "name": name, "date": date, "label": f"{name}\n{date}"}
+            rows.append({**label, **ends(figure)})
     across = {
         "field": "label",
         "type": "ordinal",
-        "sort": {"field": "place"},
+        "sort": {"field": "index"},
         "title": None,
         "axis": {"labelAngle": 0, "labelLimit": 110, "labelExpr": "split(datum.label, '\\n')"},
     }
     up = {
         "type": "quantitative",
-        "title": "calibration error (ece)",
+        "title": "calibration error (ECE)",
         "scale": {"zero": True},
         "axis": {"tickCount": 5},
     }
-    tooltip = [tip("called", "measurement"), tip("made", "on"), *interval_tips()]
+    tooltip = [tip("name", "measurement"), tip("date", "date"), *interval_tips()]
     encoding: Spec = {"x": across, "tooltip": tooltip}
     layers = [
         {
@@ -307,12 +310,12 @@ def series(results: Results) -> Spec | None:
     return whole(rows, spec, "Calibration error of each measurement, with intervals.")
 
 
-def whole(rows: list[dict[str, Any]], spec: Spec, said: str) -> Spec | None:
-    """A chart as wide as its place, or None if there is nothing to draw."""
+def whole(rows: list[dict[str, Any]], spec: Spec, description: str) -> Spec | None:
+    """Complete a chart that fills its container; None without data."""
     if not rows:
         return None
     return {
-        "description": f"{said} The same numbers are in the table below.",
+        "description": f"{description} The same numbers are in the table below.",
         "data": {"values": rows},
         "params": [{"name": "show", "value": "both"}],
         "width": "container",
@@ -323,20 +326,29 @@ def whole(rows: list[dict[str, Any]], spec: Spec, said: str) -> Spec | None:
     }
 
 
-def ends(found: Estimate) -> dict[str, float | None]:
-    """Numbers of an estimate; without an interval, the value alone."""
-    low = found.value if found.low is None else found.low
-    high = found.value if found.high is None else found.high
-    return {"value": found.value, "low": low, "high": high}
+def mark_internal(specs: Mapping[str, Spec | None]) -> dict[str, Spec]:
+    """Charts that have data, with descriptions that say that they are internal."""
+    return {
+        name: {**spec, "description": f"Internal. {spec['description']}"}
+        for name, spec in specs.items()
+        if spec is not None
+    }
 
 
-def _pale(wide: float, narrow: float) -> Spec:
-    """Opacity: what tells little is seen less."""
+def ends(figure: Estimate) -> dict[str, float | None]:
+    """Value and interval of an estimate; without an interval, its ends are the value."""
+    low = figure.value if figure.low is None else figure.low
+    high = figure.value if figure.high is None else figure.high
+    return {"value": figure.value, "low": low, "high": high}
+
+
+def _fade(wide: float, narrow: float) -> Spec:
+    """Opacity that fades points with wide intervals."""
     return {"condition": {"test": "datum.wide", "value": wide}, "value": narrow}
 
 
 def interval_tips() -> list[Spec]:
-    """Value and ends, for a tooltip."""
+    """Tooltip lines for a value and its interval."""
     return [
         tip("value", "value", ".3f"),
         tip("low", "from", ".3f"),

@@ -1,4 +1,4 @@
-"""Reliability curves as pictures."""
+"""Reliability diagrams with matplotlib."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-INTERNAL = "from records as they are: internal if those are private"
+INTERNAL = "without noise: internal if the records are private"
 _LABELS = {
     "top label": ("confidence", "accuracy"),
     "second class": ("probability of the second class", "frequency of the second class"),
@@ -25,30 +25,30 @@ _LABELS = {
 class ReliabilityDisplay:
     """A reliability curve with its intervals, above the histogram of confidence.
 
-    Make and draw one with :meth:`from_scores`, :meth:`from_estimator` or :meth:`from_curve`, as
-    scikit-learn's displays are made. Drawing needs matplotlib, of the ``report`` extra, follows
-    whatever style is set and sets none.
+    Create one with :meth:`from_scores`, :meth:`from_estimator` or :meth:`from_curve`, like
+    scikit-learn's displays. Drawing needs matplotlib, from the ``report`` extra; it uses the
+    active style and changes none.
 
     Parameters
     ----------
     curve : ReliabilityCurve or PrivateCurve
-        The numbers; nothing else is drawn.
+        The numbers to draw.
     name : str, optional
         For the legend.
 
     Attributes
     ----------
     ax_ : matplotlib Axes
-        With the curve, once it was drawn.
+        Axes of the curve, once it is drawn.
     histogram_ax_ : matplotlib Axes or None
-        With the histogram.
+        Axes of the histogram.
     figure_ : matplotlib Figure
     errorbar_ : matplotlib ErrorbarContainer
         The curve and its intervals.
 
     Examples
     --------
-    >>> from veracal.calibration.measurement import curve
+    >>> from veracal.calibration import curve
     >>> scores = Scores.from_probabilities([[0.2, 0.8], [0.2, 0.8]], [1, 0])
     >>> ReliabilityDisplay(curve(scores, 5))
     ReliabilityDisplay(2 records, 5 bins)
@@ -90,16 +90,16 @@ class ReliabilityDisplay:
             Whether to draw the probability of the second of two classes instead of the
             confidence in the predicted one.
         level : float
-            Of each interval.
+            Confidence level of each interval.
         interval : 'wilson' or 'clopper-pearson'
         name : str, optional
-            By default that of the scores.
+            By default the name of the scores.
         ax : matplotlib Axes, optional
-            By default those of a new figure.
+            By default the axes of a new figure.
         """
         make = binary_curve if second_class else curve
-        found = make(scores, bins, level=level, interval=interval)
-        return cls.from_curve(found, name=scores.name if name is None else name, ax=ax)
+        drawn_curve = make(scores, bins, level=level, interval=interval)
+        return cls.from_curve(drawn_curve, name=scores.name if name is None else name, ax=ax)
 
     @classmethod
     def from_estimator(
@@ -123,7 +123,7 @@ class ReliabilityDisplay:
         if not (hasattr(estimator, "predict_proba") and hasattr(estimator, "classes_")):
             raise ValueError(
                 "Expected a fitted classifier with predict_proba, got "
-                f"{type(estimator).__name__}. Make Scores of it, and use from_scores."
+                f"{type(estimator).__name__}. Compute Scores and use from_scores."
             )
         scores = Scores.from_probabilities(
             estimator.predict_proba(X),
@@ -139,7 +139,7 @@ class ReliabilityDisplay:
     def from_curve(
         cls, curve: Curve, *, name: str | None = None, ax: "Axes | None" = None
     ) -> Self:
-        """Draw numbers that were computed before, privately or not."""
+        """Draw a curve that was computed before, privately or not."""
         return cls(curve, name=name).plot(ax)
 
     def plot(
@@ -155,14 +155,14 @@ class ReliabilityDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Where to draw; by default in a new figure. A histogram takes the lower part of it.
+            By default the axes of a new figure. A histogram takes their lower part.
         name : str, optional
             For the legend; by default the display's own.
         histogram : bool
-            Whether to draw how many records are in each bin.
+            Whether to draw the number of records in each bin.
         note : str, optional
-            A line below the picture. By default it says that numbers are internal, unless they
-            were released with noise; if the records are public, ``note=""`` leaves it out.
+            A line below the diagram. By default it says that the numbers are internal, unless
+            they were released with noise. For public records, pass ``note=""``.
         """
         if ax is None:
             _, ax = extra("matplotlib.pyplot", "report").subplots(
@@ -181,18 +181,18 @@ class ReliabilityDisplay:
         return self
 
     def _draw_curve(self, ax: "Axes", drawn: CurveData, name: str | None) -> None:
-        """Points where there are records, and the line of perfect calibration."""
-        held = [each for each in drawn.bins if each.accuracy is not None]
-        at = np.array([each.confidence for each in held], dtype=np.float64)
-        right = np.array([each.accuracy for each in held], dtype=np.float64)
-        ends = [[each.accuracy_low, each.accuracy_high] for each in held]
+        """Draw the points with records, and the line of perfect calibration."""
+        nonempty = [each for each in drawn.bins if each.accuracy is not None]
+        confidence = np.array([each.confidence for each in nonempty], dtype=np.float64)
+        accuracy = np.array([each.accuracy for each in nonempty], dtype=np.float64)
+        ends = [[each.accuracy_low, each.accuracy_high] for each in nonempty]
         low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
         ax.plot([0, 1], [0, 1], linestyle=":", color="0.5", label="perfectly calibrated")
         self.errorbar_ = ax.errorbar(
-            at,
-            right,
-            # Rounding may put a share a hair outside its own interval.
-            yerr=np.maximum([right - low, high - right], 0),
+            confidence,
+            accuracy,
+            # Rounding may put a share slightly outside its interval.
+            yerr=np.maximum([accuracy - low, high - accuracy], 0),
             marker="o",
             markersize=4,
             elinewidth=1,
@@ -202,7 +202,7 @@ class ReliabilityDisplay:
         ax.legend(loc="upper left")
 
     def _draw_histogram(self, ax: "Axes", drawn: CurveData) -> "Axes":
-        """Records in each bin, in axes of their own below the curve."""
+        """Draw the number of records in each bin, in separate axes below the curve."""
         locate = extra("mpl_toolkits.axes_grid1", "report").make_axes_locatable
         below: Axes = locate(ax).append_axes("bottom", size="22%", pad=0.12, sharex=ax)
         ax.tick_params(labelbottom=False)
@@ -219,6 +219,6 @@ class ReliabilityDisplay:
 
 
 def _legend(drawn: CurveData, name: str | None) -> str:
-    """What the curve is, and its calibration error where that is exact."""
+    """Name of the curve, and its calibration error if that is exact."""
     what = "accuracy, released with noise" if drawn.released else f"ECE {drawn.ece:.3f}"
     return f"{name}: {what}" if name else what

@@ -1,6 +1,7 @@
 """results.json: everything that a report shows, as numbers and words that may be published.
 
-Figures of results.json, read with care: whatever is no finite number was not told.
+Results are validated and parsed here, once. Tables, charts and text read typed figures; a value
+that is not a finite number counts as not recorded.
 """
 
 import json
@@ -13,10 +14,74 @@ from veracal.data import Estimate, parse_json
 from veracal.errors import DataError
 
 FORMAT, VERSION = "veracal results", 2
-_FIRST = 1  # without a federation; still written where there is none, for older readers
+_FIRST = 1  # version of results without a federation
 MOST = 64 * 2**20  # bytes of the file
-# In JSON, of fields that are no mappings.
-_KINDS = {"name": str, "made": str, "when": str, "measured": list, "not_measured": list}
+# JSON types of the fields that are not mappings.
+_KINDS = {"name": str, "date": str, "when": str, "measured": list, "not_measured": list}
+WIDE = 0.2  # an interval of shares that is wider than this supports no claim
+FIGURES = ("accuracy", "ece", "brier")
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bin of a reliability curve.
+
+    Attributes
+    ----------
+    low, high : float
+        Ends of confidence.
+    confidence : float or None
+        Mean confidence in the bin.
+    count, accuracy : Estimate
+    """
+
+    low: float
+    high: float
+    confidence: float | None
+    count: Estimate
+    accuracy: Estimate
+
+
+@dataclass(frozen=True)
+class FigureSet:
+    """Figures of all records or of one group, as one measurement released them.
+
+    Attributes
+    ----------
+    count, accuracy, ece, brier : Estimate or None
+        None if the figure was not measured.
+    ece_floor, ece_noise_bias : float or None
+        Calibration error of a perfectly calibrated model, and what noise adds to it.
+    curve : tuple of Bin
+        Reliability curve by increasing confidence; empty if it was not measured.
+    """
+
+    count: Estimate | None
+    accuracy: Estimate | None
+    ece: Estimate | None
+    brier: Estimate | None
+    ece_floor: float | None
+    ece_noise_bias: float | None
+    curve: tuple[Bin, ...]
+
+    @classmethod
+    def from_json(cls, written: object) -> "FigureSet":
+        """Parse the figures of :class:`veracal.calibration.PrivateMeasurement`."""
+        entry = mapping(written)
+        figures = {
+            name: None if entry.get(name) is None else estimate(entry[name])
+            for name in ("count", *FIGURES)
+        }
+        curve = mapping(entry.get("curve"))
+        parts = [curve.get(name) for name in ("confidences", "counts", "accuracies")]
+        columns = [part if isinstance(part, list | tuple) else [] for part in parts]
+        size = min(map(len, columns))
+        bins = tuple(
+            Bin(b / size, (b + 1) / size, number(mean), estimate(count), estimate(accuracy))
+            for b, (mean, count, accuracy) in enumerate(zip(*columns, strict=False))
+        )
+        floor, bias = number(entry.get("ece_floor")), number(entry.get("ece_noise_bias"))
+        return cls(**figures, ece_floor=floor, ece_noise_bias=bias, curve=bins)
 
 
 @dataclass(frozen=True)
@@ -26,55 +91,72 @@ class MeasurementRecord:
     Attributes
     ----------
     when : str
-        "before" or "after" the map, or what a later measurement was called.
-    made : str
-        Date, in ISO form.
+        "before" or "after" recalibration, or the name of a later measurement.
+    date : str
+        In ISO form.
     figures : mapping
         As :meth:`veracal.calibration.PrivateMeasurement.to_json` writes them.
     """
 
     when: str
-    made: str
+    date: str
     figures: Mapping[str, Any]
+
+    @property
+    def overall(self) -> FigureSet:
+        """Figures of all records."""
+        return FigureSet.from_json(mapping(self.figures).get("overall"))
+
+    @property
+    def groups(self) -> dict[str, FigureSet]:
+        """Figures of each group."""
+        written = mapping(mapping(self.figures).get("groups"))
+        return {name: FigureSet.from_json(value) for name, value in written.items()}
+
+    @property
+    def epsilon(self) -> float | None:
+        """Privacy cost of the measurement."""
+        micro = number(mapping(self.figures).get("micro_epsilon"))
+        return None if micro is None else micro / 1_000_000
 
 
 @dataclass(frozen=True)
 class Results:
-    """What was done, what it promises, and what came out.
+    """What a run did, what it guarantees, and its figures.
 
-    Everything in it is public or was charged. What is neither (the number of records under
-    add-remove, group sizes, plain figures of test records) has no place here.
+    Everything in it is public or was charged. Anything else (the number of records under
+    add-remove, group sizes, figures without noise) does not belong here.
 
     Attributes
     ----------
     name : str
-    made : str
-        Date, in ISO form.
+    date : str
+        In ISO form.
     data : mapping
-        What was declared: name, classes, features, groups, unit, size, share for testing.
+        Declared facts: name, classes, features, groups, unit, size, share for testing.
     guarantee : mapping
         The statement of everything released, and its text.
     ledger : mapping
-        Name, head, and what was planned and used of each part.
+        Name, head, and what was planned and used of each partition.
     model : mapping
-        Kind and settings, and the map in words.
+        Kind and settings.
     map : mapping
-        As the map writes itself.
-    measured : tuple of Measured
+        The calibration map as JSON.
+    measured : tuple of MeasurementRecord
         Before, after, and later ones in their order.
     settings : mapping
         Of the run.
     versions : mapping
         Of the libraries.
     not_measured : tuple of str
-        What somebody who decides may expect, and will not find.
+        What a decision maker may expect in the report, and will not find.
     federation : mapping or None
-        Who has recalibrated it since, and what that cost whom
+        The institutions that recalibrated the model since, and the cost for each
         (:func:`veracal.federation.coordinator.federated.record`).
     """
 
     name: str
-    made: str
+    date: str
     data: Mapping[str, Any]
     guarantee: Mapping[str, Any]
     ledger: Mapping[str, Any]
@@ -88,110 +170,92 @@ class Results:
 
     def when(self, when: str) -> MeasurementRecord | None:
         """The measurement of that name, if there is one."""
-        return next((one for one in self.measured if one.when == when), None)
+        return next((record for record in self.measured if record.when == when), None)
+
+    def curve(self, when: str) -> tuple[Bin, ...]:
+        """Bins of the released curve that can contain a record; empty without a curve.
+
+        The largest of k probabilities is at least 1/k. Counts of lower bins are pure noise, and
+        look like records that cannot exist.
+        """
+        record = self.when(when)
+        least = 1 / len(self.classes) if self.classes else 0.0
+        bins = () if record is None else record.overall.curve
+        return tuple(each for each in bins if each.high >= least - 1e-9)
+
+    @property
+    def classes(self) -> list[Any]:
+        """Declared classes; empty if they are not recorded."""
+        return listing(self.data.get("classes"))
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Groups of any measurement, in their order."""
+        return tuple(dict.fromkeys(name for record in self.measured for name in record.groups))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        told = asdict(self)
+        """Everything as JSON values."""
+        content = asdict(self)
         if self.federation is None:
-            del told["federation"]
+            del content["federation"]
         version = _FIRST if self.federation is None else VERSION
-        return {"format": FORMAT, "version": version, **told}
+        return {"format": FORMAT, "version": version, **content}
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Content of results.json."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, where: str = "results.json") -> "Results":
-        """Read a file that anybody may have written.
+        """Parse an untrusted file.
 
         Raises
         ------
         DataError
-            For another format, a newer version, a field that is missing or unknown.
+            For another format, a newer version, or a missing or unknown field.
         """
         try:
-            found = parse_json(content.decode(), where)
+            written = parse_json(content.decode(), where)
         except UnicodeDecodeError as cause:
-            raise _not_ours(where, "text in UTF-8", "other bytes") from cause
-        if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-            raise _not_ours(where, f"format {FORMAT!r}", "another")
-        version = found.pop("version", None)
+            raise _invalid(where, "text in UTF-8", "other bytes") from cause
+        if not isinstance(written, dict) or written.pop("format", None) != FORMAT:
+            raise _invalid(where, f"format {FORMAT!r}", "another")
+        version = written.pop("version", None)
         if type(version) is not int or not _FIRST <= version <= VERSION:
-            raise _not_ours(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
+            raise _invalid(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
         if version == _FIRST:
-            _check_lacks(found, "federation", where)
-            found = {**found, "federation": {}}
-        _check_fields(cls, found, where)
-        _check_kinds(_KINDS, found, where)
-        measured = found.pop("measured")
-        for one in measured:
-            _check_fields(MeasurementRecord, one, f"{where}: measured")
-            _check_kinds(_KINDS, one, f"{where}: measured")
-        return cls(
-            **{
-                **found,
-                "measured": tuple(MeasurementRecord(**one) for one in measured),
-                "not_measured": tuple(found["not_measured"]),
-                "federation": found["federation"] if version > _FIRST else None,
-            }
-        )
+            if "federation" in written:
+                raise _invalid(where, f"no federation in version {_FIRST}", "one")
+            written = {**written, "federation": {}}
+        _check_fields(cls, written, where)
+        for record in written["measured"]:
+            _check_fields(MeasurementRecord, record, f"{where}: measured")
+        written["measured"] = tuple(MeasurementRecord(**each) for each in written["measured"])
+        written["not_measured"] = tuple(written["not_measured"])
+        if version == _FIRST:
+            written["federation"] = None
+        return cls(**written)
 
 
-def _check_fields(kind: Any, found: Any, where: str) -> None:
-    """Refuse anything but exactly the fields of a record."""
+def _check_fields(kind: Any, written: Any, where: str) -> None:
+    """Reject anything but exactly the fields of a record, with values of their types."""
     names = {known.name for known in fields(kind)}
-    if not isinstance(found, dict) or set(found) != names:
-        told = sorted(found) if isinstance(found, dict) else type(found).__name__
-        raise _not_ours(where, f"exactly {', '.join(sorted(names))}", repr(told)[:200])
+    if not isinstance(written, dict) or set(written) != names:
+        present = sorted(written) if isinstance(written, dict) else type(written).__name__
+        raise _invalid(where, f"exactly {', '.join(sorted(names))}", repr(present)[:200])
+    for name, value in written.items():
+        expected = _KINDS.get(name, dict)
+        if not isinstance(value, expected):
+            raise _invalid(where, f"{name} as {expected.__name__}", type(value).__name__)
 
 
-def _check_lacks(found: Any, name: str, where: str) -> None:
-    """Refuse a field that came with a later version."""
-    if isinstance(found, dict) and name in found:
-        raise _not_ours(where, f"no {name} in version {_FIRST}", "one")
+def _invalid(where: str, expected: str, actual: str) -> DataError:
+    """The error for a file that is not a valid results.json."""
+    return DataError(where, expected, actual, "Get the artifact again from its source.")
 
 
-def _check_kinds(kinds: Mapping[str, type], found: Mapping[str, Any], where: str) -> None:
-    """Refuse a field that holds another kind of thing than it should."""
-    for name, value in found.items():
-        if not isinstance(value, kinds.get(name, dict)):
-            expected = kinds.get(name, dict).__name__
-            raise _not_ours(where, f"{name} as {expected}", type(value).__name__)
-
-
-def _not_ours(where: str, expected: str, found: str) -> DataError:
-    """Error for a file that is no results.json of ours."""
-    return DataError(where, expected, found, "Get the artifact again from whoever made it.")
-
-
-WIDE = 0.2  # an interval of shares that is wider than this answers no question
-FIGURES = ("accuracy", "ece", "brier")
-
-
-@dataclass(frozen=True)
-class Bin:
-    """One bin of a released reliability curve.
-
-    Attributes
-    ----------
-    low, high : float
-        Ends of confidence.
-    confidence : float or None
-        Its mean in the bin.
-    count, accuracy : Estimate
-    """
-
-    low: float
-    high: float
-    confidence: float | None
-    count: Estimate
-    accuracy: Estimate
-
-
-def number(found: object) -> float | None:
+def number(value: object) -> float | None:
     """A finite number, or None.
 
     Examples
@@ -199,96 +263,45 @@ def number(found: object) -> float | None:
     >>> number(1), number(float("nan")), number("1"), number(True)
     (1.0, None, None, None)
     """
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        value = float(found)
+        converted = float(value)
     except OverflowError:
         return None
-    return value if math.isfinite(value) else None
+    return converted if math.isfinite(converted) else None
 
 
-def mapping(found: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
     """A mapping, or an empty one."""
-    return found if isinstance(found, Mapping) else {}
+    return value if isinstance(value, Mapping) else {}
 
 
-def estimate(found: object) -> Estimate:
-    """A figure as it was written; without a value where it was not told."""
-    entry = mapping(found)
+def listing(value: object) -> list[Any]:
+    """A list, or an empty one; of a mapping its keys."""
+    return list(value) if isinstance(value, list | tuple) else list(mapping(value))
+
+
+def estimate(written: object) -> Estimate:
+    """A figure with its interval; without a value if that is not recorded."""
+    entry = mapping(written)
     value, low, high, level = (number(entry.get(k)) for k in ("value", "low", "high", "level"))
     if low is None or high is None or level is None:
         low = high = None
     return Estimate(value, low, high, level or 0.0, int(number(entry.get("n")) or 0))
 
 
-def figure(
-    measured: MeasurementRecord | None, name: str, group: str | None = None
-) -> Estimate | None:
-    """A figure of all records or of a group, or None where it was not asked for."""
-    if measured is None:
-        return None
-    found = mapping(measured.figures)
-    where = found.get("overall") if group is None else mapping(found.get("groups")).get(group)
-    entry = mapping(where).get(name)
-    return None if entry is None else estimate(entry)
-
-
-def single(measured: MeasurementRecord | None, name: str) -> float | None:
-    """A number of all records that has no interval."""
-    found = {} if measured is None else mapping(measured.figures)
-    return number(mapping(found.get("overall")).get(name))
-
-
-def cost(measured: MeasurementRecord) -> float | None:
-    """Epsilon of one measurement."""
-    micro = number(mapping(measured.figures).get("micro_epsilon"))
-    return None if micro is None else micro / 1_000_000
-
-
-def curve(measured: MeasurementRecord | None) -> tuple[Bin, ...]:
-    """Bins of the released curve, from the least sure; none where there is no curve."""
-    found = {} if measured is None else mapping(measured.figures)
-    entry = mapping(mapping(found.get("overall")).get("curve"))
-    parts = [entry.get(name) for name in ("confidences", "counts", "accuracies")]
-    columns = [part if isinstance(part, list | tuple) else [] for part in parts]
-    count = min(len(column) for column in columns)
-    return tuple(
-        Bin(b / count, (b + 1) / count, number(mean), estimate(n), estimate(right))
-        for b, (mean, n, right) in enumerate(zip(*columns, strict=False))
-    )
-
-
-def possible(results: Results, when: str) -> tuple[Bin, ...]:
-    """Bins of a released curve in which a record can be at all.
-
-    The surest of k classes has a probability of 1/k at least. What is counted below is noise,
-    and looks like records that cannot be.
-    """
-    classes = results.data.get("classes")
-    least = 1 / len(classes) if isinstance(classes, list | tuple) and classes else 0.0
-    return tuple(each for each in curve(results.when(when)) if each.high >= least - 1e-9)
-
-
-def group_names(results: Results) -> tuple[str, ...]:
-    """Groups that were told apart in any measurement, in their order."""
-    names: dict[str, None] = {}
-    for one in results.measured:
-        names.update(dict.fromkeys(mapping(mapping(one.figures).get("groups"))))
-    return tuple(names)
-
-
-def is_wide(found: Estimate | None) -> bool:
-    """Whether too little is known of a share to say anything about it."""
-    if found is None or found.value is None or found.low is None or found.high is None:
+def is_wide(figure: Estimate | None) -> bool:
+    """Whether the interval of a share is too wide, or missing, to support a claim."""
+    if figure is None or figure.value is None or figure.low is None or figure.high is None:
         return True
-    return found.high - found.low > WIDE
+    return figure.high - figure.low > WIDE
 
 
-def gap(found: Mapping[str, Estimate]) -> Estimate | None:
+def gap(figures: Mapping[str, Estimate]) -> Estimate | None:
     r"""Largest difference of a figure between groups.
 
-    If the interval of each group holds its figure, :math:`l_g \le x_g \le h_g`, then
+    If the interval of each group contains its true value, :math:`l_g \le x_g \le h_g`, then
 
     .. math:: \max(0, \max_g l_g - \min_g h_g) \le \max_g x_g - \min_g x_g
               \le \max_g h_g - \min_g l_g.
@@ -296,18 +309,18 @@ def gap(found: Mapping[str, Estimate]) -> Estimate | None:
     Returns
     -------
     Estimate or None
-        At a level of :math:`1 - m(1 - \text{level})` for m groups, by the union bound; None for
-        fewer than two groups of which there is a figure.
+        At a level of :math:`1 - m(1 - \text{level})` for m groups, by the union bound; None
+        with fewer than two groups with a figure.
     """
-    told = [e for e in found.values() if None not in (e.value, e.low, e.high)]
-    if len(told) < 2:
+    known = [e for e in figures.values() if None not in (e.value, e.low, e.high)]
+    if len(known) < 2:
         return None
-    values, lows, highs = zip(*((e.value, e.low, e.high) for e in told), strict=True)
-    level = max(0.0, 1 - sum(1 - e.level for e in told))
+    values, lows, highs = zip(*((e.value, e.low, e.high) for e in known), strict=True)
+    level = max(0.0, 1 - sum(1 - e.level for e in known))
     return Estimate(
         max(values) - min(values),
         max(0.0, max(lows) - min(highs)),
         max(highs) - min(lows),
         level,
-        sum(e.n for e in told),
+        sum(e.n for e in known),
     )

@@ -1,9 +1,9 @@
-"""Tables of the report: whatever a chart shows can be read, too.
+"""Tables of the report: everything that a chart shows can also be read.
 
-The part of the report that institutions have a share in: who recalibrated, at which cost.
+Also the part of the report on a recalibration by institutions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +11,19 @@ from veracal.data import Estimate
 from veracal.report import text as words
 from veracal.report.results import (
     FIGURES,
+    FigureSet,
     MeasurementRecord,
     Results,
-    cost,
     estimate,
-    figure,
     gap,
-    group_names,
+    listing,
     mapping,
     number,
-    possible,
-    single,
 )
 from veracal.report.text import (
-    UNTOLD,
+    NOT_MEASURED,
+    NOT_RECORDED,
+    TOO_FEW,
     count,
     decimals,
     epsilon,
@@ -34,10 +33,9 @@ from veracal.report.text import (
     visible,
 )
 
-_HEADS = {"accuracy": "right", "ece": "calibration error (ece)", "brier": "Brier score"}
-_LEDGER = ("purpose", "part of the records", "planned times", "used")
-_SIDES = ("before", "after")
-MOST = 500  # rows of what is not for people anymore
+_HEADS = {"accuracy": "accuracy", "ece": "calibration error (ECE)", "brier": "Brier score"}
+_STAGES = ("before", "after")
+MOST = 500  # rows of a table
 
 
 @dataclass(frozen=True)
@@ -53,36 +51,38 @@ def all_tables(results: Results) -> dict[str, Any]:
     """Tables of the public page, under the names of its template."""
     return {
         "level": level(results),
-        "sureness": sureness(results),
+        "confidence": confidence(results),
         "reliability": reliability(results),
         "measured": measured(results),
         "floor": floor(results),
         "by_group": by_group(results),
         "gaps": gaps(results),
         "ledger": ledger(results),
-        "data": pairs("Declared before a record was read", results.data),
+        "data": pairs("Declared before any record was read", results.data),
         "settings": pairs("Settings of the run", results.settings),
-        "map": pairs("What repairs confidence", results.map),
+        "map": pairs("Calibration map", results.map),
         "versions": pairs("Versions of libraries", results.versions),
     }
 
 
 def level(results: Results) -> str:
-    """Level of the intervals."""
-    found = figure(results.when("after") or results.when("before"), "count")
-    return percent(found.level) if found is not None and found.level else "95%"
+    """Confidence level of the intervals."""
+    record = results.when("after") or results.when("before")
+    figure = None if record is None else record.overall.count
+    return percent(figure.level) if figure is not None and figure.level else "95%"
 
 
-def sureness(results: Results) -> Table:
-    """The sure end of the curve, in words; no rows where nothing can be told."""
-    found = words.sureness(results)
-    rows = found if any(each.told for each in found) else ()
-    caption = "How often it is right when it says it is sure"
+def confidence(results: Results) -> Table:
+    """Accuracy at high confidence; no rows if none can be estimated."""
+    rows = words.confidence_summaries(results)
+    rows = rows if any(row.known for row in rows) else ()
+    caption = "Accuracy of the most confident predictions"
     if results.when("before") is None:
-        heads: tuple[str, ...] = ("it says it is sure to", "right", "verdict")
-        return Table(caption, heads, tuple((r.says, r.after, r.verdict) for r in rows))
-    heads = ("it says it is sure to", "right before the repair", "right after it", "verdict")
-    return Table(caption, heads, tuple((r.says, r.before, r.after, r.verdict) for r in rows))
+        cells = tuple((row.confidence, row.after, row.verdict) for row in rows)
+        return Table(caption, ("confidence", "accuracy", "verdict"), cells)
+    heads = ("confidence", "before recalibration", "after recalibration", "verdict")
+    cells4 = tuple((row.confidence, row.before, row.after, row.verdict) for row in rows)
+    return Table(caption, heads, cells4)
 
 
 def reliability(results: Results) -> Table | None:
@@ -96,149 +96,141 @@ def reliability(results: Results) -> Table | None:
             decimals(each.accuracy.value),
             interval(each.accuracy),
         )
-        for when in _SIDES
-        for each in possible(results, when)
+        for when in _STAGES
+        for each in results.curve(when)
     ]
-    heads = ("confidence in", "side", "records", "mean confidence", "right", "interval")
+    heads = ("confidence in", "stage", "records", "mean confidence", "accuracy", "interval")
     return Table("Bins of the reliability diagram", heads, tuple(rows)) if rows else None
 
 
 def measured(results: Results) -> Table:
     """One row for each measurement."""
-    heads = ("measurement", "made", "epsilon", "records", *(_HEADS[name] for name in FIGURES))
-    rows = []
-    for one in results.measured:
-        paid = cost(one)
-        rows.append(
-            (
-                str(one.when),
-                str(one.made),
-                "not told" if paid is None else epsilon(paid),
-                cell(figure(one, "count"), count),
-                *(cell(figure(one, name)) for name in FIGURES),
-            )
+    heads = ("measurement", "date", "epsilon", "records", *(_HEADS[name] for name in FIGURES))
+    rows = tuple(
+        (
+            str(record.when),
+            str(record.date),
+            NOT_RECORDED if record.epsilon is None else epsilon(record.epsilon),
+            *_cells(record.overall),
         )
-    return Table("Figures of the test records, with intervals", heads, tuple(rows))
+        for record in results.measured
+    )
+    return Table("Figures of the test records, with intervals", heads, rows)
+
+
+def _cells(figures: FigureSet) -> tuple[str, ...]:
+    """Cells with the count and the figures."""
+    return cell(figures.count, count), *(cell(getattr(figures, name)) for name in FIGURES)
 
 
 def floor(results: Results) -> str:
-    """What calibration error even a perfect model would show."""
-    last = results.when("after") or results.when("before")
-    low, bias = single(last, "ece_floor"), single(last, "ece_noise_bias")
-    if low is None:
+    """Calibration error that even a perfectly calibrated model would show."""
+    record = results.when("after") or results.when("before")
+    if record is None or (low := record.overall.ece_floor) is None:
         return ""
-    more = f" Noise on every bin adds up to {decimals(bias)} on average." if bias else ""
+    bias = record.overall.ece_noise_bias
+    more = f" Noise on each bin adds up to {decimals(bias)} on average." if bias else ""
     return (
-        "With so many records and bins even a perfectly calibrated model shows a calibration "
-        f"error of up to {decimals(low)} on average.{more}"
+        "With this many records and bins, even a perfectly calibrated model shows a "
+        f"calibration error of up to {decimals(low)} on average.{more}"
     )
 
 
 def by_group(results: Results) -> Table | None:
-    """One row for each group and side."""
-    heads = ("group", "side", "records", *(_HEADS[name] for name in FIGURES))
-    rows = [
-        (
-            str(name),
-            when,
-            cell(figure(one, "count", name), count),
-            *(cell(figure(one, each, name)) for each in FIGURES),
-        )
-        for name in group_names(results)
-        for when, one in _sides(results)
-    ]
-    return Table("Figures of each group, with intervals", heads, tuple(rows)) if rows else None
+    """One row for each group and stage."""
+    heads = ("group", "stage", "records", *(_HEADS[name] for name in FIGURES))
+    stages = [(when, record.groups) for when, record in _stages(results)]
+    empty = FigureSet.from_json(None)
+    rows = tuple(
+        (str(name), when, *_cells(groups.get(name, empty)))
+        for name in results.group_names
+        for when, groups in stages
+    )
+    return Table("Figures of each group, with intervals", heads, rows) if rows else None
 
 
 def gaps(results: Results) -> Table:
     """Largest differences between groups."""
     rows = []
-    for when, one in _sides(results):
-        for each in FIGURES:
-            found = {name: figure(one, each, name) for name in group_names(results)}
-            made = gap({name: e for name, e in found.items() if e is not None})
-            if made is not None:
-                rows.append((_HEADS[each], when, decimals(made.value), interval(made)))
-    caption = "Largest difference between groups; the interval holds if those of all groups do"
-    return Table(caption, ("figure", "side", "difference", "interval"), tuple(rows))
+    for when, record in _stages(results):
+        groups = record.groups
+        for name in FIGURES:
+            figures = {group: getattr(each, name) for group, each in groups.items()}
+            largest = gap({group: e for group, e in figures.items() if e is not None})
+            if largest is not None:
+                rows.append((_HEADS[name], when, decimals(largest.value), interval(largest)))
+    caption = "Largest difference between groups; its interval holds if those of all groups do"
+    return Table(caption, ("figure", "stage", "difference", "interval"), tuple(rows))
 
 
 def ledger(results: Results) -> Table:
-    """What was planned, how much of it was used, and what each line costs by itself."""
-    planned = results.ledger.get("planned")
-    lines = planned if isinstance(planned, Sequence) and not isinstance(planned, str) else ()
-    items = [mapping(line) for line in lines]
-    names, heads = ["purpose", "part", "times", "used"], list(_LEDGER)
-    priced = any("epsilon" in item for item in items)  # older results do not tell
+    """Planned queries, how many of them were made, and the cost of each line alone."""
+    heads = ("purpose", "partition", "planned", "used")
+    items = [mapping(line) for line in listing(results.ledger.get("planned"))]
+    priced = any("epsilon" in item for item in items)  # older results have no costs
     if priced:
-        heads += ["epsilon of all planned", "at delta"]
-    rows = tuple(
-        (*(_plain(item.get(name)) for name in names), *(_price(item) if priced else ()))
-        for item in items
-    )
-    return Table("Everything that was planned, and how often it was used", tuple(heads), rows)
+        heads += ("epsilon of all planned", "at delta")
+    rows = []
+    for item in items:
+        values = [item.get(name) for name in ("purpose", "part", "times", "used")]
+        cells = [NOT_RECORDED if value is None else str(value) for value in values]
+        if priced:
+            price, at = number(item.get("epsilon")), number(item.get("delta"))
+            cells += [
+                NOT_RECORDED if price is None else epsilon(price),
+                NOT_RECORDED if price is None or at is None else epsilon(at, 3),
+            ]
+        rows.append(tuple(cells))
+    return Table("All planned uses of the budget", heads, tuple(rows))
 
 
-def _price(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Epsilon and delta of a line of the ledger, never below what they are."""
-    cost, at = number(item.get("epsilon")), number(item.get("delta"))
-    if cost is None:
-        return "not told", "not told"
-    return epsilon(cost), "not told" if at is None else epsilon(at, 3)
-
-
-def pairs(caption: str, found: Mapping[str, Any]) -> Table:
+def pairs(caption: str, settings: Mapping[str, Any]) -> Table:
     """Names and values."""
-    return Table(caption, ("name", "value"), tuple(flat(found)[:MOST]))
+    return Table(caption, ("name", "value"), tuple(flat(settings)[:MOST]))
 
 
-def _sides(results: Results) -> list[tuple[str, MeasurementRecord]]:
-    """Measurements before and after the map, as far as there are."""
-    found = [(when, results.when(when)) for when in _SIDES]
-    return [(when, one) for when, one in found if one is not None]
+def _stages(results: Results) -> list[tuple[str, MeasurementRecord]]:
+    """The measurements before and after recalibration that exist."""
+    records = [(when, results.when(when)) for when in _STAGES]
+    return [(when, record) for when, record in records if record is not None]
 
 
-def cell(found: Estimate | None, write: Any = None) -> str:
+def cell(figure: Estimate | None, write: Callable[[Estimate], str] | None = None) -> str:
     """A figure with its interval in brackets."""
-    if found is None:
-        return "not measured"
-    if found.value is None:
-        return UNTOLD
-    said = decimals(found.value) if write is None else write(found)
-    if found.low is None or found.high is None:
-        return str(said)
-    ends = interval(found) if write is None else f"{found.low:,.0f} to {found.high:,.0f}"
-    return f"{said} ({ends})"
+    if figure is None:
+        return NOT_MEASURED
+    if figure.value is None:
+        return TOO_FEW
+    value = decimals(figure.value) if write is None else write(figure)
+    if figure.low is None or figure.high is None:
+        return value
+    ends = interval(figure) if write is None else f"{figure.low:,.0f} to {figure.high:,.0f}"
+    return f"{value} ({ends})"
 
 
-def _plain(value: object) -> str:
-    """A cell of the ledger."""
-    return "not told" if value is None else str(value)
-
-
-_INSTITUTION_SIDES = (
-    ("before", "without a map"),
-    ("after", "with the map of the institutions"),
+_INSTITUTION_STAGES = (
+    ("before", "before recalibration"),
+    ("after", "after recalibration"),
 )
-_SHOWN = 16  # digits of a hash that a table has room for
+_HASH_DIGITS = 16  # digits of a hash that a table shows
 
 
 @dataclass(frozen=True)
 class Institutions:
-    """What the report says of a recalibration by institutions.
+    """A recalibration by institutions, as the report describes it.
 
     Attributes
     ----------
     title : str
     sentences : tuple of str
     sources : Table
-        Who they are, and what each was charged.
+        The institutions and their charges.
     figures : Table or None
         Before and after, if they were measured.
     map : Table
     statement : str
     kept : bool
-        Whether the model uses their map.
+        Whether the model uses the new calibration map.
     """
 
     title: str
@@ -251,103 +243,90 @@ class Institutions:
 
 
 def institutions(results: Results) -> Institutions | None:
-    """What institutions did to the map of a model; None if none did."""
+    """Describe the recalibration of a model by institutions; None if there was none."""
     if results.federation is None:
         return None
-    told = results.federation
-    each = [mapping(one) for one in _listed(told.get("sources"))]
-    answered = sum(one.get("answered") is True for one in each)
-    return Institutions(
-        f"Recalibrated by {len(each)} institution{'' if len(each) == 1 else 's'}",
-        tuple(_sentences(told, len(each), answered)),
-        _sources(each),
-        _figures(told),
-        pairs("The map that they found", mapping(told.get("map"))),
-        _words(told.get("statement")),
-        is_kept(told),
-    )
-
-
-def _sentences(told: Mapping[str, Any], asked: int, answered: int) -> list[str]:
-    """What happened, for who decides."""
-    study, made = (_words(told.get(name)) for name in ("study", "made"))
-    guarantee = mapping(told.get("guarantee"))
-    cost = epsilon(number(guarantee.get("epsilon")))
-    said = [
-        f"On {made}, in the study {study}, {answered} of {asked} institutions answered "
-        "everything that they were asked. Each keeps its records, answers with noise of its "
-        "own and pays from its own ledger.",
-        f"Whoever has records at one of them is protected at epsilon {cost}"
-        f"{_delta(guarantee)} against all of it.",
+    record = results.federation
+    sources = [mapping(each) for each in listing(record.get("sources"))]
+    answered = sum(source.get("answered") is True for source in sources)
+    kept = mapping(record.get("map")).get("kind") != "identity"
+    guarantee = mapping(record.get("guarantee"))
+    sentences = [
+        f"On {_text(record.get('made'))}, in the study {_text(record.get('study'))}, "
+        f"{answered} of {len(sources)} institutions answered every query. Each institution "
+        "keeps its records, adds its own noise to its answers, and charges its own ledger.",
+        "Individuals with records at one of the institutions are protected at epsilon "
+        f"{epsilon(number(guarantee.get('epsilon')))}{_delta(guarantee)} against the whole "
+        "release.",
     ]
-    if is_kept(told):
-        said.append(
-            "Since then the model uses the map that they found, by the method "
-            f"{_words(told.get('method'))}. Figures elsewhere on this page are of the test "
-            "records, with the map that it had before."
+    if kept:
+        sentences.append(
+            "The model now uses the calibration map from this study, by the method "
+            f"{_text(record.get('method'))}. The other figures on this page were measured on "
+            "the test records with the previous map."
         )
     else:
-        said.append(
-            "What they answered does not show that the map they found helps: the model keeps "
-            "the one that it had."
+        sentences.append(
+            "The answers do not show that the new calibration map helps: the model keeps its "
+            "previous map."
         )
-    return said
-
-
-def is_kept(told: Mapping[str, Any]) -> bool:
-    """Whether the map that institutions found is in use."""
-    return mapping(told.get("map")).get("kind") != "identity"
-
-
-def _sources(each: Sequence[Mapping[str, Any]]) -> Table:
-    """One row for each institution."""
-    heads = ("institution", "charged", "for each", "under", "answers", "its key", "ledger")
-    return Table("Who was asked, and what each was charged", heads, tuple(map(_row, each)))
-
-
-def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """One institution."""
-    head, at_most = mapping(one.get("head")), number(one.get("at_most")) or 1
-    unit = _words(one.get("unit"))
-    why = "everything" if one.get("answered") is True else f"silent: {_words(one.get('why'))}"
-    entry = f"entry {_words(head.get('index'))}, {_words(head.get('hash'))[:_SHOWN]}…"
-    return (
-        _words(one.get("name")),
-        f"epsilon {epsilon(number(one.get('epsilon')), 6)}{_delta(one)}",
-        unit if at_most == 1 else f"{unit} of up to {at_most:.0f} records",
-        _words(one.get("relation")),
-        why,
-        _words(one.get("key")),
-        entry if head else "nothing signed yet",
+    return Institutions(
+        f"Recalibrated by {len(sources)} institution{'' if len(sources) == 1 else 's'}",
+        tuple(sentences),
+        _sources(sources),
+        _institution_figures(record),
+        pairs("Fitted calibration map", mapping(record.get("map"))),
+        _text(record.get("statement")),
+        kept,
     )
 
 
-def _figures(told: Mapping[str, Any]) -> Table | None:
+def _sources(sources: Sequence[Mapping[str, Any]]) -> Table:
+    """One row for each institution."""
+    rows = []
+    for source in sources:
+        head, at_most = mapping(source.get("head")), number(source.get("at_most")) or 1
+        unit = _text(source.get("unit"))
+        entry = f"entry {_text(head.get('index'))}, {_text(head.get('hash'))[:_HASH_DIGITS]}…"
+        answered = source.get("answered") is True
+        rows.append(
+            (
+                _text(source.get("name")),
+                f"epsilon {epsilon(number(source.get('epsilon')), 6)}{_delta(source)}",
+                unit if at_most == 1 else f"{unit} of up to {at_most:.0f} records",
+                _text(source.get("relation")),
+                "all" if answered else f"incomplete: {_text(source.get('why'))}",
+                _text(source.get("key")),
+                entry if head else "no signed entry yet",
+            )
+        )
+    heads = ("institution", "charge", "per", "relation", "answers", "key", "ledger")
+    return Table("Institutions and their charges", heads, tuple(rows))
+
+
+def _institution_figures(record: Mapping[str, Any]) -> Table | None:
     """Accuracy and calibration error on the institutions' records."""
     rows = []
-    for side, label in _INSTITUTION_SIDES:
-        found = mapping(mapping(told.get(side)).get("overall")) or mapping(told.get(side))
-        if found:
+    for stage, label in _INSTITUTION_STAGES:
+        figures = mapping(mapping(record.get(stage)).get("overall")) or mapping(
+            record.get(stage)
+        )
+        if figures:
             names = ("accuracy", "ece")
-            rows.append((label, *(cell(estimate(found.get(name))) for name in names)))
-    heads = ("on their records", "right", "calibration error (ece)")
+            rows.append((label, *(cell(estimate(figures.get(name))) for name in names)))
+    heads = ("on the institutions' records", _HEADS["accuracy"], _HEADS["ece"])
     caption = "Before and after, released with noise by the institutions"
     return Table(caption, heads, tuple(rows)) if rows else None
 
 
-def _delta(found: Mapping[str, Any]) -> str:
-    """Words for a delta, where there is one."""
-    delta = number(found.get("delta"))
+def _delta(guarantee: Mapping[str, Any]) -> str:
+    """The delta of a guarantee, if there is one."""
+    delta = number(guarantee.get("delta"))
     return f", delta {epsilon(delta, 3)}" if delta else ""
 
 
-def _words(found: object) -> str:
-    """Text of a file that anybody may have written."""
-    if found is None or isinstance(found, Mapping | list):
-        return "not told"
-    return visible(str(found), keep="\n")
-
-
-def _listed(found: object) -> list[Any]:
-    """A list, or an empty one."""
-    return list(found) if isinstance(found, list | tuple) else []
+def _text(value: object) -> str:
+    """Text of an untrusted file."""
+    if value is None or isinstance(value, Mapping | list):
+        return NOT_RECORDED
+    return visible(str(value), keep="\n")

@@ -1,7 +1,4 @@
-"""Numbers and names from results, as people read them.
-
-What somebody who decides needs to know, in plain words.
-"""
+"""Numbers and names for readers, and the sentences that decision makers read first."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,20 +11,19 @@ from veracal.report.results import (
     Bin,
     MeasurementRecord,
     Results,
-    curve,
-    figure,
-    group_names,
     is_wide,
     mapping,
     number,
 )
 
-_JOINERS = "\u200c\u200d"  # which scripts and emoji need, and which reorder nothing
-UNTOLD = "too few records to tell"
+_JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they reorder nothing
+TOO_FEW = "too few records"
+NOT_RECORDED = "not recorded"
+NOT_MEASURED = "not measured"
 
 
 def visible(text: str, keep: str = _JOINERS) -> str:
-    r"""Write characters that are obeyed, hidden or reorder others as escapes.
+    r"""Escape control characters, and characters that hide or reorder others.
 
     Examples
     --------
@@ -38,7 +34,7 @@ def visible(text: str, keep: str = _JOINERS) -> str:
 
 
 def _escape(character: str) -> str:
-    """Escape of one character; kinds of blank become a blank."""
+    """Escape one character; any kind of white space becomes a space."""
     code = ord(character)
     if character in "\n\r\t" or (character.isspace() and code > 127):
         return " "
@@ -56,54 +52,54 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
-def between(found: Estimate) -> str:
+def percent_interval(figure: Estimate) -> str:
     """Ends of an interval in percent, rounded outward.
 
     Examples
     --------
-    >>> between(Estimate(0.95, 0.8605, 0.99, 0.95, 372))
+    >>> percent_interval(Estimate(0.95, 0.8605, 0.99, 0.95, 372))
     '86 to 99%'
     """
-    if found.low is None or found.high is None:
+    if figure.low is None or figure.high is None:
         return ""
-    # A hair of rounding is no reason to say 91 for 0.9 * 100.
-    low, high = math.floor(100 * found.low + 1e-9), math.ceil(100 * found.high - 1e-9)
+    # The tolerance keeps 0.9 * 100 from becoming 91.
+    low, high = math.floor(100 * figure.low + 1e-9), math.ceil(100 * figure.high - 1e-9)
     return f"{low} to {high}%"
 
 
 def decimals(value: float | None) -> str:
-    """A figure with three decimals; words where it is not known."""
+    """A figure with three decimals, or why there is none."""
     if value is None:
-        return UNTOLD
+        return TOO_FEW
     return f"{value + 0.0:.3f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def interval(found: Estimate | None) -> str:
+def interval(figure: Estimate | None) -> str:
     """Ends of an interval with three decimals."""
-    if found is None or found.low is None or found.high is None:
+    if figure is None or figure.low is None or figure.high is None:
         return "none"
-    return f"{decimals(found.low)} to {decimals(found.high)}"
+    return f"{decimals(figure.low)} to {decimals(figure.high)}"
 
 
-def count(found: Estimate) -> str:
+def count(figure: Estimate) -> str:
     """A noisy number of records."""
-    return UNTOLD if found.value is None else f"about {found.value:,.0f}"
+    return TOO_FEW if figure.value is None else f"about {figure.value:,.0f}"
 
 
 def epsilon(value: float | None, digits: int = 4) -> str:
-    """Epsilon or delta with few digits, never below what it is."""
+    """Epsilon or delta with few digits, rounded up."""
     return "unbounded" if value is None else rounded_up(value, digits)
 
 
 def listed(values: Iterable[object], most: int = 12) -> str:
-    """Some values, and how many there are if not all are shown."""
+    """The first values, and their number if some are left out."""
     words = [visible(str(value)) for value in values]
     more = f", … ({len(words):,} in all)" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Nested settings as pairs of a dotted name and a value in words."""
+    """Nested settings as pairs of a dotted name and a value."""
     rows: list[tuple[str, str]] = []
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -114,33 +110,32 @@ def flat(settings: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]
 
 
 def _setting(value: object) -> str:
-    """One setting in words."""
+    """One setting as text."""
     if value is None:
-        return "by default"
+        return "default"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        # All digits: a delta among them may not shrink.
-        return repr(float(value)) if math.isfinite(value) else "not a number that is finite"
+        # All digits: a delta must not be rounded down.
+        return repr(float(value)) if math.isfinite(value) else "not a finite number"
     if isinstance(value, list | tuple):
         return listed(map(_setting, value)) or "none"
     if isinstance(value, Mapping):
-        return "; ".join(f"{name} {said}" for name, said in flat(value)) or "none"
+        return "; ".join(f"{name} {text}" for name, text in flat(value)) or "none"
     return visible(str(value)) or "none"
 
 
-NOT_AUDITED = "how many decisions hang on the chance of the noise (not audited yet)"
-_UPPER = 3  # bins at the sure end that the first screen shows
+NOT_AUDITED = "how far decisions depend on the randomness of training (not audited)"
+_TOP_BINS = 3  # bins of highest confidence on the first screen
 
 
 @dataclass(frozen=True)
 class Protection:
-    """What was protected, and how strongly.
+    """What is protected, and how strongly.
 
     Attributes
     ----------
-    strength : str
-        One word, or two.
+    strength : {"strong", "moderate", "weak", "no"}
     cost : str
         Epsilon and delta.
     sentences : tuple of str
@@ -153,237 +148,224 @@ class Protection:
 
 @dataclass(frozen=True)
 class ConfidenceSummary:
-    """How often the model is right when it is so sure, before and after its repair.
+    """Accuracy of the predictions in one bin of confidence, before and after recalibration.
 
     Attributes
     ----------
-    says : str
+    confidence : str
     before, after : str
     verdict : str
-    told : bool
-        Whether an interval is narrow enough to say anything.
+    known : bool
+        Whether an interval is narrow enough for a claim.
     """
 
-    says: str
+    confidence: str
     before: str
     after: str
     verdict: str
-    told: bool
+    known: bool
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """For whom the model is worse, in sentences."""
+    """Differences between groups, in sentences.
+
+    Attributes
+    ----------
+    sentences : tuple of str
+    worse : tuple of str
+        Groups with significantly lower accuracy.
+    """
 
     sentences: tuple[str, ...]
     worse: tuple[str, ...] = ()
 
 
 def protection(results: Results) -> Protection:
-    """Whom the guarantee protects, and what it is worth against a guess.
+    """Summarize the guarantee, and what it means for an attacker who guesses.
 
-    An attacker whose true positive rate exceeds the false positive rate by at most a, and to
-    whom both cases are equally likely, is right with probability :math:`(1 + a) / 2` at most.
+    An attacker whose true positive rate exceeds the false positive rate by at most a, with both
+    cases equally likely, guesses right with probability at most :math:`(1 + a) / 2`. The
+    strengths are the tiers of Ponomareva et al. 2023, https://arxiv.org/abs/2303.00654,
+    section 5.2.
     """
     promise = results.guarantee
     bound = number(promise.get("epsilon"))
     if promise.get("private") is not True or bound is None:
-        return Protection("no", "no bound", ("Nothing bounds what this tells about a person.",))
+        sentence = "Nothing bounds what this release reveals about an individual."
+        return Protection("no", "no bound", (sentence,))
     unit, most = visible(str(promise.get("unit", "record"))), number(promise.get("at_most"))
     rows = f", with up to {most:.0f} rows each" if most is not None and most > 1 else ""
     sentences = [
-        f"Each single {unit} in the data is protected{rows}: in the model, and in every figure "
-        "here that is marked as released."
+        f"Each individual {unit} in the data is protected{rows}: in the model, and in every "
+        "figure here that is marked as released."
     ]
     if (advantage := number(promise.get("advantage"))) is not None:
         right = min(math.ceil(50 * (1 + advantage) - 1e-9), 100)
+        question = f"whether a given {unit} was in the data"
+        if promise.get("relation") == "replace-one":
+            question = f"which of two given {unit}s was in the data"
         sentences.append(
-            f"Somebody who sees all of it and guesses {_question(promise, unit)} is right at "
-            f"most {right} times in 100. Tossing a coin is right 50 times in 100."
+            f"An attacker who sees all of this and guesses {question} is right in at most "
+            f"{right} of 100 cases. Random guessing is right in 50."
         )
     delta = number(promise.get("delta"))
     cost = f"epsilon {epsilon(bound)}" + (f", delta {epsilon(delta, 3)}" if delta else "")
-    sentences.append("Protection is called strong up to epsilon 1, and moderate up to 10.")
+    sentences.append("Protection counts as strong up to epsilon 1, and as moderate up to 10.")
     if isinstance(total := promise.get("ledger_total"), str):
         sentences.append(visible(total))
-    return Protection(_strength(bound), cost, tuple(sentences))
+    strength = "strong" if bound <= 1 else "moderate" if bound <= 10 else "weak"
+    return Protection(strength, cost, tuple(sentences))
 
 
-def _question(promise: Mapping[str, Any], unit: str) -> str:
-    """What an attacker guesses."""
-    if promise.get("relation") == "replace-one":
-        return f"which of two given {unit}s was in the data"
-    return f"whether a given {unit} was in the data"
-
-
-def _strength(bound: float) -> str:
-    """Tiers of Ponomareva et al. 2023, https://arxiv.org/abs/2303.00654, section 5.2."""
-    return "strong" if bound <= 1 else "moderate" if bound <= 10 else "weak"
-
-
-def sureness(results: Results) -> tuple[ConfidenceSummary, ...]:
-    """The bins at the sure end of the released curves, the surest first."""
-    before, after = curve(results.when("before")), curve(results.when("after"))
+def confidence_summaries(results: Results) -> tuple[ConfidenceSummary, ...]:
+    """The bins of highest confidence of the released curves, the highest first."""
+    before, after = (_bins(results.when(when)) for when in ("before", "after"))
     top = max(len(before), len(after))
     rows = []
-    for b in reversed(range(max(0, top - _UPPER), top)):
-        one = before[b] if len(before) == top else None
-        other = after[b] if len(after) == top else None
+    for b in reversed(range(max(0, top - _TOP_BINS), top)):
+        first = before[b] if len(before) == top else None
+        last = after[b] if len(after) == top else None
         rows.append(
             ConfidenceSummary(
                 f"{percent(b / top)} to {percent((b + 1) / top)}",
-                _right(one),
-                _right(other),
-                _verdict(other),
-                any(each is not None and not is_wide(each.accuracy) for each in (one, other)),
+                _accuracy(first),
+                _accuracy(last),
+                _verdict(last),
+                any(each is not None and not is_wide(each.accuracy) for each in (first, last)),
             )
         )
     return tuple(rows)
 
 
-def _right(found: Bin | None) -> str:
-    """How often predictions of a bin are right."""
-    if found is None:
-        return "not measured"
-    if is_wide(found.accuracy) or found.accuracy.value is None:
-        return f"{UNTOLD}{_brackets(found.accuracy)}"
-    return f"{_share(found.accuracy)}{_brackets(found.accuracy)}"
+def _bins(record: MeasurementRecord | None) -> tuple[Bin, ...]:
+    """Bins of a released curve, including those that cannot contain a record."""
+    return () if record is None else record.overall.curve
 
 
-def _verdict(found: Bin | None) -> str:
-    """Whether a bin's accuracy can be what the model says.
+def _accuracy(part: Bin | None) -> str:
+    """Accuracy of the predictions in a bin, with its interval in brackets."""
+    if part is None:
+        return NOT_MEASURED
+    figure = part.accuracy
+    if is_wide(figure) or figure.value is None:
+        return f"{TOO_FEW}{_brackets(figure)}"
+    return f"about {percent(figure.value)}{_brackets(figure)}"
 
-    Compared with the ends of the bin, not with its mean confidence, which is noisy, too.
+
+def _verdict(part: Bin | None) -> str:
+    """Whether the accuracy of a bin agrees with its confidence.
+
+    It is compared with the ends of the bin, not with its mean confidence, which is noisy.
     """
-    if found is None:
-        return "not measured"
-    right = found.accuracy
-    if is_wide(right) or right.low is None or right.high is None:
-        return UNTOLD
-    if right.high < found.low:
-        return "too sure"
-    return "right more often than it says" if right.low > found.high else "fits what it says"
+    if part is None:
+        return NOT_MEASURED
+    figure = part.accuracy
+    if is_wide(figure) or figure.low is None or figure.high is None:
+        return TOO_FEW
+    if figure.high < part.low:
+        return "overconfident"
+    return "underconfident" if figure.low > part.high else "consistent"
 
 
 def headline(results: Results) -> tuple[str, ...]:
-    """The surest bin before and after, and how often the model is right at all."""
-    return _surest(results), _overall(figure(results.when("after"), "accuracy"))
+    """Accuracy at the highest confidence before and after recalibration, and overall."""
+    after = results.when("after")
+    return _top_confidence(results), _overall(None if after is None else after.overall.accuracy)
 
 
-def _surest(results: Results) -> str:
-    """How often the model is right when it is as sure as can be."""
-    bins = {when: curve(results.when(when)) for when in ("before", "after")}
-    last = {when: found[-1] for when, found in bins.items() if found}
+def _top_confidence(results: Results) -> str:
+    """How often the model is correct when it is most confident."""
+    bins = {when: _bins(results.when(when)) for when in ("before", "after")}
+    last = {when: curve[-1] for when, curve in bins.items() if curve}
     if not last:
-        return "How often it is right when it is sure was not measured."
-    said = (
-        f"When the model says it is {percent(min(b.low for b in last.values()))} sure or more"
-    )
-    if all(is_wide(found.accuracy) for found in last.values()):
+        return "How often the model is correct when it is confident was not measured."
+    start = f"When the model is at least {percent(min(b.low for b in last.values()))} confident"
+    if all(is_wide(part.accuracy) for part in last.values()):
         return (
-            f"{said}, nobody can tell yet how often it is right: there are too few records for "
-            "so much noise."
+            f"{start}, how often it is correct cannot be estimated yet: there are too few test "
+            "records for this amount of noise."
         )
-    earlier = f" {_was_right(last.get('before'))}." if results.when("before") else ""
-    return f"{said}, {_is_right(last.get('after'))}.{earlier}"
+    after = last.get("after")
+    if after is None:
+        text = f"{start}, how often it is correct was not measured."
+    elif is_wide(after.accuracy):
+        bounds = _brackets(after.accuracy)
+        text = f"{start}, there are {TOO_FEW} to estimate how often it is correct{bounds}."
+    else:
+        value, bounds = percent(after.accuracy.value or 0.0), _brackets(after.accuracy)
+        text = f"{start}, about {value} of its predictions are correct{bounds}."
+    if results.when("before"):
+        text = f"{text} Before recalibration: {_accuracy(last.get('before'))}."
+    return text
 
 
-def _is_right(found: Bin | None) -> str:
-    """How often predictions of a bin are right now, as the end of a sentence."""
-    if found is None:
-        return "how often it is right was not measured"
-    if is_wide(found.accuracy):
-        return f"there are {UNTOLD} how often it is right{_brackets(found.accuracy)}"
-    return f"it is right {_share(found.accuracy)} of the time{_brackets(found.accuracy)}"
+def _brackets(figure: Estimate) -> str:
+    """Ends of an interval in brackets, if there is one."""
+    ends = percent_interval(figure)
+    return f" ({ends})" if figure.value is not None and ends else ""
 
 
-def _was_right(found: Bin | None) -> str:
-    """The same before the repair, as a sentence."""
-    if found is None:
-        return "Before the repair, that was not measured"
-    if is_wide(found.accuracy):
-        return f"Before the repair there were {UNTOLD}{_brackets(found.accuracy)}"
-    return f"Before the repair it was {_share(found.accuracy)}{_brackets(found.accuracy)}"
-
-
-def _share(found: Estimate) -> str:
-    """A share of which enough is known."""
-    assert found.value is not None
-    return f"about {percent(found.value)}"
-
-
-def _brackets(found: Estimate) -> str:
-    """Ends of an interval, where there is something between them."""
-    ends = between(found)
-    return f" ({ends})" if found.value is not None and ends else ""
-
-
-def _overall(found: Estimate | None) -> str:
-    """How often the model is right at all."""
-    if found is None:
-        return "How often it is right overall was not measured."
-    if found.value is None or is_wide(found):
-        return f"There are {UNTOLD} how often it is right overall{_brackets(found)}."
-    return f"Of all its predictions {_share(found)} are right{_brackets(found)}."
+def _overall(figure: Estimate | None) -> str:
+    """Accuracy over all predictions."""
+    if figure is None:
+        return "Overall accuracy was not measured."
+    if figure.value is None or is_wide(figure):
+        return f"There are {TOO_FEW} to estimate overall accuracy{_brackets(figure)}."
+    return f"Overall accuracy is about {percent(figure.value)}{_brackets(figure)}."
 
 
 def groups(results: Results) -> GroupSummary:
-    """For which groups the model is worse after its repair.
+    """Groups for which the recalibrated model is less accurate.
 
-    A group is called worse if its interval lies wholly on the wrong side of that of another
-    group: intervals that touch may come from noise and chance.
+    A group counts as worse if its whole interval lies below that of another group: overlapping
+    intervals may be due to noise and sampling.
     """
-    names, last = group_names(results), results.when("after")
+    names, after = results.group_names, results.when("after")
     if not names:
         declared = list(mapping(results.data.get("groups")))
-        ways = f" ({listed(declared)} could be)" if declared else ""
-        return GroupSummary(
-            (f"Groups were not told apart{ways}: it may be worse for some people.",)
-        )
-    found = {name: figure(last, "accuracy", name) for name in names}
-    told = {name: each for name, each in found.items() if each is not None}
-    unclear = [name for name in names if is_wide(found[name])]
-    worse = tuple(name for name in _below(told) if name not in unclear)
-    by = mapping(results.settings.get("measurement")).get("group")
-    of = f" of {visible(str(by))}" if by else ""
-    sentences = (
-        [f"It is right less often for the groups{of}: {listed(worse)}."] if worse else []
+        options = f" ({listed(declared)} could be used)" if declared else ""
+        sentence = f"Results were not broken down by group{options}."
+        return GroupSummary((f"{sentence} The model may be less accurate for some groups.",))
+    measured = {} if after is None else after.groups
+    accuracies = {name: measured[name].accuracy if name in measured else None for name in names}
+    unclear = [name for name in names if is_wide(accuracies[name])]
+    known = {name: each for name, each in accuracies.items() if each is not None}
+    best = max((each.low for each in known.values() if each.low is not None), default=0.0)
+    worse = tuple(
+        name
+        for name, each in known.items()
+        if each.high is not None and each.high < best and name not in unclear
     )
-    if len(unclear) < len(names) and not worse:
-        sentences.append(
-            f"No difference between groups{of} is larger than noise and chance make."
-        )
+    attribute = mapping(results.settings.get("measurement")).get("group")
+    by = f" by {visible(str(attribute))}" if attribute else ""
+    sentences = []
+    if worse:
+        sentences.append(f"Accuracy is lower for these groups{by}: {listed(worse)}.")
+    elif len(unclear) < len(names):
+        sentences.append(f"No difference between groups{by} exceeds noise and sampling error.")
     if unclear:
-        sentences.append(f"For these groups{of} there are {UNTOLD}: {listed(unclear)}.")
+        sentences.append(f"There are {TOO_FEW} for these groups{by}: {listed(unclear)}.")
     return GroupSummary(tuple(sentences), worse)
 
 
-def _below(told: Mapping[str, Estimate]) -> list[str]:
-    """Groups whose figure is surely below that of another."""
-    lows = [each.low for each in told.values() if each.low is not None]
-    best = max(lows, default=0.0)
-    return [name for name, each in told.items() if each.high is not None and each.high < best]
-
-
 def not_measured(results: Results) -> tuple[str, ...]:
-    """What was left out, and always that the audit of chance is still to come."""
-    said = tuple(str(each) for each in results.not_measured)
-    return said if any("audit" in each for each in said) else (*said, NOT_AUDITED)
+    """What was not measured; always mentions an audit if there was none."""
+    missing = tuple(str(each) for each in results.not_measured)
+    return missing if any("audit" in each for each in missing) else (*missing, NOT_AUDITED)
 
 
-def repaired(results: Results) -> str:
-    """What the map does, in one sentence."""
+def describe_map(results: Results) -> str:
+    """The effect of the calibration map, in one sentence."""
     kind, inverse = results.map.get("kind"), number(results.map.get("inverse"))
     if kind == "identity" or (kind == "temperature" and inverse == 1):
-        return "Confidence was left as it came from training."
+        return "No recalibration was applied."
     if kind == "temperature" and inverse is not None:
-        how = "surer" if inverse > 1 else "less sure"
-        return f"Scores are multiplied by {inverse:.4g}, which makes the model {how}."
+        effect = "more confident" if inverse > 1 else "less confident"
+        return (
+            f"Temperature scaling multiplies the logits by {inverse:.4g}, which makes the "
+            f"model {effect}."
+        )
     if kind is None:
-        return "How confidence was repaired is not told."
-    return f"Confidence is repaired by a map of the kind: {visible(str(kind))}."
-
-
-def later(results: Results) -> tuple[MeasurementRecord, ...]:
-    """Measurements that followed those before and after the map."""
-    return tuple(one for one in results.measured if one.when not in ("before", "after"))
+        return "The calibration map is not recorded."
+    return f"Recalibrated by a calibration map of kind {visible(str(kind))}."

@@ -204,7 +204,7 @@ def audit_config(
     records = loaded(config, on_load, schema)
     if against is not None:
         check_same(against, records)
-    people, calibration = _people(records, config, chosen.recalibrate)
+    individuals, calibration = _people(records, config, chosen.recalibrate)
     trainers = [trainer(replace_epsilon(config, each), records) for each in epsilons]
     found: list[Audit] = []
     for epsilon, model in zip(epsilons, trainers, strict=True):
@@ -213,7 +213,7 @@ def audit_config(
             audit(
                 model,
                 records.train,
-                people,
+                individuals,
                 **asdict(question),
                 deployed=None
                 if against is None
@@ -231,9 +231,9 @@ def audit_config(
         )
     return AuditResults(
         name=records.whole.name,
-        made=today(),
+        date=today(),
         what=KINDS[config.model.kind],
-        rows=row_numbers(people, records, config.data.source),
+        rows=row_numbers(individuals, records, config.data.source),
         audits=tuple(found),
         epsilons=tuple(map(float, epsilons)),
         settings={**published(config), "audit": asdict(question)},

@@ -35,9 +35,9 @@ from veracal.workflow.steps import TEST, TRAIN
 
 RESULTS = "results.json"
 NOT_MEASURED = (
-    "how many decisions hang on the chance of the noise (multiplicity was not audited; "
-    "'veracal audit' does that, for whoever holds the records)",
-    "whether the records are right, complete, or like those the model will meet",
+    "how far decisions depend on the randomness of training (multiplicity was not audited; the "
+    "data holder can run 'veracal audit')",
+    "whether the records are correct, complete, or similar to those that the model will meet",
 )
 COVERS = ("the model and its map", "every figure marked as released")
 
@@ -61,7 +61,7 @@ def results(
     promise = promised(book, budget, covers)
     return Results(
         name=config.name,
-        made=today(),
+        date=today(),
         data={
             "name": whole.name,
             "classes": list(whole.classes),

@@ -148,7 +148,7 @@ def dates_of(folder: Path, book: Ledger) -> dict[str, str]:
     except DataError:
         return {}
     ours = known.ledger.get("head") in {entry.hash for entry in book.entries()}
-    return {one.when: one.made for one in known.measured} if ours else {}
+    return {one.when: one.date for one in known.measured} if ours else {}
 
 
 def step_counter(tell: OnProgress) -> Callable[[int, int], None]:

@@ -9,7 +9,7 @@ from veracal._types import Floats
 from veracal.multiplicity.engines import AuditEngine
 from veracal.multiplicity.engines.base import Seed
 
-SEED = Seed.of(5)
+SEED = Seed.from_random_state(5)
 LEVEL = 1e-4  # of the test that compares runs alone with runs together
 
 
@@ -23,11 +23,11 @@ def check_engine(
     engine : Engine
         Whose runs differ, as they do with any noise.
     other : Engine, optional
-        One of other records, people or parameters: its settings must be others.
+        One of other records, individuals or parameters: its settings must be others.
     runs : int
         How many to ask for at once; at least 2 where the engine takes so many.
     """
-    count = min(runs, engine.together)
+    count = min(runs, engine.runs_per_call)
     check_form(engine, count)
     check_repetition(engine, count)
     check_stream(engine, count)
@@ -39,17 +39,17 @@ def check_form(engine: AuditEngine, count: int) -> None:
     k = len(engine.classes)
     assert isinstance(engine.name, str) and engine.name
     assert isinstance(engine.classes, tuple) and k >= 2
-    assert engine.people >= 1 and engine.together >= 1
+    assert engine.individuals >= 1 and engine.runs_per_call >= 1
     assert engine.kind in {"logit", "probability"}
-    for asked in {1, count}:
-        found = engine.scores(asked, SEED.streams(0))
-        shape = (asked, engine.people) if k == 2 else (asked, engine.people, k)
-        assert found.shape == shape, f"scores of {asked} runs: {found.shape}, not {shape}"
-        assert found.dtype == np.float64
-        assert np.isfinite(found).all(), "a score is not finite"
+    for options in {1, count}:
+        result = engine.scores(options, SEED.streams(0))
+        shape = (options, engine.individuals) if k == 2 else (options, engine.individuals, k)
+        assert result.shape == shape, f"scores of {options} runs: {result.shape}, not {shape}"
+        assert result.dtype == np.float64
+        assert np.isfinite(result).all(), "a score is not finite"
         if engine.kind == "probability":
-            assert found.min() >= 0 and found.max() <= 1
-            sums = found.sum(axis=2) if k > 2 else np.ones(1)
+            assert result.min() >= 0 and result.max() <= 1
+            sums = result.sum(axis=2) if k > 2 else np.ones(1)
             np.testing.assert_allclose(sums, 1.0, atol=1e-9)
 
 
@@ -58,11 +58,11 @@ def check_repetition(engine: AuditEngine, count: int) -> None:
     first = engine.scores(count, SEED.streams(0))
     kept = first.copy()
     later = engine.scores(count, SEED.streams(count))
-    engine.scores(1, Seed.of(6).streams(0))
+    engine.scores(1, Seed.from_random_state(6).streams(0))
     again = engine.scores(count, SEED.streams(0))
     assert np.array_equal(first, kept), "a later call wrote into earlier scores"
     assert np.array_equal(again, kept), "the same streams gave other scores"
-    elsewhere = engine.scores(count, Seed.of(6).streams(0))
+    elsewhere = engine.scores(count, Seed.from_random_state(6).streams(0))
     alike = len(np.unique(np.concatenate([kept, later, elsewhere]), axis=0))
     assert alike == 3 * count, f"{3 * count} runs, and only {alike} of them differ"
 
@@ -70,30 +70,32 @@ def check_repetition(engine: AuditEngine, count: int) -> None:
 def check_stream(engine: AuditEngine, count: int) -> None:
     """A stream gives each pending chunk once, with the scores it would have alone."""
     pending = [range(0, count), range(count, count + 1), range(7 * count, 8 * count)]
-    found = {runs.start: scores for runs, scores in engine.stream(iter(pending), SEED)}
-    assert sorted(found) == sorted(runs.start for runs in pending)
+    result = {runs.start: scores for runs, scores in engine.stream(iter(pending), SEED)}
+    assert sorted(result) == sorted(runs.start for runs in pending)
     for runs in pending:
         alone = engine.scores(len(runs), SEED.streams(runs.start))
-        assert np.array_equal(found[runs.start], alone), "a stream gives other scores"
+        assert np.array_equal(result[runs.start], alone), "a stream gives other scores"
 
 
 def check_settings(engine: AuditEngine, other: AuditEngine | None) -> None:
     """Settings survive JSON, stay as they are, and are others for another engine."""
-    told = json.dumps(engine.settings(), allow_nan=False)
-    assert json.loads(told) == engine.settings(), "settings change on their way through JSON"
+    reported = json.dumps(engine.settings(), allow_nan=False)
+    assert json.loads(reported) == engine.settings(), (
+        "settings change on their way through JSON"
+    )
     engine.scores(1, SEED.streams(3))
-    assert json.dumps(engine.settings()) == told, "settings change with what is run"
+    assert json.dumps(engine.settings()) == reported, "settings change with what is run"
     if other is not None:
-        assert json.dumps(other.settings()) != told, "other data, and the same settings"
+        assert json.dumps(other.settings()) != reported, "other data, and the same settings"
 
 
 def check_alone_and_together(engine: AuditEngine, runs: int, *, count: int) -> None:
     """Runs asked for one by one have the law of runs asked for together.
 
-    Two-sample Kolmogorov-Smirnov tests of the scores of some people, and of the spread of
-    each run over people.
+    Two-sample Kolmogorov-Smirnov tests of the scores of some individuals, and of the spread of
+    each run over individuals.
     """
-    count = min(count, engine.together)
+    count = min(count, engine.runs_per_call)
     alone = [engine.scores(1, SEED.streams(run)) for run in range(runs)]
     starts = range(runs, 2 * runs, count)
     some = [engine.scores(count, SEED.streams(start)) for start in starts]
@@ -101,16 +103,16 @@ def check_alone_and_together(engine: AuditEngine, runs: int, *, count: int) -> N
     assert same_law(a.reshape(runs, -1), b.reshape(runs, -1)) > LEVEL
 
 
-def same_law(a: Floats, b: Floats, people: int = 8) -> float:
+def same_law(a: Floats, b: Floats, individuals: int = 8) -> float:
     """Least p-value, times the number of tests, that two samples of runs have one law.
 
-    Runs are independent and people are not, hence a test for each of some people.
+    Runs are independent and individuals are not, hence a test for each of some individuals.
 
     Parameters
     ----------
-    a, b : arrays of shape (runs, people)
+    a, b : arrays of shape (runs, individuals)
     """
-    chosen = np.unique(np.linspace(0, a.shape[1] - 1, people).astype(int))
-    seen = [(a[:, person], b[:, person]) for person in chosen]
+    chosen = np.unique(np.linspace(0, a.shape[1] - 1, individuals).astype(int))
+    seen = [(a[:, individual], b[:, individual]) for individual in chosen]
     seen.append((np.ptp(a, axis=1), np.ptp(b, axis=1)))
     return len(seen) * min(stats.ks_2samp(*pair).pvalue for pair in seen)

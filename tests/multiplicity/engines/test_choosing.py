@@ -32,14 +32,14 @@ class Own(OutputPerturbation):
     [
         (OutputPerturbation(), "re-noise"),
         (ObjectivePerturbation(), "batched objective perturbation"),
-        (PrivateLogisticRegression(delta=1e-3), "batched descent"),
+        (PrivateLogisticRegression(delta=1e-3), "batched DP-SGD"),
         (PrivateLogisticRegression(delta=1e-3, clip=GlobalAdapt(1.0)), "retrain"),
         (Own(), "retrain"),
         (LogisticRegression(), "retrain"),
         (lambda run: np.zeros(60), "retrain"),
     ],
 )
-def test_the_engine_of_a_model(model, name):
+def test_each_model_gets_its_engine(model, name):
     assert engine_for(model, TRAIN, PEOPLE.X).name == name
 
 
@@ -58,7 +58,9 @@ def test_scores_are_in_the_declared_order_of_classes(model, names):
     train = Dataset(ROWS[:200], codes, names, size=200, norm=1.001)
     for engine in (engine_for(model, train, ROWS), RetrainEngine(model, train, ROWS, jobs=1)):
         assert engine.classes == names
-        scores = np.concatenate([engine.scores(1, Seed.of(i).streams(0)) for i in range(5)])
+        scores = np.concatenate(
+            [engine.scores(1, Seed.from_random_state(i).streams(0)) for i in range(5)]
+        )
         mean = scores.mean(axis=0)
         decided = (mean > 0) if len(names) == 2 else mean.argmax(axis=1)
         assert (decided[:200] == codes).mean() > 0.75  # in another order, less than a half
@@ -84,7 +86,7 @@ def test_another_order_of_classes_is_another_audit(model):
         assert engine.settings() != other.settings()
 
 
-def test_an_engine_is_taken_as_it_is():
+def test_an_engine_is_returned_unchanged():
     engine = RetrainEngine(LogisticRegression(), TRAIN, PEOPLE.X, jobs=1)
     assert engine_for(engine, TRAIN, PEOPLE.X) is engine
 
@@ -98,25 +100,27 @@ def test_an_engine_is_taken_as_it_is():
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_trained_side_by_side_or_one_by_one_models_are_as_arbitrary(model):
+def test_batched_and_single_runs_have_the_same_disagreement(model):
     fast = audit(model, TRAIN, PEOPLE, runs=2_000, level=0.999, random_state=1)
     engine = RetrainEngine(model, TRAIN, PEOPLE.X, jobs=1)
     slow = audit(engine, TRAIN, PEOPLE, runs=90, level=0.999, random_state=2)
     assert slow.mean.low <= fast.mean.high and fast.mean.low <= slow.mean.high
-    assert (slow.persons.low <= fast.persons.high).all()
-    assert (fast.persons.low <= slow.persons.high).all()
-    halved = np.minimum(fast.persons.high, 1) / 2  # what half the arbitrariness would look like
-    assert (slow.persons.low > halved).any()
+    assert (slow.individuals.low <= fast.individuals.high).all()
+    assert (fast.individuals.low <= slow.individuals.high).all()
+    halved = (
+        np.minimum(fast.individuals.high, 1) / 2
+    )  # what half the arbitrariness would look like
+    assert (slow.individuals.low > halved).any()
     assert slow.classes == fast.classes == ("no", "yes")
 
 
-def test_noised_again_output_perturbation_is_as_arbitrary_as_the_closed_form_says():
+def test_renoised_output_perturbation_matches_the_closed_form():
     model = OutputPerturbation(2.0, delta=1e-3, C=0.3)
-    found = audit(model, TRAIN, PEOPLE, runs=4_000, level=0.999, random_state=3)
+    result = audit(model, TRAIN, PEOPLE, runs=4_000, level=0.999, random_state=3)
     fitted = OutputPerturbation(2.0, delta=1e-3, C=0.3, random_state=0).fit_records(TRAIN)
     engine = engine_for(model, TRAIN, PEOPLE.X)
     rows = np.column_stack([PEOPLE.X, np.ones(len(PEOPLE))])
     truth = gaussian_disagreement(engine._exact[0], rows, fitted.noise_std_)
-    assert ((found.persons.low <= truth) & (truth <= found.persons.high)).all()
+    assert ((result.individuals.low <= truth) & (truth <= result.individuals.high)).all()
     wrong = gaussian_disagreement(engine._exact[0], rows, 0.8 * fitted.noise_std_)
-    assert not ((found.persons.low <= wrong) & (wrong <= found.persons.high)).all()
+    assert not ((result.individuals.low <= wrong) & (wrong <= result.individuals.high)).all()

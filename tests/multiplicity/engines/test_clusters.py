@@ -28,7 +28,7 @@ from veracal.multiplicity.engines.workers import one_core
 
 pytestmark = pytest.mark.full
 
-SEED = Seed.of(3)
+SEED = Seed.from_random_state(3)
 TREE = DecisionTreeClassifier(splitter="random", max_features=1, min_samples_leaf=5)
 RUNS = [range(n, n + 1) for n in range(12)]
 
@@ -51,21 +51,21 @@ def workers_end_with_the_module():
 
 def collected(engine, pending=RUNS):
     """Scores by number; each number once."""
-    found = {}
+    result = {}
     for runs, scores in engine.stream(iter(pending), SEED):
-        assert len(runs) == 1 and runs.start not in found
-        found[runs.start] = scores
-    return found
+        assert len(runs) == 1 and runs.start not in result
+        result[runs.start] = scores
+    return result
 
 
-def assert_same(found, expected):
-    assert sorted(found) == sorted(expected)
-    assert all(np.array_equal(found[number], expected[number]) for number in expected)
+def assert_same(result, expected):
+    assert sorted(result) == sorted(expected)
+    assert all(np.array_equal(result[number], expected[number]) for number in expected)
 
 
 def started_here(but=frozenset()):
     """Processes that this one started, and theirs, without Python's trackers."""
-    found = []
+    result = []
     for child in psutil.Process().children():
         if child in but:
             continue
@@ -73,8 +73,8 @@ def started_here(but=frozenset()):
             for one in (child, *child.children(recursive=True)):
                 command = " ".join(one.cmdline())
                 if command and "resource_tracker" not in command:
-                    found.append(one)
-    return found
+                    result.append(one)
+    return result
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def expected(train):
 
 
 def noise(run):
-    return run.streams.noise.random(len(run.people))
+    return run.streams.noise.random(len(run.individuals))
 
 
 def late_first(run):
@@ -208,22 +208,22 @@ class Unloadable:
 
 
 @pytest.mark.parametrize("jobs", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_processes_have_the_scores_of_this_process(train, expected, jobs):
+def test_worker_processes_give_the_scores_of_this_process(train, expected, jobs):
     assert_same(collected(RetrainEngine(TREE, train, train.X, jobs=jobs)), expected)
 
 
 def test_the_order_of_arrival_does_not_matter(train, tmp_path):
     # Whoever begins the third run has sent the second, while the first is still waiting.
     late = partial(first_after_third, tmp_path)
-    found = collected(RetrainEngine(late, train, train.X, jobs=2))
-    assert list(found) != sorted(found)
-    assert_same(found, collected_here(noise, train))
+    result = collected(RetrainEngine(late, train, train.X, jobs=2))
+    assert list(result) != sorted(result)
+    assert_same(result, collected_here(noise, train))
 
 
-def test_lambdas_reach_workers(train):
+def test_lambdas_can_be_sent_to_workers(train):
     shift = 0.5
-    found = collected(RetrainEngine(lambda run: noise(run) * shift, train, train.X, jobs=2))
-    assert_same(found, {n: scores / 2 for n, scores in collected_here(noise, train).items()})
+    result = collected(RetrainEngine(lambda run: noise(run) * shift, train, train.X, jobs=2))
+    assert_same(result, {n: scores / 2 for n, scores in collected_here(noise, train).items()})
 
 
 def test_records_travel_once_to_each_worker(train, tmp_path):
@@ -233,7 +233,7 @@ def test_records_travel_once_to_each_worker(train, tmp_path):
     assert 1 <= len(notes) <= 2 and len(set(notes)) == len(notes)
 
 
-def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(
+def test_a_stopped_audit_leaves_no_process_and_resumes_the_missing_runs(
     train, tmp_path, workers
 ):
     slow = RetrainEngine(partial(marked, tmp_path, 6), train, train.X, jobs=2)
@@ -251,7 +251,7 @@ def test_what_is_stopped_leaves_no_process_and_goes_on_with_the_runs_it_missed(
     assert_same(kept | later, collected_here(noise, train))
 
 
-def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train, workers):
+def test_a_killed_worker_is_reported_and_finished_runs_are_kept(train, workers):
     stream = RetrainEngine(partial(ending, killed), train, train.X, jobs=2).stream(RUNS, SEED)
     got = {}
     with pytest.raises(
@@ -267,20 +267,22 @@ def test_a_worker_that_is_killed_is_told_and_finished_runs_are_kept(train, worke
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reported"),
     [(left, "ended its process .exit code 4."), (crashed, "crashed .SIGABRT.")],
 )
-def test_a_worker_that_ends_says_how(train, how, told):
+def test_the_end_of_a_worker_is_explained(train, how, reported):
     engine = RetrainEngine(partial(ending, how), train, train.X, jobs=2)
-    with pytest.raises(WorkerError, match=f"{told}.*With keep, runs that finished are kept"):
+    with pytest.raises(
+        WorkerError, match=f"{reported}.*With keep, runs that finished are kept"
+    ):
         collected(engine)
 
 
 @pytest.mark.long
-def test_errors_of_a_run_come_home_from_processes(train):
+def test_errors_of_a_run_are_raised_from_worker_processes(train):
     with pytest.raises(RunError, match="Run 3 could not .*: TwoPartError: one and two"):
         collected(RetrainEngine(broken, train, train.X, jobs=2))
-    with pytest.raises(DataError, match="run 3: expected .* found NaN for person 0"):
+    with pytest.raises(DataError, match="run 3: expected .* found NaN for individual 0"):
         collected(RetrainEngine(with_nan, train, train.X, jobs=2))
 
 
@@ -294,11 +296,12 @@ from veracal.multiplicity.engines.workers import one_core
 
 def slow(run):
     time.sleep(0 if run.number < 2 else 3600)
-    return np.zeros(len(run.people))
+    return np.zeros(len(run.individuals))
 
 if __name__ == "__main__":
     train = Dataset(np.eye(4), np.array([0, 1, 0, 1]), ("no", "yes"))
-    for runs, _ in RetrainEngine(slow, train, train.X, jobs=2).stream([range(9)], Seed.of(0)):
+    engine = RetrainEngine(slow, train, train.X, jobs=2)
+    for runs, _ in engine.stream([range(9)], Seed.from_random_state(0)):
         print(runs.start, flush=True)
 """
 
@@ -311,8 +314,8 @@ def test_a_program_that_is_stopped_leaves_no_process(tmp_path, how):
     program = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    with program.stdout as told:
-        assert {int(told.readline()), int(told.readline())} == {0, 1}
+    with program.stdout as reported:
+        assert {int(reported.readline()), int(reported.readline())} == {0, 1}
         below = psutil.Process(program.pid).children(recursive=True)
         assert len(below) >= 2
         program.send_signal(how)
@@ -325,7 +328,7 @@ def test_nothing_pending_starts_no_process(train, workers):
     assert workers() == []
 
 
-def test_what_cannot_be_sent_is_told_before_anything_starts(train, workers):
+def test_unpicklable_models_are_reported_before_a_worker_starts(train, workers):
     lock = threading.Lock()
 
     def locked(run):
@@ -337,18 +340,18 @@ def test_what_cannot_be_sent_is_told_before_anything_starts(train, workers):
     assert len(collected_here(locked, train)) == len(RUNS)
 
 
-def test_an_active_configuration_of_joblib_is_heeded_and_left_alone(train, expected, workers):
+def test_the_active_joblib_configuration_is_used_and_kept(train, expected, workers):
     with joblib.parallel_config(backend="threading", n_jobs=2):
         stream = RetrainEngine(TREE, train, train.X).stream(iter(RUNS), SEED)
         before = joblib.parallel.get_active_backend()
-        found = [next(stream)]
+        result = [next(stream)]
         assert joblib.parallel.get_active_backend() == before
-        found += stream
-    assert_same({runs.start: scores for runs, scores in found}, expected)
+        result += stream
+    assert_same({runs.start: scores for runs, scores in result}, expected)
     assert workers() == []
 
 
-def test_a_run_keeps_to_one_core():
+def test_a_run_uses_one_core():
     with one_core(1):
         assert {pool["num_threads"] for pool in threadpool_info()} == {1}
         assert joblib.effective_n_jobs(4) == 1
@@ -374,10 +377,10 @@ def held():
     """How much a worker holds, by the module as the worker has it."""
     from veracal.multiplicity.engines import workers
 
-    return len(workers._HELD)
+    return len(workers._COMMON)
 
 
-def test_dask_has_the_scores_of_this_process_and_forgets_the_records(train, expected, dask):
+def test_dask_gives_the_same_scores_and_releases_the_records(train, expected, dask):
     assert_same(collected(RetrainEngine(TREE, train, train.X, backend="dask")), expected)
     by_address = RetrainEngine(
         TREE, train, train.X, backend="dask", address=dask.scheduler_address
@@ -410,37 +413,37 @@ def test_an_early_end_drops_what_is_pending_on_dask(train, dask, tmp_path):
     assert got <= begun and len(begun - got) <= 2  # those that the two workers had begun
 
 
-def test_errors_of_a_run_come_home_whatever_they_are(train, dask):
+def test_errors_of_any_class_are_raised_from_workers(train, dask):
     with pytest.raises(RunError, match="Run 3 could not .*: TwoPartError: one and two") as got:
         collected(RetrainEngine(broken, train, train.X, backend="dask"))
     assert got.value.run == 3
     assert any("in broken" in note for note in got.value.__notes__)  # where it was raised
-    with pytest.raises(DataError, match="run 3: expected .* found NaN for person 0"):
+    with pytest.raises(DataError, match="run 3: expected .* found NaN for individual 0"):
         collected(RetrainEngine(with_nan, train, train.X, backend="dask"))
 
 
-def test_what_workers_cannot_load_is_told(train, dask):
+def test_models_that_workers_cannot_load_are_reported(train, dask):
     with pytest.raises(WorkerError, match="cannot load the model: ModuleNotFound.*nobody_has"):
         collected(RetrainEngine(Unloadable(), train, train.X, backend="dask"))
 
 
-def test_pending_runs_are_asked_for_by_this_thread_and_not_all_ahead(train, dask):
-    asked = []
+def test_pending_runs_are_drawn_by_this_thread_within_the_limit(train, dask):
+    options = []
 
     def endless():
         for number in itertools.count():
-            asked.append(threading.current_thread())
+            options.append(threading.current_thread())
             yield range(number, number + 1)
 
     stream = RetrainEngine(noise, train, train.X, backend="dask").stream(endless(), SEED)
     for _ in range(3):
         next(stream)
     stream.close()
-    assert set(asked) == {threading.current_thread()} and len(asked) <= 64 * 2
+    assert set(options) == {threading.current_thread()} and len(options) <= 64 * 2
 
 
 @pytest.mark.long
-def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
+def test_dask_survives_one_lost_worker_and_reports_the_loss_of_all(train):
     import distributed
 
     with (
@@ -450,14 +453,14 @@ def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         place = {"backend": "dask", "address": cluster.scheduler_address}
-        found = {}
+        result = {}
         for runs, scores in RetrainEngine(late_first, train, train.X, **place).stream(
             RUNS, SEED
         ):
-            found[runs.start] = scores
-            if len(found) == 2:
+            result[runs.start] = scores
+            if len(result) == 2:
                 os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-        assert_same(found, collected_here(late_first, train))
+        assert_same(result, collected_here(late_first, train))
         client.wait_for_workers(2, timeout=60)
         with pytest.raises(WorkerError, match="Workers of Dask died.*that finished are kept"):
             collected(RetrainEngine(partial(ending, left), train, train.X, **place))
@@ -467,7 +470,7 @@ def test_dask_goes_on_without_a_worker_and_tells_if_all_die(train):
 
 
 @pytest.mark.parametrize("backend", ["dask", "ray"])
-def test_a_cluster_that_does_not_answer_is_waited_for_seconds_only(train, backend, monkeypatch):
+def test_an_unreachable_cluster_is_reported_within_seconds(train, backend, monkeypatch):
     waited = []
 
     def refuse(place, timeout):
@@ -482,12 +485,12 @@ def test_a_cluster_that_does_not_answer_is_waited_for_seconds_only(train, backen
     assert len(waited) == 1 and waited[0] <= 5
 
 
-def test_ray_that_was_not_started_is_told(train):
+def test_ray_not_being_started_is_reported(train):
     with pytest.raises(WorkerError, match=r"No Ray cluster: connect .* ray.init\(\)\.$"):
         collected(RetrainEngine(TREE, train, train.X, backend="ray"))
 
 
-def test_dask_without_a_client_is_told(train, monkeypatch):
+def test_dask_without_a_client_is_reported(train, monkeypatch):
     import distributed
 
     def none(timeout):
@@ -532,7 +535,7 @@ def ray(tmp_path_factory):
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_ray_has_the_scores_of_this_process_and_tells_a_death(train, expected, ray):
+def test_ray_gives_the_same_scores_and_reports_a_dead_worker(train, expected, ray):
     assert_same(collected(RetrainEngine(TREE, train, train.X, backend="ray")), expected)
     # More jobs than cores would wait for cores forever.
     assert_same(collected(RetrainEngine(TREE, train, train.X, backend="ray", jobs=9)), expected)

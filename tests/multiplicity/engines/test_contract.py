@@ -16,15 +16,15 @@ class Toy(AuditEngine):
 
     name: str = "toy"
     classes: tuple[str, ...] = ("a", "b", "c")
-    people: int = 4
+    individuals: int = 4
     kind: Any = "logit"
-    together: int = 8
+    runs_per_call: int = 8
     records: int = 0
-    asked: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
     def shape(self, count):
         k = len(self.classes)
-        return (count, self.people) if k == 2 else (count, self.people, k)
+        return (count, self.individuals) if k == 2 else (count, self.individuals, k)
 
     def scores(self, count, streams):
         return streams.noise.standard_normal(self.shape(count))
@@ -50,8 +50,8 @@ class Deaf(Toy):
 
 class OfItsOwn(Toy):
     def scores(self, count, streams):
-        self.asked.append(count)
-        return super().scores(count, streams) + len(self.asked)
+        self.calls.append(count)
+        return super().scores(count, streams) + len(self.calls)
 
 
 class SameMemory(Toy):
@@ -79,8 +79,8 @@ class Tuples(Toy):
 
 class Counting(Toy):
     def settings(self):
-        self.asked.append(0)
-        return {"calls": len(self.asked)}
+        self.calls.append(0)
+        return {"calls": len(self.calls)}
 
 
 class Swapped(Toy):
@@ -99,9 +99,9 @@ class LouderTogether(Toy):
         return super().scores(count, streams) * (1.0 if count == 1 else 1.4)
 
 
-def test_a_good_engine_passes():
+def test_a_correct_engine_passes_the_contract():
     check_engine(Toy(), other=Toy(records=1))
-    check_engine(Toy(classes=("a", "b"), together=1))
+    check_engine(Toy(classes=("a", "b"), runs_per_call=1))
     check_alone_and_together(Toy(), 400, count=8)
 
 
@@ -124,16 +124,16 @@ def test_a_good_engine_passes():
     ],
     ids=lambda engine: type(engine).__name__,
 )
-def test_a_broken_one_does_not(engine):
+def test_a_broken_engine_fails_the_contract(engine):
     with pytest.raises((AssertionError, TypeError)):
         check_engine(engine)
 
 
-def test_other_data_must_be_told_by_the_settings():
+def test_settings_must_differ_for_other_data():
     with pytest.raises(AssertionError, match="same settings"):
         check_engine(Toy(), other=Toy())
 
 
-def test_runs_together_that_have_another_law_are_noticed():
+def test_batched_runs_with_another_distribution_are_detected():
     with pytest.raises(AssertionError):
         check_alone_and_together(LouderTogether(), 400, count=8)

@@ -21,7 +21,7 @@ from veracal.training import ObjectivePerturbation, OutputPerturbation, gaussian
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import clip_rows
 
-SEED = Seed.of(0)
+SEED = Seed.from_random_state(0)
 MODELS = [
     ObjectivePerturbation(1.5),
     ObjectivePerturbation(1.5, rule="cms11"),
@@ -40,7 +40,7 @@ def table(k=2, n=60, d=3, seed=0):
     return Dataset(X, y, tuple(f"class {c}" for c in range(k)), norm=9.0, size=n)
 
 
-def people(d=3, count=12):
+def individuals(d=3, count=12):
     return np.random.default_rng(9).normal(size=(count, d)) * 1.5
 
 
@@ -58,21 +58,21 @@ def streams_of(rng):
 
 
 def of_persons(data):
-    """The same records, two of each person."""
+    """The same records, two of each individual."""
     return replace(data, units=np.arange(len(data)) // 2, at_most=2)
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_the_contract(model, k):
-    data, X = table(k), people()
+    data, X = table(k), individuals()
     engine = engine_of(model, data, X)
     check_engine(engine, other=engine_of(model, table(k, seed=1), X))
     for other in (
         engine_of(model, data, X[1:]),
         engine_of(changed(model, epsilon=0.7), data, X),
         engine_of(changed(model, norm=1.0), data, X),
-        engine_of(changed(model, unit=Unit("person", 2)), of_persons(data), X),
+        engine_of(changed(model, unit=Unit("individual", 2)), of_persons(data), X),
     ):
         assert other.settings() != engine.settings()
     assert engine_of(changed(model, random_state=3), data, X).settings() == engine.settings()
@@ -110,23 +110,23 @@ def off_by_rounding(fitted, X):
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("norm", [9.0, 1.2])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_a_run_is_a_fit(model, norm, k):
+def test_a_run_equals_a_fit(model, norm, k):
     """With the noise of a fit, a run is that fit."""
-    data, X, model = table(k), people(), changed(model, norm=norm)
+    data, X, model = table(k), individuals(), changed(model, norm=norm)
     engine = engine_of(model, data, X)
     for run in range(3):
         fitted = changed(model, random_state=np.random.default_rng(run))
         with noise_of_runs(1 if k == 2 else k):
             fitted.fit_records(data)
-        found = engine.scores(1, streams_of(np.random.default_rng(run)))[0]
+        result = engine.scores(1, streams_of(np.random.default_rng(run)))[0]
         expected = fitted.logits(X)
         expected, close = expected[:, 1] if k == 2 else expected, off_by_rounding(fitted, X)
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=close)
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=close)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
 def test_runs_of_output_perturbation_have_the_distribution_of_real_fits(delta):
-    data, X = table(), people()
+    data, X = table(), individuals()
     model = OutputPerturbation(1.5, delta, norm=9.0, C=0.1)
     # Fresh secret noise of 400 fits against 4000 runs; a false alarm once in a million.
     fits = np.array([model.fit_records(data).decision_function(X) for _ in range(400)])
@@ -140,20 +140,20 @@ def test_runs_of_output_perturbation_have_the_distribution_of_real_fits(delta):
 
 def test_classes_are_in_the_declared_order():
     data = replace(table(3), classes=("c", "a", "b"))
-    engine = ObjectiveEngine(ObjectivePerturbation(2.0), data, people())
+    engine = ObjectiveEngine(ObjectivePerturbation(2.0), data, individuals())
     assert engine.classes == ("c", "a", "b")
     fitted = ObjectivePerturbation(2.0, random_state=np.random.default_rng(4))
     with noise_of_runs(3):
-        expected = fitted.fit_records(data).logits(people())
-    found = engine.scores(1, streams_of(np.random.default_rng(4)))[0]
-    close = off_by_rounding(fitted, people())
-    np.testing.assert_allclose(found, expected[:, [2, 0, 1]], rtol=1e-6, atol=close)
+        expected = fitted.fit_records(data).logits(individuals())
+    result = engine.scores(1, streams_of(np.random.default_rng(4)))[0]
+    close = off_by_rounding(fitted, individuals())
+    np.testing.assert_allclose(result, expected[:, [2, 0, 1]], rtol=1e-6, atol=close)
 
 
 def batch(engine, count, seed=SEED):
     """Scores of many runs, some at a time."""
     chunks = (range(at, min(at + 500, count)) for at in range(0, count, 500))
-    return np.concatenate([found for _, found in engine.stream(chunks, seed)])
+    return np.concatenate([result for _, result in engine.stream(chunks, seed)])
 
 
 def recovered(model, data, engine, X, penalty):
@@ -164,10 +164,10 @@ def recovered(model, data, engine, X, penalty):
 
 
 @pytest.mark.parametrize("rule", ["one-log", "diffprivlib-0.6.2"])
-def test_the_noise_of_runs_together_has_its_law(rule):
+def test_the_noise_of_batched_runs_has_its_distribution(rule):
     data, d = table(d=9), 10
     model = ObjectivePerturbation(1.0, rule=rule)
-    X = people(9, 10)
+    X = individuals(9, 10)
     engine = ObjectiveEngine(model, data, X)
     used = model.perturbation(9.0)
     penalty = model.penalties(used, d)
@@ -192,22 +192,22 @@ def test_the_noise_of_runs_together_has_its_law(rule):
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("model", [MODELS[2], MODELS[4]], ids=repr)
-def test_runs_together_have_the_law_of_fits(model, k):
-    data, X = table(k, d=20), people(20)
+def test_batched_runs_have_the_distribution_of_fits(model, k):
+    data, X = table(k, d=20), individuals(20)
     engine = engine_of(model, data, X)
     fits = [engine.scores(1, SEED.streams(run))[0] for run in range(150)]
     alone = np.array(fits).reshape(150, -1)  # a run is a fit, see above
-    together = batch(engine, 1_500, Seed.of(1)).reshape(1_500, -1)
-    assert same_law(alone, together) > LEVEL
-    assert same_law(0.8 * alone, together) < LEVEL
+    runs_per_call = batch(engine, 1_500, Seed.from_random_state(1)).reshape(1_500, -1)
+    assert same_law(alone, runs_per_call) > LEVEL
+    assert same_law(0.8 * alone, runs_per_call) < LEVEL
 
 
-def test_output_perturbation_disagrees_as_the_closed_form_says():
-    data, X, runs = table(n=200), people(count=40), 8_000
+def test_output_perturbation_matches_the_closed_form():
+    data, X, runs = table(n=200), individuals(count=40), 8_000
     model = OutputPerturbation(3.0, 1e-3, C=0.05)
     engine = OutputEngine(model, data, X)
     decided = np.mean(batch(engine, runs) > 0, axis=0)
-    found = 4 * runs / (runs - 1) * decided * (1 - decided)
+    result = 4 * runs / (runs - 1) * decided * (1 - decided)
     task = model.binary(data)
     exact = model.exact(task.rows, task.signs, task.norm)[0]
     std = model.noise(9.0).noise_std
@@ -217,14 +217,14 @@ def test_output_perturbation_disagrees_as_the_closed_form_says():
         # The variance of p(1-p) is (1-2p)^2 p(1-p)/m, and twice p^2(1-p)^2/m^2 more.
         p = mu / 4
         spread = 4 * np.sqrt((1 - 4 * p) * p / runs + 2 * p**2 / runs**2)
-        return np.max(np.abs(found - mu) / spread)
+        return np.max(np.abs(result - mu) / spread)
 
     assert worst(std) < 4.5
     assert worst(0.9 * std) > 4.5
 
 
-def test_rows_too_many_to_be_held_are_solved_all_the_same(monkeypatch):
-    data, X = table(3), people()
+def test_large_problems_are_solved_one_by_one(monkeypatch):
+    data, X = table(3), individuals()
     engine = ObjectiveEngine(MODELS[0], data, X)
     expected = engine.scores(5, SEED.streams(0))
     monkeypatch.setattr(perturbed.BatchedProblem, "fits", staticmethod(lambda _: False))
@@ -235,20 +235,20 @@ def test_rows_too_many_to_be_held_are_solved_all_the_same(monkeypatch):
 @pytest.mark.parametrize(
     "X", [np.zeros((3, 2)), np.zeros(3), np.zeros((0, 3)), [[np.nan, 1.0, 2.0]]]
 )
-def test_people_who_cannot_be_scored_are_refused(X):
-    with pytest.raises(DataError, match="people"):
+def test_rows_that_cannot_be_scored_are_rejected(X):
+    with pytest.raises(DataError, match="individuals"):
         OutputEngine(MODELS[4], table(), X)
 
 
-def test_records_that_cannot_be_fitted_are_refused():
+def test_records_that_cannot_be_fitted_are_rejected():
     with pytest.raises(DataError, match="norm"):
-        ObjectiveEngine(MODELS[0], replace(table(), norm=None), people())
+        ObjectiveEngine(MODELS[0], replace(table(), norm=None), individuals())
     with pytest.raises(ValueError, match="epsilon"):
-        ObjectiveEngine(ObjectivePerturbation(-1.0), table(), people())
+        ObjectiveEngine(ObjectivePerturbation(-1.0), table(), individuals())
 
 
 def test_the_scores_of_runs_belong_to_the_caller():
-    X = people()
+    X = individuals()
     engine = OutputEngine(MODELS[4], table(), X)
     expected = engine.scores(2, SEED.streams(0))
     X[:] = 0

@@ -17,8 +17,8 @@ from tests.multiplicity.engines.contract import check_engine
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError, RunError
-from veracal.multiplicity.engines.base import VARIED, Seed, told
-from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext, in_form
+from veracal.multiplicity.engines.base import VARIED, Seed, describe
+from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext, validate_scores
 from veracal.training import (
     BoundedScaler,
     ObjectivePerturbation,
@@ -26,7 +26,7 @@ from veracal.training import (
     make_private_pipeline,
 )
 
-SEED = Seed.of(3)
+SEED = Seed.from_random_state(3)
 TREE = DecisionTreeClassifier(splitter="random", max_features=1, min_samples_leaf=5)
 SHORT = {"epsilon": None, "noise_multiplier": 1.0, "steps": 5}
 DESCENT = PrivateLogisticRegression(**SHORT)
@@ -46,16 +46,16 @@ def engine(model, train=None, X=None, **settings):
     return RetrainEngine(model, train, train.X[:7] if X is None else X, jobs=1, **settings)
 
 
-def one(found, run=0):
+def one(result, run=0):
     """Scores of one run."""
-    return found.scores(1, SEED.streams(run))[0]
+    return result.scores(1, SEED.streams(run))[0]
 
 
 # ---------------------------------------------------------------- the contract
 
 
 def drawn(run):
-    return run.streams.noise.random(len(run.people))
+    return run.streams.noise.random(len(run.individuals))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_function_keeps_the_contract():
     check_engine(engine(drawn), other=engine(drawn, version="2"))
 
 
-def test_a_model_without_chance_has_the_same_scores_in_every_run():
+def test_a_deterministic_model_scores_alike_in_every_run():
     steady = engine(RidgeClassifier())
     assert np.array_equal(one(steady, 0), one(steady, 1))
 
@@ -87,7 +87,7 @@ def test_a_model_without_chance_has_the_same_scores_in_every_run():
 # ---------------------------------------------------------------- scores of a run
 
 
-def test_a_run_is_a_clone_with_seeds_of_its_own_stream():
+def test_a_run_fits_a_clone_with_its_own_seeds():
     train = made()
     rng = SEED.streams(4).noise
     model = PrivateCalibratedClassifier(DESCENT)
@@ -103,7 +103,7 @@ def test_a_run_is_a_clone_with_seeds_of_its_own_stream():
     assert model.random_state is None and DESCENT.random_state is None
 
 
-def test_what_is_declared_reaches_our_estimators():
+def test_declared_facts_reach_our_estimators():
     seen = []
 
     class Watched(PrivateLogisticRegression):
@@ -116,24 +116,24 @@ def test_what_is_declared_reaches_our_estimators():
     assert seen == [train] and seen[0].size == 61 and seen[0].norm == 2.0
 
 
-def test_logits_of_ours_are_their_decision_function():
+def test_our_logits_equal_the_decision_function():
     train = made()
     seed = int(SEED.streams(0).noise.integers(2**31))
     model = ObjectivePerturbation(epsilon=2.0)
     fitted = clone(model).set_params(random_state=seed).fit_records(train)
-    found = engine(model, train)
-    assert found.kind == "logit"
+    result = engine(model, train)
+    assert result.kind == "logit"
     assert fitted.classes_.tolist() == ["b", "z"]  # sorted: the data set has z first
-    assert np.array_equal(one(found), -fitted.decision_function(train.X[:7]))
+    assert np.array_equal(one(result), -fitted.decision_function(train.X[:7]))
     ordered = Dataset(train.X, 1 - train.y, ("b", "z"), size=60, norm=2.0)
-    assert np.array_equal(one(engine(model, ordered)), -one(found))
+    assert np.array_equal(one(engine(model, ordered)), -one(result))
     assert not fitted.private_  # whoever has the seed takes the noise off
 
 
-def test_columns_stand_in_the_declared_order():
+def test_columns_follow_the_declared_order():
     train = made(4, n=400)
     forest = RandomForestClassifier(5, random_state=0)
-    found = engine(forest, train)
+    result = engine(forest, train)
     seed = int(SEED.streams(0).noise.integers(2**31))
     labels = np.array(train.classes)[train.y]
     fitted = clone(forest).set_params(random_state=seed).fit(train.X, labels)
@@ -145,20 +145,20 @@ def test_columns_stand_in_the_declared_order():
         axis=1,
     )
     assert tuple(fitted.classes_) != train.classes
-    np.testing.assert_allclose(one(found), expected, atol=1e-15)
+    np.testing.assert_allclose(one(result), expected, atol=1e-15)
 
 
 @pytest.mark.parametrize("seen", [[0, 2], [0, 2, 3]])
 @pytest.mark.parametrize("model", [TREE, RidgeClassifier()], ids=["probability", "logit"])
-def test_a_class_that_nobody_has_is_never_decided_for(model, seen):
+def test_an_absent_class_is_never_predicted(model, seen):
     whole = made(4, n=200)
     kept = np.isin(whole.y, seen)
     train = Dataset(whole.X[kept], whole.y[kept], whole.classes)
-    found = engine(model, train, whole.X[:30])
-    scores = one(found)
+    result = engine(model, train, whole.X[:30])
+    scores = one(result)
     labels = clone(model).fit(train.X, np.array(train.classes)[train.y]).predict(whole.X[:30])
     assert set(scores.argmax(axis=1)) <= set(seen)
-    if found.kind == "logit":
+    if result.kind == "logit":
         assert [train.classes[best] for best in scores.argmax(axis=1)] == labels.tolist()
     else:
         unseen = sorted({0, 1, 2, 3} - set(seen))
@@ -178,21 +178,21 @@ class Decides(ClassifierMixin, BaseEstimator):
 
 def test_decisions_alone_are_probabilities_of_0_and_1():
     train = made(3)
-    found = engine(Decides(), train)
+    result = engine(Decides(), train)
     expected = np.zeros((7, 3))
-    for person, row in enumerate(train.X[:7]):
-        expected[person, 2 if row[0] > 0 else train.y[0]] = 1
-    assert found.kind == "probability" and np.array_equal(one(found), expected)
+    for individual, row in enumerate(train.X[:7]):
+        expected[individual, 2 if row[0] > 0 else train.y[0]] = 1
+    assert result.kind == "probability" and np.array_equal(one(result), expected)
 
 
-def test_columns_of_pairs_are_not_taken_for_classes():
+def test_pairwise_columns_are_not_classes():
     train = made(3)
     pairs = SVC(decision_function_shape="ovo")  # three pairs of three classes
-    found = engine(pairs, train)
+    result = engine(pairs, train)
     labels = np.array(train.classes)[train.y]
     decided = clone(pairs).fit(train.X, labels).predict(train.X[:7])
-    assert found.kind == "probability"
-    assert [train.classes[best] for best in one(found).argmax(axis=1)] == decided.tolist()
+    assert result.kind == "probability"
+    assert [train.classes[best] for best in one(result).argmax(axis=1)] == decided.tolist()
 
 
 def test_the_kind_can_be_chosen():
@@ -216,20 +216,20 @@ def test_a_function_may_return_a_fitted_model():
 
 
 @pytest.mark.parametrize("varied", VARIED)
-def test_seeds_differ_between_runs_where_they_should(varied):
-    seed = Seed.of(3, varied)
+def test_seeds_differ_between_runs_only_as_varied(varied):
+    seed = Seed.from_random_state(3, varied)
     seeds = {
         purpose: {RunContext(n, seed.streams(n), None, None).seed(purpose) for n in range(5)}
         for purpose in ("initial", "batches", "noise")
     }
-    told = {purpose: len(found) for purpose, found in seeds.items()}
+    reported = {purpose: len(result) for purpose, result in seeds.items()}
     expected = dict(zip(("noise", "noise and batches", "all"), (1, 2, 3), strict=True))[varied]
-    assert sorted(told.values()) == [1] * (3 - expected) + [5] * expected
-    assert told["noise"] == 5
-    assert len(set.union(*seeds.values())) == sum(told.values())
+    assert sorted(reported.values()) == [1] * (3 - expected) + [5] * expected
+    assert reported["noise"] == 5
+    assert len(set.union(*seeds.values())) == sum(reported.values())
 
 
-def test_a_seed_is_the_same_when_it_is_asked_for_again():
+def test_a_seed_is_repeatable():
     run = RunContext(0, SEED.streams(0), None, None)
     first = run.seed("noise")
     run.streams.noise.random(3)
@@ -240,8 +240,8 @@ def test_a_seed_is_the_same_when_it_is_asked_for_again():
 
 
 @pytest.mark.parametrize("varied", ["noise", "noise and batches"])
-def test_one_random_state_cannot_be_told_apart(varied):
-    seed = Seed.of(3, varied)
+def test_a_classifier_only_supports_varying_all(varied):
+    seed = Seed.from_random_state(3, varied)
     assert len(list(engine(drawn).stream([range(1)], seed))) == 1
     with pytest.raises(ValueError, match="Expected varied='all' for .*DecisionTree"):
         list(engine(TREE).stream([range(1)], seed))
@@ -252,17 +252,17 @@ def test_one_random_state_cannot_be_told_apart(varied):
 # ---------------------------------------------------------------- a stream
 
 
-def test_a_stream_gives_each_number_by_itself():
-    found = list(engine(TREE).stream(iter([range(2, 5), range(9, 10)]), SEED))
-    assert [runs for runs, _ in found] == [range(n, n + 1) for n in (2, 3, 4, 9)]
-    for runs, scores in found:
+def test_a_stream_yields_one_run_at_a_time():
+    result = list(engine(TREE).stream(iter([range(2, 5), range(9, 10)]), SEED))
+    assert [runs for runs, _ in result] == [range(n, n + 1) for n in (2, 3, 4, 9)]
+    for runs, scores in result:
         assert np.array_equal(scores, engine(TREE).scores(1, SEED.streams(runs.start)))
 
 
 # ---------------------------------------------------------------- settings
 
 
-def test_settings_tell_models_apart():
+def test_settings_distinguish_models():
     base = engine(make_pipeline(StandardScaler(), SGDClassifier())).settings()
     same = engine(make_pipeline(StandardScaler(), SGDClassifier(random_state=5))).settings()
     assert base == same and json.loads(json.dumps(base, allow_nan=False)) == base
@@ -283,9 +283,9 @@ def test_settings_name_functions_and_survive_json():
     told_of = engine(model).settings()["model"]
     assert told_of["function"].endswith("test_retraining.drawn")
     values = [np.float32(2), np.arange(3), {1: float("nan")}, {2, 1}, object(), len, 1e400]
-    assert json.loads(json.dumps(told(values), allow_nan=False)) == told(values)
-    assert told(object()) == told(object())  # no address of memory
-    assert told(np.arange(3)) != told(np.arange(4))
+    assert json.loads(json.dumps(describe(values), allow_nan=False)) == describe(values)
+    assert describe(object()) == describe(object())  # no address of memory
+    assert describe(np.arange(3)) != describe(np.arange(4))
 
 
 # ---------------------------------------------------------------- bad input
@@ -319,7 +319,10 @@ def test_a_run_that_fails_is_named_with_its_cause(model, cause):
 @pytest.mark.parametrize(
     ("scores", "complaint"),
     [
-        ([0.1, 0.2, np.nan], "run 4: expected scores that are numbers, found NaN for person 2"),
+        (
+            [0.1, 0.2, np.nan],
+            "run 4: expected scores that are numbers, found NaN for individual 2",
+        ),
         ([0.1, 0.2], r"run 4: expected shape \(3, 2\) or \(3,\), found shape \(2,\)"),
         ([0.1, 0.2, 1.1], "run 4: expected probabilities between 0 and 1"),
         ([[0.1, 0.2]] * 3, "run 4: expected probabilities .* sums from 0.3 to 0.3"),
@@ -327,19 +330,22 @@ def test_a_run_that_fails_is_named_with_its_cause(model, cause):
         (None, "run 4: expected "),
     ],
 )
-def test_scores_that_are_none_name_the_run(scores, complaint):
+def test_invalid_scores_name_the_run(scores, complaint):
     train = made()
     with pytest.raises(DataError, match=complaint):
         list(engine(lambda run: scores, train, train.X[:3]).stream([range(4, 5)], SEED))
 
 
-def test_scores_are_made_finite_and_sum_to_1():
+def test_scores_become_finite_and_sum_to_1():
     endless = np.array([[-np.inf, np.inf], [0.0, -np.inf], [1.0, 3.0]])
-    found = in_form(endless, 3, 2, "logit", "a run")
-    assert np.isfinite(found).all() and found[0] > 1e300 and found[1] < -1e300
-    assert found[2] == 2.0
+    result = validate_scores(endless, 3, 2, "logit", "a run")
+    assert np.isfinite(result).all() and result[0] > 1e300 and result[1] < -1e300
+    assert result[2] == 2.0
     rounded = np.full((3, 3), 1 / 3, dtype=np.float32)
-    assert np.abs(in_form(rounded, 3, 3, "probability", "a run").sum(axis=1) - 1).max() < 1e-15
+    assert (
+        np.abs(validate_scores(rounded, 3, 3, "probability", "a run").sum(axis=1) - 1).max()
+        < 1e-15
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,29 +368,29 @@ def test_settings_are_checked(settings, complaint):
 @pytest.mark.parametrize(
     "model", [3, DecisionTreeClassifier, object()], ids=["number", "class", "object"]
 )
-def test_what_cannot_be_trained_is_refused(model):
+def test_unsupported_models_are_rejected(model):
     with pytest.raises(ValueError, match="Expected a classifier with fit and get_params"):
         engine(model)
 
 
-def test_a_regressor_without_decisions_is_refused():
+def test_a_regressor_is_rejected():
     with pytest.raises(ValueError, match="Expected a classifier with logits or predict_proba"):
         engine(StandardScaler())
 
 
-def test_runs_are_asked_for_one_at_a_time():
+def test_only_one_run_per_call():
     with pytest.raises(ValueError, match="one at a time, got count=2"):
         engine(TREE).scores(2, SEED.streams(0))
 
 
-def test_records_of_one_class_are_refused():
+def test_records_of_one_class_are_rejected():
     whole = made()
     only = Dataset(whole.X[whole.y == 1], whole.y[whole.y == 1], whole.classes)
     with pytest.raises(DataError, match="at least two classes, found only 'b'"):
         engine(TREE, only)
 
 
-def test_people_have_the_features_of_the_records():
+def test_rows_need_the_features_of_the_records():
     train = made()
     with pytest.raises(DataError, match=r"rows of shape \(3,\).* found shape \(60, 2\)"):
         engine(TREE, train, train.X[:, :2])

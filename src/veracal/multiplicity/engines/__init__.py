@@ -6,14 +6,14 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.multiplicity.engines.base import VARIED, AuditEngine, Seed, Streams
-    from veracal.multiplicity.engines.linear import DescentEngine, ObjectiveEngine, OutputEngine
+    from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
     from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext
     from veracal.multiplicity.engines.stored import StoredEngine
 
 __all__ = [
     "VARIED",
     "AuditEngine",
-    "DescentEngine",
+    "DPSGDEngine",
     "ObjectiveEngine",
     "OutputEngine",
     "RetrainEngine",
@@ -33,7 +33,7 @@ __getattr__, __dir__ = attach(
             "VARIED",
         ),
         "linear": (
-            "DescentEngine",
+            "DPSGDEngine",
             "ObjectiveEngine",
             "OutputEngine",
         ),

@@ -1,8 +1,6 @@
-"""Randomness of runs: a stream of its own for each thing that chance decides.
+"""The engine interface, its random streams, and descriptions of models as JSON.
 
-What every way to run a training again has in common.
-
-What a model is told to do, as what JSON can hold.
+Each source of randomness of a run (initialization, batches, noise) has a stream of its own.
 """
 
 import dataclasses
@@ -27,25 +25,25 @@ from veracal.errors import DataError
 Varied = Literal["noise", "noise and batches", "all"]
 VARIED: tuple[Varied, ...] = ("noise", "noise and batches", "all")
 _PURPOSES = ("initial", "batches", "noise")
-_DRAWN_ANEW = {
+_VARYING = {
     "noise": {"noise"},
     "noise and batches": {"noise", "batches"},
     "all": {"noise", "batches", "initial"},
 }
-_SHARED = 2**63  # the place of what all runs have in common; no run has this number
+_SHARED = 2**63  # spawn key of streams that all runs share; no run has this number
 
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """Generators of some runs, by what they decide.
+    """Random generators of some runs, by purpose.
 
     Attributes
     ----------
     initial, batches, noise : Generator
-        Of the weights at the start, of who is in a batch, and of the noise.
+        For the initial weights, the composition of batches, and the noise.
     varied : {"noise", "noise and batches", "all"}
-        What differs between runs. Whatever does not is drawn from a stream that begins at
-        the same place for all of them.
+        What differs between runs. Everything else is drawn from a stream with the same state
+        for all runs.
     """
 
     initial: np.random.Generator
@@ -56,7 +54,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Seed:
-    """Where the randomness of an audit comes from.
+    """The seed of all randomness in an audit.
 
     Attributes
     ----------
@@ -65,8 +63,8 @@ class Seed:
 
     Notes
     -----
-    An audit is internal: nothing that it draws protects anybody, so that its streams can be
-    repeated by whoever knows the entropy. Fresh entropy comes from the operating system.
+    An audit is internal: its random draws protect no one, so that streams may be repeatable for
+    a reader who knows the entropy. Fresh entropy comes from the operating system.
     """
 
     entropy: int
@@ -77,63 +75,63 @@ class Seed:
         _checks.one_of(VARIED, varied=self.varied)
 
     @classmethod
-    def of(cls, random_state: int | None, varied: Varied = "all") -> "Seed":
-        """Take a number, or draw one."""
+    def from_random_state(cls, random_state: int | None, varied: Varied = "all") -> "Seed":
+        """Use a given number, or draw fresh entropy."""
         return cls(secrets.randbits(128) if random_state is None else random_state, varied)
 
     def streams(self, first: int) -> Streams:
-        """Generators of the runs that begin at a number, the same whenever they are asked for.
+        """Generators of the runs that start at a number; repeated calls give the same streams.
 
         Parameters
         ----------
         first : int
-            Number of the first of them, counted from 0.
+            Number of the first run, counted from 0.
         """
         _checks.whole(least=0, first=first)
-        made = {
+        generators = {
             purpose: np.random.default_rng(
                 np.random.SeedSequence(
                     self.entropy,
                     spawn_key=(
-                        place,
-                        first if purpose in _DRAWN_ANEW[self.varied] else _SHARED,
+                        index,
+                        first if purpose in _VARYING[self.varied] else _SHARED,
                     ),
                 )
             )
-            for place, purpose in enumerate(_PURPOSES)
+            for index, purpose in enumerate(_PURPOSES)
         }
-        return Streams(**made, varied=self.varied)
+        return Streams(**generators, varied=self.varied)
 
 
 Kind = Literal["logit", "probability", "decision"]
 
 
 class AuditEngine(ABC):
-    """Runs of one training on the same records, each scored on the same people.
+    """Runs of one training on the same records, each scored on the same individuals.
 
     An engine has no randomness of its own: the same streams give the same scores.
 
     Attributes
     ----------
     name : str
-        As tables tell it.
+        Name in tables.
     classes : tuple of str or int
-        In the order of scores, which is the declared one of the training records.
-    people : int
-        How many are scored.
+        In the order of the scores, which is the declared order of the training records.
+    individuals : int
+        Number of rows that are scored.
     kind : {"logit", "probability", "decision"}
-        What scores are. Logits of two classes are those of the second one, a decision for it
-        being above the logit of the threshold; of more classes, their softmax are the
+        What the scores are. Logits of two classes are those of the second class, which is
+        predicted above the logit of the threshold; of more classes, their softmax gives the
         probabilities.
-    together : int
-        How many runs are best asked for at once.
+    runs_per_call : int
+        Preferred number of runs in one call.
     """
 
     name: str
     classes: tuple[Label, ...]
-    people: int
+    individuals: int
     kind: Kind
-    together: int
+    runs_per_call: int
 
     @abstractmethod
     def scores(self, count: int, streams: Streams) -> Floats:
@@ -142,22 +140,22 @@ class AuditEngine(ABC):
         Parameters
         ----------
         count : int
-            How many, at most ``together``.
+            Number of runs, at most ``runs_per_call``.
         streams : Streams
-            Of these runs.
+            Streams of these runs.
 
         Returns
         -------
-        array of shape (count, people) for two classes, else (count, people, k)
+        array of shape (count, individuals) for two classes, else (count, individuals, k)
         """
 
     def stream(self, pending: Iterable[range], seed: Seed) -> Iterator[tuple[range, Floats]]:
-        """Scores of runs as they come in, in whatever order.
+        """Scores of runs as they finish, in any order.
 
         Parameters
         ----------
         pending : iterable of range
-            Numbers of runs, at most ``together`` of them at a time.
+            Numbers of runs, at most ``runs_per_call`` at a time.
         seed : Seed
         """
         for runs in pending:
@@ -165,48 +163,48 @@ class AuditEngine(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What is run again, as what JSON can hold, with a hash of records and people.
+        """Describe the repeated training as JSON values, with hashes of its data.
 
-        Two engines with the same settings may go on with each other's audit.
+        Engines with equal settings may resume each other's audits.
         """
 
 
-def checked_people(X: ArrayLike, d: int) -> Floats:
-    """Rows of people to score, each of d finite numbers."""
+def validate_rows(X: ArrayLike, d: int) -> Floats:
+    """Rows to score, each with d finite numbers."""
     rows = np.array(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != d or not len(rows) or not np.isfinite(rows).all():
         raise DataError(
-            "people",
-            f"finite rows of {d} numbers, one for each person",
+            "individuals",
+            f"finite rows of {d} numbers, one for each individual",
             f"the shape {rows.shape}" + " with NaN or infinity" * (not np.isfinite(rows).all()),
-            "Give the people as they are given to predict.",
+            "Give the rows in the form that predict takes.",
         )
     return rows
 
 
-def in_order(scores: Floats, have: Sequence[Label], want: Sequence[Label]) -> Floats:
-    """Logits of the same classes in another order.
+def reorder_classes(scores: Floats, given: Sequence[Label], wanted: Sequence[Label]) -> Floats:
+    """Logits with their classes in another order.
 
     Parameters
     ----------
-    scores : array of shape (runs, people) for two classes, else (runs, people, k)
-    have, want : sequence of str or int
+    scores : array of shape (runs, individuals) for two classes, else (runs, individuals, k)
+    given, wanted : sequence of str or int
 
     Examples
     --------
-    >>> in_order(np.array([[0.5, -2.0]]), ("ill", "well"), ("well", "ill"))
+    >>> reorder_classes(np.array([[0.5, -2.0]]), ("ill", "well"), ("well", "ill"))
     array([[-0.5,  2. ]])
     """
-    if tuple(have) == tuple(want):
+    if tuple(given) == tuple(wanted):
         return scores
-    if len(want) == 2:
+    if len(wanted) == 2:
         return -scores
-    places = [list(have).index(label) for label in want]
-    return np.ascontiguousarray(scores[:, :, places])
+    indices = [list(given).index(label) for label in wanted]
+    return np.ascontiguousarray(scores[:, :, indices])
 
 
 def fingerprint(*arrays: Array) -> str:
-    """Hash of arrays, by which a resumed audit knows its records and people again.
+    """Hash of arrays, by which a resumed audit recognizes its records and individuals.
 
     Examples
     --------
@@ -217,27 +215,27 @@ def fingerprint(*arrays: Array) -> str:
     """
     digest = hashlib.sha256()
     for array in arrays:
-        held = np.ascontiguousarray(array)
-        digest.update(f"{held.dtype.str}{held.shape}".encode())
-        digest.update(held.tobytes())
+        contiguous = np.ascontiguousarray(array)
+        digest.update(f"{contiguous.dtype.str}{contiguous.shape}".encode())
+        digest.update(contiguous.tobytes())
     return digest.hexdigest()
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of memory: another one in every process
-_DRAWN = "random_state"
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # memory addresses differ between processes
+_RANDOM_STATE = "random_state"
 
 
-def told(value: Any) -> Any:
-    """A model, a function or a parameter, the same in every process that means the same.
+def describe(value: Any) -> Any:
+    """Describe a model, a function or a parameter identically in every process.
 
-    Estimators and records become their class and their parameters, functions their names,
-    arrays a hash. ``random_state`` is left out, since every run is given another. What is
-    none of these is told by its ``repr``.
+    Estimators and data classes become their class and parameters, functions their names, arrays
+    a hash. ``random_state`` is left out, since every run gets another one. Everything else is
+    described by its ``repr``.
 
     Examples
     --------
     >>> from sklearn.linear_model import LogisticRegression
-    >>> told(LogisticRegression(C=2.0))["parameters"]["C"]
+    >>> describe(LogisticRegression(C=2.0))["parameters"]["C"]
     2.0
     """
     if value is None or isinstance(value, bool | int | str):
@@ -245,40 +243,47 @@ def told(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, np.generic):
-        return told(value.item())
+        return describe(value.item())
     if isinstance(value, np.ndarray):
         return fingerprint(value.astype(str) if value.dtype.kind in "TO" else value)
     if isinstance(value, Mapping):
-        return {str(key): told(item) for key, item in value.items()}
+        return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [told(item) for item in value]
+        return [describe(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((told(item) for item in value), key=repr)
-    return _told_object(value)
+        return sorted((describe(item) for item in value), key=repr)
+    return _describe_object(value)
 
 
-def _told_object(value: Any) -> Any:
-    """Likewise, of what has parts or a name."""
+def _describe_object(value: Any) -> Any:
+    """Describe an object by its parameters or its name."""
     if isinstance(value, partial):
-        return {"function": told(value.func), "given": told([value.args, value.keywords])}
+        return {
+            "function": describe(value.func),
+            "arguments": describe([value.args, value.keywords]),
+        }
     if callable(getattr(value, "get_params", None)) and not isinstance(value, type):
-        return _parts(value, value.get_params(deep=False))
+        return _describe_parameters(value, value.get_params(deep=False))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return _parts(value, {field.name: getattr(value, field.name) for field in fields})
+        return _describe_parameters(
+            value, {field.name: getattr(value, field.name) for field in fields}
+        )
     if hasattr(value, "__qualname__"):
-        return name_of(value)
-    return {"class": name_of(type(value)), "shown": _ADDRESS.sub("", repr(value))}
+        return qualified_name(value)
+    return {"class": qualified_name(type(value)), "repr": _ADDRESS.sub("", repr(value))}
 
 
-def _parts(value: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_parameters(value: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "class": name_of(type(value)),
-        "parameters": {name: told(part) for name, part in parts.items() if name != _DRAWN},
+        "class": qualified_name(type(value)),
+        "parameters": {
+            name: describe(part) for name, part in parts.items() if name != _RANDOM_STATE
+        },
     }
 
 
-def name_of(value: Any) -> str:
-    """Qualified name of a function or a class; of another callable, that of its class."""
+def qualified_name(value: Any) -> str:
+    """Qualified name of a function or a class; of any other object, that of its class."""
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"

@@ -1,7 +1,4 @@
-"""Noisy gradient descent of linear models, many runs side by side.
-
-Runs of perturbed logistic regression: one problem, many noise vectors.
-"""
+"""Engines for linear models: DP-SGD, objective and output perturbation, many runs at a time."""
 
 import copy
 import math
@@ -21,10 +18,10 @@ from veracal.multiplicity.engines.base import (
     AuditEngine,
     Kind,
     Streams,
-    checked_people,
+    describe,
     fingerprint,
-    in_order,
-    told,
+    reorder_classes,
+    validate_rows,
 )
 from veracal.training import (
     BatchedFits,
@@ -44,36 +41,36 @@ from veracal.training import (
     spherical_gamma,
 )
 
-_TOGETHER = 256  # runs
-_SCORES = 1 << 23  # entries of scores that are held together
-_CACHE = 1 << 21  # bytes that the models of a part work on
+_MAX_MODELS = 256  # runs trained at once
+_MAX_SCORES = 1 << 23  # entries of scores held at once
+_CACHE_BYTES = 1 << 21  # bytes of a batch's working set
 
 
-class DescentEngine(AuditEngine):
-    """Runs of :class:`~veracal.training.PrivateLogisticRegression`, side by side.
+class DPSGDEngine(AuditEngine):
+    """Batched runs of :class:`~veracal.training.PrivateLogisticRegression`.
 
-    Each run is a fit as ``fit_records`` would make it, by DP-SGD, DP-Adam or DP-SGLD, but for
-    rounding; all take their steps together, along an axis of models
-    (:mod:`veracal.training.batched`). Noise is never shared. When noise alone is varied,
-    all runs have the same batches; else each has its own. Linear models start at zero or at
-    ``initial``, where there is nothing to draw: to vary "all" varies noise and batches.
+    Each run equals, up to rounding, a fit by ``fit_records`` with DP-SGD, DP-Adam or DP-SGLD;
+    the models take their steps together, along a batch axis (:mod:`veracal.training.batched`).
+    Noise is never shared. When only noise varies, all runs share their batches; otherwise each
+    has its own. Linear models start at zero or at ``initial``, so that "all" varies noise and
+    batches.
 
     Parameters
     ----------
     model : PrivateLogisticRegression
         Unfitted. Its ``random_state`` is not used.
     train : Dataset
-        To train on, with a declared size unless the model or the relation gives it.
-    X : array of shape (people, d)
-        Whom to score.
+        Training records, with a declared size unless the model or the relation implies it.
+    X : array of shape (individuals, d)
+        Rows to score.
     threads : int, optional
-        How many to use; by default one for each core. Scores do not depend on it.
+        By default one for each core. Scores do not depend on it.
 
     Raises
     ------
     ValueError
-        If runs cannot be taken together: with an adaptive clip, a hook, an update rule of
-        one's own, noise before the clip, rows on disk, or a part of the protection taken out.
+        If runs cannot be batched: with an adaptive clip rule, a hook, a custom optimizer, noise
+        before clipping, rows on disk, or part of the protection disabled.
 
     Examples
     --------
@@ -81,12 +78,12 @@ class DescentEngine(AuditEngine):
     >>> rows = np.repeat([[-1.0, 0.5], [1.0, 0.5]], 50, axis=0)
     >>> train = Dataset(rows, np.repeat([0, 1], 50), ("well", "ill"), size=100)
     >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-3)
-    >>> engine = DescentEngine(model, train, rows[::50])
-    >>> engine.scores(3, Seed.of(0).streams(0)).shape
+    >>> engine = DPSGDEngine(model, train, rows[::50])
+    >>> engine.scores(3, Seed.from_random_state(0).streams(0)).shape
     (3, 2)
     """
 
-    name = "batched descent"
+    name = "batched DP-SGD"
     kind: Kind = "logit"
 
     def __init__(
@@ -106,26 +103,28 @@ class DescentEngine(AuditEngine):
         _checks.whole(threads=self._threads)
         self._model, self._train = model, train
         self._fits = fits_of(model, train)
-        self._rows = checked_people(X, train.X.shape[1])
+        self._rows = validate_rows(X, train.X.shape[1])
         self.classes = train.classes
-        self.people = len(self._rows)
+        self.individuals = len(self._rows)
         outputs = len(self._fits.start)
-        self.together = int(np.clip(_SCORES // (outputs * self.people), 1, _TOGETHER))
+        self.runs_per_call = int(
+            np.clip(_MAX_SCORES // (outputs * self.individuals), 1, _MAX_MODELS)
+        )
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        """Logits of some runs, in float64; one too large for it is the largest number."""
+        """Logits of some runs in float64; overflows become the largest number."""
         weights, d = self.weights(count, streams).astype(np.float64), self._rows.shape[1]
         outputs = weights.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
             sums = (weights[:, :, :d].reshape(-1, d) @ self._rows.T).reshape(
-                count, outputs, self.people
+                count, outputs, self.individuals
             )
             if weights.shape[2] > d:
                 sums += weights[:, :, -1:]
         if not np.isfinite(sums).all():
             np.nan_to_num(sums, copy=False)
-        found = sums[:, 0] if outputs == 1 else np.ascontiguousarray(np.moveaxis(sums, 1, 2))
-        return in_order(found, self._fits.classes.tolist(), self.classes)
+        logits = sums[:, 0] if outputs == 1 else np.ascontiguousarray(np.moveaxis(sums, 1, 2))
+        return reorder_classes(logits, self._fits.classes.tolist(), self.classes)
 
     def weights(self, count: int, streams: Streams) -> Floats:
         """Weights of some runs, of shape (count, outputs, d), or d + 1 with an intercept.
@@ -133,131 +132,139 @@ class DescentEngine(AuditEngine):
         Raises
         ------
         ValueError
-            If a run has left what numbers can hold.
+            If the weights of a run diverge.
         """
-        own = streams.varied != "noise"
-        parts = _parts(count, _CACHE // bytes_of_model(self._fits, own=own))
-        noise = [_quick(rng) for rng in streams.noise.spawn(len(parts))]
-        if own:
+        separate_batches = streams.varied != "noise"
+        parts = _split_models(
+            count, _CACHE_BYTES // bytes_of_model(self._fits, own=separate_batches)
+        )
+        noise = [_fast_generator(rng) for rng in streams.noise.spawn(len(parts))]
+        if separate_batches:
             batches = streams.batches.spawn(len(parts))
         else:
             batches = [copy.deepcopy(streams.batches) for _ in parts]
-        # Threads of the linear algebra would wait for each other.
+        # One BLAS thread each: more would contend with each other.
         with (
-            _libraries().limit(limits=1, user_api="blas"),
+            _blas_controller().limit(limits=1, user_api="blas"),
             ThreadPoolExecutor(min(self._threads, len(parts))) as pool,
         ):
-            found = pool.map(partial(_run, self._fits, own), parts, batches, noise)
-            weights = np.concatenate(list(found))
+            results = pool.map(
+                partial(_train_models, self._fits, separate_batches), parts, batches, noise
+            )
+            weights = np.concatenate(list(results))
         if not np.isfinite(weights).all():
             raise ValueError(
-                "Expected weights that stay finite, got some that do not. Take a lower "
-                "learning rate, or less weight decay."
+                "Expected weights that stay finite, but some runs diverged. Use a lower "
+                "learning rate or less weight decay."
             )
         return weights
 
     def settings(self) -> dict[str, Any]:
-        """Parameters of the model, and hashes of records, people and start."""
+        """Parameters of the model, and hashes of the data and the initial weights."""
         return {
             "engine": self.name,
             "model": type(self._model).__name__,
-            "parameters": told(self._model)["parameters"],
+            "parameters": describe(self._model)["parameters"],
             "expected_batch": float(self._fits.descent.expected_batch),
             "classes": list(self.classes),
             "records": fingerprint(self._fits.rows, self._fits.codes),
             "start": fingerprint(self._fits.start),
-            "people": fingerprint(self._rows),
+            "individuals": fingerprint(self._rows),
         }
 
 
 @cache
-def _libraries() -> Any:
-    """Libraries with threads of their own; to find them on disk takes a while."""
+def _blas_controller() -> Any:
+    """Controller of the BLAS threads, cached because finding the libraries is slow."""
     return ThreadpoolController()
 
 
-def _quick(rng: np.random.Generator) -> np.random.Generator:
-    """A generator from the same seed, which draws normals in four fifths of the time."""
+def _fast_generator(rng: np.random.Generator) -> np.random.Generator:
+    """A generator with the same seed that draws normals in four fifths of the time."""
     seed = rng.bit_generator.seed_seq
     assert isinstance(seed, np.random.SeedSequence)
     return np.random.Generator(np.random.SFC64(seed))
 
 
-def _run(
+def _train_models(
     fits: BatchedFits,
-    own: bool,
+    separate_batches: bool,
     models: int,
-    coins: np.random.Generator,
-    noise: np.random.Generator,
+    batch_rng: np.random.Generator,
+    noise_rng: np.random.Generator,
 ) -> Floats:
-    """Weights of the models of one part."""
-    drawn = own_batches(fits, models, rng=coins) if own else shared_batches(fits, rng=coins)
-    return descend(fits, models, drawn, normals(fits, models, rng=noise))
+    """Weights of a batch of models."""
+    batches = (
+        own_batches(fits, models, rng=batch_rng)
+        if separate_batches
+        else shared_batches(fits, rng=batch_rng)
+    )
+    return descend(fits, models, batches, normals(fits, models, rng=noise_rng))
 
 
-def _parts(count: int, most: int) -> list[int]:
-    """Models of each part: two parts or more, so that two cores have something to do."""
+def _split_models(count: int, most: int) -> list[int]:
+    """Batch sizes: at least two batches, so that two cores are busy."""
     parts = min(count, max(2, math.ceil(count / max(1, most))))
     return [len(part) for part in np.array_split(np.arange(count), parts)]
 
 
-_PERTURBED_TOGETHER = 2048
-_NUMBERS = 1 << 23  # scores that are held at a time
+_MAX_PERTURBED_RUNS = 2048
+_MAX_ENTRIES = 1 << 23  # scores held at once
 
 
-class _Perturbed(AuditEngine):
-    """What both have in common: the binary problems, and people scored by their weights."""
+class _PerturbationEngine(AuditEngine):
+    """Common part of both perturbation engines: the binary problems, and scoring by weights."""
 
     kind = "logit"
 
     def __init__(self, model: PerturbedClassifier, train: Dataset, X: ArrayLike) -> None:
         self._task = model.binary(train)
-        self._X = checked_people(X, train.X.shape[1])
+        self._X = validate_rows(X, train.X.shape[1])
         self._model = model
         self.classes = train.classes
-        self.people = len(self._X)
-        each = max(1, self.people * len(self._task.signs))
-        self.together = max(1, min(_PERTURBED_TOGETHER, _NUMBERS // each))
+        self.individuals = len(self._X)
+        entries = max(1, self.individuals * len(self._task.signs))
+        self.runs_per_call = max(1, min(_MAX_PERTURBED_RUNS, _MAX_ENTRIES // entries))
 
     def settings(self) -> dict[str, Any]:
-        """Parameters of the model, and hashes of records and people."""
+        """Parameters of the model, and hashes of the records and individuals."""
         task, rows = self._task, self._task.rows
         return {
             "engine": self.name,
             "model": type(self._model).__name__,
-            "parameters": told(self._model)["parameters"],
+            "parameters": describe(self._model)["parameters"],
             "norm": task.norm,
             "classes": list(self.classes),
             "records": fingerprint(rows[0 : rows.shape[0]], task.signs),
-            "people": fingerprint(self._X),
+            "individuals": fingerprint(self._X),
         }
 
     def _scores(self, weights: Floats) -> Floats:
-        """Logits of people by weights of shape (runs, models, d), as the estimator has them."""
+        """Logits from weights of shape (runs, models, d), computed as the estimator does."""
         coef = weights[:, :, :-1] if self._model.fit_intercept else weights
         runs, models, d = coef.shape
-        sums = (coef.reshape(-1, d) @ self._X.T).reshape(runs, models, self.people)
+        sums = (coef.reshape(-1, d) @ self._X.T).reshape(runs, models, self.individuals)
         if self._model.fit_intercept:
             sums += weights[:, :, -1:]
-        found = sums[:, 0] if models == 1 else np.moveaxis(apart_logits(sums), 1, 2)
-        return in_order(found, self._task.classes.tolist(), self.classes)
+        logits = sums[:, 0] if models == 1 else np.moveaxis(apart_logits(sums), 1, 2)
+        return reorder_classes(logits, self._task.classes.tolist(), self.classes)
 
 
-class OutputEngine(_Perturbed):
-    r"""Output perturbation, exact: the weights without noise are found once.
+class OutputEngine(_PerturbationEngine):
+    r"""Output perturbation, exactly: the weights without noise are computed once.
 
     .. math:: w_r = \operatorname*{argmin}_w F(w) + b_r,
 
-    with noise of the model's own distribution, Gaussian or of Gamma length, both on the grid
-    of the released weights.
+    with noise from the model's own distribution, Gaussian or of Gamma-distributed length, both
+    on the grid of the released weights.
 
     Parameters
     ----------
     model : OutputPerturbation
         Not fitted. Its ``random_state`` is not used.
     train : Dataset
-    X : array of shape (people, d)
-        Whom to score.
+    X : array of shape (individuals, d)
+        Rows to score.
     """
 
     name = "re-noise"
@@ -269,25 +276,26 @@ class OutputEngine(_Perturbed):
         self._noise = model.noise(task.norm, len(task.classes))
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        """Logits of runs that differ by noise alone."""
+        """Logits of runs that differ only by noise."""
         return self._scores(self._noise.simulate(self._exact, count, rng=streams.noise))
 
 
-class ObjectiveEngine(_Perturbed):
-    r"""Objective perturbation: the minimizers of m objectives that differ by their noise.
+class ObjectiveEngine(_PerturbationEngine):
+    r"""Objective perturbation: the minimizers of m objectives that differ in their noise.
 
     .. math:: w_r = \operatorname*{argmin}_w \sum_i \ln(1 + e^{-s_i w \cdot x_i})
         + \tfrac12 \sum_j \lambda_j w_j^2 + b_r \cdot w,
 
-    each as exact as one fit is. The rule is the model's, of diffprivlib 0.6.2 too.
+    each as exact as a single fit. The calibration of the noise is the model's, that of
+    diffprivlib 0.6.2 included.
 
     Parameters
     ----------
     model : ObjectivePerturbation
         Not fitted. Its ``random_state`` is not used.
     train : Dataset
-    X : array of shape (people, d)
-        Whom to score.
+    X : array of shape (individuals, d)
+        Rows to score.
     """
 
     name = "batched objective perturbation"
@@ -296,20 +304,22 @@ class ObjectiveEngine(_Perturbed):
         super().__init__(model, train, X)
         self._used = model.perturbation(self._task.norm, len(self._task.classes))
         self._penalty = model.penalties(self._used, self._task.rows.shape[1])
-        rows, few = self._task.rows, BatchedProblem.fits(self._task.rows)
-        self._many = [
-            BatchedProblem(rows, signs, self._penalty) for signs in self._task.signs if few
+        rows, fits_batched = self._task.rows, BatchedProblem.fits(self._task.rows)
+        self._problems = [
+            BatchedProblem(rows, signs, self._penalty)
+            for signs in self._task.signs
+            if fits_batched
         ]
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        """Logits of runs, each minimized with noise of its own."""
+        """Logits of runs, each minimized with its own noise."""
         task = self._task
         k, d = len(task.signs), task.rows.shape[1]
         noise = spherical_gamma(d, self._used.noise_scale, rng=streams.noise, size=count * k)
         linear = noise.reshape(count, k, d)
         weights = np.empty_like(linear)
-        for c, many in enumerate(self._many):
-            weights[:, c] = many.minimize(linear[:, c]).weights
-        for c, signs in enumerate(task.signs[len(self._many) :]):
+        for c, problem in enumerate(self._problems):
+            weights[:, c] = problem.minimize(linear[:, c]).weights
+        for c, signs in enumerate(task.signs[len(self._problems) :]):
             weights[:, c] = minimize(task.rows, signs, linear[:, c], penalty=self._penalty)
         return self._scores(weights)

@@ -1,6 +1,6 @@
-"""Scores of people by any classifier, with a column for each declared class.
+"""Retrain any classifier or training function, run by run, on one machine or a cluster.
 
-Any training, run again and again on the workers of one machine or of a cluster.
+Also the scores of any fitted classifier, with one column for each declared class.
 """
 
 import traceback
@@ -23,39 +23,39 @@ from veracal.multiplicity.engines.base import (
     Kind,
     Seed,
     Streams,
+    describe,
     fingerprint,
-    name_of,
-    told,
+    qualified_name,
 )
-from veracal.multiplicity.engines.workers import TaskExecutor, one_core, one_line, outcomes
+from veracal.multiplicity.engines.workers import TaskExecutor, one_core, one_line, run_tasks
 
-_MOST = 0.9 * np.finfo(np.float64).max  # of a logit; the rest is room for sums
-_ROUNDING = 1e-5  # that probabilities in float32 may be off
-_WAYS: dict[Kind, tuple[str, ...]] = {
+_MAX_LOGIT = 0.9 * np.finfo(np.float64).max  # leaves headroom for sums
+_ROUNDING = 1e-5  # rounding error of probabilities in float32
+_METHODS: dict[Kind, tuple[str, ...]] = {
     "logit": ("logits", "decision_function"),
     "probability": ("predict_proba", "predict"),
 }
-_BEST_FIRST = ("logits", "predict_proba", "decision_function", "predict")
+_PREFERENCE = ("logits", "predict_proba", "decision_function", "predict")
 
 
-def kind_of(model: Any) -> Kind:
-    """What the scores of a classifier are, known before it is fitted.
+def score_kind(model: Any) -> Kind:
+    """The kind of scores that a classifier gives, known before it is fitted.
 
-    Logits where the classifier has them (a method ``logits``); else probabilities; else a
-    ``decision_function``, taken for logits; else decisions, as probabilities 0 and 1.
+    Logits if the classifier has a method ``logits``; else probabilities; else its
+    ``decision_function``, treated as logits; else decisions, as probabilities 0 and 1.
     """
     last = model
     while isinstance(last, Pipeline) and last.steps:
         last = last.steps[-1][1]
     if isinstance(last, MappedPredictions):
-        return "probability"  # whether its map gives logits is known after the fit alone
-    for way in _BEST_FIRST:
-        if _gives(model, way):
-            return next(kind for kind, ways in _WAYS.items() if way in ways)
-    raise ValueError(f"Expected a classifier with {_or(_BEST_FIRST)}, got {model!r}.")
+        return "probability"  # only known after the fit whether its map gives logits
+    for method in _PREFERENCE:
+        if _has_method(model, method):
+            return next(kind for kind, methods in _METHODS.items() if method in methods)
+    raise ValueError(f"Expected a classifier with {_or(_PREFERENCE)}, got {model!r}.")
 
 
-def scores_of(
+def predict_scores(
     model: Any, X: Array | MappedRows, classes: tuple[Label, ...], kind: Kind
 ) -> Array:
     """Scores of rows by a fitted classifier, of shape (n, k), in the order of ``classes``.
@@ -63,123 +63,132 @@ def scores_of(
     Parameters
     ----------
     model : classifier
-        Fitted. Its ``classes_`` tell which column is whose. A class that it does not know
-        has probability zero, or the least logit there is.
+        Fitted. Its ``classes_`` give the order of its columns. A class that it does not know
+        gets probability zero, or the smallest logit.
     X : array or MappedRows of shape (n, d)
     classes : tuple of str or int
     kind : {"logit", "probability"}
     """
-    way = next((way for way in _WAYS[kind] if _gives(model, way)), None)
-    if way is None:
-        raise ValueError(f"Expected a classifier with {_or(_WAYS[kind])}, got {model!r}.")
-    given = np.asarray(getattr(model, way)(X))
-    if way == "predict":
+    method = next((method for method in _METHODS[kind] if _has_method(model, method)), None)
+    if method is None:
+        raise ValueError(f"Expected a classifier with {_or(_METHODS[kind])}, got {model!r}.")
+    given = np.asarray(getattr(model, method)(X))
+    if method == "predict":
         return np.eye(len(classes))[encode_labels(given, classes, "a decision")]
     known = getattr(model, "classes_", None)
     if known is None:
         raise ValueError(f"Expected a fitted classifier with classes_, got {model!r}.")
-    return _in_order(given, encode_labels(known, classes, "classes_"), len(classes), kind)
+    return _arrange_columns(
+        given, encode_labels(known, classes, "classes_"), len(classes), kind
+    )
 
 
-def in_form(scores: Any, people: int, k: int, kind: Kind, where: str) -> Floats:
-    """Scores as an engine gives them: finite, of shape (people,) for two classes.
+def validate_scores(scores: Any, individuals: int, k: int, kind: Kind, run_name: str) -> Floats:
+    """Scores in the form of an engine: finite, and of shape (individuals,) for two classes.
 
     Parameters
     ----------
-    scores : array of shape (people,) or (people, k)
-        Those of the second class alone, if there are two; or of every class.
-    people, k : int
+    scores : array of shape (individuals,) or (individuals, k)
+        Of the second of two classes, or of every class.
+    individuals, k : int
     kind : {"logit", "probability"}
-        Logits beyond the range of floats become the largest ones; probabilities of three and
-        more classes are divided by their sum, which rounding may have moved.
-    where : str
-        Which run this is, as an error tells it.
+        Logits beyond the range of floats are clipped; probabilities of three or more classes
+        are divided by their sum, to correct rounding.
+    run_name : str
+        Name of the run in error messages.
 
     Raises
     ------
     DataError
-        If they are NaN, or no probabilities, or too few or too many.
+        If the scores are NaN, are not probabilities, or have the wrong shape.
     """
-    found = _numbers(scores, where)
-    alone = k == 2 and found.shape == (people,)
-    if not alone and found.shape != (people, k):
-        expected = f"shape {(people, k)}" + f" or {(people,)}" * (k == 2)
+    scores = _to_array(scores, run_name)
+    single_column = k == 2 and scores.shape == (individuals,)
+    if not single_column and scores.shape != (individuals, k):
+        expected = f"shape {(individuals, k)}" + f" or {(individuals,)}" * (k == 2)
         raise DataError(
-            where, expected, f"shape {found.shape}", "Give one row of scores for each person."
+            run_name,
+            expected,
+            f"shape {scores.shape}",
+            "Give one row of scores for each individual.",
         )
-    if np.isnan(found).any():
-        first = int(np.argwhere(np.isnan(found))[0][0])
+    if np.isnan(scores).any():
+        first = int(np.argwhere(np.isnan(scores))[0][0])
         raise DataError(
-            where,
+            run_name,
             "scores that are numbers",
-            f"NaN for person {first}",
-            "Nothing was concluded from this run. Look at what the model does with that row.",
+            f"NaN for individual {first}",
+            "This run was not counted. Check how the model handles that row.",
         )
-    return _probabilities(found, where) if kind == "probability" else _logits(found)
+    return (
+        _normalize_probabilities(scores, run_name)
+        if kind == "probability"
+        else _clip_logits(scores)
+    )
 
 
-def _numbers(scores: Any, where: str) -> Floats:
+def _to_array(scores: Any, run_name: str) -> Floats:
     """Scores as an array of float64."""
     try:
         return np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError) as cause:
         raise DataError(
-            where, "an array of scores", f"{type(scores).__name__}", "Return numbers."
+            run_name, "an array of scores", f"{type(scores).__name__}", "Return numbers."
         ) from cause
 
 
-def _logits(found: Floats) -> Floats:
-    """Finite logits; of two classes, by how much the second one is ahead."""
-    finite = np.clip(found, -_MOST, _MOST)
+def _clip_logits(scores: Floats) -> Floats:
+    """Finite logits; of two classes, the difference between the second and the first."""
+    finite = np.clip(scores, -_MAX_LOGIT, _MAX_LOGIT)
     if finite.ndim == 1 or finite.shape[1] > 2:
         return finite
-    halves: Floats = finite[:, 1] / 2 - finite[:, 0] / 2  # the whole could overflow
-    ahead: Floats = 2 * np.clip(halves, -_MOST / 2, _MOST / 2)
-    return ahead
+    halves: Floats = finite[:, 1] / 2 - finite[:, 0] / 2  # the full difference could overflow
+    difference: Floats = 2 * np.clip(halves, -_MAX_LOGIT / 2, _MAX_LOGIT / 2)
+    return difference
 
 
-def _probabilities(found: Floats, where: str) -> Floats:
-    """Probabilities, of two classes those of the second."""
-    sums = np.ones(len(found)) if found.ndim == 1 else found.sum(axis=1)
-    outside = (found < -_ROUNDING) | (found > 1 + _ROUNDING)
+def _normalize_probabilities(scores: Floats, run_name: str) -> Floats:
+    """Probabilities; of two classes, those of the second."""
+    sums = np.ones(len(scores)) if scores.ndim == 1 else scores.sum(axis=1)
+    outside = (scores < -_ROUNDING) | (scores > 1 + _ROUNDING)
     if outside.any() or np.abs(sums - 1).max(initial=0) > _ROUNDING:
         raise DataError(
-            where,
+            run_name,
             "probabilities between 0 and 1 that sum to 1",
-            f"values from {found.min():g} to {found.max():g}, "
+            f"values from {scores.min():g} to {scores.max():g}, "
             f"sums from {sums.min():g} to {sums.max():g}",
-            "If these are logits, say kind='logit'.",
+            "If these are logits, pass kind='logit'.",
         )
-    kept: Floats = np.clip(found, 0, 1)
-    if kept.ndim == 1 or kept.shape[1] == 2:
-        return kept.reshape(len(kept), -1)[:, -1]
-    whole: Floats = kept / kept.sum(axis=1, keepdims=True)
-    return whole
+    clipped: Floats = np.clip(scores, 0, 1)
+    if clipped.ndim == 1 or clipped.shape[1] == 2:
+        return clipped.reshape(len(clipped), -1)[:, -1]
+    normalized: Floats = clipped / clipped.sum(axis=1, keepdims=True)
+    return normalized
 
 
-def _in_order(given: Array, places: Array, k: int, kind: Kind) -> Array:
-    """Columns of known classes, put where the declared order has them."""
-    if kind == "logit" and given.ndim == 1 and len(places) == 2:
+def _arrange_columns(given: Array, columns: Array, k: int, kind: Kind) -> Array:
+    """Put the columns of known classes into the declared order."""
+    if kind == "logit" and given.ndim == 1 and len(columns) == 2:
         given = np.stack([np.zeros(len(given)), given], axis=1)
-    if given.ndim != 2 or given.shape[1] != len(places):
+    if given.ndim != 2 or given.shape[1] != len(columns):
         raise ValueError(
-            f"Expected one column of scores for each of {len(places)} classes of the model, "
+            f"Expected one column of scores for each of {len(columns)} classes of the model, "
             f"got shape {given.shape}."
         )
-    result = np.full((len(given), k), 0.0 if kind == "probability" else -_MOST)
-    result[:, places] = given
+    result = np.full((len(given), k), 0.0 if kind == "probability" else -_MAX_LOGIT)
+    result[:, columns] = given
     return result
 
 
-def _gives(model: Any, way: str) -> bool:
-    """Tell whether a model has a method, and means by its columns what we do."""
-    if way == "decision_function" and _of_pairs(model):
+def _has_method(model: Any, method: str) -> bool:
+    """Whether a model has a method whose columns are one per class."""
+    if method == "decision_function" and _is_pairwise(model):
         return False
-    return callable(getattr(model, way, None))
+    return callable(getattr(model, method, None))
 
 
-def _of_pairs(model: Any) -> bool:
-    """Tell whether a decision function has a column for each pair of classes."""
+def _is_pairwise(model: Any) -> bool:
+    """Whether a decision function has a column for each pair of classes."""
     parameters: dict[str, Any] = getattr(model, "get_params", dict)()
     return any(
         name.split("__")[-1] == "decision_function_shape" and value == "ovo"
@@ -187,44 +196,44 @@ def _of_pairs(model: Any) -> bool:
     )
 
 
-def _or(ways: tuple[str, ...]) -> str:
-    return " or ".join(ways)
+def _or(methods: tuple[str, ...]) -> str:
+    return " or ".join(methods)
 
 
 _KINDS: tuple[Kind, ...] = ("logit", "probability")
-_SEEDS = 2**31  # what every library takes for a random_state
-_BYTES = 1 << 26  # of scores that may wait for their reader
+_SEEDS = 2**31  # every library accepts these as random_state
+_PENDING_BYTES = 1 << 26  # bytes of scores that may wait to be read
 
 
 @dataclass(frozen=True, eq=False)
 class RunContext:
-    """What a training function is given.
+    """Argument of a training function: its records and the randomness of the run.
 
     Attributes
     ----------
     number : int or None
-        Of this run, for messages; None where it is run by itself. What chance decides must
-        come from ``streams`` or :meth:`seed`.
+        Number of this run, for messages; None outside an audit. All randomness must come from
+        ``streams`` or :meth:`seed`.
     streams : Streams
         Generators of this run.
     records : Dataset
-        To train on.
-    people : array of shape (people, d)
-        To score.
+        Records to train on.
+    individuals : array of shape (individuals, d)
+        Rows to score.
     """
 
     number: int | None
     streams: Streams
     records: Dataset
-    people: Array | MappedRows
+    individuals: Array | MappedRows
 
     def seed(self, purpose: Literal["initial", "batches", "noise"]) -> int:
-        """A seed in [0, 2³¹) of what a stream decides, the same whenever it is asked for."""
+        """A seed in [0, 2³¹) from one of the streams; repeated calls give the same seed."""
         _checks.one_of(("initial", "batches", "noise"), purpose=purpose)
         rng: np.random.Generator = getattr(self.streams, purpose)
         own = rng.bit_generator.seed_seq
         assert isinstance(own, np.random.SeedSequence)
-        # A child that spawn() does not reach, so that no generator of the run repeats it.
+        # A child key that spawn() never uses, so that no generator of the run repeats it.
         child = np.random.SeedSequence(own.entropy, spawn_key=(*own.spawn_key, _SEEDS))
         return int(child.generate_state(1)[0]) % _SEEDS
 
@@ -233,47 +242,47 @@ Training = Callable[[RunContext], Any]
 
 
 class RetrainEngine(AuditEngine):
-    r"""Any classifier or training function, trained again from the start for each run.
+    """Retrains any classifier or training function from the start for each run.
 
-    Runs are independent of each other and of where they are worked on: run i draws from the
-    streams of number i alone, with a fixed number of threads. It has the same scores on loky,
-    Ray and Dask, on any number of workers, and after an audit was stopped and resumed.
+    Runs are independent of each other and of where they are computed: run i draws only from the
+    streams of number i, with a fixed number of threads. Its scores are the same on loky, Ray
+    and Dask, with any number of workers, and after an audit was interrupted and resumed.
 
     Parameters
     ----------
     model : classifier or function
-        A classifier with scikit-learn's ``get_params`` and ``fit``. Every run fits a clone,
-        in which each ``random_state``, nested ones too, is a fresh seed: its fits are not
-        private, and say so. One that takes data sets (``fit_records``), as all of
-        :mod:`veracal.training` do, is given the data set with all that is declared in it;
-        another one rows and labels. Or a function of a :class:`Run` that returns scores of
-        shape (people,) or (people, k), or else a fitted classifier.
+        A classifier with scikit-learn's ``get_params`` and ``fit``. Every run fits a clone in
+        which each ``random_state``, including nested ones, is a fresh seed; such fits are not
+        private and say so. A classifier with ``fit_records``, like all of
+        :mod:`veracal.training`, gets the data set with its declared facts; others get rows and
+        labels. Or a function of a :class:`RunContext` that returns scores of shape
+        (individuals,) or (individuals, k), or a fitted classifier.
     train : Dataset
         Records to train on.
-    X : array of shape (people, d)
-        People to score.
+    X : array of shape (individuals, d)
+        Rows to score.
     jobs : int, optional
-        Runs at a time; 1 is this process. None: as many as there are cores.
+        Concurrent runs; 1 uses this process. None: the number of cores.
     backend : {"loky", "ray", "dask"}, optional
-        None: what the active ``joblib.parallel_config`` says, or processes of this machine
-        (loky). Ray and Dask come with the extra ``cluster``. They are started as their own
-        documentation says, with ``ray.init()`` or ``dask.distributed.Client()``.
+        None: the active ``joblib.parallel_config``, or local processes (loky). Ray and Dask
+        come with the extra ``cluster``. Start them as their documentation says, with
+        ``ray.init()`` or ``dask.distributed.Client()``.
     address : str, optional
-        Of a cluster of Ray or Dask to connect to.
+        Address of a Ray or Dask cluster to connect to.
     threads : int
-        Of linear algebra, in each run.
+        Threads of linear algebra in each run.
     kind : {"logit", "probability"}, optional
-        What scores are. None: for a classifier what it has, logits before probabilities; for
-        a function, probabilities.
+        Kind of the scores. None: for a classifier what it offers, logits before probabilities;
+        for a function, probabilities.
     version : str, optional
-        Of the model or the function, by which a resumed audit notices that it was changed.
+        Version of the model or the function, so that a resumed audit notices a change.
 
     Notes
     -----
-    One ``random_state`` decides all that a classifier draws, so that it can only be run with
-    ``varied="all"``. What it draws from elsewhere, such as a global generator, makes runs
-    that differ, and that nobody can repeat. Seeds have 31 bits: among m runs, two are the
-    same with a chance of at most m²/2³² (0.6 % for 5,000), and then count twice.
+    One ``random_state`` seeds everything that a classifier draws, so that it only supports
+    ``varied="all"``. Randomness from other sources, such as a global generator, makes runs that
+    differ but cannot be repeated. Seeds have 31 bits: among m runs, two coincide with
+    probability at most m²/2³² (0.6 % for 5,000), and then count twice.
 
     Examples
     --------
@@ -281,12 +290,12 @@ class RetrainEngine(AuditEngine):
     >>> from veracal.training import PrivateLogisticRegression
     >>> data = load("breast-cancer")
     >>> engine = RetrainEngine(PrivateLogisticRegression(), data, data.X[:5], jobs=1)
-    >>> engine.scores(1, Seed.of(0).streams(0)).shape
+    >>> engine.scores(1, Seed.from_random_state(0).streams(0)).shape
     (1, 5)
     """
 
     name = "retrain"
-    together = 1
+    runs_per_call = 1
 
     def __init__(
         self,
@@ -301,18 +310,18 @@ class RetrainEngine(AuditEngine):
         kind: Kind | None = None,
         version: str | None = None,
     ) -> None:
-        self._place = TaskExecutor(backend, jobs, address, threads)
+        self._executor = TaskExecutor(backend, jobs, address, threads)
         if kind is not None:
             _checks.one_of(_KINDS, kind=kind)
         is_function = _is_function(model)
-        own: Kind = "probability" if is_function else kind_of(model)
-        people = _people(train, X)
-        self._work = _Work(
-            model if is_function else clone(model), train, people, kind or own, is_function
+        own: Kind = "probability" if is_function else score_kind(model)
+        individuals = _validate_individuals(train, X)
+        self._work = _TrainingTask(
+            model if is_function else clone(model), train, individuals, kind or own, is_function
         )
         self._version = version
         self.classes = train.classes
-        self.people = len(people)
+        self.individuals = len(individuals)
         self.kind = self._work.kind
 
     def scores(self, count: int, streams: Streams) -> Floats:
@@ -320,122 +329,126 @@ class RetrainEngine(AuditEngine):
         if count != 1:
             raise ValueError(f"Expected runs one at a time, got count={count!r}.")
         self._work.check(streams.varied)
-        with one_core(self._place.threads):
+        with one_core(self._executor.threads):
             return self._work.scores(None, streams)[None]
 
     def stream(self, pending: Iterable[range], seed: Seed) -> Iterator[tuple[range, Floats]]:
-        """Scores of runs as they come in, each by itself, in whatever order.
+        """Scores of runs as they finish, one run at a time, in any order.
 
-        Closing the iterator ends the runs that are under way.
+        Closing the iterator stops the runs in progress.
 
         Raises
         ------
         RunError
             If a run raises an error, with its number.
         DataError
-            If the scores of a run are no scores.
+            If the scores of a run are invalid.
         WorkerError
-            If a worker dies, or a cluster is not there.
+            If a worker dies, or the cluster cannot be reached.
         """
         self._work.check(seed.varied)
         numbers = (number for runs in pending for number in runs)
-        if self._place.here:
+        if self._executor.in_process:
             for number in numbers:
-                with one_core(self._place.threads):
-                    found = self._work.scores(number, seed.streams(number))
-                yield range(number, number + 1), found[None]
+                with one_core(self._executor.threads):
+                    scores = self._work.scores(number, seed.streams(number))
+                yield range(number, number + 1), scores[None]
             return
-        most = max(1, _BYTES // (8 * self.people * len(self.classes)))
+        max_pending = max(1, _PENDING_BYTES // (8 * self.individuals * len(self.classes)))
         tasks = ((number, seed) for number in numbers)
-        results = outcomes(_attempted, self._work, tasks, self._place, most=most)
+        results = run_tasks(
+            _attempt_run, self._work, tasks, self._executor, max_pending=max_pending
+        )
         try:
-            for number, found in results:
-                if isinstance(found, VeracalError):
-                    raise found
-                yield range(number, number + 1), found[None]
+            for number, scores in results:
+                if isinstance(scores, VeracalError):
+                    raise scores
+                yield range(number, number + 1), scores[None]
         finally:
             results.close()
 
     def settings(self) -> dict[str, Any]:
-        """What is run again, with a hash of records and people."""
+        """The model, and hashes of the records and individuals."""
         return {
             "engine": self.name,
-            "model": self._told,
+            "model": self._model_description,
             "version": self._version,
             "kind": self.kind,
             "classes": list(self.classes),
             "records": self._hashes[0],
-            "people": self._hashes[1],
+            "individuals": self._hashes[1],
         }
 
     @cached_property
-    def _told(self) -> Any:
+    def _model_description(self) -> Any:
         """The model and its parameters, or the name of the function."""
-        return told(self._work.model)
+        return describe(self._work.model)
 
     @cached_property
     def _hashes(self) -> tuple[str, str]:
-        """Hashes of records, with what is declared of them, and of people."""
+        """Hashes of the records with their declared facts, and of the individuals."""
         train = self._work.train
         declared = np.array([str((train.size, train.norm, train.at_most))])
-        units = () if train.units is None else (_plain(train.units),)
-        records = fingerprint(_plain(train.X), train.y, declared, *units)
-        return records, fingerprint(_plain(self._work.people))
+        units = () if train.units is None else (_content_array(train.units),)
+        records = fingerprint(_content_array(train.X), train.y, declared, *units)
+        return records, fingerprint(_content_array(self._work.individuals))
 
 
 # ---------------------------------------------------------------- one run
 
 
 @dataclass(frozen=True, eq=False)
-class _Work:
-    """What all runs have in common, as workers hold it."""
+class _TrainingTask:
+    """The data that all runs share, as workers hold it."""
 
     model: Any
     train: Dataset
-    people: Array | MappedRows
+    individuals: Array | MappedRows
     kind: Kind
     is_function: bool
 
     def check(self, varied: str) -> None:
-        """Refuse to vary less than a classifier does."""
+        """Reject a partial variation that a classifier does not support."""
         if varied != "all" and not self.is_function:
             raise ValueError(
-                f"Expected varied='all' for {name_of(self.model)}, whose random_state decides "
-                f"all that it draws, got varied={varied!r}. A training function can tell "
-                "them apart: it is given a seed for each."
+                f"Expected varied='all' for {qualified_name(self.model)}, whose random_state "
+                f"seeds everything that it draws, got varied={varied!r}. To vary less, pass a "
+                "training function: it gets a seed for each purpose."
             )
 
     def scores(self, number: int | None, streams: Streams) -> Floats:
-        """Scores of one run, of shape (people,) or (people, k)."""
+        """Scores of one run, of shape (individuals,) or (individuals, k)."""
         classes = self.train.classes
         try:
-            found = self._trained(RunContext(number, streams, self.train, self.people))
-            if _is_classifier(found):
-                found = scores_of(found, self.people, classes, self.kind)
+            scores = self._train(RunContext(number, streams, self.train, self.individuals))
+            if _is_classifier(scores):
+                scores = predict_scores(scores, self.individuals, classes, self.kind)
         except (Exception, SystemExit) as cause:
             raise RunError(number, one_line(cause)) from cause
-        where = "a run" if number is None else f"run {number}"
-        return in_form(found, len(self.people), len(classes), self.kind, where)
+        run_name = "a run" if number is None else f"run {number}"
+        return validate_scores(scores, len(self.individuals), len(classes), self.kind, run_name)
 
-    def _trained(self, run: RunContext) -> Any:
-        """A fitted classifier, or what the function returns."""
+    def _train(self, run: RunContext) -> Any:
+        """A fitted classifier, or the return value of the function."""
         if self.is_function:
             return self.model(run)
         fresh = clone(self.model)
-        drawn = sorted(
+        names = sorted(
             name for name in fresh.get_params() if name.split("__")[-1] == "random_state"
         )
-        seeds = run.streams.noise.integers(_SEEDS, size=len(drawn)).tolist()
-        fresh.set_params(**dict(zip(drawn, seeds, strict=True)))
+        seeds = run.streams.noise.integers(_SEEDS, size=len(names)).tolist()
+        fresh.set_params(**dict(zip(names, seeds, strict=True)))
         if callable(getattr(fresh, "fit_records", None)):
             return fresh.fit_records(run.records)
         return fresh.fit(run.records.X[:], np.array(run.records.classes)[run.records.y])
 
 
-def _attempted(work: _Work, task: tuple[int, Seed]) -> tuple[int, Floats | VeracalError]:
-    """Scores of a run, or why there are none, in the process of a worker.
+def _attempt_run(
+    work: _TrainingTask, task: tuple[int, Seed]
+) -> tuple[int, Floats | VeracalError]:
+    """Scores of a run, or its error, in a worker process.
 
-    Errors are returned, since not every one survives being sent.
+    Errors are returned, because some cannot be pickled when raised.
     """
     number, seed = task
     try:
@@ -446,7 +459,7 @@ def _attempted(work: _Work, task: tuple[int, Seed]) -> tuple[int, Floats | Verac
         return number, error
 
 
-# ---------------------------------------------------------------- what is given
+# ---------------------------------------------------------------- arguments
 
 
 def _is_classifier(value: Any) -> bool:
@@ -454,7 +467,7 @@ def _is_classifier(value: Any) -> bool:
 
 
 def _is_function(model: Any) -> bool:
-    """Tell a function from a classifier; refuse what is neither."""
+    """Distinguish a function from a classifier, and reject anything else."""
     if not isinstance(model, type):
         if all(callable(getattr(model, name, None)) for name in ("fit", "get_params")):
             return False
@@ -462,32 +475,32 @@ def _is_function(model: Any) -> bool:
             return True
     raise ValueError(
         "Expected a classifier with fit and get_params, as scikit-learn's have, or a function "
-        f"of a Run, got {model!r}. Put anything else into a function that trains it."
+        f"of a RunContext, got {model!r}. Wrap anything else in a function that trains it."
     )
 
 
-def _people(train: Dataset, X: Any) -> Array | MappedRows:
-    """People to score, of the same form as the records."""
+def _validate_individuals(train: Dataset, X: Any) -> Array | MappedRows:
+    """Rows to score, in the same form as the records."""
     if len(np.unique(train.y)) < 2:
         only = train.classes[train.y[0]] if len(train) else "no record"
         raise DataError(
             train.name,
             "records of at least two classes",
             f"only {only!r}" if len(train) else only,
-            "A model trained on them has nothing to decide.",
+            "Audit a training set with at least two classes.",
         )
-    people = check_features(X, None, "people")
-    if people.shape[1:] != train.X.shape[1:] or not len(people):
+    individuals = check_features(X, None, "individuals")
+    if individuals.shape[1:] != train.X.shape[1:] or not len(individuals):
         raise DataError(
-            "people",
-            f"one or more rows of shape {train.X.shape[1:]}, as the records are",
-            f"shape {people.shape}",
-            "Give people the features that the model is trained on.",
+            "individuals",
+            f"one or more rows of shape {train.X.shape[1:]}, like the records",
+            f"shape {individuals.shape}",
+            "Give rows with the features that the model is trained on.",
         )
-    return people
+    return individuals
 
 
-def _plain(values: Array | MappedRows) -> Array:
-    """Values whose bytes are the values themselves: text in memory is pointers."""
+def _content_array(values: Array | MappedRows) -> Array:
+    """An array whose bytes are its values: text arrays in memory hold pointers."""
     array = np.asarray(values[:])
     return array.astype(str) if array.dtype.kind in "TO" else array

@@ -1,4 +1,4 @@
-"""Runs that were made elsewhere, by anybody's models."""
+"""Runs that were made elsewhere, by any model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,23 +10,22 @@ from veracal.data import Label
 from veracal.errors import DataError
 from veracal.multiplicity.engines.base import AuditEngine, Kind, Seed, Streams, fingerprint
 
-_NUMBERS = 1 << 22  # that are looked at together
-_CLASSES = 1 << 16  # counts have a column for each, whether or not it occurs
+_BLOCK_SIZE = 1 << 22  # entries processed at once
+_MAX_CLASSES = 1 << 16  # counts have a column for each class, used or not
 
 
 class StoredEngine(AuditEngine):
-    """Scores or decisions of m runs, as they were stored.
+    """Stored scores or decisions of m runs.
 
     Parameters
     ----------
-    values : array of shape (m, people) or (m, people, k)
-        Decisions (whole numbers of classes), probabilities or logits; two classes may share
-        one column, that of the second.
+    values : array of shape (m, individuals) or (m, individuals, k)
+        Decisions (class indices), probabilities or logits; two classes may share one column,
+        that of the second.
     classes : sequence of str or int, optional
         By default the numbers that occur, at least 0 and 1.
     kind : {"decision", "probability", "logit"}, optional
-        By default decisions where all are whole numbers of an integer type, else
-        probabilities.
+        By default decisions for an integer type, else probabilities.
     """
 
     name = "predictions"
@@ -41,30 +40,30 @@ class StoredEngine(AuditEngine):
         self.kind: Kind = kind or (
             "decision" if self.values.dtype.kind in "biu" else "probability"
         )
-        _check(self.values, self.kind)
-        found = _number_of_classes(self.values, self.kind)
-        self.classes = tuple(range(found)) if classes is None else tuple(classes)
-        if len(self.classes) < found:
+        _validate_values(self.values, self.kind)
+        count = _count_classes(self.values, self.kind)
+        self.classes = tuple(range(count)) if classes is None else tuple(classes)
+        if len(self.classes) < count:
             raise DataError(
                 "predictions",
                 f"{len(self.classes)} classes",
-                f"{found}",
-                "Name as many classes as the predictions have.",
+                f"{count}",
+                "Name all classes of the predictions.",
             )
-        self.people = self.values.shape[1]
-        self.together = max(1, _NUMBERS // max(1, self.values[0].size))
+        self.individuals = self.values.shape[1]
+        self.runs_per_call = max(1, _BLOCK_SIZE // max(1, self.values[0].size))
 
     @property
     def runs(self) -> int:
-        """How many there are."""
+        """Number of runs."""
         return len(self.values)
 
     def scores(self, count: int, streams: Streams) -> Floats:
-        """Refuse: there is no chance in what was stored."""
-        raise TypeError("Expected to be asked for stored runs by their numbers.")
+        """Not available: stored runs have no randomness."""
+        raise TypeError("Stored runs have no random streams: read them with stream().")
 
     def stream(self, pending: Iterable[range], seed: Seed) -> Iterator[tuple[range, Floats]]:
-        """The stored runs of some numbers."""
+        """The stored runs with the given numbers."""
         for runs in pending:
             yield runs, self.values[runs.start : runs.stop]
 
@@ -78,8 +77,8 @@ class StoredEngine(AuditEngine):
         }
 
 
-def _check(values: Array, kind: str) -> None:
-    """Refuse what are no runs."""
+def _validate_values(values: Array, kind: str) -> None:
+    """Reject arrays that cannot be runs."""
     if kind not in ("decision", "probability", "logit"):
         raise ValueError(
             f"Expected kind to be 'decision', 'probability' or 'logit', got {kind!r}."
@@ -89,30 +88,33 @@ def _check(values: Array, kind: str) -> None:
     if not (numbers and shaped and values.size):
         raise DataError(
             "predictions",
-            "whole numbers of shape (runs, people), of an integer type"
+            "whole numbers of shape (runs, individuals), of an integer type"
             if kind == "decision"
-            else "numbers of shape (runs, people) or (runs, people, classes)",
+            else "numbers of shape (runs, individuals) or (runs, individuals, classes)",
             f"{values.dtype} of shape {values.shape}",
-            "Store one row for each run and one column for each person.",
+            "Store one row for each run and one column for each individual.",
         )
     if len(values) < 2:
         raise DataError(
-            "predictions", "two or more runs", "one", "Train again, with other noise."
+            "predictions",
+            "two or more runs",
+            "one",
+            "Add runs that were trained with fresh noise.",
         )
 
 
-def _number_of_classes(values: Array, kind: str) -> int:
-    """Classes that the shape or the decisions ask for."""
+def _count_classes(values: Array, kind: str) -> int:
+    """Number of classes that the shape or the decisions require."""
     if values.ndim == 3:
         return max(2, int(values.shape[2]))
     if kind != "decision":
         return 2
-    found = max(2, int(values.max()) + 1)
-    if found > _CLASSES:
+    count = max(2, int(values.max()) + 1)
+    if count > _MAX_CLASSES:
         raise DataError(
             "predictions",
-            f"numbers of classes, 0 to {_CLASSES - 1} at most",
-            f"{found - 1}",
+            f"numbers of classes, 0 to {_MAX_CLASSES - 1} at most",
+            f"{count - 1}",
             "Number the classes from 0, without gaps.",
         )
-    return found
+    return count

@@ -1,6 +1,6 @@
-"""What a worker does: it opens what all tasks have in common, once, and works on them.
+"""Tasks on the workers of one machine or of a cluster, with results as they finish.
 
-Tasks on the workers of one machine or of a cluster, their results as they come in.
+Workers receive the data that all tasks share once.
 """
 
 import os
@@ -27,38 +27,38 @@ from veracal._checks import extra
 from veracal._threads import threadpool_limits
 from veracal.errors import WorkerError
 
-KEPT = "With keep, runs that finished are kept: audit again, and it goes on where it stopped."
-_HELD: dict[str, Any] = {}  # what the tasks at hand have in common
-_WATCHED: set[int] = set()
+RESUME_HINT = "With keep, finished runs are saved, and the same audit resumes from them."
+_COMMON: dict[str, Any] = {}  # shared data of the current tasks, by key
+_WATCHED_PARENTS: set[int] = set()
 
 
-def packed(common: Any) -> Any:
-    """What all tasks need, as one array of bytes."""
+def serialize(common: Any) -> Any:
+    """Pickle the data that all tasks share into one array of bytes."""
     try:
         return np.frombuffer(cloudpickle.dumps(common), dtype=np.uint8)
     except Exception as cause:
         raise WorkerError(
-            f"The model cannot be sent to workers: {one_line(cause)}. Leave out what cannot "
-            "be pickled (open files, locks, connections), make it inside a training function, "
+            f"The model cannot be sent to workers: {one_line(cause)}. Remove what cannot be "
+            "pickled (open files, locks, connections), create it inside a training function, "
             "or run with jobs=1."
         ) from cause
 
 
-def worked(
+def run_task(
     task: Callable[[Any, Any], Any],
     item: Any,
     key: str,
-    parcel: Any,
+    payload: Any,
     parent: int | None,
     threads: int,
 ) -> Any:
-    """Result of a task, in the process of a worker."""
+    """Result of a task, in a worker process."""
     try:
-        common = _opened(key, parcel, parent)
+        common = _load_common(key, payload, parent)
     except Exception as cause:
         return WorkerError(
-            f"A worker cannot load the model: {one_line(cause)}. Install on every worker what "
-            f"this process has, or define the model in the program itself. {KEPT}"
+            f"A worker cannot load the model: {one_line(cause)}. Install on every worker the "
+            f"packages of this process, or define the model in the main program. {RESUME_HINT}"
         )
     with one_core(threads):
         return task(common, item)
@@ -66,68 +66,68 @@ def worked(
 
 @contextmanager
 def one_core(threads: int) -> Iterator[None]:
-    """Keep what runs inside to some threads of linear algebra, and to this process.
+    """Limit the threads of linear algebra, and keep nested parallelism in this process.
 
-    The number of threads can change the last bits of a product: with it fixed, a task has
-    the same result wherever it runs.
+    The number of threads can change the last bits of a product: with a fixed number, a task has
+    the same result on every worker.
     """
     with parallel_config(backend="sequential"), threadpool_limits(threads):
         yield
 
 
-def _opened(key: str, parcel: Any, parent: int | None) -> Any:
-    """What all tasks need, unpickled for the first of them alone."""
-    if key not in _HELD:
-        if parent is not None and parent == os.getppid() and parent not in _WATCHED:
-            _WATCHED.add(parent)
+def _load_common(key: str, payload: Any, parent: int | None) -> Any:
+    """Unpickle the shared data for the first task that needs it."""
+    if key not in _COMMON:
+        if parent is not None and parent == os.getppid() and parent not in _WATCHED_PARENTS:
+            _WATCHED_PARENTS.add(parent)
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-        if not isinstance(parcel, np.ndarray):
-            parcel = extra("ray", "cluster").get(parcel)
-        common = cloudpickle.loads(memoryview(parcel))
-        _HELD.clear()
-        _HELD[key] = common
-    return _HELD[key]
+        if not isinstance(payload, np.ndarray):
+            payload = extra("ray", "cluster").get(payload)
+        common = cloudpickle.loads(memoryview(payload))
+        _COMMON.clear()
+        _COMMON[key] = common
+    return _COMMON[key]
 
 
 def _end_with(parent: int) -> None:
-    """End this process once the one that started it was killed, whatever it works on."""
+    """End this process when its parent is gone, even during a task."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
-def forget(key: str) -> None:
-    """Let go of what all tasks needed."""
-    _HELD.pop(key, None)
+def release_common(key: str) -> None:
+    """Free the shared data."""
+    _COMMON.pop(key, None)
 
 
 def one_line(cause: BaseException) -> str:
-    """Class and message of an error, without a full stop."""
+    """Class and message of an error on one line, without a final period."""
     words = " ".join(str(cause).split())[:300].rstrip(".")
     return f"{type(cause).__name__}: {words}" if words else type(cause).__name__
 
 
 BACKENDS = ("loky", "ray", "dask")
-_IDLE = 10  # seconds that a process waits for more to do: it holds records
-_START = 60  # that workers of a cluster may take to come up
-_PATIENCE = 5.0  # seconds until a cluster that does not answer is not there
+_IDLE = 10  # seconds before an idle process exits: it holds records
+_START = 60  # seconds to wait for workers of a cluster
+_PATIENCE = 5.0  # seconds until a silent cluster counts as unreachable
 _CLASSES = {"RayBackend": "ray", "DaskDistributedBackend": "dask", "LokyBackend": "loky"}
 
 
 @dataclass(frozen=True)
 class TaskExecutor:
-    """Where tasks are worked on.
+    """Where and how tasks are executed.
 
     Attributes
     ----------
     backend : {"loky", "ray", "dask"}, optional
-        None: what the active ``joblib.parallel_config`` says, and loky where there is none.
+        None: the active ``joblib.parallel_config``, and loky if there is none.
     jobs : int, optional
-        Tasks at a time. None: as many as there are cores. Dask uses all of its workers.
+        Concurrent tasks. None: the number of cores. Dask uses all of its workers.
     address : str, optional
-        Of a cluster of Ray or Dask. None: the one that this process is connected to.
+        Address of a Ray or Dask cluster. None: the one that this process is connected to.
     threads : int
-        Of linear algebra, within a task.
+        Threads of linear algebra within a task.
     """
 
     backend: str | None = None
@@ -147,62 +147,62 @@ class TaskExecutor:
             )
 
     @property
-    def here(self) -> bool:
-        """Whether tasks are worked on in this process, one after the other."""
-        if (self.backend or _active()) != "loky":
+    def in_process(self) -> bool:
+        """Whether tasks run one after the other in this process."""
+        if (self.backend or _active_backend()) != "loky":
             return False
-        return bool(effective_n_jobs(_wanted(self.jobs)) == 1)
+        return bool(effective_n_jobs(_job_count(self.jobs)) == 1)
 
 
-def outcomes(
+def run_tasks(
     task: Callable[[Any, Any], Any],
     common: Any,
     items: Iterable[Any],
-    place: TaskExecutor,
+    executor: TaskExecutor,
     *,
-    most: int,
+    max_pending: int,
 ) -> Generator[Any, None, None]:
-    """Results of a task for each item, in whatever order they come in.
+    """Results of a task for each item, in any order, as they finish.
 
-    ``common`` is pickled once and unpickled once by each worker: it travels as one array,
-    which joblib maps into the memory of processes on this machine, and which is broadcast on
-    Dask and put into the store of Ray.
+    ``common`` is pickled once and unpickled once per worker: it travels as one array, which
+    joblib memory-maps for local processes, and which is broadcast on Dask and put into Ray's
+    object store.
 
     Parameters
     ----------
     task : function of (common, item)
-        Defined in a module that workers have.
+        Defined in a module that workers can import.
     common : object
-        What all tasks need.
+        Data that all tasks share.
     items : iterable
-        Taken by the thread that asks for results, at most ``most`` ahead.
-    place : Place
-    most : int
-        Results that may wait for their reader. Ray gives no result of a block before its
-        last one, so that its blocks are twice as long as it has workers.
+        Consumed by the thread that reads the results, at most ``max_pending`` ahead.
+    executor : TaskExecutor
+    max_pending : int
+        Results that may wait to be read. Ray returns the results of a block together, so that
+        its blocks are twice as long as it has workers.
 
     Raises
     ------
     WorkerError
-        If a worker dies, if ``common`` cannot be sent, or if the cluster is not there. What
-        a task raises is one, too; tasks should rather return it.
+        If a worker dies, if ``common`` cannot be sent, or if the cluster cannot be reached. An
+        exception raised by a task becomes one too; tasks should return errors instead.
 
     Notes
     -----
-    Closing the generator kills the workers of this machine; if it runs to its end, they wait
-    some seconds for another one, since they are slow to start. On a cluster, tasks that have
-    begun end by themselves, and the others are dropped. Loky has one set of workers for
-    each process, so that a second generator at the same time must not be closed early.
+    Closing the generator kills the local workers; if it is exhausted, they stay alive for some
+    seconds, since they are slow to start. On a cluster, tasks in progress finish, and the
+    others are dropped. Loky has one set of workers per process, so that of two concurrent
+    generators neither must be closed early.
     """
     rest = iter(items)
     chunk = list(islice(rest, 1))
     if not chunk:
         return
-    with _crew(place, packed(common)) as crew:
-        ahead = max(1, min(most, (64 if crew.gradual else 2) * crew.size))
+    with _start_workers(executor, serialize(common)) as pool:
+        ahead = max(1, min(max_pending, (64 if pool.streams_results else 2) * pool.size))
         chunk += islice(rest, ahead - 1)
         while chunk:
-            yield from _answered(crew, task, chunk)
+            yield from _chunk_results(pool, task, chunk)
             chunk = list(islice(rest, ahead))
 
 
@@ -210,78 +210,81 @@ def outcomes(
 
 
 @dataclass(frozen=True, eq=False)
-class _Crew:
-    """Workers, and the parcel that each of them opens once."""
+class _WorkerPool:
+    """Workers, and the payload that each of them loads once."""
 
     parallel: Any
     size: int
-    gradual: bool  # whether results come in one by one
-    parcel: Any
+    streams_results: bool  # whether results arrive one by one
+    payload: Any
     key: str
     threads: int
-    parent: int | None  # process without which its workers have nobody to work for
+    parent: int | None  # the process whose end also ends local workers
 
 
 @contextmanager
-def _crew(place: TaskExecutor, parcel: Any) -> Iterator[_Crew]:
-    """Workers, for as long as they are needed."""
+def _start_workers(executor: TaskExecutor, payload: Any) -> Iterator[_WorkerPool]:
+    """A context with running workers."""
     with ExitStack() as stack:
         try:
-            name = place.backend or _active()
+            name = executor.backend or _active_backend()
             key = uuid.uuid4().hex
             settings: dict[str, Any] = {}
             if name == "loky":
-                stack.push(_dismiss)
+                stack.push(_kill_workers)
                 settings = {
                     "backend": "loky",
-                    "inner_max_num_threads": place.threads,
+                    "inner_max_num_threads": executor.threads,
                     "idle_worker_timeout": _IDLE,
                 }
             elif name == "dask":
-                client = stack.enter_context(_dask(place, key))
-                settings = {"backend": "dask", "client": client, "scatter": [parcel]}
+                client = stack.enter_context(_dask(executor, key))
+                settings = {"backend": "dask", "client": client, "scatter": [payload]}
             elif name == "ray":
-                ray = stack.enter_context(_ray(place))
-                settings, parcel = {"backend": "ray"}, ray.put(parcel)
-            crew = stack.enter_context(_joined(place, settings, parcel, key))
+                ray = stack.enter_context(_ray(executor))
+                settings, payload = {"backend": "ray"}, ray.put(payload)
+            pool = stack.enter_context(_connect_joblib(executor, settings, payload, key))
         except WorkerError:
             raise
         except (OSError, RuntimeError, ValueError) as cause:
-            raise WorkerError(f"No workers: {one_line(cause)}. {KEPT}") from cause
-        yield crew
+            raise WorkerError(f"No workers: {one_line(cause)}. {RESUME_HINT}") from cause
+        yield pool
 
 
 @contextmanager
-def _joined(
-    place: TaskExecutor, settings: dict[str, Any], parcel: Any, key: str
-) -> Iterator[_Crew]:
-    """Workers by joblib. Its settings are left before a result is waited for."""
-    jobs = _wanted(place.jobs)
+def _connect_joblib(
+    executor: TaskExecutor, settings: dict[str, Any], payload: Any, key: str
+) -> Iterator[_WorkerPool]:
+    """Workers through joblib. Its configuration is left before a result is awaited."""
+    jobs = _job_count(executor.jobs)
     with parallel_config(**settings):
         if settings.get("backend") == "ray":
-            jobs = min(jobs, effective_n_jobs(-1)) if jobs > 0 else jobs  # or it waits forever
-        gradual = bool(get_active_backend()[0].supports_return_generator)
+            # More jobs than the cluster has would wait forever.
+            jobs = min(jobs, effective_n_jobs(-1)) if jobs > 0 else jobs
+        streams_results = bool(get_active_backend()[0].supports_return_generator)
         size = effective_n_jobs(jobs)
         parallel = Parallel(
             n_jobs=jobs,
-            return_as="generator_unordered" if gradual else "list",
-            # A batch that a cluster has begun cannot be stopped.
+            return_as="generator_unordered" if streams_results else "list",
+            # A batch cannot be stopped once a cluster has started it.
             batch_size="auto" if settings.get("backend") == "loky" else 1,
         )
     with parallel:
         parent = os.getpid() if settings.get("backend") == "loky" else None
-        yield _Crew(parallel, size, gradual, parcel, key, place.threads, parent)
+        yield _WorkerPool(
+            parallel, size, streams_results, payload, key, executor.threads, parent
+        )
 
 
 @contextmanager
-def _dask(place: TaskExecutor, key: str) -> Iterator[Any]:
-    """A client of Dask of our own, with which all that is pending ends."""
+def _dask(executor: TaskExecutor, key: str) -> Iterator[Any]:
+    """A Dask client of our own, so that closing it cancels everything pending."""
     distributed = extra("distributed", "cluster")
-    address, security = place.address, None
+    address, security = executor.address, None
     if address is None:
-        theirs = _client_of_dask(place, distributed)
-        address, security = theirs.scheduler_info()["address"], theirs.security
-    _reach(address)
+        current = _current_dask_client(executor, distributed)
+        address, security = current.scheduler_info()["address"], current.security
+    _check_reachable(address)
     client = distributed.Client(
         address, security=security, timeout=_PATIENCE, set_as_default=False, name="veracal"
     )
@@ -289,14 +292,14 @@ def _dask(place: TaskExecutor, key: str) -> Iterator[Any]:
         client.wait_for_workers(1, timeout=_START)
         yield client
     finally:
-        with suppress(Exception):  # of a cluster that is gone
-            client.run(forget, key, on_error="ignore")
+        with suppress(Exception):  # the cluster may be gone
+            client.run(release_common, key, on_error="ignore")
         client.close(timeout=_PATIENCE)
 
 
-def _client_of_dask(place: TaskExecutor, distributed: Any) -> Any:
-    """The client that this process is connected by."""
-    if place.backend is None:
+def _current_dask_client(executor: TaskExecutor, distributed: Any) -> Any:
+    """The Dask client of this process."""
+    if executor.backend is None:
         return get_active_backend()[0].client
     try:
         return distributed.get_client(timeout=_PATIENCE)
@@ -308,113 +311,122 @@ def _client_of_dask(place: TaskExecutor, distributed: Any) -> Any:
 
 
 @contextmanager
-def _ray(place: TaskExecutor) -> Iterator[Any]:
-    """Ray, connected, as a backend of joblib."""
+def _ray(executor: TaskExecutor) -> Iterator[Any]:
+    """Ray, connected, as a joblib backend."""
     ray = extra("ray", "cluster")
-    started = not ray.is_initialized()
-    if started and place.address is None:
+    must_connect = not ray.is_initialized()
+    if must_connect and executor.address is None:
         raise WorkerError(
             "No Ray cluster: connect to one with ray.init(address='ADDRESS:6379'), or start "
             "one on this machine with ray.init()."
         )
-    if started:
-        _reach(str(place.address))
-        ray.init(address=place.address, log_to_driver=False)
+    if must_connect:
+        _check_reachable(str(executor.address))
+        ray.init(address=executor.address, log_to_driver=False)
     try:
         extra("ray.util.joblib", "cluster").register_ray()
         yield ray
     finally:
-        if started:
+        if must_connect:
             ray.shutdown()
 
 
-def _active() -> str:
-    """Name of the backend that joblib would use now."""
-    found = type(get_active_backend()[0]).__name__
-    return _CLASSES.get(found, found)
+def _active_backend() -> str:
+    """Name of joblib's active backend."""
+    backend_name = type(get_active_backend()[0]).__name__
+    return _CLASSES.get(backend_name, backend_name)
 
 
-def _wanted(jobs: int | None) -> int:
-    """How many tasks at a time, -1 being one for each core."""
+def _job_count(jobs: int | None) -> int:
+    """Number of concurrent tasks; -1 means one per core."""
     return int(jobs or get_active_backend()[1] or -1)
 
 
-def _dismiss(kind: type[BaseException] | None, *_: object) -> None:
-    """End loky's workers at once, unless they did all that was asked for.
+def _kill_workers(kind: type[BaseException] | None, *_: object) -> None:
+    """Kill loky's workers at once, unless all tasks finished.
 
-    Those that did may soon be asked again; unless they are, they end by themselves.
+    After a normal end the workers may soon be needed again; otherwise they exit after a
+    timeout.
     """
     if kind is not None:
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
-def _reach(address: str) -> None:
-    """Raise within seconds if nobody listens at an address."""
+def _check_reachable(address: str) -> None:
+    """Raise within seconds if nothing listens at an address."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdigit():
-        return  # a name that the cluster's own library knows, such as "auto"
+        return  # a name for the cluster's own library, such as "auto"
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
     except OSError as cause:
         raise WorkerError(
-            f"Nobody answers at {address} ({cause}). Start the cluster, or correct the address."
+            f"Nothing answers at {address} ({cause}). Start the cluster, or correct the "
+            "address."
         ) from cause
 
 
 # ---------------------------------------------------------------- tasks
 
 
-def _answered(
-    crew: _Crew, task: Callable[[Any, Any], Any], chunk: list[Any]
+def _chunk_results(
+    pool: _WorkerPool, task: Callable[[Any, Any], Any], chunk: list[Any]
 ) -> Generator[Any, None, None]:
     """Results of some items."""
-    common = crew.key, crew.parcel, crew.parent, crew.threads
-    calls = [delayed(worked)(task, item, *common) for item in chunk]
+    common = pool.key, pool.payload, pool.parent, pool.threads
+    calls = [delayed(run_task)(task, item, *common) for item in chunk]
     try:
-        results = crew.parallel(calls)
+        results = pool.parallel(calls)
     except Exception as cause:
-        raise _lost(cause) from cause
+        raise _describe_loss(cause) from cause
     try:
-        yield from _until_lost(iter(results))
+        yield from _checked_results(iter(results))
     finally:
-        if crew.gradual:
+        if pool.streams_results:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it ends early is what was asked for
+                warnings.simplefilter("ignore")  # ending early is intended
                 results.close()
 
 
-def _until_lost(results: Iterator[Any]) -> Iterator[Any]:
-    """Results, until one cannot be had."""
+def _checked_results(results: Iterator[Any]) -> Iterator[Any]:
+    """Results, until a worker fails."""
     while True:
         try:
             result = next(results)
         except StopIteration:
             return
         except Exception as cause:
-            raise _lost(cause) from cause
+            raise _describe_loss(cause) from cause
         if isinstance(result, WorkerError):
             raise result
         yield result
 
 
-def _lost(cause: Exception) -> WorkerError:
-    """What happened to a worker, in words."""
+def _describe_loss(cause: Exception) -> WorkerError:
+    """Describe what happened to a worker."""
     text = str(cause)
     signal = re.search(r"(SIG[A-Z]+)\(-\d+\)", text)
-    left = re.search(r"EXIT\((\d+)\)", text)
+    exit_code = re.search(r"EXIT\((\d+)\)", text)
     if signal is not None and signal[1] == "SIGKILL":
-        what = (
-            "A worker was killed (SIGKILL), as the system does when memory runs out. "
-            "Fewer jobs need less of it"
+        description = (
+            "A worker was killed (SIGKILL), probably because memory ran out. Use fewer jobs"
         )
     elif signal is not None:
-        what = f"A worker crashed ({signal[1]}) in the model or in a library that it uses"
-    elif left is not None:
-        what = f"A worker ended its process (exit code {left[1]}) in the middle of a run"
+        description = (
+            f"A worker crashed ({signal[1]}) in the model or in a library that it uses"
+        )
+    elif exit_code is not None:
+        description = (
+            f"A worker ended its process (exit code {exit_code[1]}) in the middle of a run"
+        )
     elif type(cause).__name__ in {"ActorDiedError", "WorkerCrashedError", "OutOfMemoryError"}:
-        what = "A worker of Ray died: it was killed, ran out of memory, or ended its process"
+        description = (
+            "A worker of Ray died: it was killed, ran out of memory, or ended its process"
+        )
     elif type(cause).__name__ in {"KilledWorker", "FutureCancelledError", "CancelledError"}:
-        what = "Workers of Dask died: killed, out of memory, or ended by the model itself"
+        description = (
+            "Workers of Dask died: killed, out of memory, or ended by the model itself"
+        )
     else:
-        what = f"The workers gave no result: {one_line(cause)}"
-    return WorkerError(f"{what}. {KEPT}")
+        description = f"The workers gave no result: {one_line(cause)}"
+    return WorkerError(f"{description}. {RESUME_HINT}")

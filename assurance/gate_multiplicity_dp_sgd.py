@@ -1,9 +1,9 @@
-"""Runs side by side are fits, each with its own noise, and with batches as they were asked for.
+"""Batched DP-SGD runs equal single fits, with independent noise and the requested batches.
 
-Whatever the engine draws is noted on its way to the steps. Every run is then made again by the
-real classifier, one fit that is handed the batches and the noise of that run. What was noted is
-put to the test as well: noise is standard, unrelated between runs, and new in every call;
-batches are the same for all where noise alone is varied, else Poisson and unrelated.
+The gate records everything that the engine draws. The real classifier then repeats every run as
+a single fit with the recorded batches and noise. The recorded draws are tested too: noise is
+standard normal, independent between runs, and fresh in every call; batches are shared if only
+noise varies, else Poisson and independent.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from veracal.data import Dataset
 from veracal.mechanisms import Adam, Automatic, GlobalV1, Langevin
 from veracal.multiplicity.engines import linear as descents
 from veracal.multiplicity.engines.base import VARIED, Seed
-from veracal.multiplicity.engines.linear import DescentEngine
+from veracal.multiplicity.engines.linear import DPSGDEngine
 from veracal.training import PrivateLogisticRegression
 from veracal.training import batched as many_batches
 from veracal.training import batched as many_descents
 
-NAME = "multiplicity_descents"
+NAME = "multiplicity_dp_sgd"
 ENGINE, STEPS, BATCHES = (
     "veracal.multiplicity.engines.linear.",
     "veracal.training.batched.",
@@ -45,14 +45,14 @@ SETTINGS: tuple[tuple[int, dict[str, Any]], ...] = (
 )
 descend, normals, shared = descents.descend, many_batches.normals, many_batches.shared_batches
 poisson_rows, clipped_sums = many_batches.poisson_rows, many_descents.clipped_sums
-gradient, fits_of, run_part = many_descents._gradient, descents.fits_of, descents._run
+gradient, fits_of, run_part = many_descents._gradient, descents.fits_of, descents._train_models
 
 
 # ---------------------------------------------------------------- mutants
 
 
 def one_noise(fits: Any, models: int, *, rng: np.random.Generator) -> Iterator[Any]:
-    """The noise of the first model, for all of them."""
+    """The noise of the first model, used for all models."""
     for noise in normals(fits, 1, rng=rng):
         yield np.repeat(noise, models, axis=0)
 
@@ -64,23 +64,25 @@ def quiet(fits: Any, models: int, *, rng: np.random.Generator) -> Iterator[Any]:
         yield noise
 
 
-def same_noise_again(fits: Any, own: bool, models: int, coins: Any, noise: Any) -> Any:
-    """The same noise in every part."""
-    return run_part(fits, own, models, coins, np.random.default_rng(0))
+def same_noise_again(
+    fits: Any, separate_batches: bool, models: int, batch_rng: Any, noise: Any
+) -> Any:
+    """The same noise in every batch of models."""
+    return run_part(fits, separate_batches, models, batch_rng, np.random.default_rng(0))
 
 
 def one_batch(fits: Any, models: int, *, rng: np.random.Generator) -> Any:
-    """A batch that all models share, whatever was asked for."""
+    """A batch that all models share, whatever was requested."""
     return shared(fits, rng=rng)
 
 
 def unclipped(residual: Any, lengths: Any, scales: Any, fits: Any) -> Any:
-    """Leave gradients as long as they are."""
+    """Do not clip gradients."""
     return 1 / scales
 
 
 def real_batch(fits: Any, weights: Any, batch: Any) -> Any:
-    """Divide by the number of rows that were really drawn."""
+    """Divide by the actual batch size."""
     counts = [max(1, len(rows_of(batch, model))) for model in range(len(weights))]
     scale = fits.descent.expected_batch / np.array(counts)
     return clipped_sums(fits, weights, batch) * scale[:, None, None].astype(fits.rows.dtype)
@@ -92,19 +94,19 @@ def no_decay(noisy: Any, weights: Any, descent: Any) -> Any:
 
 
 def last_row_again(n: int, rate: float, models: int, *, rng: np.random.Generator) -> Any:
-    """Fill batches up with a record."""
+    """Pad batches with the last record."""
     return np.minimum(poisson_rows(n, rate, models, rng=rng), n - 1)
 
 
 def rarer(n: int, rate: float, models: int, *, rng: np.random.Generator) -> Any:
-    """A tenth lower a rate."""
+    """A sampling rate that is a tenth lower."""
     return poisson_rows(n, 0.9 * rate, models, rng=rng)
 
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "noise shared between models": {ENGINE + "normals": one_noise},
-    "noise shared between parts": {ENGINE + "_run": same_noise_again},
+    "noise shared between parts": {ENGINE + "_train_models": same_noise_again},
     "a tenth less noise": {ENGINE + "normals": quiet},
     "batches shared where own are asked for": {ENGINE + "own_batches": one_batch},
     "own batches where shared are asked for": {
@@ -128,8 +130,8 @@ MUTANTS: dict[str, Patches] = {
 
 
 @dataclass(eq=False)
-class Noted:
-    """What some runs drew, and the weights they ended with."""
+class RecordedRun:
+    """The draws of some runs, and their final weights."""
 
     batches: list[list[Any]] = field(default_factory=list)  # of each run, rows of each step
     noise: list[Any] = field(default_factory=list)
@@ -137,15 +139,15 @@ class Noted:
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Make runs, and make them again one by one."""
+    """Train batched runs, and repeat them one by one."""
     worst, runs = 0.0, 4 * RUNS if long else RUNS
     with patched(subject):
         for place, (k, settings) in enumerate(SETTINGS):
             model = PrivateLogisticRegression(**usual | settings)
-            engine = DescentEngine(model, records(k), np.eye(D), threads=1)
+            engine = DPSGDEngine(model, records(k), np.eye(D), threads=1)
             for varied in VARIED if long or place < 2 else VARIED[:2]:
-                seed = Seed.of(place, varied)
-                calls = [noted(engine, runs, seed.streams(first)) for first in (0, runs)]
+                seed = Seed.from_random_state(place, varied)
+                calls = [record_run(engine, runs, seed.streams(first)) for first in (0, runs)]
                 check_noise(np.array(calls[0].noise + calls[1].noise))
                 check_batches(calls, varied, model.sampling_rate)
                 worst = max(worst, check_fits(calls[0], model, k))
@@ -153,30 +155,30 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def records(k: int) -> Dataset:
-    """Some records, fewer than declared."""
+    """Records, fewer than the declared size."""
     rng = np.random.default_rng(k)
     return Dataset(2 * rng.normal(size=(N, D)), np.arange(N) % k, tuple(range(k)), size=70)
 
 
-def noted(engine: DescentEngine, runs: int, streams: Any) -> Noted:
-    """Make some runs."""
-    notes = Noted()
+def record_run(engine: DPSGDEngine, runs: int, streams: Any) -> RecordedRun:
+    """Train some runs and record their draws."""
+    record = RecordedRun()
 
-    def spied(fits: Any, models: int, batches: Any, noise: Any) -> Any:
+    def recorded_descend(fits: Any, models: int, batches: Any, noise: Any) -> Any:
         held = list(batches)
-        drawn = [np.array(one) for one in noise]
-        notes.batches += [[rows_of(batch, one) for batch in held] for one in range(models)]
-        notes.noise += list(np.array(drawn).swapaxes(0, 1))
-        return descend(fits, models, held, (one.copy() for one in drawn))  # written on
+        drawn = [np.array(item) for item in noise]
+        record.batches += [[rows_of(batch, item) for batch in held] for item in range(models)]
+        record.noise += list(np.array(drawn).swapaxes(0, 1))
+        return descend(fits, models, held, (item.copy() for item in drawn))  # written on
 
-    with mock.patch(ENGINE + "descend", spied):
-        notes.weights = engine.weights(runs, streams)
-    assert len(notes.weights) == len(notes.noise) == runs, "runs were lost"
-    return notes
+    with mock.patch(ENGINE + "descend", recorded_descend):
+        record.weights = engine.weights(runs, streams)
+    assert len(record.weights) == len(record.noise) == runs, "runs were lost"
+    return record
 
 
 def rows_of(batch: Any, model: int) -> Any:
-    """The rows that one model takes."""
+    """Rows in the batch of one model."""
     if batch.members is not None:
         return np.flatnonzero(batch.members[model])
     rows = np.arange(N)[batch.rows] if isinstance(batch.rows, slice) else batch.rows
@@ -185,7 +187,7 @@ def rows_of(batch: Any, model: int) -> Any:
 
 
 def check_noise(noise: Any) -> None:
-    """Noise of all runs, of shape (runs, steps, ...)."""
+    """Noise of shape (runs, steps, ...) is standard normal and independent between runs."""
     flat = noise.reshape(len(noise), -1).astype(np.float64)
     pvalue = stats.kstest(flat.ravel(), "norm").pvalue
     spread = stats.chi2(flat.size).cdf((flat**2).sum())
@@ -194,12 +196,12 @@ def check_noise(noise: Any) -> None:
     assert related < 6 / np.sqrt(flat.shape[1]), f"noise of two runs: correlation {related:.2f}"
 
 
-def check_batches(calls: list[Noted], varied: str, rate: float) -> None:
-    """Batches of two calls."""
+def check_batches(calls: list[RecordedRun], varied: str, rate: float) -> None:
+    """Batches of two calls have the right rate and dependence."""
     runs = calls[0].batches + calls[1].batches
     members = np.zeros((len(runs), len(runs[0]), N))
-    for one, steps in zip(members, runs, strict=True):
-        for step, rows in zip(one, steps, strict=True):
+    for item, steps in zip(members, runs, strict=True):
+        for step, rows in zip(item, steps, strict=True):
             np.add.at(step, rows, 1)
     assert members.max() <= 1, "a record is in a batch twice"
     if varied == "noise":
@@ -213,15 +215,17 @@ def check_batches(calls: list[Noted], varied: str, rate: float) -> None:
         assert related < limit, f"batches of two runs: correlation {related:.2f}"
 
 
-def check_fits(notes: Noted, model: PrivateLogisticRegression, k: int) -> float:
-    """Every run is the fit with its batches and noise; how far it is off at most."""
+def check_fits(record: RecordedRun, model: PrivateLogisticRegression, k: int) -> float:
+    """Every run equals the fit with its batches and noise; return the largest deviation."""
     worst = 0.0
-    for found, batches, noise in zip(notes.weights, notes.batches, notes.noise, strict=True):
+    for weights, batches, noise in zip(
+        record.weights, record.batches, record.noise, strict=True
+    ):
         with given(batches, noise):
             fitted = model.fit_records(records(k))
         both = np.hstack([fitted.coef_, fitted.intercept_[:, None]])
         single = both if model.fit_intercept else fitted.coef_
-        off = float(np.abs(found - single).max() / max(1, np.abs(single).max()))
+        off = float(np.abs(weights - single).max() / max(1, np.abs(single).max()))
         assert off < CLOSE[single.dtype.name], f"a run is off its fit by {off:.0e}"
         worst = max(worst, off)
     return worst
@@ -229,7 +233,7 @@ def check_fits(notes: Noted, model: PrivateLogisticRegression, k: int) -> float:
 
 @contextmanager
 def given(batches: list[Any], noise: Any) -> Iterator[None]:
-    """Hand a fit what it would draw."""
+    """Replace the random draws of a fit."""
     rows, normal = iter(batches), iter(noise)
 
     def batch(self: Any, n: int, rng: Any) -> Any:

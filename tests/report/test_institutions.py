@@ -18,7 +18,7 @@ SIDE = {
 
 
 def one(name, **changed):
-    told = {
+    reported = {
         "name": name,
         "key": "2a81 9b1e 10a8 eb05 3a6c 6768 0018 fe66",
         "unit": "patient",
@@ -30,11 +30,11 @@ def one(name, **changed):
         "why": None,
         "head": {"index": 5, "hash": "ab" * 32},
     }
-    return {**told, **changed}
+    return {**reported, **changed}
 
 
 def record(*sources, **changed):
-    told = {
+    reported = {
         "study": "Heart study",
         "made": "2026-11-16",
         "method": "pooled",
@@ -49,7 +49,7 @@ def record(*sources, **changed):
         "sources": list(sources),
         "earlier": [],
     }
-    return {**told, **changed}
+    return {**reported, **changed}
 
 
 @pytest.fixture
@@ -58,27 +58,27 @@ def federated(results):
     return replace(results, federation=record(one("North"), silent))
 
 
-def test_no_institution_no_word(results):
+def test_without_a_federation_nothing_mentions_institutions(results):
     assert institutions(results) is None
     assert "Recalibrated" not in render(results)
     assert "measured before the model" not in render(results)
     assert "Recalibrated" not in model_card(results)
 
 
-def test_every_institution_and_its_cost_is_named(federated):
-    found = institutions(federated)
-    assert found.title == "Recalibrated by 2 institutions"
-    assert "1 of 2 institutions answered everything" in found.sentences[0]
-    north, south = found.sources.rows
+def test_every_institution_and_its_charge_is_listed(federated):
+    result = institutions(federated)
+    assert result.title == "Recalibrated by 2 institutions"
+    assert "1 of 2 institutions answered every query" in result.sentences[0]
+    north, south = result.sources.rows
     assert north[:3] == (
         "North",
         "epsilon 1.23457, delta 0.00001",
         "patient of up to 3 records",
     )
     assert north[-1] == "entry 5, abababababababab…"
-    assert south[4] == "silent: it refused; its owner can see why"
-    assert south[-1] == "nothing signed yet"
-    assert [row[1] for row in found.figures.rows] == ["0.800 (0.700 to 0.900)"] * 2
+    assert south[4] == "incomplete: it refused; its owner can see why"
+    assert south[-1] == "no signed entry yet"
+    assert [row[1] for row in result.figures.rows] == ["0.800 (0.700 to 0.900)"] * 2
     for text in (render(federated), model_card(federated)):
         assert "Recalibrated by 2 institutions" in text
         assert "1.23457" in text
@@ -86,16 +86,18 @@ def test_every_institution_and_its_cost_is_named(federated):
     assert "measured before the model was recalibrated" in render(federated)
 
 
-def test_a_map_that_was_not_kept_is_told(results):
-    told = record(one("North"), map={"kind": "identity", "version": 1}, before=None, after=None)
-    found = institutions(replace(results, federation=told))
-    assert "measured before the model" not in render(replace(results, federation=told))
-    assert found.title == "Recalibrated by 1 institution"
-    assert "keeps the one that it had" in found.sentences[-1]
-    assert found.figures is None
+def test_a_rejected_map_is_reported(results):
+    reported = record(
+        one("North"), map={"kind": "identity", "version": 1}, before=None, after=None
+    )
+    result = institutions(replace(results, federation=reported))
+    assert "measured before the model" not in render(replace(results, federation=reported))
+    assert result.title == "Recalibrated by 1 institution"
+    assert "keeps its previous map" in result.sentences[-1]
+    assert result.figures is None
 
 
-def test_results_with_and_without_institutions_are_read_back(results, federated):
+def test_results_with_and_without_institutions_round_trip(results, federated):
     assert Results.from_bytes(federated.to_bytes()) == Results.from_bytes(
         Results.from_bytes(federated.to_bytes()).to_bytes()
     )
@@ -106,7 +108,7 @@ def test_results_with_and_without_institutions_are_read_back(results, federated)
 
 
 @pytest.mark.parametrize("version", [0, 1, 3])
-def test_results_of_another_version_are_refused(federated, version):
+def test_results_of_another_version_are_rejected(federated, version):
     content = json.loads(federated.to_bytes())
     with pytest.raises(DataError):
         Results.from_bytes(json.dumps({**content, "version": version}).encode())
@@ -123,16 +125,16 @@ def test_results_of_another_version_are_refused(federated, version):
     ],
     ids=range(5),
 )
-def test_whatever_a_stranger_wrote_there_is_a_page(results, broken):
-    told = broken and {**record(), **broken}
-    page = render(replace(results, federation=told))
+def test_a_malformed_federation_record_still_renders(results, broken):
+    reported = broken and {**record(), **broken}
+    page = render(replace(results, federation=reported))
     assert "Recalibrated by" in page
 
 
-def test_names_of_strangers_are_text(results, open_page):
+def test_hostile_institution_names_are_text(results, open_page):
     hostile = [one(payload, why=payload, unit=payload, answered=False) for payload in PAYLOADS]
-    told = record(*hostile, study=PAYLOADS[0], statement=PAYLOADS[0], method=PAYLOADS[0])
-    opened = open_page(render(replace(results, federation=told)))
+    reported = record(*hostile, study=PAYLOADS[0], statement=PAYLOADS[0], method=PAYLOADS[0])
+    opened = open_page(render(replace(results, federation=reported)))
     assert opened.page.locator("#institutions tbody tr").count() >= len(PAYLOADS)
     assert not opened.page.locator("#institutions script, #institutions img, iframe").count()
     assert opened.page.evaluate("window.__pwned") is None
