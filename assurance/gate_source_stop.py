@@ -70,7 +70,7 @@ veracal.cli.main()
 CORRECT = ""
 MUTANTS = {
     "a handler that raises, in the thread that serves": """\
-def run(folder, enrolment, ways):
+def run(folder, enrollment, ways):
     ways.check()
     stop = threading.Event()
     def interrupt(number, frame):
@@ -78,8 +78,8 @@ def run(folder, enrolment, ways):
         raise KeyboardInterrupt
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        desk = serving._opened(folder, enrolment, lambda line: _show.status(line))
-        serving._serve(desk, Path(folder).absolute(), ways, stop, lambda line: None)
+        server = serving._opened(folder, enrollment, lambda line: _show.status(line))
+        serving._serve(server, Path(folder).absolute(), ways, stop, lambda line: None)
     except KeyboardInterrupt:
         _show.status("Stopped. What was answered is kept.")
     finally:

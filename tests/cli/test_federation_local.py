@@ -16,7 +16,7 @@ import pytest
 
 from veracal.cli import _federation_local as _local
 from veracal.errors import DataError
-from veracal.federation.coordinator.members import carrier_of
+from veracal.federation.coordinator.members import read_transport_kind
 from veracal.workflow.local_federation import LocalFederation, make_local
 
 pytestmark = pytest.mark.full
@@ -119,7 +119,7 @@ def test_three_hospitals_are_the_usual_number(run, monkeypatch):
 
     def make(folder, sources, **about):
         asked.append((sources, about["carrier"]))
-        raise DataError("here", "a question", "its answer", "PricedQuery no more.")
+        raise DataError("here", "a query", "its answer", "PricedQuery no more.")
 
     monkeypatch.setattr(_local, "make_local", make)
     for words in ((), ("--sources", "2")):
@@ -148,4 +148,4 @@ def test_one_command_makes_a_federation_and_recalibrates(carrier, names):
     assert [one["name"] for one in told["sources"]] == names
     assert all(one["epsilon"] == 0.5 and one["answered"] for one in told["sources"])
     assert 1.5 < told["temperatures"]["temperature"]["value"] < 3.5
-    assert carrier_of(Path("trial/study")) == carrier
+    assert read_transport_kind(Path("trial/study")) == carrier

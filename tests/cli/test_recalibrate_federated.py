@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli.federation_made import NAMES, desk, federation, model
+from tests.cli.federation_made import NAMES, server, federation, model
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
 from veracal.cli._recalibrate_remote import Board
-from veracal.federation.coordinator.federated import RoundEvent
+from veracal.federation.coordinator.pool import RoundEvent
 from veracal.federation.models import model_hash
 from veracal.federation.source.serving import SourceServer
 from veracal.federation.transports.files import serve_folder
@@ -214,7 +214,10 @@ def test_places_are_looked_at_before_anybody_is_asked(run):
     [
         (lambda text: text.replace("[transport]", "[transports]"), "transport"),
         (lambda text: text.replace('"local"', '"pigeons"'), "local, files, flower"),
-        (lambda text: text.replace('name = "Heart study"', "name = 3"), "name of [calibrator]"),
+        (
+            lambda text: text.replace('name = "Heart study"', "name = 3"),
+            "name of [coordinator]",
+        ),
         (lambda text: text.replace("timeout = 20", "patience = 20"), "'patience'"),
         (lambda text: text.replace('folder = "source0"', ""), "no 'folder'"),
         (lambda text: text.replace("0.terms", "9.terms"), "9.terms"),
@@ -271,7 +274,7 @@ def carried(folder):
             each.mkdir(exist_ok=True)
         for request in (folder / "out").glob(f"{NAMES[i][0].lower()}*.request"):
             shutil.copy(request, inbox)
-        serve_folder(desk(folder, i), inbox, outbox, once=True)
+        serve_folder(server(folder, i), inbox, outbox, once=True)
         for answer in outbox.glob("*.answer"):
             shutil.copy(answer, folder / "in")
 

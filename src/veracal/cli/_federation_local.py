@@ -18,34 +18,34 @@ import typer
 from veracal._checks import extra
 from veracal.accounting import MICRO, rounded_up
 from veracal.cli import _output as _show
-from veracal.cli._signals import Tell, until_stopped
+from veracal.cli._signals import Log, until_stopped
 from veracal.errors import DataError
 from veracal.federation import (
-    CARRIERS,
-    LOCAL,
-    Carrier,
+    TRANSPORT_KINDS,
+    LOCAL_HOSTS,
+    TransportKind,
     SuperLink,
-    address_of,
-    carrier_of,
-    every_enrolment,
-    node_keys,
+    read_address,
+    read_transport_kind,
+    list_enrollments,
+    read_node_keys,
     read_source,
     register_nodes,
-    server_files,
-    start,
-    stop,
+    make_server_files,
+    start_process,
+    stop_process,
 )
 from veracal.workflow import (
     EACH,
     Courier,
     Hospital,
     LocalFederation,
-    is_made,
+    exists_local,
     make_local,
     open_local,
 )
 
-FLOWER = "flower"  # folder for all that is Flower's, inside the calibrator's
+FLOWER = "flower"  # folder for all that is Flower's, inside the coordinator's
 AUTHORITY = "ca.crt"
 PATIENCE = 30.0  # seconds for Flower's processes to end when they are stopped
 
@@ -68,30 +68,30 @@ def superlink(
     host, port = _address(folder)
     place = folder / FLOWER
     place.mkdir(mode=0o700, exist_ok=True)
-    names = tuple(dict.fromkeys((host, *LOCAL, *([] if listen is None else [listen]))))
-    files = server_files(place, names)
+    names = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *([] if listen is None else [listen]))))
+    files = make_server_files(place, names)
     tell(f"Starting a SuperLink at {host}:{port}, over TLS")
     with SuperLink(place, files, host=listen or host, port=port) as link:
-        keys = node_keys(folder)
+        keys = read_node_keys(folder)
         if keys:
-            near = link.address if listen is None else f"{LOCAL[1]}:{port}"
+            near = link.address if listen is None else f"{LOCAL_HOSTS[1]}:{port}"
             register_nodes(near, ca=files.authority, nodes=keys, home=place / "home")
         yield link
 
 
 def _address(folder: Path) -> tuple[str, int]:
     """Host and port of the federation's SuperLink."""
-    if carrier_of(folder) != "flower":
+    if read_transport_kind(folder) != "flower":
         raise DataError(
             str(folder),
             "a federation over Flower",
             "one by files",
             "It needs no SuperLink.",
         )
-    host, _, port = address_of(folder).rpartition(":")
+    host, _, port = read_address(folder).rpartition(":")
     if not host or not port.isdecimal():
         raise DataError(
-            str(folder), "an address as in localhost:9092", address_of(folder), "Correct it."
+            str(folder), "an address as in localhost:9092", read_address(folder), "Correct it."
         )
     return host, int(port)
 
@@ -126,33 +126,34 @@ class Server:
         return f"{self.hospital.name}: {how}; {account(self.hospital)}"
 
 
-def opened(
+def open_or_create(
     folder: Path,
     sources: int | None,
     transport: str | None,
     port: int | None,
     *,
     wait: int = WAIT,
-) -> tuple[LocalFederation, Carrier]:
+) -> tuple[LocalFederation, TransportKind]:
     """The federation that is in a folder, or a new one."""
-    if is_made(folder):
-        made, carrier = open_local(folder), carrier_of(folder / "study")
+    if exists_local(folder):
+        made, carrier = open_local(folder), read_transport_kind(folder / "study")
         _check_same(folder, "sources", sources, len(made.hospitals))
         _check_same(folder, "transport", transport, carrier)
         if carrier == "flower":
-            _check_same(folder, "port", port, int(address_of(made.study).rpartition(":")[2]))
+            _check_same(folder, "port", port, int(read_address(made.study).rpartition(":")[2]))
         return made, carrier
-    if transport is not None and transport not in CARRIERS:
+    if transport is not None and transport not in TRANSPORT_KINDS:
         raise typer.BadParameter(
-            f"expected {' or '.join(CARRIERS)}, got {transport!r}.", param_hint="--transport"
+            f"expected {' or '.join(TRANSPORT_KINDS)}, got {transport!r}.",
+            param_hint="--transport",
         )
-    chosen: Carrier = "flower" if transport is None else transport
+    chosen: TransportKind = "flower" if transport is None else transport
     address = ""
     if chosen == "flower":
         extra("flwr", "flower")  # before anything is made
-        from veracal.federation import free_port
+        from veracal.federation import find_port
 
-        address = f"{_HOST}:{free_port(_HOST, port)}"
+        address = f"{_HOST}:{find_port(_HOST, port)}"
     count = _SOURCES if sources is None else sources
     made = make_local(
         folder, count, carrier=chosen, address=address, wait=wait, tell=_show.status
@@ -162,7 +163,7 @@ def opened(
 
 @contextmanager
 def running(
-    made: LocalFederation, carrier: Carrier, *, courier: bool, tell: Tell = _show.status
+    made: LocalFederation, carrier: TransportKind, *, courier: bool, tell: Log = _show.status
 ) -> Iterator[list[Server]]:
     """Everything that runs, for as long as the block lasts; it ends with this process."""
     with ExitStack() as stack:
@@ -174,16 +175,16 @@ def running(
         servers = []
         for hospital in made.hospitals:
             command = _program("source", "serve", str(hospital.source), *options(hospital))
-            process = start(command, log=hospital.log, environment=dict(os.environ))
-            stack.callback(stop, process)
+            process = start_process(command, log=hospital.log, environment=dict(os.environ))
+            stack.callback(stop_process, process)
             servers.append(Server(hospital, command, process))
         yield servers
 
 
-def keep_running(made: LocalFederation, carrier: Carrier, *, by_hand: bool) -> None:
+def keep_running(made: LocalFederation, carrier: TransportKind, *, by_hand: bool) -> None:
     """Run everything until stopped; say what to type, and tell what changes at a hospital."""
 
-    def work(stop: threading.Event, tell: Tell) -> None:
+    def work(stop: threading.Event, tell: Log) -> None:
         with running(made, carrier, courier=not by_hand, tell=tell) as servers:
             typer.echo(instructions(made, servers, by_hand=by_hand))
             while not stop.is_set():
@@ -200,13 +201,13 @@ def keep_running(made: LocalFederation, carrier: Carrier, *, by_hand: bool) -> N
 
 def account(hospital: Hospital) -> str:
     """What a hospital has answered and spent, by its own ledger."""
-    (enrolment,) = every_enrolment(read_source(hospital.source))
-    entries = enrolment.ledger.entries()
+    (enrollment,) = list_enrollments(read_source(hospital.source))
+    entries = enrollment.ledger.entries()
     spent = rounded_up(sum(entry.cost for entry in entries) / MICRO, 6)
     return f"{_show.counted(len(entries), 'answer')}, epsilon {spent} of {EACH:g} spent"
 
 
-def recalibration(made: LocalFederation) -> list[str]:
+def recalibration_command(made: LocalFederation) -> list[str]:
     """The command that recalibrates the model."""
     return [
         *("recalibrate", str(made.model), "--sources", str(made.listing)),
@@ -214,10 +215,10 @@ def recalibration(made: LocalFederation) -> list[str]:
     ]
 
 
-def recalibrated(made: LocalFederation) -> int:
+def run_recalibration(made: LocalFederation) -> int:
     """Run that command, and give its exit code."""
-    _show.status(f"$ veracal {shlex.join(recalibration(made))}")
-    return subprocess.run(_program(*recalibration(made)), check=False).returncode
+    _show.status(f"$ veracal {shlex.join(recalibration_command(made))}")
+    return subprocess.run(_program(*recalibration_command(made)), check=False).returncode
 
 
 def instructions(made: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
@@ -227,7 +228,7 @@ def instructions(made: LocalFederation, servers: list[Server], *, by_hand: bool)
     return f"""
 {len(servers)} hospitals are served. In a second terminal, recalibrate the model:
 
-  veracal {shlex.join(recalibration(made))}
+  veracal {shlex.join(recalibration_command(made))}
 {_carrying(made) if by_hand else ""}
 See what {first.hospital.name} was asked, what left it, and what is left of its budget:
 
@@ -269,7 +270,7 @@ def _by_files(hospital: Hospital) -> list[str]:
     return ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
 
 
-def _by_flower(made: LocalFederation, stack: ExitStack, tell: Tell) -> Options:
+def _by_flower(made: LocalFederation, stack: ExitStack, tell: Log) -> Options:
     """How a hospital connects to a SuperLink, which is started."""
     pass
 

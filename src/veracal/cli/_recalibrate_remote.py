@@ -159,7 +159,7 @@ def elsewhere(
     outcome.check()
     key = PrivateKey.read(listing.key)
     with (
-        RequestHistory(listing.book, key.public) as book,
+        RequestHistory(listing.history, key.public) as history,
         ConfiguredTransport(listing) as transport,
     ):
         try:
@@ -167,7 +167,7 @@ def elsewhere(
                 listing.terms,
                 key,
                 transport,
-                book,
+                history,
                 least=whom.least or listing.least,
                 run=_run(fit, spending, whom.run),
                 timeout=listing.timeout,
@@ -315,7 +315,7 @@ class Board:
         if heard.fate == "answered":  # and so did it in every round before
             self._answers[heard.source] = heard.round
         who, why = self._names[heard.source], f": {heard.why}" if heard.why else ""
-        where = f"round {heard.round} of {max(self._rounds, heard.round)}, {heard.question}"
+        where = f"round {heard.round} of {max(self._rounds, heard.round)}, {heard.query}"
         return f"{where}: {who} {heard.fate}{why}"
 
     def table(self) -> "Group":
@@ -332,7 +332,7 @@ class Board:
         if last is None:
             return "", "", "not asked yet"
         why = f": {last.why}" if last.why else ""
-        return f"{last.round}", last.question, f"{last.fate}{why}"
+        return f"{last.round}", last.query, f"{last.fate}{why}"
 
 
 @contextmanager

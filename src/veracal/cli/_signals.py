@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from veracal.cli import _output as _show
 
-Tell = Callable[[str], None]
-Work = Callable[[threading.Event, Tell], None]
+Log = Callable[[str], None]
+Work = Callable[[threading.Event, Log], None]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FINISHED = b"\0"  # the number of no signal

@@ -1,4 +1,4 @@
-"""Serving on the command line: one desk, and one of the ways in which bytes get to it.
+"""Serving on the command line: one server, and one of the ways in which bytes get to it.
 
 Enrolling on the command line: what is typed, what is shown before and after.
 """
@@ -15,17 +15,17 @@ import typer
 from veracal.calibration import ParameterGrid, TemperatureGrid
 from veracal.cli import _output as _show
 from veracal.cli._output import check_new
-from veracal.cli._signals import Tell, until_stopped
-from veracal.cli._source_output import allowed
+from veracal.cli._signals import Log, until_stopped
+from veracal.cli._source_output import describe_allowance
 from veracal.cli._source_records import EnrolledRecords, RecordPaths, read_records
 from veracal.data import new_file, placed
 from veracal.errors import DataError
 from veracal.federation import (
-    ASKS,
+    METHOD_KINDS,
     ENROLLED,
     KINDS,
     TERMS,
-    USUAL,
+    DEFAULT_KINDS,
     Declaration,
     Proposal,
     SourceFolder,
@@ -33,9 +33,9 @@ from veracal.federation import (
     accept,
     data_event,
     open_source,
-    problems_of,
+    find_problems,
     propose,
-    read_enrolment,
+    read_enrollment,
     read_source,
     share_event,
 )
@@ -75,7 +75,7 @@ class TransportOptions:
             raise typer.BadParameter("is for files only.", param_hint="--once")
 
 
-def serve_source(folder: Path, enrolment: str | None, ways: TransportOptions) -> None:
+def serve_source(folder: Path, enrollment: str | None, ways: TransportOptions) -> None:
     """Answer until stopped, by Ctrl-C or by the system.
 
     What is being computed then is committed whole or undone by the ledger; what was not sent
@@ -83,34 +83,36 @@ def serve_source(folder: Path, enrolment: str | None, ways: TransportOptions) ->
     """
     ways.check()
 
-    def work(stop: threading.Event, tell: Tell) -> None:
-        desk = _opened(folder, enrolment, tell)
-        _serve(desk, Path(folder).absolute(), ways, stop, tell)
+    def work(stop: threading.Event, tell: Log) -> None:
+        server = _opened(folder, enrollment, tell)
+        _serve(server, Path(folder).absolute(), ways, stop, tell)
 
     until_stopped(work, "Stopped. What was answered is kept.", patience=_PATIENCE)
 
 
-def _opened(folder: Path, enrolment: str | None, tell: Tell) -> SourceServer:
-    """Open a desk, and say who is answered and what stands in the way."""
-    desk, source = open_source(folder, enrolment, tell=tell), read_source(folder)
-    terms = desk.terms
-    for problem in problems_of(source, read_enrolment(source, terms.source)):
+def _opened(folder: Path, enrollment: str | None, tell: Log) -> SourceServer:
+    """Open a server, and say who is answered and what stands in the way."""
+    server, source = open_source(folder, enrollment, tell=tell), read_source(folder)
+    terms = server.terms
+    for problem in find_problems(source, read_enrollment(source, terms.source)):
         tell(f"warning: everything is refused for now. {problem}")
     tell(
-        f"{terms.name} answers the calibrator {terms.calibrator.fingerprint} (enrolment "
+        f"{terms.name} answers the coordinator {terms.coordinator.fingerprint} (enrollment "
         f"{terms.source[:12]}), {terms.deadline:g} seconds after each request. Ctrl-C stops it."
     )
-    return desk
+    return server
 
 
 def _serve(
-    desk: SourceServer, folder: Path, ways: TransportOptions, stop: threading.Event, tell: Tell
+    server: SourceServer, folder: Path, ways: TransportOptions, stop: threading.Event, tell: Log
 ) -> None:
     """By files or over Flower."""
     if ways.inbox is not None and ways.outbox is not None:
         from veracal.federation import serve_folder
 
-        many = serve_folder(desk, ways.inbox, ways.outbox, once=ways.once, stop=stop, tell=tell)
+        many = serve_folder(
+            server, ways.inbox, ways.outbox, once=ways.once, stop=stop, tell=tell
+        )
         if not stop.is_set():
             _show.say(f"Requests answered or refused: {many}.")
         return
@@ -119,7 +121,7 @@ def _serve(
     assert ways.flower is not None
     assert ways.ca is not None
     serve_node(
-        desk.answer,
+        server.answer,
         address=ways.flower,
         ca=ways.ca,
         node_key=ways.node_key or folder / NODE_KEY,
@@ -130,9 +132,9 @@ def _serve(
 
 
 _NAMED: dict[str, tuple[str, ...]] = {
-    "usual": USUAL,
+    "usual": DEFAULT_KINDS,
     "all": tuple(kind for kind in KINDS if not KINDS[kind].gaussian),
-    **ASKS,
+    **METHOD_KINDS,
 }
 
 
@@ -156,7 +158,7 @@ class OutputFiles:
         return str(self.terms) if self.node_key is None else f"{self.terms} and {self.node_key}"
 
 
-def declaration(**told: Any) -> Declaration:
+def parse_declaration(**told: Any) -> Declaration:
     """A declaration of options as they were typed."""
     kinds = [kind.strip() for kind in told.pop("kinds").split(",")]
     low, high = _numbers(told.pop("temperatures"), 2, float, "--temperatures")
@@ -188,10 +190,10 @@ def enroll_source(
     if os.path.lexists(place):
         ledger = Ledger(place)
         places.check_partition(ledger.opening.parts)
-        ledger.require(data_event(budget, ledger), "enrolment", part=places.partition)
-    source.shares.require(share_event(budget), "enrolment")
+        ledger.require(data_event(budget, ledger), "enrollment", part=places.partition)
+    source.shares.require(share_event(budget), "enrollment")
     records = read_records(places, source.budget.relation, source.marks)
-    _show.status("Trying every question once; the answers are thrown away.")
+    _show.status("Trying every query once; the answers are thrown away.")
     proposal = propose(folder, records.scores, declared(records.model))
     if not json:
         _tell(proposal, "What you are about to allow", before=True)
@@ -214,7 +216,7 @@ def enroll_source(
     if outs.node_key is not None:
         _hand_over(_node_key(source.path), outs.node_key)
     if json:
-        told = {"enrolment": terms.source, "out": str(outs.terms), "terms": terms.to_json()}
+        told = {"enrollment": terms.source, "out": str(outs.terms), "terms": terms.to_json()}
         _show.print_json(told)
     else:
         _afterwards(proposal, folder, outs)
@@ -227,7 +229,7 @@ def _ledger(source: SourceFolder, place: Path, records: str) -> Ledger:
     ledger = open_data_ledger(place, source.budget, records)
     _show.status(
         f"Opened the ledger of {records} with the source's whole budget as caps: {place}. "
-        "Further runs and enrolments of the same records are charged to it, too."
+        "Further runs and enrollments of the same records are charged to it, too."
     )
     return ledger
 
@@ -250,7 +252,7 @@ def _hand_over(kept: Path, out: Path) -> None:
             str(out),
             "a place to write",
             cause.found,
-            f"The enrolment stands all the same: copy {kept} yourself.",
+            f"The enrollment stands all the same: copy {kept} yourself.",
         ) from cause
 
 
@@ -259,10 +261,12 @@ def _afterwards(proposal: Proposal, folder: Path, outs: OutputFiles) -> None:
     terms = proposal.terms
     _tell(proposal, "What you have allowed", before=False)
     _show.say("")
-    _show.say(f"Enrolment   {terms.source}")
+    _show.say(f"Enrollment   {terms.source}")
     _show.say(f"Your key    {terms.key.fingerprint}")
     _show.say("")
-    _show.say(f"Hand over {outs.words}, and read the calibrator 'Your key' by telephone. Then:")
+    _show.say(
+        f"Hand over {outs.words}, and read the coordinator 'Your key' by telephone. Then:"
+    )
     way = "--inbox IN --outbox OUT" if outs.node_key is None else "--flower HOST:PORT --ca FILE"
     _show.say(f"  veracal source serve {folder} {way}    answer requests")
     _show.say(f"  veracal source log {folder}    see what was asked, and what left")
@@ -270,16 +274,18 @@ def _afterwards(proposal: Proposal, folder: Path, outs: OutputFiles) -> None:
 
 
 def _tell(proposal: Proposal, title: str, *, before: bool) -> None:
-    """Say in plain words what an enrolment allows."""
+    """Say in plain words what an enrollment allows."""
     from rich.text import Text
 
     _show.console().print(Text(f"\n{title}\n", style="bold"))
-    for line in allowed(proposal.terms, _left(proposal, before=before), before=before):
+    for line in describe_allowance(
+        proposal.terms, _left(proposal, before=before), before=before
+    ):
         _show.say(line)
 
 
 def _left(proposal: Proposal, *, before: bool) -> Amount:
-    """What other calibrators may still be granted, after this one."""
+    """What other coordinators may still be granted, after this one."""
     left = proposal.folder.shares.remaining()
     if not before:
         return left

@@ -22,29 +22,29 @@ from veracal.federation import (
     KINDS,
     AnsweredRequest,
     Enrollment,
-    History,
+    AnswerLog,
     SourceFolder,
     Terms,
-    every_enrolment,
-    history,
-    map_of,
-    problems_of,
-    read_enrolment,
+    list_enrollments,
+    read_answer_log,
+    decode_map,
+    find_problems,
+    read_enrollment,
     read_source,
-    share_problems,
+    find_share_problems,
 )
-from veracal.federation import revoke as revoke_enrolment
+from veracal.federation import revoke as revoke_enrollment
 from veracal.ledger import Amount
 
 _WIDTH = 88
 _MANY = 40  # numbers of an answer that are written out
 
 
-def allowed(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
-    """Lines that say what an enrolment allows, before and after it is made."""
+def describe_allowance(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
+    """Lines that say what an enrollment allows, before and after it is made."""
     would = "would be" if before else "is"
     yield from paragraph(
-        f"Whoever holds the key {terms.calibrator.fingerprint} (the calibrator) may ask "
+        f"Whoever holds the key {terms.coordinator.fingerprint} (the coordinator) may ask "
         f"{terms.name} about the predictions of one model on the enrolled records. The answers "
         "are sums and counts over all of the records, with noise. No record leaves this "
         "machine, and nobody else is answered."
@@ -53,22 +53,22 @@ def allowed(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
     yield from _list("It may learn, each time with noise:", _questions(terms))
     yield from paragraph(
         "A temperature, or a map, is a way to make the model's probabilities more or less "
-        "cautious, which the calibrator tries out. It cannot choose anything else."
+        "cautious, which the coordinator tries out. It cannot choose anything else."
     )
     yield ""
     yield from paragraph(f"All of its answers together cost at most {_amount(terms.budget)}.")
-    yield from paragraph(promise(terms.budget))
+    yield from paragraph(explain_epsilon(terms.budget))
     yield from paragraph(
-        f"One answer costs at most epsilon {terms.most_each / MICRO:g}. When the budget is "
-        "used up, nothing more is answered, ever; the same question asked again gets the same "
+        f"One answer costs at most epsilon {terms.max_per_answer / MICRO:g}. When the budget is "
+        "used up, nothing more is answered, ever; the same query asked again gets the same "
         "answer and costs nothing."
     )
     yield from paragraph(
         f"Of this source's whole budget, epsilon {rounded_down(left.epsilon, 6)} {would} left "
-        "for other calibrators. What is granted now is never given back, used or not."
+        "for other coordinators. What is granted now is never given back, used or not."
     )
     yield ""
-    yield from _list("You declare to the calibrator, and nothing else is told:", _facts(terms))
+    yield from _list("You declare to the coordinator, and nothing else is told:", _facts(terms))
     yield ""
     until = f"until {terms.expires} (UTC), or " if terms.expires else ""
     yield from paragraph(
@@ -78,7 +78,7 @@ def allowed(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
     )
 
 
-def promise(budget: Budget) -> str:
+def explain_epsilon(budget: Budget) -> str:
     """What epsilon means for one person."""
     whom = f"one {budget.unit.name}"
     rows = f", with up to {budget.unit.at_most} rows," if budget.unit.at_most > 1 else ""
@@ -91,19 +91,19 @@ def promise(budget: Budget) -> str:
     )
 
 
-def question(kind: str, argument: Mapping[str, Any], terms: Terms) -> str:
+def describe_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> str:
     """What was asked, and where."""
     words = KINDS[kind].words if kind in KINDS else kind
     if "inverse" in argument:
         value = 2.0**terms.temperatures.bits / argument["inverse"]
         return words.replace("at a temperature", f"at temperature {value:.5g}")
     if "map" in argument:
-        map_ = map_of(argument["map"], terms)
+        map_ = decode_map(argument["map"], terms)
         return f"{words}; the map: {_methods.words(map_)}"
     return words
 
 
-def sent(asked: AnsweredRequest) -> str:
+def describe_answer(asked: AnsweredRequest) -> str:
     """The numbers that left."""
     if not asked.values:
         return "nothing: the answer could not be computed"
@@ -115,7 +115,7 @@ def sent(asked: AnsweredRequest) -> str:
     return f"{_numbers(numbers)}; {noise}"
 
 
-def paid(asked: AnsweredRequest) -> str:
+def describe_cost(asked: AnsweredRequest) -> str:
     """What an answer cost, and what is left."""
     return (
         f"epsilon {rounded_up(asked.epsilon, 6)}; in all so far "
@@ -142,12 +142,12 @@ def _facts(terms: Terms) -> list[str]:
     return [
         f"your name, your public key, and that you protect {terms.unit}, under "
         f"{terms.relation}",
-        f"that there are from {terms.least_records:,} to {terms.most_records:,} records, of "
+        f"that there are from {terms.min_records:,} to {terms.max_records:,} records, of "
         f"{terms.classes} classes, scored by the model {terms.model[:12]}… as {terms.reads}",
         f"that temperatures are from {grid.low:g} to {grid.high:g}, confidence is sorted into "
         f"{terms.bins} bins, the loss of one record counts up to {terms.clamp:g}, and "
         f"affine maps have weights up to {maps.most_weight} and biases up to {maps.most_bias}",
-        "the questions above, the budget, the day it ends, and the seconds after which replies "
+        "the queries above, the budget, the day it ends, and the seconds after which replies "
         "leave",
     ]
 
@@ -221,7 +221,7 @@ def show_new(source: SourceFolder, *, json: bool) -> None:
     ]
     _show.console().print(_show.table(f"{source.name}: a new source", ("", ""), rows))
     _show.say("")
-    _say_paragraph(promise(budget))
+    _say_paragraph(explain_epsilon(budget))
     if source.heads is None:
         _say_paragraph(
             "Nothing outside of the folder would notice that a backup of all of it was put "
@@ -234,25 +234,25 @@ def show_new(source: SourceFolder, *, json: bool) -> None:
 def show_status(folder: Path, *, json: bool) -> bool:
     """Print how a source stands; False if something is wrong."""
     source = read_source(folder)
-    wrong = list(share_problems(source))
+    wrong = list(find_share_problems(source))
     facts = {**_source_facts(source), "problems": wrong}
-    facts["enrolments"] = [_status_facts(source, each) for each in every_enrolment(source)]
+    facts["enrollments"] = [_status_facts(source, each) for each in list_enrollments(source)]
     if json:
         _show.print_json(facts)
     else:
         _print_source(source, facts)
-        for each in facts["enrolments"]:
-            _print_enrolment(each)
-    return not wrong and not any(each["problems"] for each in facts["enrolments"])
+        for each in facts["enrollments"]:
+            _print_enrollment(each)
+    return not wrong and not any(each["problems"] for each in facts["enrollments"])
 
 
-def show_log(folder: Path, enrolment: str | None, last: int | None, *, json: bool) -> bool:
+def show_log(folder: Path, enrollment: str | None, last: int | None, *, json: bool) -> bool:
     """Print what was asked and told; False if the books are not sound."""
     source = read_source(folder)
-    chosen = _chosen(source, enrolment)
-    found = [(each, history(source, each)) for each in chosen]
+    chosen = _chosen(source, enrollment)
+    found = [(each, read_answer_log(source, each)) for each in chosen]
     if json:
-        _show.print_json({"enrolments": [_log_facts(each, told) for each, told in found]})
+        _show.print_json({"enrollments": [_log_facts(each, told) for each, told in found]})
     else:
         for each, told in found:
             _print_log(each, told, last)
@@ -260,34 +260,34 @@ def show_log(folder: Path, enrolment: str | None, last: int | None, *, json: boo
 
 
 def revoke(folder: Path, mark: str, *, yes: bool, json: bool) -> None:
-    """Revoke an enrolment, once that was confirmed."""
+    """Revoke an enrollment, once that was confirmed."""
     source = read_source(folder)
-    enrolment = read_enrolment(source, mark)
-    terms = enrolment.terms
+    enrollment = read_enrollment(source, mark)
+    terms = enrollment.terms
     if json and not yes:
         raise typer.BadParameter("add --yes: nobody is asked here.", param_hint="--json")
-    whose = f"{terms.source[:12]} of the calibrator {terms.calibrator.fingerprint}"
-    if not (yes or typer.confirm(f"End enrolment {whose}, for good?", err=True)):
+    whose = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
+    if not (yes or typer.confirm(f"End enrollment {whose}, for good?", err=True)):
         _show.status("Nothing was changed.")
         raise typer.Exit(1)
-    revoke_enrolment(source, enrolment)
+    revoke_enrollment(source, enrollment)
     if json:
-        _show.print_json({"enrolment": terms.source, "revoked": True})
+        _show.print_json({"enrollment": terms.source, "revoked": True})
     else:
         _show.say(
-            f"Enrolment {terms.source[:12]} is revoked: this calibrator is answered no more. "
+            f"Enrollment {terms.source[:12]} is revoked: this coordinator is answered no more. "
             "Its share of the budget is not given back."
         )
 
 
-def _chosen(source: SourceFolder, enrolment: str | None) -> list[Enrollment]:
-    """One enrolment, or all of them."""
-    if enrolment is not None:
-        return [read_enrolment(source, enrolment)]
-    found = every_enrolment(source)
+def _chosen(source: SourceFolder, enrollment: str | None) -> list[Enrollment]:
+    """One enrollment, or all of them."""
+    if enrollment is not None:
+        return [read_enrollment(source, enrollment)]
+    found = list_enrollments(source)
     if not found:
         raise DataError(
-            str(source.path), "an enrolment", "none yet", "Enroll: `veracal source enroll`."
+            str(source.path), "an enrollment", "none yet", "Enroll: `veracal source enroll`."
         )
     return found
 
@@ -313,23 +313,23 @@ def _source_facts(source: SourceFolder) -> dict[str, Any]:
     }
 
 
-def _status_facts(source: SourceFolder, enrolment: Enrollment) -> dict[str, Any]:
-    """What is shown of one enrolment."""
-    terms, refusals = enrolment.terms, enrolment.refusals.lines()
-    problems = list(problems_of(source, enrolment))
+def _status_facts(source: SourceFolder, enrollment: Enrollment) -> dict[str, Any]:
+    """What is shown of one enrollment."""
+    terms, refusals = enrollment.terms, enrollment.refusals.lines()
+    problems = list(find_problems(source, enrollment))
     told: dict[str, Any] = {"spent": None, "left": None, "answers": None}
     try:
-        ledger = enrolment.ledger
+        ledger = enrollment.ledger
         told["spent"], told["left"] = asdict(ledger.spent()), asdict(ledger.remaining())
         told["answers"] = dict(Counter(entry.purpose for entry in ledger.entries()))
     except VeracalError:
         pass  # it is among the problems
     return {
-        "enrolment": terms.source,
-        "calibrator": terms.calibrator.fingerprint,
-        "since": enrolment.private.enrolled,
-        "state": _state(enrolment, problems),
-        "data": None if enrolment.private.data is None else enrolment.private.data.path,
+        "enrollment": terms.source,
+        "coordinator": terms.coordinator.fingerprint,
+        "since": enrollment.private.enrolled,
+        "state": _state(enrollment, problems),
+        "data": None if enrollment.private.data is None else enrollment.private.data.path,
         "budget": {"epsilon": terms.budget.epsilon, "delta": terms.delta},
         **told,
         "refusals": [{"when": when, "why": why} for when, why in refusals],
@@ -337,22 +337,22 @@ def _status_facts(source: SourceFolder, enrolment: Enrollment) -> dict[str, Any]
     }
 
 
-def _state(enrolment: Enrollment, problems: list[str]) -> str:
-    """Whether an enrolment answers, in a few words."""
-    if enrolment.is_revoked:
+def _state(enrollment: Enrollment, problems: list[str]) -> str:
+    """Whether an enrollment answers, in a few words."""
+    if enrollment.is_revoked:
         return "revoked: nothing is answered"
-    if enrolment.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
-        return f"over since {enrolment.terms.expires}: nothing is answered"
+    if enrollment.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+        return f"over since {enrollment.terms.expires}: nothing is answered"
     if problems:
         return "SOMETHING IS WRONG: nothing is answered"
-    until = f" until {enrolment.terms.expires}" if enrolment.terms.expires else ""
+    until = f" until {enrollment.terms.expires}" if enrollment.terms.expires else ""
     return f"answers{until}"
 
 
 def _print_source(source: SourceFolder, facts: dict[str, Any]) -> None:
     """Print a source as a whole."""
     budget, left = source.budget, facts["left"]
-    many = _show.counted(len(facts["enrolments"]), "enrolment")
+    many = _show.counted(len(facts["enrollments"]), "enrollment")
     rows = [
         ("since", source.created),
         ("your key", source.public.fingerprint),
@@ -366,10 +366,10 @@ def _print_source(source: SourceFolder, facts: dict[str, Any]) -> None:
     _show.console().print(_show.table(source.name, ("", ""), rows))
 
 
-def _print_enrolment(facts: dict[str, Any]) -> None:
-    """Print one enrolment."""
+def _print_enrollment(facts: dict[str, Any]) -> None:
+    """Print one enrollment."""
     rows = [
-        ("calibrator", facts["calibrator"]),
+        ("coordinator", facts["coordinator"]),
         ("state", facts["state"]),
         *(("PROBLEM", problem) for problem in facts["problems"]),
         ("since", facts["since"]),
@@ -387,17 +387,17 @@ def _print_enrolment(facts: dict[str, Any]) -> None:
     refusals = facts["refusals"]
     rows.append(("refused", f"{len(refusals):,} in the log" if refusals else "nothing"))
     rows += [("", f"{one['when']}  {one['why']}") for one in refusals[-_LATEST:]]
-    _show.console().print(_show.table(f"Enrolment {facts['enrolment'][:12]}", ("", ""), rows))
+    _show.console().print(_show.table(f"Enrollment {facts['enrollment'][:12]}", ("", ""), rows))
 
 
-def _log_facts(enrolment: Enrollment, told: History) -> dict[str, Any]:
+def _log_facts(enrollment: Enrollment, told: AnswerLog) -> dict[str, Any]:
     """A log for programs."""
-    terms = enrolment.terms
+    terms = enrollment.terms
     return {
-        "enrolment": terms.source,
-        "calibrator": terms.calibrator.text,
+        "enrollment": terms.source,
+        "coordinator": terms.coordinator.text,
         "answers": [
-            {**one.to_json(), "asked": question(one.kind, one.argument, terms)}
+            {**one.to_json(), "asked": describe_query(one.kind, one.argument, terms)}
             for one in told.asked
         ],
         "refusals": [{"when": when, "why": why} for when, why in told.refused],
@@ -406,20 +406,20 @@ def _log_facts(enrolment: Enrollment, told: History) -> dict[str, Any]:
     }
 
 
-def _print_log(enrolment: Enrollment, told: History, last: int | None) -> None:
+def _print_log(enrollment: Enrollment, told: AnswerLog, last: int | None) -> None:
     """Print what was asked and told, in order."""
     from rich.text import Text
 
-    terms = enrolment.terms
-    title = f"{terms.name}: what the calibrator {terms.calibrator.fingerprint} was told"
+    terms = enrollment.terms
+    title = f"{terms.name}: what the coordinator {terms.coordinator.fingerprint} was told"
     _show.console().print(Text(f"\n{title}", style="bold"))
-    _show.say(f"Enrolment {terms.source[:12]}. Answers are kept in order, without times.")
+    _show.say(f"Enrollment {terms.source[:12]}. Answers are kept in order, without times.")
     asked = told.asked if last is None else told.asked[-last:]
     for one in asked:
         _show.say("")
-        _say_indented(f"{one.number}.", question(one.kind, one.argument, terms), width=4)
-        _say_indented("    sent", sent(one))
-        _say_indented("    cost", paid(one))
+        _say_indented(f"{one.number}.", describe_query(one.kind, one.argument, terms), width=4)
+        _say_indented("    sent", describe_answer(one))
+        _say_indented("    cost", describe_cost(one))
     if not told.asked:
         _show.say("Nothing was asked yet.")
     _print_refused(told, last)
@@ -433,7 +433,7 @@ def _print_log(enrolment: Enrollment, told: History, last: int | None) -> None:
         )
 
 
-def _print_refused(told: History, last: int | None) -> None:
+def _print_refused(told: AnswerLog, last: int | None) -> None:
     """Print what was refused."""
     refused = told.refused if last is None else told.refused[-last:]
     if not refused:

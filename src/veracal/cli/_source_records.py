@@ -130,7 +130,7 @@ def read_records(
 
 
 def read_key(text: str) -> PublicKey:
-    """A calibrator's public key: its digits, or a file with them."""
+    """A coordinator's public key: its digits, or a file with them."""
     if is_hexadecimal(text, 64):
         return PublicKey(text)
     path = Path(text)
@@ -227,6 +227,6 @@ def _no_key(text: str) -> typer.BadParameter:
     """Error for what is no public key."""
     return typer.BadParameter(
         f"expected 64 hexadecimal digits, or a file with them, got {text[:80]!r}. The "
-        "calibrator's `veracal federation init` prints them.",
-        param_hint="--calibrator",
+        "coordinator's `veracal federation init` prints them.",
+        param_hint="--coordinator",
     )

@@ -39,16 +39,16 @@ def init(
     ] = "127.0.0.1:9092",
     json: Json = False,
 ) -> None:
-    """Make a calibrator's key, and a list of sources in which nobody stands yet.
+    """Make a coordinator's key, and a list of sources in which nobody stands yet.
 
     Hand the public key to the institutions: each enrolls it, by itself, and hands back
     its terms, which 'veracal federation add' adds to the list.
     """
     from veracal.errors import VeracalError
-    from veracal.federation import KEY, LISTING, PUBLIC, found
+    from veracal.federation import KEY_FILE, LIST_FILE, PUBLIC_KEY_FILE, create_federation
 
     try:
-        public = found(folder, name, carrier=transport, address=address)  # type: ignore[arg-type]
+        public = create_federation(folder, name, carrier=transport, address=address)  # type: ignore[arg-type]
     except VeracalError:
         raise
     except ValueError as error:
@@ -59,23 +59,25 @@ def init(
                 "folder": str(folder),
                 "public_key": public.text,
                 "fingerprint": public.fingerprint,
-                "listing": str(folder / LISTING),
+                "listing": str(folder / LIST_FILE),
             }
         )
         return
     rows = [
         ("public key", public.text),
         ("fingerprint", public.fingerprint),
-        ("as a file", str(folder / PUBLIC)),
-        ("private key", f"{folder / KEY}; whoever has it can ask in your name"),
-        ("list", str(folder / LISTING)),
+        ("as a file", str(folder / PUBLIC_KEY_FILE)),
+        ("private key", f"{folder / KEY_FILE}; whoever has it can ask in your name"),
+        ("list", str(folder / LIST_FILE)),
     ]
-    _show.console().print(_show.table(f"{name}: the calibrator", ("", ""), rows))
+    _show.console().print(_show.table(f"{name}: the coordinator", ("", ""), rows))
     _show.say("")
     _show.say("Hand the public key to each institution, which types, on its own machine:")
     _show.say("")
     made, listed = _KEYS_OF_NODES[transport]
-    _show.say(f"  veracal source enroll FOLDER --calibrator {PUBLIC} … {made}".rstrip())
+    _show.say(
+        f"  veracal source enroll FOLDER --coordinator {PUBLIC_KEY_FILE} … {made}".rstrip()
+    )
     _show.say("")
     _show.say("and add the terms that each of them hands back:")
     _show.say("")
@@ -100,7 +102,7 @@ def add(
     Terms are signed, but by whom, only people can tell: compare the fingerprint
     with what the institution reads to you.
     """
-    from veracal.federation import check_joining, join, read_terms
+    from veracal.federation import check_compatible, add_source, read_terms
 
     if json and not yes:
         raise typer.BadParameter(
@@ -111,13 +113,13 @@ def add(
     added = []
     for path, key in zip(terms, keys, strict=True):
         found, raw = read_terms(path)
-        check_joining(folder, found)
+        check_compatible(folder, found)
         if not json:
             _show_terms(path, found)
         if not (yes or _confirmed(found.name)):
             _show.status(f"{found.name} was not added.")
             raise typer.Exit(1)
-        place = join(folder, found, raw, node_key=key)
+        place = add_source(folder, found, raw, node_key=key)
         added.append({"name": found.name, "source": found.source, "terms": str(place)})
         if not json:
             _show.say(f"{found.name} takes part: {place}")
@@ -127,14 +129,14 @@ def add(
 
 @app.command(epilog="Example:  veracal federation status study")
 def status(folder: Folder, json: Json = False) -> None:
-    """Show who takes part, and what each has spent as far as the calibrator's book knows.
+    """Show who takes part, and what each has spent as far as the coordinator's history knows.
 
     Each source's own ledger decides; what was sent and not answered yet counts here as
     if it had been charged.
     """
-    from veracal.federation import standings
+    from veracal.federation import summarize_members
 
-    found = standings(folder)
+    found = summarize_members(folder)
     if json:
         told = [one.to_json() for one in found]
         _show.print_json({"folder": str(folder), "sources": told})
@@ -165,10 +167,10 @@ def superlink(
     the folder; hand that authority's certificate to the institutions.
     """
     from veracal.cli import _federation_local as _superlink
-    from veracal.cli._signals import Tell, until_stopped
-    from veracal.federation import address_of
+    from veracal.cli._signals import Log, until_stopped
+    from veracal.federation import read_address
 
-    def work(stop: "threading.Event", tell: Tell) -> None:
+    def work(stop: "threading.Event", tell: Log) -> None:
         with _superlink.superlink(folder, listen, tell=tell) as link:
             _show.say(f"A SuperLink listens at {link.address} (process {link.pid}). Hand over:")
             _show.say("")
@@ -177,7 +179,7 @@ def superlink(
             _show.say("Each institution types, on its own machine:")
             _show.say("")
             _show.say(
-                f"  veracal source serve FOLDER --flower {address_of(folder)} --ca "
+                f"  veracal source serve FOLDER --flower {read_address(folder)} --ca "
                 f"{_superlink.AUTHORITY}"
             )
             stop.wait()
@@ -213,7 +215,7 @@ def local(
     """Make a whole federation on this machine, and keep it running until Ctrl-C.
 
     Made-up hospitals, each with a table, a key and a budget of its own, a private
-    model that is too sure of itself there, and a calibrator. With Flower, a
+    model that is too sure of itself there, and a coordinator. With Flower, a
     SuperLink and a node for each hospital run as processes of their own. What to
     type in a second terminal is printed.
     """
@@ -225,14 +227,14 @@ def local(
             param_hint="--then-recalibrate",
         )
     wait = 0 if by_hand else _local.WAIT
-    made, carrier = _local.opened(folder, sources, transport, port, wait=wait)
+    made, carrier = _local.open_or_create(folder, sources, transport, port, wait=wait)
     if by_hand and carrier != "files":
         raise typer.BadParameter("is for --transport files only.", param_hint="--by-hand")
     if port is not None and carrier != "flower":
         raise typer.BadParameter("is for --transport flower only.", param_hint="--port")
     if then_recalibrate:
         with _local.running(made, carrier, courier=True):
-            raise typer.Exit(_local.recalibrated(made))
+            raise typer.Exit(_local.run_recalibration(made))
     _local.keep_running(made, carrier, by_hand=by_hand)
 
 
@@ -242,7 +244,9 @@ def _standing_row(one: "MemberStatus") -> tuple[str, ...]:
 
     words = one.fault or (f"{one.unknown} not answered yet" if one.unknown else "")
     if one.missing and not one.fault:
-        words = f"its ledger has {one.missing} more, paid for; this book knows nothing of them"
+        words = (
+            f"its ledger has {one.missing} more, paid for; this history knows nothing of them"
+        )
     return (
         one.terms.name,
         str(one.answered),
@@ -255,22 +259,24 @@ def _standing_row(one: "MemberStatus") -> tuple[str, ...]:
 
 def _show_terms(path: Path, terms: "Terms") -> None:
     """Print terms as people read them."""
-    from veracal.federation import told_terms
+    from veracal.federation import describe_terms
 
-    _show.console().print(_show.table(f"{path.name}: the terms", ("", ""), told_terms(terms)))
+    _show.console().print(
+        _show.table(f"{path.name}: the terms", ("", ""), describe_terms(terms))
+    )
 
 
 def _confirmed(name: str) -> bool:
     """Ask whether the key is the institution's."""
-    question = f"\nDid {name} read you the digits of 'its key', by telephone or in person?"
-    return typer.confirm(_show.visible(question, keep="\n"), err=True)
+    query = f"\nDid {name} read you the digits of 'its key', by telephone or in person?"
+    return typer.confirm(_show.visible(query, keep="\n"), err=True)
 
 
 def _node_keys(folder: Path, terms: list[Path], keys: list[Path]) -> list[Path | None]:
     """Public keys of nodes where Flower is used, and none otherwise."""
-    from veracal.federation import carrier_of
+    from veracal.federation import read_transport_kind
 
-    if carrier_of(folder) != "flower":
+    if read_transport_kind(folder) != "flower":
         if keys:
             raise typer.BadParameter(
                 "is for federations over Flower only.", param_hint="--node-key"

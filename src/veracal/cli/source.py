@@ -1,4 +1,4 @@
-"""Commands of an institution that answers questions about its records from afar."""
+"""Commands of an institution that answers queries about its records from afar."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Answer a calibrator about your records, behind your own budget, and see what left.",
+    help="Answer a coordinator about your records, behind your own budget, and see what left.",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of the source.")]
 Which = Annotated[
     str | None,
-    typer.Option("--enrolment", metavar="ID", help="Which enrolment, or how its id begins."),
+    typer.Option("--enrollment", metavar="ID", help="Which enrollment, or how its id begins."),
 ]
 
 
@@ -31,7 +31,7 @@ Which = Annotated[
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder, on a local disk.")],
     name: Annotated[str, typer.Option(help="What the institution is called in public.")],
-    epsilon: Annotated[float, typer.Option(help="Most that all calibrators may ever spend.")],
+    epsilon: Annotated[float, typer.Option(help="Most that all coordinators may ever spend.")],
     delta: Annotated[float, typer.Option(help="Failure probability; 0 for pure.")] = 0.0,
     relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
     unit: Annotated[str, typer.Option(help="Whom to protect: record, patient, …")] = "record",
@@ -47,7 +47,7 @@ def init(
 ) -> None:
     """Make a source: a key, and a budget for one set of people that never changes.
 
-    Everybody who is asked about shares one budget, however many calibrators
+    Everybody who is asked about shares one budget, however many coordinators
     there are: make one source for one set of people, and no second one.
     """
     from veracal.accounting import Budget, Unit
@@ -66,17 +66,17 @@ def init(
 
 
 @app.command(
-    epilog="Example:  veracal source enroll north --calibrator study.pub --epsilon 1 "
-    "--most-each 0.6 --model model --data visits.csv --out north.terms"
+    epilog="Example:  veracal source enroll north --coordinator study.pub --epsilon 1 "
+    "--max-per-answer 0.6 --model model --data visits.csv --out north.terms"
 )
 def enroll(
     folder: Folder,
-    calibrator: Annotated[
-        str, typer.Option(metavar="KEY", help="Calibrator's public key, or a file with it.")
+    coordinator: Annotated[
+        str, typer.Option(metavar="KEY", help="Coordinator's public key, or a file with it.")
     ],
-    epsilon: Annotated[float, typer.Option(help="Most that this calibrator may ever spend.")],
+    epsilon: Annotated[float, typer.Option(help="Most that this coordinator may ever spend.")],
     out: Annotated[Path, typer.Option(help="New file for the terms, to hand over.")],
-    most_each: Annotated[
+    max_per_answer: Annotated[
         float | None, typer.Option(help="Most that one answer may cost; by default all.")
     ] = None,
     scores: Annotated[
@@ -117,7 +117,7 @@ def enroll(
         str,
         typer.Option(
             metavar="A,B,…",
-            help="Questions to answer: their names, those of a method (binning, platt, …), "
+            help="Queries to answer: their names, those of a method (binning, platt, …), "
             "'usual' (a temperature, its guard and figures), or 'all' that need no delta.",
         ),
     ] = "usual",
@@ -137,11 +137,11 @@ def enroll(
             metavar="BITS,WEIGHT,BIAS", help="Grid and bounds of the parameters of affine maps."
         ),
     ] = "12,16,16",
-    least_records: Annotated[
-        int, typer.Option(help="Records there are at least; the calibrator reads it.")
+    min_records: Annotated[
+        int, typer.Option(help="Records there are at least; the coordinator reads it.")
     ] = 100,
-    most_records: Annotated[
-        int, typer.Option(help="Records there are at most; the calibrator reads it.")
+    max_records: Annotated[
+        int, typer.Option(help="Records there are at most; the coordinator reads it.")
     ] = 1_000_000,
     deadline: Annotated[
         float, typer.Option(help="Seconds after which every reply leaves.")
@@ -159,10 +159,10 @@ def enroll(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to go on.")] = False,
     json: Json = False,
 ) -> None:
-    """Declare what one calibrator may ask about your records, and how often.
+    """Declare what one coordinator may ask about your records, and how often.
 
     Everything is declared here, by you; a request can choose among it and bring
-    nothing of its own. The records are checked and copied now, every question
+    nothing of its own. The records are checked and copied now, every query
     is tried once (its answer is thrown away), and what you are about to allow
     is shown before anything is written.
     """
@@ -178,19 +178,19 @@ def enroll(
     )
 
     def declared(mark: str) -> "Declaration":
-        return _source_enroll.declaration(
-            calibrator=_source_records.read_key(calibrator),
+        return _source_enroll.parse_declaration(
+            coordinator=_source_records.read_key(coordinator),
             model=mark,
             epsilon=epsilon,
-            most_each=most_each,
+            max_per_answer=max_per_answer,
             delta=delta,
             kinds=kinds,
             temperatures=temperatures,
             bins=bins,
             clamp=clamp,
             parameters=parameters,
-            least_records=least_records,
-            most_records=most_records,
+            min_records=min_records,
+            max_records=max_records,
             deadline=deadline,
             expires=expires,
         )
@@ -207,7 +207,7 @@ def enroll(
 @app.command(epilog="Example:  veracal source serve north --inbox in --outbox out")
 def serve(
     folder: Folder,
-    enrolment: Which = None,
+    enrollment: Which = None,
     inbox: Annotated[
         Path | None, typer.Option(help="Folder in which requests arrive as files.")
     ] = None,
@@ -232,13 +232,13 @@ def serve(
     """Answer requests until stopped by Ctrl-C, by files or over Flower.
 
     Nothing that arrives is run or trusted: a request is at most 4 KiB, signed by
-    the calibrator, and asks for what you enrolled, or it is refused. What
+    the coordinator, and asks for what you enrolled, or it is refused. What
     happens is told here, and kept for 'veracal source log'.
     """
     from veracal.cli import _source_enroll
 
     ways = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
-    _source_enroll.serve_source(folder, enrolment, ways)
+    _source_enroll.serve_source(folder, enrollment, ways)
 
 
 @app.command(epilog="Example:  veracal source status north")
@@ -256,35 +256,35 @@ def status(folder: Folder, json: Json = False) -> None:
 @app.command(epilog="Example:  veracal source log north")
 def log(
     folder: Folder,
-    enrolment: Which = None,
+    enrollment: Which = None,
     last: Annotated[
         int | None, typer.Option(min=1, help="Show so many answers and refusals only.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show every question that was answered, the numbers that left, and what was refused.
+    """Show every query that was answered, the numbers that left, and what was refused.
 
     The ledger's chain of hashes, the answers and the signed heads are checked
     while they are read; exit 1 if something is wrong with them.
     """
     from veracal.cli import _source_output as _source_show
 
-    if not _source_show.show_log(folder, enrolment, last, json=json):
+    if not _source_show.show_log(folder, enrollment, last, json=json):
         raise typer.Exit(1)
 
 
 @app.command(epilog="Example:  veracal source revoke north 4f3a")
 def revoke(
     folder: Folder,
-    enrolment: Annotated[str, typer.Argument(metavar="ID", help="Or how it begins.")],
+    enrollment: Annotated[str, typer.Argument(metavar="ID", help="Or how it begins.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to go on.")] = False,
     json: Json = False,
 ) -> None:
-    """Answer a calibrator no more, from now on and for good.
+    """Answer a coordinator no more, from now on and for good.
 
     What it was granted is not given back to the budget, and what it was told
     cannot be taken back.
     """
     from veracal.cli import _source_output as _source_show
 
-    _source_show.revoke(folder, enrolment, yes=yes, json=json)
+    _source_show.revoke(folder, enrollment, yes=yes, json=json)

@@ -70,7 +70,7 @@ class Results:
         What somebody who decides may expect, and will not find.
     federation : mapping or None
         Who has recalibrated it since, and what that cost whom
-        (:func:`veracal.federation.coordinator.federated.record`).
+        (:func:`veracal.federation.coordinator.pool.record`).
     """
 
     name: str

@@ -5,7 +5,7 @@ others it follows them less: there the model is right less often, and as sure as
 
 A whole federation in one folder, of made-up hospitals, to try everything with.
 
-Somebody who carries files between made-up hospitals and their calibrator, all day.
+Somebody who carries files between made-up hospitals and their coordinator, all day.
 """
 
 import shutil
@@ -23,26 +23,26 @@ from veracal.artifact import PrivateClassifier
 from veracal.data import load, no_surprises, private_folder, write_new
 from veracal.errors import DataError
 from veracal.federation import (
-    ANSWERS,
+    ANSWER_SUFFIX,
     ENROLLED,
-    LISTING,
-    MOST_ANSWER,
-    MOST_REQUEST,
-    REQUESTS,
+    LIST_FILE,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    REQUEST_SUFFIX,
     TERMS,
-    Carrier,
+    TransportKind,
     Declaration,
     PublicKey,
     Terms,
     create_source,
-    empty_folder,
+    prepare_folder,
     enroll,
-    found,
-    join,
-    look,
+    create_federation,
+    add_source,
+    read_untrusted_file,
     model_hash,
-    names,
-    put,
+    list_names,
+    deliver_file,
     read_terms,
     slug,
 )
@@ -185,18 +185,18 @@ class LocalFederation:
 
     @property
     def study(self) -> Path:
-        """The calibrator's folder."""
+        """The coordinator's folder."""
         return self.folder / _STUDY
 
     @property
     def listing(self) -> Path:
         """The list of sources."""
-        return self.study / LISTING
+        return self.study / LIST_FILE
 
 
-def is_made(folder: Path) -> bool:
+def exists_local(folder: Path) -> bool:
     """Whether a federation was made in a folder before, to its end."""
-    return (folder / _STUDY / LISTING).is_file()
+    return (folder / _STUDY / LIST_FILE).is_file()
 
 
 def open_local(folder: Path) -> LocalFederation:
@@ -212,12 +212,12 @@ def make_local(
     folder: Path,
     sources: int,
     *,
-    carrier: Carrier = "flower",
+    carrier: TransportKind = "flower",
     address: str = "127.0.0.1:9092",
     wait: int = 0,
     tell: Tell = lambda line: None,
 ) -> LocalFederation:
-    """Make a federation: tables, a private model, a calibrator, and sources that enrolled it.
+    """Make a federation: tables, a private model, a coordinator, and sources that enrolled it.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def make_local(
     address : str
         Of the SuperLink, for Flower.
     wait : int
-        With files: seconds that the calibrator watches for answers.
+        With files: seconds that the coordinator watches for answers.
     tell : callable
         Is told what is being made.
 
@@ -241,7 +241,7 @@ def make_local(
     _checks.whole(sources=sources)
     if sources > MOST_SOURCES:
         raise ValueError(f"Expected at most {MOST_SOURCES} sources here, got {sources!r}.")
-    empty_folder(folder)
+    prepare_folder(folder)
     made = LocalFederation(
         folder,
         tuple(Hospital(name, folder / _HOSPITALS / name) for name in hospital_names(sources)),
@@ -255,14 +255,14 @@ def make_local(
 
 
 def _make(
-    made: LocalFederation, tell: Tell, *, carrier: Carrier, address: str, wait: int
+    made: LocalFederation, tell: Tell, *, carrier: TransportKind, address: str, wait: int
 ) -> None:
     """Everything, in the order in which it happens between institutions."""
     tell("Training a private model on made-up visits to another hospital")
     _train(made)
-    tell("The calibrator makes its key")
+    tell("The coordinator makes its key")
     building = made.folder / f".{_STUDY}"  # under its own name once everybody takes part
-    public = found(
+    public = create_federation(
         building,
         "Readmissions",
         carrier=carrier,
@@ -272,11 +272,11 @@ def _make(
         wait=wait,
     )
     for number, hospital in enumerate(made.hospitals, start=1):
-        tell(f"{hospital.name} scores its visits with the model, and enrolls the calibrator")
+        tell(f"{hospital.name} scores its visits with the model, and enrolls the coordinator")
         terms = _enrolled(made, hospital, public, number)
         key = _node_key(hospital) if carrier == "flower" else None
         read, raw = read_terms(hospital.source / ENROLLED / terms.source / TERMS)
-        join(building, read, raw, node_key=key)
+        add_source(building, read, raw, node_key=key)
     building.rename(made.study)
 
 
@@ -298,7 +298,7 @@ def _train(made: LocalFederation) -> None:
 def _enrolled(
     made: LocalFederation, hospital: Hospital, public: PublicKey, number: int
 ) -> Terms:
-    """A hospital with a table, a source, and an enrolment of its scored records."""
+    """A hospital with a table, a source, and an enrollment of its scored records."""
     place = private_folder(hospital.folder)
     table = place / TABLE
     visits(_ROWS, closeness=ELSEWHERE, which=number).write_csv(table)
@@ -312,15 +312,15 @@ def _enrolled(
         model_hash(made.model),
         EACH,
         ANSWER,
-        least_records=1_000,
-        most_records=10_000,
+        min_records=1_000,
+        max_records=10_000,
         deadline=_DEADLINE,
     )
     return enroll(hospital.source, scores, declared, data=table, model=made.model)
 
 
 def _node_key(hospital: Hospital) -> Path:
-    """A key for the hospital's node; the half that the calibrator gets."""
+    """A key for the hospital's node; the half that the coordinator gets."""
     from veracal.federation import make_node_key
 
     return make_node_key(hospital.node_key)
@@ -359,19 +359,23 @@ class Courier:
         count = 0
         for hospital in self._made.hospitals:
             mine = f"{slug(hospital.name)}-"
-            count += self._carry(requests, hospital.inbox, mine, REQUESTS, MOST_REQUEST)
-            count += self._carry(hospital.outbox, answers, mine, ANSWERS, MOST_ANSWER)
+            count += self._carry(
+                requests, hospital.inbox, mine, REQUEST_SUFFIX, MAX_REQUEST_BYTES
+            )
+            count += self._carry(hospital.outbox, answers, mine, ANSWER_SUFFIX, MAX_REPLY_BYTES)
         return count
 
     def _carry(self, here: Path, there: Path, mine: str, suffix: str, most: int) -> int:
         """Copy the files of a hospital that were not carried before."""
         if not (here.is_dir() and there.is_dir()):
             return 0  # nothing was asked yet
-        new = [n for n in names(here, suffix) if n.startswith(mine) and n not in self._carried]
+        new = [
+            n for n in list_names(here, suffix) if n.startswith(mine) and n not in self._carried
+        ]
         for name in new:
-            found = look(here, name, most)
+            found = read_untrusted_file(here, name, most)
             if found is not None and found.content is not None:
-                put(there, name, found.content, newer=True)
+                deliver_file(there, name, found.content, newer=True)
             self._carried.add(name)
         return len(new)
 

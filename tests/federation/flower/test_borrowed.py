@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 
 from veracal.errors import MissingExtraError
-from veracal.federation.flower.superlink import server_files, superlink_command
+from veracal.federation.flower.superlink import make_server_files, superlink_command
 from veracal.federation.flower.wire import flower
 
 pytestmark = pytest.mark.full
@@ -32,4 +32,4 @@ def test_without_flower_its_extra_is_named(monkeypatch, tmp_path):
     with pytest.raises(MissingExtraError, match=r"This needs flwr.*veracal\[flower\]"):
         flower()
     with pytest.raises(MissingExtraError, match=r"This needs flwr.*veracal\[flower\]"):
-        superlink_command(tmp_path, server_files(tmp_path), "127.0.0.1", 1)
+        superlink_command(tmp_path, make_server_files(tmp_path), "127.0.0.1", 1)

@@ -8,12 +8,12 @@ import pytest
 
 from veracal.errors import DataError
 from veracal.federation.flower import superlink as certificates
-from veracal.federation.flower.superlink import check_server, server_files
+from veracal.federation.flower.superlink import check_server, make_server_files
 
 
 @pytest.fixture
 def files(tmp_path):
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
@@ -23,7 +23,7 @@ def test_files_that_were_made_together_match(files, host):
 
 def test_the_authority_stays_when_a_certificate_is_made_anew(files, tmp_path):
     authority, certificate = files.authority.read_bytes(), files.certificate.read_bytes()
-    again = server_files(tmp_path, ["hospital.example", "10.0.0.7", "::1"])
+    again = make_server_files(tmp_path, ["hospital.example", "10.0.0.7", "::1"])
     assert again == files
     assert files.authority.read_bytes() == authority
     assert files.certificate.read_bytes() != certificate
@@ -50,7 +50,7 @@ def test_another_key_does_not_match(files, tmp_path):
 def test_another_authority_does_not_match(files, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
-    wrong = dataclasses.replace(files, authority=server_files(other).authority)
+    wrong = dataclasses.replace(files, authority=make_server_files(other).authority)
     with pytest.raises(DataError, match="found one by another authority"):
         check_server(wrong, "localhost")
 
@@ -58,7 +58,7 @@ def test_another_authority_does_not_match(files, tmp_path):
 def test_a_certificate_that_is_over_does_not_match(tmp_path, monkeypatch):
     monkeypatch.setattr(certificates, "_YEAR", timedelta(minutes=-1))
     with pytest.raises(DataError, match="valid now, found one for"):
-        check_server(server_files(tmp_path), "localhost")
+        check_server(make_server_files(tmp_path), "localhost")
 
 
 @pytest.mark.parametrize("field", ["authority", "certificate", "key"])
@@ -75,4 +75,4 @@ def test_files_that_are_nothing_of_the_kind_are_named(files, field, content):
 
 def test_a_certificate_is_for_somebody(tmp_path):
     with pytest.raises(ValueError, match="at least one host"):
-        server_files(tmp_path, [])
+        make_server_files(tmp_path, [])

@@ -9,8 +9,8 @@ import pytest
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower.superlink import (
     SuperLink,
-    free_port,
-    server_files,
+    find_port,
+    make_server_files,
     superlink_command,
 )
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def files(tmp_path):
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_a_port_in_use_is_named_in_a_line(tmp_path, files, taken):
 
 
 def test_a_port_that_is_free_is_taken_as_given(taken):
-    assert free_port("127.0.0.1") != taken
-    free = free_port("127.0.0.1")
-    assert free_port("127.0.0.1", free) == free
+    assert find_port("127.0.0.1") != taken
+    free = find_port("127.0.0.1")
+    assert find_port("127.0.0.1", free) == free
 
 
 def test_a_host_of_another_machine_is_refused():
     with pytest.raises(TransportError, match="cannot be listened on"):
-        free_port("192.0.2.1", 8000)
+        find_port("192.0.2.1", 8000)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from tests.federation.flower.conftest import until
 from tests.federation.flower.hostile import hostile_class, served
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.superlink import server_files
+from veracal.federation.flower.superlink import make_server_files
 from veracal.federation.flower.supernode import serve_node
-from veracal.federation.flower.wire import make_node_key, metadata, packed
+from veracal.federation.flower.wire import make_node_key, metadata, pack_message
 
 pytestmark = pytest.mark.full
 
@@ -75,7 +75,7 @@ def running(folder, address, ca, answer=lambda request: b"answer to " + request)
 def files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     make_node_key(tmp_path / "node.key")
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def link(files) -> Iterator[tuple[str, type]]:
 
 
 def letter(body: bytes, lasts: float = 60.0):
-    return packed(body, metadata(1, sender=1, receiver=7, lasts=lasts))
+    return pack_message(body, metadata(1, sender=1, receiver=7, lasts=lasts))
 
 
 def test_a_request_is_answered_and_no_app_is_asked_for(tmp_path, files, link):
@@ -206,7 +206,7 @@ def test_a_superlink_of_another_authority_is_told_nothing(tmp_path, files, link)
     address, handler = link
     other = tmp_path / "other"
     other.mkdir()
-    with running(tmp_path, address, server_files(other).authority) as node:
+    with running(tmp_path, address, make_server_files(other).authority) as node:
         node.thread.join(240)
     assert isinstance(node.problem, TransportError)
     assert f"The certificate of {address} is not one that" in str(node.problem)

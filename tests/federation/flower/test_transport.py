@@ -12,15 +12,15 @@ import pytest
 
 from veracal.errors import TransportError
 from veracal.federation.flower import transport as flower_transport
-from veracal.federation.flower.superlink import server_files
+from veracal.federation.flower.superlink import make_server_files
 from veracal.federation.flower.transport import FlowerTransport
 from veracal.federation.flower.wire import (
     Connection,
     flower,
     public_form,
     read_node_key,
-    refused,
-    status,
+    http_error,
+    http_status,
 )
 
 pytestmark = pytest.mark.full
@@ -173,7 +173,7 @@ def stop_all_runs(three):
     client = flower().ControlClient
     with closing(Connection(client, three.link.address, ca, most=10**7)) as connection:
         for run in connection.call("ListRuns", control.ListRunsRequest()).run_dict:
-            with suppress(refused()):  # it is over
+            with suppress(http_error()):  # it is over
                 connection.call("StopRun", control.StopRunRequest(run_id=run))
 
 
@@ -196,21 +196,21 @@ def test_a_node_cannot_register_its_own_key(three):
         closing(
             Connection(flower().FleetClient, address, ca, [signature], most=10**6)
         ) as connection,
-        pytest.raises(refused()),
+        pytest.raises(http_error()),
     ):
         connection.call("RegisterNode", request)
 
 
 def test_nobody_takes_a_run_without_the_secret(three):
-    """Otherwise whoever reaches the SuperLink could ask in the calibrator's place."""
+    """Otherwise whoever reaches the SuperLink could ask in the coordinator's place."""
     request = flower().runtime.AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
     address, ca = three.link.address, three.link.files.authority
     with (
         closing(Connection(flower().RuntimeClient, address, ca, most=10**6)) as connection,
-        pytest.raises(refused()) as caught,
+        pytest.raises(http_error()) as caught,
     ):
         connection.call("AcquireTask", request)
-    assert status(caught.value) == 401
+    assert http_status(caught.value) == 401
 
 
 def test_no_app_is_ever_fetched(three):
@@ -237,14 +237,14 @@ def test_whoever_does_not_know_the_secret_is_told_so(three, tmp_path):
             home=tmp_path,
         ) as transport,
         pytest.raises(
-            TransportError, match="refuses this calibrator: its secret may be another"
+            TransportError, match="refuses this coordinator: its secret may be another"
         ),
     ):
         list(transport.exchange({"north": b"f"}, timeout=2))
 
 
 def test_another_authority_is_not_believed(three, tmp_path):
-    other = server_files(tmp_path).authority
+    other = make_server_files(tmp_path).authority
     key = three.key("north").with_suffix(".key.pub")
     transport = FlowerTransport(
         three.link.address,

@@ -8,19 +8,19 @@ import pytest
 
 from tests.federation.flower.hostile import Hostile, hostile_class, served
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.superlink import server_files
+from veracal.federation.flower.superlink import make_server_files
 from veracal.federation.flower.wire import (
     ChunkedMessage,
     Connection,
-    ParcelError,
-    checked_address,
-    distrust,
+    MessageError,
+    check_address,
+    certificate_error,
     flower,
     metadata,
-    packed,
-    refused,
-    status,
-    unreachable,
+    pack_message,
+    http_error,
+    http_status,
+    connection_error,
 )
 
 pytestmark = pytest.mark.full
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def files(tmp_path):
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_a_proper_response_is_read(hostile, files):
 def test_nobody_is_led_astray(hostile, files):
     address, handler = hostile
     handler.mode, handler.elsewhere = "astray", f"https://{address}/inner"
-    with pytest.raises(refused()) as caught:
+    with pytest.raises(http_error()) as caught:
         ask(address, files.authority)
-    assert status(caught.value) == 307
+    assert http_status(caught.value) == 307
     assert handler.visits == ["activate-node"]
 
 
@@ -71,7 +71,7 @@ def test_nobody_is_led_astray(hostile, files):
 def test_no_response_grows_beyond_its_limit(hostile, files, mode, problem):
     address, handler = hostile
     handler.mode = mode
-    with pytest.raises(ParcelError, match=problem):
+    with pytest.raises(MessageError, match=problem):
         ask(address, files.authority)
     assert sum(handler.flooded) < 20_000_000  # what was on its way, and no more
 
@@ -81,27 +81,29 @@ def test_another_certificate_is_explained(hostile, files, tmp_path):
     handler.mode = "proper"
     other = tmp_path / "other"
     other.mkdir()
-    ca = server_files(other).authority
-    with pytest.raises(unreachable()) as caught:
+    ca = make_server_files(other).authority
+    with pytest.raises(connection_error()) as caught:
         ask(address, ca)
-    explained = distrust(caught.value, address, ca)
+    explained = certificate_error(caught.value, address, ca)
     assert isinstance(explained, TransportError)
     assert f"The certificate of {address} is not one that {ca} vouches for" in str(explained)
     assert handler.visits == []
 
 
 def test_a_certificate_for_another_host_is_explained(tmp_path):
-    files = server_files(tmp_path, ["elsewhere.example"])
+    files = make_server_files(tmp_path, ["elsewhere.example"])
     for address in served(files, hostile_class()):
-        with pytest.raises(unreachable()) as caught:
+        with pytest.raises(connection_error()) as caught:
             ask(address, files.authority)
-    assert "IP address mismatch" in str(distrust(caught.value, address, files.authority))
+    assert "IP address mismatch" in str(
+        certificate_error(caught.value, address, files.authority)
+    )
 
 
 def test_what_is_merely_out_of_reach_is_no_question_of_trust(files):
-    with pytest.raises(unreachable()) as caught:
+    with pytest.raises(connection_error()) as caught:
         ask("127.0.0.1:1", files.authority)
-    assert distrust(caught.value, "127.0.0.1:1", files.authority) is None
+    assert certificate_error(caught.value, "127.0.0.1:1", files.authority) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
@@ -118,7 +120,7 @@ def test_an_authority_that_is_none_is_named(tmp_path, content):
 )
 def test_an_address_is_a_host_and_a_port(address):
     with pytest.raises(ValueError, match="Expected an address like host:port"):
-        checked_address(address)
+        check_address(address)
 
 
 # ---------------------------------------------------------------- messages
@@ -126,7 +128,7 @@ def test_an_address_is_a_host_and_a_port(address):
 
 def message(body: bytes):
     outside = metadata(1, sender=1, receiver=2, lasts=60.0)
-    return packed(body, outside)
+    return pack_message(body, outside)
 
 
 def found(content: bytes, *, there: bool = True, complete: bool = True):
@@ -155,21 +157,21 @@ def test_a_message_is_waited_for_until_it_is_complete():
 
 def test_a_piece_that_is_gone_is_noticed():
     proto, tree, _ = message(b"body")
-    with pytest.raises(ParcelError, match="gone"):
+    with pytest.raises(MessageError, match="gone"):
         ChunkedMessage(proto, tree).fetch(lambda _: found(b"", there=False))
 
 
 def test_only_messages_like_ours_are_fetched():
     proto, tree, _ = message(b"body")
     tree.children.append(tree.children[0])
-    with pytest.raises(ParcelError, match="other pieces"):
+    with pytest.raises(MessageError, match="other pieces"):
         ChunkedMessage(proto, tree)
 
 
 def test_errors_of_flowers_are_no_messages_of_ours():
     proto, tree, _ = message(b"body")
     proto.error.code = 1
-    with pytest.raises(ParcelError, match="other pieces"):
+    with pytest.raises(MessageError, match="other pieces"):
         ChunkedMessage(proto, tree)
 
 
@@ -187,7 +189,7 @@ def test_errors_of_flowers_are_no_messages_of_ours():
 )
 def test_whatever_a_message_holds_it_is_read_or_dropped(spoil):
     proto, tree, pieces = message(b"the bytes")
-    with pytest.raises(ParcelError):
+    with pytest.raises(MessageError):
         ChunkedMessage(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
 
 
@@ -198,5 +200,5 @@ def test_a_text_is_not_taken_for_bytes():
     made = library.make_message(metadata=outside, content=records)
     pieces = {name: piece.deflate() for name, piece in library.all_objects(made).items()}
     proto = library.message_to_proto(library.without_content(made))
-    with pytest.raises(ParcelError, match="no bytes"):
+    with pytest.raises(MessageError, match="no bytes"):
         ChunkedMessage(proto, library.object_tree(made)).fetch(lambda name: found(pieces[name]))

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.federation.protocol.made import CALIBRATOR, STRANGER
+from tests.federation.protocol.example_terms import COORDINATOR, STRANGER
 from veracal.federation.protocol import envelopes
 from veracal.federation.protocol.envelopes import (
     ANSWER,
     REQUEST,
     EnvelopeError,
-    parsed,
+    parse_object,
     seal,
     unseal,
 )
@@ -21,17 +21,17 @@ BODY = {"kind": "gap", "numbers": [1, 2.5, None], "text": "é"}
 
 
 def signed(content: bytes, purpose: str = REQUEST) -> bytes:
-    """An envelope around any bytes, signed by the calibrator: a hostile one."""
-    signature = CALIBRATOR.sign(purpose.encode() + b"\n" + content).encode()
+    """An envelope around any bytes, signed by the coordinator: a hostile one."""
+    signature = COORDINATOR.sign(purpose.encode() + b"\n" + content).encode()
     return b"\n".join((purpose.encode(), signature, content))
 
 
 def opened(raw: bytes, most: int = 4_096) -> dict:
-    return unseal(REQUEST, raw, CALIBRATOR.public, most=most)
+    return unseal(REQUEST, raw, COORDINATOR.public, most=most)
 
 
 def test_a_body_comes_back_as_it_was():
-    assert opened(seal(REQUEST, BODY, CALIBRATOR)) == BODY
+    assert opened(seal(REQUEST, BODY, COORDINATOR)) == BODY
 
 
 def test_what_somebody_else_signed_is_refused():
@@ -41,14 +41,14 @@ def test_what_somebody_else_signed_is_refused():
 
 def test_what_was_signed_for_another_purpose_is_refused():
     with pytest.raises(EnvelopeError, match="does not begin"):
-        opened(seal(ANSWER, BODY, CALIBRATOR))
-    renamed = seal(ANSWER, BODY, CALIBRATOR).replace(ANSWER.encode(), REQUEST.encode())
+        opened(seal(ANSWER, BODY, COORDINATOR))
+    renamed = seal(ANSWER, BODY, COORDINATOR).replace(ANSWER.encode(), REQUEST.encode())
     with pytest.raises(EnvelopeError, match="signature does not hold"):
         opened(renamed)
 
 
 def test_every_changed_bit_is_refused():
-    raw = seal(REQUEST, {"n": 1}, CALIBRATOR)
+    raw = seal(REQUEST, {"n": 1}, COORDINATOR)
     for place in range(len(raw)):
         for bit in range(8):
             changed = bytearray(raw)
@@ -58,7 +58,7 @@ def test_every_changed_bit_is_refused():
 
 
 def test_what_is_too_long_is_refused_though_it_is_signed():
-    raw = seal(REQUEST, {"text": "x" * 5_000}, CALIBRATOR)
+    raw = seal(REQUEST, {"text": "x" * 5_000}, COORDINATOR)
 
     with pytest.raises(EnvelopeError, match="longer than 4096 bytes"):
         opened(raw)
@@ -66,7 +66,7 @@ def test_what_is_too_long_is_refused_though_it_is_signed():
 
 
 def test_nothing_is_parsed_before_the_signature_holds(monkeypatch):
-    monkeypatch.setattr(envelopes, "parsed", lambda _: pytest.fail("parsed"))
+    monkeypatch.setattr(envelopes, "parse_object", lambda _: pytest.fail("parsed"))
     with pytest.raises(EnvelopeError, match="signature does not hold"):
         opened(seal(REQUEST, BODY, STRANGER))
 
@@ -130,6 +130,6 @@ def test_any_signed_bytes_are_refused_or_mean_what_they_spell(content):
 
 
 def test_only_objects_are_bodies():
-    assert parsed(b'{"a":[{"b":[1]}]}') == {"a": [{"b": [1]}]}
+    assert parse_object(b'{"a":[{"b":[1]}]}') == {"a": [{"b": [1]}]}
     with pytest.raises(EnvelopeError, match="nested too deep"):
-        parsed(b'{"a":[{"b":[[1]]}]}')
+        parse_object(b'{"a":[{"b":[[1]]}]}')

@@ -1,8 +1,8 @@
-"""A request is one question to one source, and nothing more."""
+"""A request is one query to one source, and nothing more."""
 
 import pytest
 
-from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
+from tests.federation.protocol.example_terms import COORDINATOR, SOURCE, STRANGER, terms
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError, seal
 from veracal.federation.protocol.messages import Head, Request
 
@@ -27,7 +27,7 @@ def request(**changed):
 def body(**changed):
     """What a request carries, changed by somebody who can sign."""
     one = request()
-    whole = {**one.question, "head": HEAD.to_json(), "id": one.id, "round": 2}
+    whole = {**one.query, "head": HEAD.to_json(), "id": one.id, "round": 2}
     return {**whole, **changed}
 
 
@@ -37,12 +37,12 @@ def test_a_request_comes_back_as_it_was_signed():
         request(head=None, round=0),
         request(micro_epsilon=None, noise_multiplier=12.5),
     ):
-        assert Request.unsealed(one.sealed(CALIBRATOR), CALIBRATOR.public) == one
+        assert Request.unseal(one.seal(COORDINATOR), COORDINATOR.public) == one
 
 
 def test_a_request_of_a_stranger_is_refused():
     with pytest.raises(EnvelopeError, match="signature"):
-        Request.unsealed(request().sealed(STRANGER), CALIBRATOR.public)
+        Request.unseal(request().seal(STRANGER), COORDINATOR.public)
 
 
 def test_the_id_is_that_of_the_question_whatever_the_round():
@@ -63,7 +63,7 @@ def test_the_id_is_that_of_the_question_whatever_the_round():
     "changed",
     [
         {"id": "0" * 64},
-        {"kind": "loss"},  # under the id of another question
+        {"kind": "loss"},  # under the id of another query
         {"argument": []},
         {"argument": None},
         {"micro_epsilon": 0},
@@ -93,28 +93,28 @@ def test_the_id_is_that_of_the_question_whatever_the_round():
     ids=lambda changed: repr(changed)[:40],  # keys are new in each process
 )
 def test_what_is_not_in_the_closed_schema_is_refused(changed):
-    raw = seal(REQUEST, body(**changed), CALIBRATOR)
+    raw = seal(REQUEST, body(**changed), COORDINATOR)
 
     with pytest.raises(EnvelopeError):
-        Request.unsealed(raw, CALIBRATOR.public)
+        Request.unseal(raw, COORDINATOR.public)
 
 
 def test_every_field_is_needed():
     for name in body():
         less = {k: v for k, v in body().items() if k != name}
         with pytest.raises(EnvelopeError):
-            Request.unsealed(seal(REQUEST, less, CALIBRATOR), CALIBRATOR.public)
+            Request.unseal(seal(REQUEST, less, COORDINATOR), COORDINATOR.public)
 
 
 def test_a_request_that_no_source_would_read_is_not_made():
     long = request(argument={"map": {"units": list(range(2_000))}})
 
     with pytest.raises(ValueError, match="at most 4096 bytes"):
-        long.sealed(CALIBRATOR)
+        long.seal(COORDINATOR)
 
 
 def test_a_head_holds_for_its_source_and_its_key_alone():
     assert HEAD.holds(SOURCE.public)
-    assert not HEAD.holds(CALIBRATOR.public)
+    assert not HEAD.holds(COORDINATOR.public)
     assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)
     assert not Head("a" * 32, 8, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)

@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
+from tests.federation.protocol.example_terms import COORDINATOR, SOURCE, STRANGER, terms
 from veracal.accounting import Budget, Unit
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.errors import DataError
@@ -20,19 +20,19 @@ def test_terms_come_back_as_they_were_signed():
         relation="replace-one",
     )
 
-    assert Terms.unsealed(made.sealed(SOURCE)) == made
+    assert Terms.unseal(made.seal(SOURCE)) == made
     assert made.budget == Budget(1.0, 1e-5, "replace-one", Unit("patient", 3))
 
 
 def test_terms_that_another_key_signed_are_refused():
     with pytest.raises(DataError, match="signature does not hold"):
-        Terms.unsealed(terms().sealed(STRANGER))
+        Terms.unseal(terms().seal(STRANGER))
 
 
 @pytest.mark.parametrize("raw", [b"", b"veracal terms 1\n", b"\0" * 70_000])
 def test_what_is_no_terms_is_refused(raw):
     with pytest.raises(DataError, match="terms as `veracal source enroll` writes them"):
-        Terms.unsealed(raw)
+        Terms.unseal(raw)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_no_terms_is_refused(raw):
         {"unit": [1]},
         {"micro_epsilon": 0},
         {"micro_epsilon": 10**12},
-        {"most_each": 2_000_000},
+        {"max_per_answer": 2_000_000},
         {"delta": 0},
         {"delta": 0.5},
         {"kinds": []},
@@ -60,8 +60,8 @@ def test_what_is_no_terms_is_refused(raw):
         {"clamp": 1e9},
         {"parameters": [12, 16]},
         {"parameters": [99, 16, 16]},
-        {"least_records": 0},
-        {"least_records": 2_000_000},
+        {"min_records": 0},
+        {"min_records": 2_000_000},
         {"deadline": 0.0},
         {"expires": "tomorrow!!"},
         {"name": "two\nlines"},
@@ -78,7 +78,7 @@ def test_terms_out_of_bounds_are_refused(changed):
     with pytest.raises((EnvelopeError, ValueError)):
         Terms.from_json(body)
     with pytest.raises(DataError):
-        Terms.unsealed(seal(TERMS, body, SOURCE))
+        Terms.unseal(seal(TERMS, body, SOURCE))
 
 
 def test_every_field_is_needed():
@@ -98,9 +98,9 @@ def test_a_key_is_good_through_its_last_day():
 
 def test_an_answer_may_not_cost_more_than_all():
     with pytest.raises(ValueError, match="at most the whole budget, got 2 of 1"):
-        terms(most_each=2_000_000)
+        terms(max_per_answer=2_000_000)
 
 
 def test_terms_name_both_keys():
     assert terms().key == SOURCE.public
-    assert terms().calibrator == CALIBRATOR.public
+    assert terms().coordinator == COORDINATOR.public

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.made import Made, declaration, made, scores
+from tests.federation.source.enrolled import Made, declaration, made, scores
 from veracal.accounting import Budget
 from veracal.errors import DataError, LedgerError
 from veracal.federation.source.enrolling import enroll, propose, revoke
-from veracal.federation.source.enrollment import problems_of, read_enrolment
+from veracal.federation.source.enrollment import find_problems, read_enrollment
 from veracal.federation.source.folder import RollbackError, create_source, read_source
 
 INVERSE = {"inverse": 1 << 16}
@@ -34,10 +34,10 @@ def test_an_older_ledger_is_refused_until_the_right_one_is_back(north: Made, tmp
     north.ask("bins")
     new = copied(ledger, tmp_path / "new")
     put_back(old, ledger)
-    for desk in (north.desk, north.reopened().desk):
-        assert desk.reply(north.raw("gap", argument=INVERSE)) == desk.refusal
+    for server in (north.server, north.reopened().server):
+        assert server.reply(north.raw("gap", argument=INVERSE)) == server.refusal
         assert "older copy of spent.ledger was put back: it lacks entry 2" in north.why
-        assert desk.reply(north.raw()) == desk.refusal  # what it has answered, neither
+        assert server.reply(north.raw()) == server.refusal  # what it has answered, neither
     assert len(north.ledger.entries()) == 1
     put_back(new, ledger)
     assert north.ask("gap", argument=INVERSE).head.index == 3
@@ -47,7 +47,7 @@ def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(north: Made, tmp_path:
     old = copied(north.folder / "spent.ledger", tmp_path / "old")
     north.ask()
     put_back(old, north.folder / "spent.ledger")
-    assert north.reopened().desk.reply(north.raw("bins")) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw("bins")) == north.server.refusal
 
 
 def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Path):
@@ -58,7 +58,7 @@ def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Pat
     north.ask("bins")
     shutil.rmtree(north.path)
     shutil.copytree(tmp_path / "backup", north.path)
-    assert north.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw("bins-paper")) == north.server.refusal
     assert "lacks entry 2" in north.why
 
 
@@ -70,11 +70,11 @@ def test_a_whole_folder_put_back_is_noticed_by_the_head_that_a_request_quotes(tm
     shutil.rmtree(north.path)
     shutil.copytree(tmp_path / "backup", north.path)
     again = north.reopened()
-    assert again.desk.reply(north.raw("bins-paper", head=head)) == north.desk.refusal
+    assert again.server.reply(north.raw("bins-paper", head=head)) == north.server.refusal
     assert "lacks entry 2" in north.why
     # And from now on also without it, after a restart too.
-    assert again.desk.reply(north.raw("bins-paper")) == north.desk.refusal
-    assert again.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert again.server.reply(north.raw("bins-paper")) == north.server.refusal
+    assert again.reopened().server.reply(north.raw("bins-paper")) == north.server.refusal
 
 
 @pytest.mark.parametrize("quoting", [True, False])
@@ -89,15 +89,15 @@ def test_a_desk_that_was_open_tells_the_next_one_that_the_folder_was_put_back(
     shutil.copytree(tmp_path / "backup", north.path)
     raw = north.raw("bins-paper", head=head if quoting else None)
     for _ in range(3):
-        assert north.desk.reply(raw) == north.desk.refusal
-    assert north.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+        assert north.server.reply(raw) == north.server.refusal
+    assert north.reopened().server.reply(north.raw("bins-paper")) == north.server.refusal
     assert len((north.folder / "heads").read_text().splitlines()) == 2
 
 
 def test_a_head_that_was_never_signed_is_refused_and_forgotten(north: Made):
     head = north.ask().head
     forged = type(head)(head.source, 9, "f" * 64, head.hash, head.signature)
-    assert north.desk.reply(north.raw("bins", head=forged)) == north.desk.refusal
+    assert north.server.reply(north.raw("bins", head=forged)) == north.server.refusal
     assert "has not signed" in north.why
     assert north.ask("bins").head.index == 2
 
@@ -122,7 +122,7 @@ def test_without_a_file_of_heads_nothing_is_answered(tmp_path: Path, which: str)
     gone = north.folder / "heads" if which == "inside" else elsewhere
     kept = gone.read_bytes()
     gone.unlink()
-    assert north.desk.reply(north.raw()) == north.desk.refusal
+    assert north.server.reply(north.raw()) == north.server.refusal
     assert "Mount or restore it" in north.why and not north.ledger.entries()
     gone.write_bytes(kept)
     assert north.ask().units
@@ -133,7 +133,7 @@ def test_a_file_elsewhere_may_serve_several_sources(tmp_path: Path):
     one, two = (made(tmp_path / name, heads=elsewhere) for name in ("one", "two"))
     for source in (one, two, one):
         source.ask()
-    assert len(elsewhere.read_text().splitlines()) == 4  # two enrolments, two answers
+    assert len(elsewhere.read_text().splitlines()) == 4  # two enrollments, two answers
 
 
 def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path):
@@ -146,20 +146,20 @@ def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path
         propose(folder, scores(), declaration())
 
 
-def test_a_revoked_enrolment_stays_so_when_the_folder_is_put_back(tmp_path: Path):
+def test_a_revoked_enrollment_stays_so_when_the_folder_is_put_back(tmp_path: Path):
     north = made(tmp_path / "north", heads=tmp_path / "elsewhere")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
     source = read_source(north.path)
-    enrolment = read_enrolment(source, north.terms.source)
-    revoke(source, enrolment)
-    revoke(source, enrolment)
-    assert list(problems_of(source, enrolment)) == []
+    enrollment = read_enrollment(source, north.terms.source)
+    revoke(source, enrollment)
+    revoke(source, enrollment)
+    assert list(find_problems(source, enrollment)) == []
     shutil.rmtree(north.path)
     shutil.copytree(tmp_path / "backup", north.path)
-    assert north.reopened().desk.reply(north.raw()) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw()) == north.server.refusal
     assert "was revoked" in north.why
-    (problem,) = problems_of(source, enrolment)
+    (problem,) = find_problems(source, enrollment)
     assert "an older copy of the folder was put back" in problem
 
 

@@ -1,12 +1,12 @@
-"""The file of a calibrator's book: SQLite, of which every change is on the disk at once.
+"""The file of a coordinator's history: SQLite, of which every change is on the disk at once.
 
-A calibrator's book: what it has asked, what was answered, and where ledgers were then.
+A coordinator's history: what it has asked, what was answered, and where ledgers were then.
 
-Every step is one transaction, written before the next is taken. Whoever opens the book after
+Every step is one transaction, written before the next is taken. Whoever opens the history after
 a crash knows what was sent and what has come back, so that nothing is asked twice at new cost
 and the same sources take part as before.
 
-What a source can still pay, as far as a calibrator knows: its terms minus what was asked.
+What a source can still pay, as far as a coordinator knows: its terms minus what was asked.
 
 A source's own ledger decides. This is kept by the same rule, so that nothing is asked of a
 source that could not answer everything.
@@ -37,13 +37,13 @@ from veracal.accounting import (
 from veracal.data import no_surprises
 from veracal.errors import BudgetError, ConflictError, DataError
 from veracal.federation.protocol.envelopes import EnvelopeError, PublicKey
-from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, unseal_reply
 from veracal.federation.protocol.terms import Terms
 from veracal.ledger import Cost, EpsilonSums, Item, Renyi, best_order, canonical
 
 APPLICATION = 0x5643424B  # "VCBK", in the header of the file
 FORMAT = 1
-_PATIENCE = 60.0  # seconds to wait for another command that writes to the same book
+_PATIENCE = 60.0  # seconds to wait for another command that writes to the same history
 _FULL = 2  # of PRAGMA synchronous
 _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -79,9 +79,9 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE TABLE rounds (
     run TEXT NOT NULL,
-    question TEXT NOT NULL,
+    query TEXT NOT NULL,
     closed TEXT NOT NULL,
-    PRIMARY KEY (run, question)
+    PRIMARY KEY (run, query)
 ) STRICT;
 CREATE TABLE labels (
     run TEXT NOT NULL,
@@ -93,7 +93,7 @@ CREATE TABLE labels (
 """
 
 
-def opened(path: Path | None) -> sqlite3.Connection:
+def open_database(path: Path | None) -> sqlite3.Connection:
     """Open the file, or make it for its owner's eyes only; None keeps all in memory."""
     if path is None:
         connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -102,23 +102,23 @@ def opened(path: Path | None) -> sqlite3.Connection:
             new = not path.exists()
         if new:
             _make(path)
-        with kept(path):
+        with explain_database_errors(path):
             connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
-    with kept(path):
+    with explain_database_errors(path):
         connection.execute(f"PRAGMA synchronous = {_FULL}")
         _check(connection, path)
     return connection
 
 
 @contextmanager
-def kept(path: Path | None) -> Iterator[None]:
+def explain_database_errors(path: Path | None) -> Iterator[None]:
     """Tell what the disk or the file does not allow, in a line for the owner."""
     try:
         yield
     except sqlite3.Error as cause:
         raise DataError(
             str(path),
-            "a book of a calibrator that can be read and written",
+            "a history of a coordinator that can be read and written",
             str(cause),
             "Make room on the disk, or name the right file. What was answered is not lost: "
             "sources repeat their answers at no cost.",
@@ -126,9 +126,9 @@ def kept(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def writing(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
     """One change, whole or not at all."""
-    with kept(path):
+    with explain_database_errors(path):
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -144,13 +144,13 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as cause:
         raise DataError(
-            str(path), "a place for a book", cause.strerror or "none", "Name another place."
+            str(path), "a place for a history", cause.strerror or "none", "Name another place."
         ) from cause
 
 
 def _check(connection: sqlite3.Connection, path: Path | None) -> None:
     """Fill a new file; refuse one that is something else, or of a later version."""
-    with writing(connection, path):
+    with transaction(connection, path):
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -162,7 +162,7 @@ def _check(connection: sqlite3.Connection, path: Path | None) -> None:
         elif (application, version) != (APPLICATION, FORMAT):
             raise DataError(
                 str(path),
-                f"a book of a calibrator, of format {FORMAT}",
+                f"a history of a coordinator, of format {FORMAT}",
                 "another file" if application != APPLICATION else f"format {version}",
                 "Name the right file, or a new one.",
             )
@@ -173,7 +173,7 @@ FORKED = "it has signed two ledgers that contradict each other"
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentRequest:
     """A request that went out.
 
     Attributes
@@ -182,7 +182,7 @@ class Sent:
         What is known of its fate: nothing, an answer, a signed refusal, or a reply that cannot
         be used.
     purpose : str
-        What the question is called.
+        What the query is called.
     event : Event
         What the source charges for an answer.
     raw : bytes
@@ -196,7 +196,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedRound:
     """A round that is over.
 
     Attributes
@@ -212,34 +212,34 @@ class Closed:
 
 
 class RequestHistory:
-    """A calibrator's book, in a file or in memory.
+    """A coordinator's history, in a file or in memory.
 
     Parameters
     ----------
     path : path or None
         None: it is lost with the process, and with it what is known of costs.
-    calibrator : PublicKey
+    coordinator : PublicKey
         Whose it is: the requests in it are signed by that key.
 
     Guarantees
     ----------
     What is read from it was signed by a source, and is checked again when it is read. A change
     is on the disk before it counts. It holds nothing that was not sent or received: whoever
-    reads it learns what the calibrator knows.
+    reads it learns what the coordinator knows.
     """
 
-    def __init__(self, path: Path | None, calibrator: PublicKey) -> None:
+    def __init__(self, path: Path | None, coordinator: PublicKey) -> None:
         self.path = path
-        self._connection = opened(path)
-        with writing(self._connection, path):
-            self._run("INSERT OR IGNORE INTO about VALUES ('calibrator', ?)", calibrator.text)
-        ((owner,),) = self._all("SELECT value FROM about WHERE name = 'calibrator'")
-        if owner != calibrator.text:
+        self._connection = open_database(path)
+        with transaction(self._connection, path):
+            self._run("INSERT OR IGNORE INTO about VALUES ('coordinator', ?)", coordinator.text)
+        ((owner,),) = self._all("SELECT value FROM about WHERE name = 'coordinator'")
+        if owner != coordinator.text:
             raise DataError(
                 str(path),
-                "the book of the calibrator whose key this is",
+                "the history of the coordinator whose key this is",
                 f"that of {owner[:12]}…",
-                "Name the right key, or a new book.",
+                "Name the right key, or a new history.",
             )
 
     def __repr__(self) -> str:
@@ -260,12 +260,12 @@ class RequestHistory:
     def meet(self, terms: Terms) -> None:
         """Take note of a source, and refuse other terms under an id that is known."""
         told = canonical(terms.to_json())
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             self._run("INSERT OR IGNORE INTO sources VALUES (?, ?, NULL)", terms.source, told)
         if self._one("SELECT terms FROM sources WHERE id = ?", terms.source) != (told,):
             raise DataError(
                 f"terms of {terms.name}",
-                "the terms that the book knows",
+                "the terms that the history knows",
                 "others under the same id",
                 "Terms never change: ask the source which are right, and enroll again if need "
                 "be.",
@@ -287,7 +287,7 @@ class RequestHistory:
 
     # ----------------------------------------------------------------- requests
 
-    def sent(self, source: str, request: str) -> Sent | None:
+    def sent(self, source: str, request: str) -> SentRequest | None:
         """A request, if it ever went out."""
         found = self._one(
             "SELECT state, purpose, event, raw FROM requests WHERE source = ? AND id = ?",
@@ -297,12 +297,12 @@ class RequestHistory:
         if found is None:
             return None
         state, purpose, event, raw = found
-        return Sent(state, purpose, event_from_json(json.loads(event)), raw)
+        return SentRequest(state, purpose, event_from_json(json.loads(event)), raw)
 
-    def send(self, run: str, source: str, request: str, told: Sent) -> None:
+    def send(self, run: str, source: str, request: str, told: SentRequest) -> None:
         """Take note of a request before it goes out; of one that went out before, once more."""
         event = canonical(event_to_json(told.event))
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             self._run("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request)
             self._run(
                 "INSERT INTO requests VALUES (?, ?, 'sent', ?, ?, ?, NULL) "
@@ -313,12 +313,12 @@ class RequestHistory:
 
     def took_part(self, run: str, source: str, request: str) -> None:
         """Take note that a run makes use of a request that was answered before."""
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             self._run("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request)
 
     def label(self, run: str, source: str, label: str, request: str) -> None:
         """Give a request a caller's id; another under the same one is refused."""
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             self._run(
                 "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)", run, source, label, request
             )
@@ -328,13 +328,13 @@ class RequestHistory:
         )
         if found != (request,):
             raise ConflictError(
-                f"Request id {label!r} was used before, for another question; nothing was "
+                f"Request id {label!r} was used before, for another query; nothing was "
                 "asked. Use another id."
             )
 
     def failed(self, source: str, request: str, state: State) -> None:
         """Take note of a refusal, or of a reply that cannot be used."""
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             self._run(
                 "UPDATE requests SET state = ? WHERE source = ? AND id = ? AND state = 'sent'",
                 *(state, source, request),
@@ -349,7 +349,7 @@ class RequestHistory:
             Why it is not believed; the source is not asked any more.
         """
         head = answer.head
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             if self._contradicts(head, request):
                 self._run("UPDATE sources SET fault = ? WHERE id = ?", FORKED, head.source)
                 return FORKED
@@ -373,20 +373,20 @@ class RequestHistory:
         if found is None:
             return None
         try:
-            answer = unsealed_reply(found[0], terms.key)
+            answer = unseal_reply(found[0], terms.key)
             if not isinstance(answer, Answer) or answer.request != request:
-                raise EnvelopeError("it is to another question")
+                raise EnvelopeError("it is to another query")
         except EnvelopeError as cause:
             raise DataError(
                 str(self.path),
                 f"answers as {terms.name} signed them",
                 "one that was changed since",
-                "Look for what wrote to the book. In a new book the same questions get the "
+                "Look for what wrote to the history. In a new history the same queries get the "
                 "same answers, at no cost.",
             ) from cause
         return answer
 
-    def charges(self, source: str, run: str | None = None) -> list[Sent]:
+    def charges(self, source: str, run: str | None = None) -> list[SentRequest]:
         """Everything that a source may have charged: answered, or of unknown fate.
 
         Parameters
@@ -402,21 +402,19 @@ class RequestHistory:
             f"WHERE source = ? AND state <> 'refused' {where} ORDER BY id",
             *(source, *(() if run is None else (run,))),
         )
-        return [Sent(s, p, event_from_json(json.loads(e)), raw) for s, p, e, raw in rows]
+        return [SentRequest(s, p, event_from_json(json.loads(e)), raw) for s, p, e, raw in rows]
 
     # ------------------------------------------------------------------- rounds
 
-    def closed(self, run: str, question: str) -> Closed | None:
+    def closed(self, run: str, query: str) -> ClosedRound | None:
         """A round that is over."""
-        found = self._one(
-            "SELECT closed FROM rounds WHERE run = ? AND question = ?", run, question
-        )
+        found = self._one("SELECT closed FROM rounds WHERE run = ? AND query = ?", run, query)
         if found is None:
             return None
         told = json.loads(found[0])
-        return Closed(tuple(told["asked"]), Frozen(told["silences"]))
+        return ClosedRound(tuple(told["asked"]), Frozen(told["silences"]))
 
-    def close_round(self, run: str, question: str, over: Closed) -> Closed:
+    def close_round(self, run: str, query: str, over: ClosedRound) -> ClosedRound:
         """Take note that a round is over, and who was silent; the first to say so is right.
 
         Returns
@@ -425,9 +423,9 @@ class RequestHistory:
             What the first has said, who may be another process.
         """
         told = canonical({"asked": list(over.asked), "silences": dict(over.silences)})
-        with writing(self._connection, self.path):
-            self._run("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?)", run, question, told)
-        return self.closed(run, question) or over
+        with transaction(self._connection, self.path):
+            self._run("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?)", run, query, told)
+        return self.closed(run, query) or over
 
     def _contradicts(self, head: Head, request: str) -> bool:
         """Whether a head cannot belong to the chain that is known, link by link."""
@@ -455,7 +453,7 @@ class RequestHistory:
 
     def _all(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows."""
-        with kept(self.path):
+        with explain_database_errors(self.path):
             return self._connection.execute(statement, values).fetchall()
 
 
@@ -463,7 +461,7 @@ _MOST_ITEMS = 10**6
 
 
 class SourceAccount:
-    """A source's budget for this calibrator, by the rule that its ledger goes by.
+    """A source's budget for this coordinator, by the rule that its ledger goes by.
 
     Parameters
     ----------
@@ -472,7 +470,7 @@ class SourceAccount:
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.budget = terms, terms.budget
-        self._most_each = terms.most_each
+        self._most_each = terms.max_per_answer
 
     @cached_property
     def rule(self) -> EpsilonSums | Renyi:
@@ -516,7 +514,7 @@ class SourceAccount:
         asked, left = self.privacy(events)[0], self.left(before)[0]
         raise BudgetError(
             f"{self.terms.name} is asked for epsilon={rounded_up(asked, 6)}, but "
-            f"{rounded_down(left, 6)} of {self.budget.epsilon:g} is left, as far as the book "
+            f"{rounded_down(left, 6)} of {self.budget.epsilon:g} is left, as far as the history "
             "knows; it was not asked. Ask for less, or ask its owner to enroll again with a "
             "larger budget."
         )
@@ -535,7 +533,7 @@ class SourceAccount:
             raise BudgetError(
                 f"{self.terms.name} allows epsilon={self._most_each / MICRO:g} for one answer, "
                 f"but {item.purpose!r} costs {rounded_up(each / MICRO, 6)}; it was not asked. "
-                "Ask for less, or ask its owner to enroll again with a larger --most-each."
+                "Ask for less, or ask its owner to enroll again with a larger --max-per-answer."
             )
 
     def _each(self, event: Event) -> float:

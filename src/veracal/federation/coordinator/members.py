@@ -1,6 +1,6 @@
-"""The folder of a federation: a calibrator's key, and the list of who may be asked.
+"""The folder of a federation: a coordinator's key, and the list of who may be asked.
 
-Who takes part in a federation, and what each has spent as far as the calibrator knows.
+Who takes part in a federation, and what each has spent as far as the coordinator knows.
 """
 
 import datetime
@@ -15,24 +15,24 @@ from veracal import _checks
 from veracal.data import Limits, no_surprises, opened, placed, private_folder, write_new
 from veracal.errors import DataError
 from veracal.federation.coordinator.history import RequestHistory, SourceAccount
-from veracal.federation.protocol.envelopes import MOST_TERMS, PrivateKey, PublicKey
+from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, PrivateKey, PublicKey
 from veracal.federation.protocol.messages import Head
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.files import slug
 
-Carrier = Literal["files", "flower"]
-CARRIERS: tuple[Carrier, ...] = get_args(Carrier)
-LISTING, KEY, PUBLIC = "federation.toml", "calibrator.pem", "calibrator.pub"
-_BOOK = "calibrator.book"
+TransportKind = Literal["files", "flower"]
+TRANSPORT_KINDS: tuple[TransportKind, ...] = get_args(TransportKind)
+LIST_FILE, KEY_FILE, PUBLIC_KEY_FILE = "federation.toml", "coordinator.pem", "coordinator.pub"
+_HISTORY = "coordinator.history"
 _MOST = 2**20  # bytes of a list
 
 _HEADING = """\
 # Who is asked, and how. Paths are relative to this file.
 
-[calibrator]
+[coordinator]
 name = {name}
-key = "calibrator.pem"    # private: it signs what is asked
-book = "calibrator.book"  # what was asked and answered; keep it
+key = "coordinator.pem"    # private: it signs what is asked
+history = "coordinator.history"  # what was asked and answered; keep it
 {least}  # how many sources must answer; else all
 {timeout}  # seconds to wait in a round; else by the terms
 
@@ -55,7 +55,7 @@ secret = "flower/superlink.secret"
 home = "flower/home"
 """,
 }
-# Sources that answer as one are asked the same question: it must mean the same to each.
+# Sources that answer as one are asked the same query: it must mean the same to each.
 _SHARED = {
     "model": "another model",
     "classes": "another number of classes",
@@ -67,11 +67,11 @@ _SHARED = {
 }
 
 
-def found(
+def create_federation(
     folder: Path,
     name: str,
     *,
-    carrier: Carrier = "files",
+    carrier: TransportKind = "files",
     address: str = "127.0.0.1:9092",
     least: int | None = None,
     timeout: int | None = None,
@@ -99,27 +99,27 @@ def found(
     Returns
     -------
     PublicKey
-        The calibrator's, which sources enroll.
+        The coordinator's, which sources enroll.
     """
-    _checks.one_of(CARRIERS, carrier=carrier)
+    _checks.one_of(TRANSPORT_KINDS, carrier=carrier)
     if not (name.isprintable() and 0 < len(name) <= 100):
         raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
-    empty_folder(folder)
+    prepare_folder(folder)
     key = PrivateKey.new()
-    key.save(folder / KEY)
-    write_new(folder / PUBLIC, key.public.text + "\n")
+    key.save(folder / KEY_FILE)
+    write_new(folder / PUBLIC_KEY_FILE, key.public.text + "\n")
     text = _HEADING.format(
         name=_quoted(name),
         least=f"{'# least = 2' if least is None else f'least = {least}':<24}",
         timeout=f"{'# timeout = 120' if timeout is None else f'timeout = {timeout}':<24}",
     )
     text += _TRANSPORTS[carrier].format(address=address, wait=wait)
-    with placed(folder / LISTING) as file:
+    with placed(folder / LIST_FILE) as file:
         file.write(text.encode())
     return key.public
 
 
-def empty_folder(folder: Path) -> Path:
+def prepare_folder(folder: Path) -> Path:
     """A folder that only its owner can enter, and in which nothing is; or raise."""
     with no_surprises(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -131,26 +131,26 @@ def empty_folder(folder: Path) -> Path:
 
 def read_terms(path: Path) -> tuple[Terms, bytes]:
     """Terms in a file, and the bytes that the source signed."""
-    with opened(path, Limits(file_bytes=MOST_TERMS)) as file:
-        raw = file.read(MOST_TERMS + 1)
-    return Terms.unsealed(raw, str(path)), raw
+    with opened(path, Limits(file_bytes=MAX_TERMS_BYTES)) as file:
+        raw = file.read(MAX_TERMS_BYTES + 1)
+    return Terms.unseal(raw, str(path)), raw
 
 
-def check_joining(folder: Path, terms: Terms, today: datetime.date | None = None) -> None:
+def check_compatible(folder: Path, terms: Terms, today: datetime.date | None = None) -> None:
     """Refuse terms that do not go with those who take part already.
 
     Raises
     ------
     DataError
-        If they were made for another calibrator, are no longer good, take part already or
-        would make one question mean two things.
+        If they were made for another coordinator, are no longer good, take part already or
+        would make one query mean two things.
     """
-    where, public = f"terms of {terms.name}", PrivateKey.read(folder / KEY).public
-    if terms.calibrator != public:
+    where, public = f"terms of {terms.name}", PrivateKey.read(folder / KEY_FILE).public
+    if terms.coordinator != public:
         raise DataError(
             where,
-            f"terms for this calibrator ({public.fingerprint})",
-            f"terms for another ({terms.calibrator.fingerprint})",
+            f"terms for this coordinator ({public.fingerprint})",
+            f"terms for another ({terms.coordinator.fingerprint})",
             "Ask the source to enroll with the public key of this federation.",
         )
     if terms.is_expired(today or datetime.datetime.now(datetime.UTC).date()):
@@ -160,11 +160,11 @@ def check_joining(folder: Path, terms: Terms, today: datetime.date | None = None
             f"an end at {terms.expires}",
             "Ask for new ones.",
         )
-    for other in members(folder):
-        _check_beside(where, terms, other)
+    for other in read_members(folder):
+        _check_pair(where, terms, other)
 
 
-def join(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None) -> Path:
+def add_source(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None) -> Path:
     """Let a source take part: keep its terms, and list them.
 
     Parameters
@@ -180,7 +180,7 @@ def join(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None
     path
         Where the terms are kept.
     """
-    check_joining(folder, terms)
+    check_compatible(folder, terms)
     stem = f"{slug(terms.name)}-{terms.source[:6]}"
     place = folder / f"{stem}.terms"
     lines = ["", "[[sources]]", f"terms = {_quoted(place.name)}"]
@@ -192,7 +192,7 @@ def join(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None
         lines.append(f"node_key = {_quoted(stem + '.pub')}")
     with placed(place, force=True) as file:
         file.write(raw)
-    listing = folder / LISTING
+    listing = folder / LIST_FILE
     with no_surprises(listing):
         before = listing.read_bytes()
     with placed(listing, force=True) as file:
@@ -200,23 +200,23 @@ def join(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None
     return place
 
 
-def members(folder: Path) -> list[Terms]:
+def read_members(folder: Path) -> list[Terms]:
     """Terms of everybody who takes part."""
     return [read_terms(folder / str(one.get("terms")))[0] for one in _sources(folder)]
 
 
-def carrier_of(folder: Path) -> Carrier:
+def read_transport_kind(folder: Path) -> TransportKind:
     """How requests get to the sources of a federation."""
     kind = _table(folder, "transport").get("kind")
-    for known in CARRIERS:
+    for known in TRANSPORT_KINDS:
         if kind == known:
             return known
     raise _wrong(folder, f"a transport of kind {kind!r}"[:80])
 
 
-def node_keys(folder: Path) -> dict[str, Path]:
+def read_node_keys(folder: Path) -> dict[str, Path]:
     """Public keys of the nodes of those who take part over Flower, by id of the source."""
-    listed = zip(members(folder), _sources(folder), strict=True)
+    listed = zip(read_members(folder), _sources(folder), strict=True)
     return {
         terms.source: folder / str(one["node_key"])
         for terms, one in listed
@@ -224,26 +224,26 @@ def node_keys(folder: Path) -> dict[str, Path]:
     }
 
 
-def address_of(folder: Path) -> str:
+def read_address(folder: Path) -> str:
     """Where the SuperLink of a federation is, as ``host:port``."""
     return str(_table(folder, "transport").get("address"))
 
 
-def book_of(folder: Path) -> Path:
-    """Where the calibrator's book is, or will be."""
-    named = _table(folder, "calibrator").get("book")
-    return folder / (named if isinstance(named, str) else _BOOK)
+def history_path(folder: Path) -> Path:
+    """Where the coordinator's history is, or will be."""
+    named = _table(folder, "coordinator").get("history")
+    return folder / (named if isinstance(named, str) else _HISTORY)
 
 
-def _check_beside(where: str, terms: Terms, other: Terms) -> None:
-    """Two sources are two, and are asked the same questions."""
+def _check_pair(where: str, terms: Terms, other: Terms) -> None:
+    """Two sources are two, and are asked the same queries."""
     if terms.source == other.source or terms.name == other.name:
-        what = "its enrolment" if terms.source == other.source else "one of that name"
+        what = "its enrollment" if terms.source == other.source else "one of that name"
         raise DataError(
             where,
             "a source that does not take part yet",
             f"{what} in the list",
-            f"Remove the other from {LISTING} if this is to take its place; what was answered "
+            f"Remove the other from {LIST_FILE} if this is to take its place; what was answered "
             "stays paid for.",
         )
     if terms.key == other.key:
@@ -281,7 +281,7 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
 
 def _listing(folder: Path) -> dict[str, Any]:
     """The list as it stands in its file."""
-    return read_tables(folder / LISTING)
+    return read_tables(folder / LIST_FILE)
 
 
 def read_tables(path: Path) -> dict[str, Any]:
@@ -291,15 +291,15 @@ def read_tables(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as cause:
-        raise _no_list(path, f"no TOML: {cause}"[:200]) from cause
+        raise _list_error(path, f"no TOML: {cause}"[:200]) from cause
 
 
 def _wrong(folder: Path, found: str) -> DataError:
     """Error for the list of a federation that cannot be read."""
-    return _no_list(folder / LISTING, found)
+    return _list_error(folder / LIST_FILE, found)
 
 
-def _no_list(path: Path, found: str) -> DataError:
+def _list_error(path: Path, found: str) -> DataError:
     """Error for a list that cannot be read."""
     return DataError(
         str(path), "a list as `veracal federation init` makes it", found, "Correct it."
@@ -313,7 +313,7 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """A source, as its calibrator's book knows it.
+    """A source, as its coordinator's history knows it.
 
     Attributes
     ----------
@@ -339,7 +339,7 @@ class MemberStatus:
 
     @property
     def missing(self) -> int:
-        """Entries that the source's ledger has, and that this book knows nothing of."""
+        """Entries that the source's ledger has, and that this history knows nothing of."""
         return 0 if self.head is None else max(0, self.head.index - self.answered)
 
     def to_json(self) -> dict[str, Any]:
@@ -359,19 +359,19 @@ class MemberStatus:
         }
 
 
-def standings(folder: Path) -> list[MemberStatus]:
+def summarize_members(folder: Path) -> list[MemberStatus]:
     """Everybody who takes part."""
-    sources, place = members(folder), book_of(folder)
-    if not place.exists():  # looking makes no book
-        return [_standing(terms, None) for terms in sources]
-    with RequestHistory(place, PrivateKey.read(folder / KEY).public) as book:
-        return [_standing(terms, book) for terms in sources]
+    sources, place = read_members(folder), history_path(folder)
+    if not place.exists():  # looking makes no history
+        return [summarize_member(terms, None) for terms in sources]
+    with RequestHistory(place, PrivateKey.read(folder / KEY_FILE).public) as history:
+        return [summarize_member(terms, history) for terms in sources]
 
 
-def _standing(terms: Terms, book: RequestHistory | None) -> MemberStatus:
+def summarize_member(terms: Terms, history: RequestHistory | None) -> MemberStatus:
     """One source."""
     account = SourceAccount(terms)
-    charges = [] if book is None else book.charges(terms.source)
+    charges = [] if history is None else history.charges(terms.source)
     events = [sent.event for sent in charges]
     answered = sum(sent.state == "answered" for sent in charges)
     return MemberStatus(
@@ -380,6 +380,6 @@ def _standing(terms: Terms, book: RequestHistory | None) -> MemberStatus:
         len(charges) - answered,
         account.privacy(events),
         account.left(events),
-        None if book is None else book.head(terms.source),
-        None if book is None else book.fault(terms.source),
+        None if history is None else history.head(terms.source),
+        None if history is None else history.fault(terms.source),
     )

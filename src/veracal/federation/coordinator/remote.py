@@ -3,7 +3,7 @@ r"""How much a source's answer can be believed: no more than the records it says
 A source may declare at most so many records, and says by its first counts about how many there
 are. From then on nothing it sends may weigh more than that, up to what noise can do.
 
-Which methods can be asked of sources, by the questions that they have enrolled.
+Which methods can be asked of sources, by the queries that they have enrolled.
 
 A source elsewhere, asked by signed requests.
 """
@@ -20,16 +20,16 @@ from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
 from veracal.calibration import CorrectTotal, CorrectWrong, EnrolledBounds, MappedQuery
 from veracal.errors import BudgetError, SilentError
-from veracal.federation.coordinator.history import RequestHistory, Sent, SourceAccount
-from veracal.federation.protocol.envelopes import MOST_REQUEST, EnvelopeError, PrivateKey
+from veracal.federation.coordinator.history import RequestHistory, SentRequest, SourceAccount
+from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, EnvelopeError, PrivateKey
 from veracal.federation.protocol.messages import (
-    MOST_ROUND,
+    MAX_ROUND,
     Answer,
     Refusal,
     Request,
-    unsealed_reply,
+    unseal_reply,
 )
-from veracal.federation.protocol.questions import KINDS, encoded, in_range
+from veracal.federation.protocol.queries import KINDS, encode_query, in_range
 from veracal.federation.protocol.terms import Terms
 from veracal.ledger import Item, unpaid_of
 from veracal.queries import (
@@ -56,10 +56,10 @@ def too_large(wanted: ExpectedResponse, release: Release, records: float) -> boo
     where noise in all entries together exceeds r with probability :math:`2^{-40}` at most.
     """
     reach = wanted.query.sensitivity("add-remove")
-    return sum(map(abs, release.units)) > records * reach + _noise(release)
+    return sum(map(abs, release.units)) > records * reach + _release_noise_bound(release)
 
 
-def claimed(query: Query, release: Release) -> float | None:
+def claimed_records(query: Query, release: Release) -> float | None:
     """How many records a source says it has, at most; None if the answer does not tell."""
     asked = query.query if isinstance(query, MappedQuery) else query
     if isinstance(asked, CorrectTotal):
@@ -68,7 +68,7 @@ def claimed(query: Query, release: Release) -> float | None:
         told = release.units
     else:
         return None
-    return max(sum(told) + _noise(release), 0.0)
+    return max(sum(told) + _release_noise_bound(release), 0.0)
 
 
 def _counts(query: Query) -> bool:
@@ -76,13 +76,13 @@ def _counts(query: Query) -> bool:
     return isinstance(query, BinnedSum) and (query.low, query.high, query.bits) == (0, 1, 0)
 
 
-def _noise(release: Release) -> float:
+def _release_noise_bound(release: Release) -> float:
     """What noise adds to the L1 norm of an answer, all but never more."""
     assert isinstance(release.event, DiscreteLaplace | DiscreteGaussian)
-    return noise_reach(release.event, len(release.units))
+    return noise_bound(release.event, len(release.units))
 
 
-def noise_reach(
+def noise_bound(
     event: DiscreteLaplace | DiscreteGaussian, entries: int, *, rare: float = _RARE
 ) -> float:
     r"""What noise in all entries adds up to, exceeded with a small probability at most.
@@ -100,8 +100,8 @@ def noise_reach(
 _FOUND = ("counts", "gap")
 _FIGURES = ("counts", "bin-gaps", "map-bin-gaps")
 _ALL_ELSE = 1_300  # bytes of a request beside the parameters of a map
-# Kinds of question that each method asks, its guard and its figures aside.
-ASKS: Mapping[str, tuple[str, ...]] = Frozen(
+# Kinds of query that each method asks, its guard and its figures aside.
+METHOD_KINDS: Mapping[str, tuple[str, ...]] = Frozen(
     {
         "pooled": _FOUND,
         "temperature": _FOUND,
@@ -115,18 +115,18 @@ ASKS: Mapping[str, tuple[str, ...]] = Frozen(
 )
 
 
-def answered(terms: Terms) -> tuple[str, ...]:
-    """Methods all of whose questions a source answers."""
-    return tuple(name for name, kinds in ASKS.items() if _allows(terms, kinds))
+def supported_methods(terms: Terms) -> tuple[str, ...]:
+    """Methods all of whose queries a source answers."""
+    return tuple(name for name, kinds in METHOD_KINDS.items() if _allows(terms, kinds))
 
 
-def enrolled(terms: Iterable[Terms]) -> EnrolledBounds:
+def enrolled_bounds(terms: Iterable[Terms]) -> EnrolledBounds:
     """What can be asked of all sources alike."""
     return EnrolledBounds.of_all(_one(each) for each in terms)
 
 
 def _allows(terms: Terms, kinds: Iterable[str]) -> bool:
-    """Whether a source has enrolled kinds of question, and the noise that they need."""
+    """Whether a source has enrolled kinds of query, and the noise that they need."""
     known = set(kinds) <= set(terms.kinds)
     return known and (terms.delta > 0 or not any(KINDS[kind].gaussian for kind in kinds))
 
@@ -141,7 +141,7 @@ def _one(terms: Terms) -> EnrolledBounds:
         terms.bins,
         float(terms.clamp),
         terms.parameters,
-        answered(terms),
+        supported_methods(terms),
         guards="map-gain" in terms.kinds,
         measures=_measures(terms),
         recounts="map-counts" in terms.kinds,
@@ -159,7 +159,7 @@ def _parameters(terms: Terms) -> int:
     """How many parameters of an affine map fit into a request, with all else at its longest."""
     grid = terms.parameters
     longest = len(str(max(grid.most_weight, grid.most_bias) << grid.bits)) + 2
-    return (MOST_REQUEST - _ALL_ELSE) // longest
+    return (MAX_REQUEST_BYTES - _ALL_ELSE) // longest
 
 
 Send = Callable[[bytes], bytes]
@@ -168,7 +168,7 @@ LATE = "it did not answer in time"
 
 
 @dataclass(frozen=True)
-class Silence:
+class Dropout:
     """Why a source that was asked gave no answer that can be used."""
 
     why: str
@@ -182,26 +182,26 @@ class Remote:
     terms : Terms
         What the source has declared, signed by it.
     key : PrivateKey
-        The calibrator's, which the terms name.
+        The coordinator's, which the terms name.
     send : callable, optional
         ``send(request) -> reply``; whoever only verifies needs none. It may raise a
         ``TimeoutError`` or another ``OSError``.
-    book : Book, optional
+    history : Book, optional
         Where requests and answers are kept; by default in memory.
     run : str
-        Which of several uses of the same book this is.
+        Which of several uses of the same history this is.
 
     Guarantees
     ----------
-    What a source has not declared is refused before anything is sent. A question that was
+    What a source has not declared is refused before anything is sent. A query that was
     answered is never sent again. What comes back is believed only if the source signed it for
-    this very question, if its ledger goes on from where it was, and if so many records as the
+    this very query, if its ledger goes on from where it was, and if so many records as the
     source says it has can have led to it.
 
     Notes
     -----
-    The question itself is its id, at the source too: asked under another ``request``, the same
-    question gets the same answer, at no cost.
+    The query itself is its id, at the source too: asked under another ``request``, the same
+    query gets the same answer, at no cost.
     """
 
     part: str | None = None
@@ -211,22 +211,22 @@ class Remote:
         terms: Terms,
         key: PrivateKey,
         send: Send | None = None,
-        book: RequestHistory | None = None,
+        history: RequestHistory | None = None,
         *,
         run: str = "",
     ) -> None:
-        if terms.calibrator != key.public:
+        if terms.coordinator != key.public:
             raise ValueError(
                 f"Expected the key that {terms.name!r} is enrolled for "
-                f"({terms.calibrator.text[:12]}…), got {key.public.text[:12]}…. Name the right "
+                f"({terms.coordinator.text[:12]}…), got {key.public.text[:12]}…. Name the right "
                 "key, or ask the source to enroll this one."
             )
         self.terms, self.run = terms, run
         self._key, self._send = key, send
-        self.book = RequestHistory(None, key.public) if book is None else book
+        self.history = RequestHistory(None, key.public) if history is None else history
         self.account = SourceAccount(terms)
-        self._most = float(terms.most_records)
-        self.book.meet(terms)
+        self._most = float(terms.max_records)
+        self.history.meet(terms)
 
     def __repr__(self) -> str:
         return f"Remote({self.terms.name!r}, {self.terms.source[:8]}…)"
@@ -249,7 +249,7 @@ class Remote:
     @property
     def enrolled(self) -> EnrolledBounds:
         """What can be asked of it."""
-        return enrolled([self.terms])
+        return enrolled_bounds([self.terms])
 
     # ------------------------------------------------------------------ as a source
 
@@ -271,7 +271,7 @@ class Remote:
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
         """What is left to pay of items, of which this run may have asked some before."""
-        charges = self.book.charges(self.terms.source, self.run)
+        charges = self.history.charges(self.terms.source, self.run)
         return unpaid_of(items, ((one.purpose, one.event) for one in charges))
 
     def require(self, items: Sequence[Item]) -> None:
@@ -290,14 +290,14 @@ class Remote:
             )
 
     def charges(self) -> list[Event]:
-        """Everything it may have charged this calibrator, as far as the book knows."""
-        return [one.event for one in self.book.charges(self.terms.source)]
+        """Everything it may have charged this coordinator, as far as the history knows."""
+        return [one.event for one in self.history.charges(self.terms.source)]
 
     def _asked(self, wanted: ExpectedResponse, request: str | None) -> Release:
         """Ask, or repeat what was answered."""
-        question = self.request(wanted)
+        query = self.request(wanted)
         if request is not None:
-            self.book.label(self.run, self.terms.source, request, question.id)
+            self.history.label(self.run, self.terms.source, request, query.id)
         found = self.known(wanted)
         if found is None:
             raw = self.prepared(wanted, 0)
@@ -306,7 +306,7 @@ class Remote:
                 found = self.heard(wanted, self._send(raw))
             except OSError as error:
                 raise SilentError(f"{self.name}: {LATE}, or could not be reached.") from error
-        if isinstance(found, Silence):
+        if isinstance(found, Dropout):
             raise SilentError(f"{self.name}: {found.why}.")
         return found
 
@@ -317,14 +317,14 @@ class Remote:
         return wanted.event(self.relation, self.unit)
 
     def request(self, wanted: ExpectedResponse) -> Request:
-        """A question as it is sent.
+        """A query as it is sent.
 
         Raises
         ------
         ValueError
             If the source has not declared that it answers this; nothing is sent.
         """
-        kind, argument = encoded(wanted.query, self.terms)
+        kind, argument = encode_query(wanted.query, self.terms)
         return Request(
             self.terms.source,
             self.terms.data,
@@ -335,22 +335,22 @@ class Remote:
             wanted.noise_multiplier,
         )
 
-    def known(self, wanted: ExpectedResponse) -> Release | Silence | None:
-        """What the book knows of the answer; a source that lied about its ledger is silent."""
-        fault = self.book.fault(self.terms.source)
-        return self.kept(wanted) if fault is None else Silence(fault)
+    def known(self, wanted: ExpectedResponse) -> Release | Dropout | None:
+        """What the history knows of the answer; a source that lied about its ledger is silent."""
+        fault = self.history.fault(self.terms.source)
+        return self.kept(wanted) if fault is None else Dropout(fault)
 
-    def kept(self, wanted: ExpectedResponse) -> Release | Silence | None:
+    def kept(self, wanted: ExpectedResponse) -> Release | Dropout | None:
         """An answer that was given, whatever was found out later; None if there is none."""
         request = self.request(wanted).id
-        answer = self.book.answer(self.terms, request)
+        answer = self.history.answer(self.terms, request)
         if answer is None:
             return None
-        self.book.took_part(self.run, self.terms.source, request)
+        self.history.took_part(self.run, self.terms.source, request)
         return self._judged(wanted, answer)
 
     def prepared(self, wanted: ExpectedResponse, number: int) -> bytes:
-        """The bytes to send, once they stand in the book: the same that were sent before.
+        """The bytes to send, once they stand in the history: the same that were sent before.
 
         After a refusal, or a reply that could not be used, they are others that mean the same,
         so that the old reply is not taken for a new one.
@@ -362,7 +362,7 @@ class Remote:
             Of the round.
         """
         request = self.request(wanted)
-        source, before = self.terms.source, self.book.sent(self.terms.source, request.id)
+        source, before = self.terms.source, self.history.sent(self.terms.source, request.id)
         event = self.event(wanted)
         if before is None:
             self.require([Item(wanted.query.name, event)])
@@ -370,45 +370,45 @@ class Remote:
             raw = before.raw
         else:
             number = self._anew(number, before)
-            head = self.book.head(source)
-            raw = replace(request, round=number, head=head).sealed(self._key)
-        told = Sent("sent", wanted.query.name, event, raw)
-        self.book.send(self.run, source, request.id, told)
+            head = self.history.head(source)
+            raw = replace(request, round=number, head=head).seal(self._key)
+        told = SentRequest("sent", wanted.query.name, event, raw)
+        self.history.send(self.run, source, request.id, told)
         return raw
 
-    def heard(self, wanted: ExpectedResponse, raw: bytes) -> Release | Silence:
-        """What came back, if it can be used; the book keeps it, or why not."""
+    def heard(self, wanted: ExpectedResponse, raw: bytes) -> Release | Dropout:
+        """What came back, if it can be used; the history keeps it, or why not."""
         request = self.request(wanted).id
         try:
-            reply = unsealed_reply(raw, self.terms.key)
+            reply = unseal_reply(raw, self.terms.key)
             told = reply.head.source if isinstance(reply, Answer) else reply.source
             if told != self.terms.source:
-                raise EnvelopeError("it is of another enrolment")
+                raise EnvelopeError("it is of another enrollment")
             if isinstance(reply, Answer):
                 self._check(reply, request, wanted)
         except EnvelopeError as error:
-            self.book.failed(self.terms.source, request, "unusable")
-            return Silence(f"{INVALID_RESPONSE}: {error}")
+            self.history.failed(self.terms.source, request, "unusable")
+            return Dropout(f"{INVALID_RESPONSE}: {error}")
         if isinstance(reply, Refusal):
-            self.book.failed(self.terms.source, request, "refused")
-            return Silence(REFUSED)
-        fault = self.book.answered(request, reply, raw)
-        return self._judged(wanted, reply) if fault is None else Silence(fault)
+            self.history.failed(self.terms.source, request, "refused")
+            return Dropout(REFUSED)
+        fault = self.history.answered(request, reply, raw)
+        return self._judged(wanted, reply) if fault is None else Dropout(fault)
 
-    def late(self) -> Silence:
+    def late(self) -> Dropout:
         """What is said of a source from which nothing came."""
-        return Silence(LATE)
+        return Dropout(LATE)
 
     def _check(self, reply: Answer, request: str, wanted: ExpectedResponse) -> None:
-        """Refuse an answer to another question, or with a head that the source never signed."""
+        """Refuse an answer to another query, or with a head that the source never signed."""
         if reply.request != request:
-            raise EnvelopeError("it is the answer to another question")
+            raise EnvelopeError("it is the answer to another query")
         if not reply.head.holds(self.terms.key):
             raise EnvelopeError("the head in it is not signed by the source")
         if len(reply.units) != wanted.query.entries:
             raise EnvelopeError(f"it does not have {wanted.query.entries} entries")
 
-    def _judged(self, wanted: ExpectedResponse, answer: Answer) -> Release | Silence:
+    def _judged(self, wanted: ExpectedResponse, answer: Answer) -> Release | Dropout:
         """An answer as a release, unless it is more than the source's records can make."""
         event = wanted.event(self.relation, self.unit)
         release = Release(
@@ -421,18 +421,18 @@ class Remote:
             private=True,
             head=answer.head.hash,
         )
-        faults = find_invalid_responses(wanted, {0: release}, [self], self.terms.most_records)
+        faults = find_invalid_responses(wanted, {0: release}, [self], self.terms.max_records)
         if not faults and too_large(wanted, release, self._most):
             faults = {0: "it weighs more than the records that the source has declared"}
         if faults:
-            return Silence(f"{INVALID_RESPONSE}: {faults[0]}")
-        told = claimed(wanted.query, release)
+            return Dropout(f"{INVALID_RESPONSE}: {faults[0]}")
+        told = claimed_records(wanted.query, release)
         self._most = self._most if told is None else min(self._most, told)
         return release
 
-    def _anew(self, number: int, before: Sent | None) -> int:
+    def _anew(self, number: int, before: SentRequest | None) -> int:
         """Number of the round, another one if the old reply to it was of no use."""
         if before is None:
             return number
-        used = Request.unsealed(before.raw, self._key.public).round
-        return min(max(number, used + 1), MOST_ROUND)
+        used = Request.unseal(before.raw, self._key.public).round
+        return min(max(number, used + 1), MAX_ROUND)

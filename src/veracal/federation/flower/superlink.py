@@ -24,13 +24,13 @@ from typing import Any, Self
 from veracal._checks import extra
 from veracal.data import placed
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower import bound
+from veracal.federation.flower import child
 from veracal.federation.flower.wire import environment
 
 _PATIENCE = 10.0  # seconds from a kind request to an order
 
 
-def start(
+def start_process(
     command: Sequence[str], *, log: Path, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
     """Start a program that ends when this one does.
@@ -47,7 +47,7 @@ def start(
     environment : mapping
         All its variables.
     """
-    wrapped = [sys.executable, "-I", bound.__file__, str(os.getpid()), *command]
+    wrapped = [sys.executable, "-I", child.__file__, str(os.getpid()), *command]
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
@@ -63,7 +63,7 @@ def start(
         os.close(handle)
 
 
-def stop(process: "subprocess.Popen[bytes]", patience: float = _PATIENCE) -> None:
+def stop_process(process: "subprocess.Popen[bytes]", patience: float = _PATIENCE) -> None:
     """End a program, kindly if it listens, and wait until it is gone."""
     if process.poll() is None:
         process.terminate()
@@ -84,7 +84,7 @@ def last_line(log: Path) -> str:
     return said[-1][:300] if said else "nothing was said"
 
 
-LOCAL = ("localhost", "127.0.0.1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1")
 _YEARS = timedelta(days=3650)
 _YEAR = timedelta(days=365)
 _EARLY = timedelta(hours=1)  # clocks differ
@@ -107,7 +107,7 @@ class ServerFiles:
     key: Path
 
 
-def server_files(folder: Path, hosts: Sequence[str] = LOCAL) -> ServerFiles:
+def make_server_files(folder: Path, hosts: Sequence[str] = LOCAL_HOSTS) -> ServerFiles:
     """Make a certificate for a SuperLink, by the authority in a folder.
 
     The authority is made the first time and stays, so that those who know it need no new
@@ -133,7 +133,7 @@ def server_files(folder: Path, hosts: Sequence[str] = LOCAL) -> ServerFiles:
     signer = _read_key(folder / "ca.key")
     key = _new_key()
     _write(files.key, _key_bytes(key))
-    certificate = _certified(hosts, key.public_key(), authority, signer)
+    certificate = _sign_certificate(hosts, key.public_key(), authority, signer)
     _write(files.certificate, certificate.public_bytes(_encoding().PEM))
     return files
 
@@ -165,7 +165,7 @@ def check_server(files: ServerFiles, host: str) -> None:
     if not first <= datetime.now(UTC) < last:
         found = f"one for {first:%Y-%m-%d} to {last:%Y-%m-%d}"
         raise _mismatch(files.certificate, "a certificate that is valid now", found)
-    named = _names_of(certificate)
+    named = _certificate_hosts(certificate)
     if host not in named:
         found = f"one for {', '.join(named) or 'no host'}"
         raise _mismatch(files.certificate, f"a certificate for {host}", found)
@@ -175,7 +175,7 @@ def _make_authority(certificate: Path, key: Path) -> None:
     """Write a new authority, its key first."""
     signer = _new_key()
     x509 = _x509()
-    name = _named("Veracal federation")
+    name = _x509_name("Veracal federation")
     made = (
         _builder(name, name, signer.public_key(), _YEARS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -186,13 +186,13 @@ def _make_authority(certificate: Path, key: Path) -> None:
     _write(certificate, made.public_bytes(_encoding().PEM))
 
 
-def _certified(hosts: Sequence[str], public: Any, authority: Any, signer: Any) -> Any:
+def _sign_certificate(hosts: Sequence[str], public: Any, authority: Any, signer: Any) -> Any:
     """Certificate of a server, signed by an authority."""
     x509 = _x509()
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     server = extra("cryptography.x509.oid", "flower").ExtendedKeyUsageOID.SERVER_AUTH
     return (
-        _builder(_named(hosts[0]), authority.subject, public, _YEAR)
+        _builder(_x509_name(hosts[0]), authority.subject, public, _YEAR)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([server]), critical=False)
@@ -243,7 +243,7 @@ def _alternative(host: str) -> Any:
         return x509.DNSName(host)
 
 
-def _names_of(certificate: Any) -> list[str]:
+def _certificate_hosts(certificate: Any) -> list[str]:
     """The hosts a certificate is for."""
     x509 = _x509()
     try:
@@ -253,7 +253,7 @@ def _names_of(certificate: Any) -> list[str]:
     return [str(name.value) for name in found.value]
 
 
-def _named(name: str) -> Any:
+def _x509_name(name: str) -> Any:
     """A name as certificates write it; there it has at most 64 characters."""
     x509 = _x509()
     common = extra("cryptography.x509.oid", "flower").NameOID.COMMON_NAME
@@ -368,7 +368,7 @@ class SuperLink:
     Guarantees
     ----------
     It starts no program: a run is only ever carried out by whoever holds the secret, and
-    that is the calibrator, which takes it for a channel and not for code. Nodes are served
+    that is the coordinator, which takes it for a channel and not for code. Nodes are served
     over TLS, and only with registered keys.
     """
 
@@ -394,7 +394,7 @@ class SuperLink:
 
     @property
     def secret(self) -> Path:
-        """File by which a calibrator shows that the SuperLink is its own."""
+        """File by which a coordinator shows that the SuperLink is its own."""
         return self.folder / "superlink.secret"
 
     @property
@@ -410,12 +410,12 @@ class SuperLink:
     def __enter__(self) -> Self:
         if self.host not in _EVERYWHERE:
             check_server(self.files, self.host)
-        self._port = free_port(self.host, self._asked)
+        self._port = find_port(self.host, self._asked)
         _make_secret(self.secret)
         home = self.folder / "home"
         home.mkdir(mode=0o700, exist_ok=True)
         command = superlink_command(self.folder, self.files, self.host, self._port)
-        self._process = start(command, log=self.log, environment=environment(home))
+        self._process = start_process(command, log=self.log, environment=environment(home))
         try:
             self._wait(self._process)
         except BaseException:
@@ -425,7 +425,7 @@ class SuperLink:
 
     def __exit__(self, *exception: object) -> None:
         if self._process is not None:
-            stop(self._process)
+            stop_process(self._process)
             self._process = None
 
     def _wait(self, process: "Popen[bytes]") -> None:
@@ -435,7 +435,7 @@ class SuperLink:
             if process.poll() is not None:
                 said = last_line(self.log)
                 raise TransportError(f"The SuperLink stopped: {said} (Its log: {self.log}.)")
-            if _answers(self.host, self._port, self.files.authority):
+            if _responds(self.host, self._port, self.files.authority):
                 return
             time.sleep(_LOOK)
         raise TransportError(
@@ -460,7 +460,7 @@ def superlink_command(folder: Path, files: ServerFiles, host: str, port: int) ->
     ]
 
 
-def free_port(host: str, port: int | None = None) -> int:
+def find_port(host: str, port: int | None = None) -> int:
     """Return the port, or a free one if none is given; raise if another program has it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -477,7 +477,7 @@ def free_port(host: str, port: int | None = None) -> int:
         return found
 
 
-def _answers(host: str, port: int | None, authority: Path) -> bool:
+def _responds(host: str, port: int | None, authority: Path) -> bool:
     """Whether a SuperLink answers, with a certificate by the authority."""
     context = ssl.create_default_context(cafile=str(authority))
     context.check_hostname = host not in _EVERYWHERE

@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from veracal.federation.flower.wire import (
-    AROUND,
-    REQUEST,
+    OVERHEAD_BYTES,
+    MAX_REQUEST_BYTES,
     SUPERLINK,
     ChunkedMessage,
     Connection,
-    ParcelError,
-    distrust,
+    MessageError,
+    certificate_error,
     flower,
     metadata,
-    packed,
+    pack_message,
     public_form,
     read_node_key,
-    refused,
-    status,
+    http_error,
+    http_status,
     switch_off,
-    unreachable,
+    connection_error,
 )
 
 _INTERVAL = 30.0  # seconds; after twice that without a beat a node counts as gone
@@ -78,7 +78,11 @@ class NodeConnection:
         library = flower()
         signature = library.NodeSignature(key, key.public_key())
         self._connection = Connection(
-            library.FleetClient, address, ca, [signature], most=REQUEST + AROUND
+            library.FleetClient,
+            address,
+            ca,
+            [signature],
+            most=MAX_REQUEST_BYTES + OVERHEAD_BYTES,
         )
         self._node: Any = None
 
@@ -109,7 +113,7 @@ class NodeConnection:
         if not response.messages_list:
             return None
         if not response.message_object_trees:
-            raise ParcelError("A message has no pieces.")
+            raise MessageError("A message has no pieces.")
         parcel = ChunkedMessage(response.messages_list[0], response.message_object_trees[0])
         return self._opened(parcel)
 
@@ -125,7 +129,7 @@ class NodeConnection:
             reply_to=letter.id,
             created=now,
         )
-        proto, tree, pieces = packed(body, outside)
+        proto, tree, pieces = pack_message(body, outside)
         response = self._connection.call(
             "PushMessages",
             library.fleet.PushMessagesRequest(
@@ -161,7 +165,10 @@ class NodeConnection:
 
     def leave(self) -> None:
         """Sign off, if that can be said, and close."""
-        with closing(self._connection), suppress(unreachable(), refused(), ParcelError):
+        with (
+            closing(self._connection),
+            suppress(connection_error(), http_error(), MessageError),
+        ):
             if self._node is not None:
                 self._sign_off(self._node.node_id)
 
@@ -180,7 +187,7 @@ class NodeConnection:
         expires = outside.created_at + outside.ttl
         while (body := parcel.fetch(pull)) is None:
             if not time.time() < expires:
-                raise ParcelError("A message expired before it was complete.")
+                raise MessageError("A message expired before it was complete.")
             time.sleep(_PIECES)
         self._connection.call(
             "ConfirmMessageReceived",
@@ -188,13 +195,15 @@ class NodeConnection:
                 node=self._node, run_id=outside.run_id, message_object_id=outside.message_id
             ),
         )
-        if len(body) > REQUEST:
-            raise ParcelError(f"A request has more than {REQUEST} bytes.")
+        if len(body) > MAX_REQUEST_BYTES:
+            raise MessageError(f"A request has more than {MAX_REQUEST_BYTES} bytes.")
         return ReceivedRequest(body, outside.run_id, outside.message_id, expires)
 
     def _sign_off_earlier_self(self) -> None:
         """Sign off whoever signed on with this key before; a second one is not let in."""
-        with suppress(OSError, ValueError, refused()):  # nobody is remembered, or known there
+        with suppress(
+            OSError, ValueError, http_error()
+        ):  # nobody is remembered, or known there
             self._sign_off(int(self._remembered.read_text(encoding="ascii")))
 
     def _sign_off(self, number: int) -> None:
@@ -223,7 +232,7 @@ class Heartbeat:
         """Beat until told to stop."""
         while not self._over.wait(_BEAT):
             # Whoever fetches messages notices, too, and signs on again.
-            with suppress(unreachable(), refused(), ParcelError):
+            with suppress(connection_error(), http_error(), MessageError):
                 self._beat()
 
 
@@ -315,7 +324,7 @@ class _Node:
                 self._say(self._connected)
                 self._was_here, wait = True, _FIRST
                 self._attend(poll)
-            except (unreachable(), refused(), ParcelError) as problem:
+            except (connection_error(), http_error(), MessageError) as problem:
                 self._explain(problem)
                 self._stop.wait(wait)
                 wait = min(2 * wait, _MOST)
@@ -333,10 +342,10 @@ class _Node:
         """The next request, if there is one that can be read."""
         try:
             return self._fleet.next()
-        except ParcelError as problem:
+        except MessageError as problem:
             self._say(f"A message was dropped. {problem}")
-        except refused() as problem:
-            if status(problem) == _UNSIGNED:
+        except http_error() as problem:
+            if http_status(problem) == _UNSIGNED:
                 raise
             # Otherwise its run is over.
         return None
@@ -354,23 +363,23 @@ class _Node:
                 self._fleet.reply(letter, body)
                 self._say(self._connected)  # if there was trouble
                 return
-            except (refused(), ParcelError):
+            except (http_error(), MessageError):
                 return  # nobody waits for it any more
-            except unreachable() as problem:
+            except connection_error() as problem:
                 self._explain(problem)
                 self._stop.wait(wait)
                 wait = min(2 * wait, _MOST)
 
     def _explain(self, problem: Exception) -> None:
         """Tell the owner what is wrong, or raise if it will not mend itself."""
-        mistrust = distrust(problem, self._address, self._ca)
+        mistrust = certificate_error(problem, self._address, self._ca)
         if mistrust is not None and not self._was_here:
             raise mistrust from problem
         self._say(str(mistrust) if mistrust else self._reason(problem))
 
     def _reason(self, problem: Exception) -> str:
         """What is wrong, in a line."""
-        number = status(problem)
+        number = http_status(problem)
         if number == _UNKNOWN:
             return (
                 f"{self._address} does not let this node in: its key is not registered there, "

@@ -1,6 +1,6 @@
 """Nodes whose keys a SuperLink lets in.
 
-A run of Flower's, taken as a channel: the calibrator's own process sends and receives.
+A run of Flower's, taken as a channel: the coordinator's own process sends and receives.
 
 Requests to sources and their replies, carried by a SuperLink of Flower's.
 """
@@ -17,24 +17,24 @@ from typing import Any, Self
 from veracal import _checks
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower.wire import (
-    AROUND,
-    REPLY,
-    REQUEST,
+    OVERHEAD_BYTES,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
     SUPERLINK,
     ChunkedMessage,
     Connection,
-    ParcelError,
-    distrust,
+    MessageError,
+    certificate_error,
     flower,
     metadata,
-    packed,
+    pack_message,
     read_public_node_key,
-    refused,
+    http_error,
     switch_off,
-    unreachable,
+    connection_error,
 )
 
-_LIST = 64 * AROUND  # bytes: some thousands of nodes
+_LIST = 64 * OVERHEAD_BYTES  # bytes: some thousands of nodes
 
 
 def register_nodes(
@@ -72,19 +72,19 @@ def register_nodes(
     switch_off(home)
     with closing(Connection(flower().ControlClient, address, ca, most=_LIST)) as link:
         try:
-            return _registered(link, keys)
-        except refused() as problem:
+            return _register(link, keys)
+        except http_error() as problem:
             raise TransportError(
                 f"The SuperLink at {address} does not take a node's key. One that was removed "
                 "once is never taken again: make a new key for that node."
             ) from problem
-        except (unreachable(), ParcelError) as problem:
-            raise distrust(problem, address, ca) or TransportError(
+        except (connection_error(), MessageError) as problem:
+            raise certificate_error(problem, address, ca) or TransportError(
                 f"There is no SuperLink at {address}. Check that it runs, and its address."
             ) from problem
 
 
-def _registered(link: Connection, keys: Mapping[str, bytes]) -> dict[str, int]:
+def _register(link: Connection, keys: Mapping[str, bytes]) -> dict[str, int]:
     """Numbers of nodes by name, once all of them are known."""
     control = flower().control
     listed = link.call("ListNodes", control.ListNodesRequest()).nodes_info
@@ -137,7 +137,7 @@ class Incoming:
 
 
 class SuperLinkConnection:
-    """A calibrator's way to its SuperLink.
+    """A coordinator's way to its SuperLink.
 
     Parameters
     ----------
@@ -150,11 +150,13 @@ class SuperLinkConnection:
     def __init__(self, address: str, *, ca: Path, secret: Path) -> None:
         library = flower()
         self._address, self._ca = address, ca
-        self._control = Connection(library.ControlClient, address, ca, most=AROUND)
+        self._control = Connection(library.ControlClient, address, ca, most=OVERHEAD_BYTES)
         signature = library.SecretSignature(
             master_secret=_read_secret(secret), protected_methods=[_ACQUIRE]
         )
-        self._taking = Connection(library.RuntimeClient, address, ca, [signature], most=AROUND)
+        self._taking = Connection(
+            library.RuntimeClient, address, ca, [signature], most=OVERHEAD_BYTES
+        )
 
     def close(self) -> None:
         """Close its connections."""
@@ -180,7 +182,7 @@ class SuperLinkConnection:
             if not response.HasField("task"):
                 time.sleep(_LOOK)
         raise TransportError(
-            "Another calibrator took this one's run of the SuperLink. FlowerRun one at a time."
+            "Another coordinator took this one's run of the SuperLink. FlowerRun one at a time."
         )
 
 
@@ -199,7 +201,7 @@ class FlowerRun:
         library = flower()
         tokens = [library.TaskToken(token)]
         self._connection = Connection(
-            library.RuntimeClient, address, ca, tokens, most=REPLY + AROUND
+            library.RuntimeClient, address, ca, tokens, most=MAX_REPLY_BYTES + OVERHEAD_BYTES
         )
         started = self._connection.call("PullTaskInput", library.runtime.PullTaskInputRequest())
         self._number = started.run.run_id
@@ -227,7 +229,7 @@ class FlowerRun:
         """Send bytes to a node; return the name of the message, or None if it is not taken."""
         library = flower()
         outside = metadata(self._number, sender=SUPERLINK, receiver=node, lasts=lasts)
-        proto, tree, pieces = packed(body, outside)
+        proto, tree, pieces = pack_message(body, outside)
         response = self._connection.call(
             "PushMessages",
             library.runtime.PushAppMessagesRequest(
@@ -256,7 +258,7 @@ class FlowerRun:
         for proto, tree in pairs:
             try:
                 parcel = ChunkedMessage(proto, tree)
-            except ParcelError:
+            except MessageError:
                 parcel = None
             outside = proto.metadata
             yield Incoming(outside.reply_to_message_id, outside.src_node_id, parcel)
@@ -315,7 +317,7 @@ class FlowerTransport:
     ca : path
         Certificate of the authority that vouches for the SuperLink.
     secret : path
-        The SuperLink's secret, by which the calibrator takes runs.
+        The SuperLink's secret, by which the coordinator takes runs.
     nodes : mapping of str to path
         For each source the public key of its node.
     home : path
@@ -380,7 +382,7 @@ class FlowerTransport:
             try:
                 yield from self._attempt(link, waiting, end)
                 failure = None
-            except (unreachable(), refused(), ParcelError) as problem:
+            except (connection_error(), http_error(), MessageError) as problem:
                 # Gone, or somebody stopped the run: what was asked is asked again in another.
                 failure = self._failure(problem)
                 time.sleep(max(0.0, min(_AGAIN, end - time.monotonic())))
@@ -395,7 +397,7 @@ class FlowerTransport:
         try:
             yield from _Round(run, self._nodes, waiting, end).replies()
         finally:
-            with suppress(unreachable(), refused(), ParcelError):
+            with suppress(connection_error(), http_error(), MessageError):
                 run.finish()
             run.close()
 
@@ -407,20 +409,20 @@ class FlowerTransport:
         for name, body in requests.items():
             if name not in self._nodes:
                 raise ValueError(f"Expected a source with a node, got {name!r}.")
-            if len(body) > REQUEST:
+            if len(body) > MAX_REQUEST_BYTES:
                 raise ValueError(
-                    f"Expected a request of at most {REQUEST} bytes, got {len(body)} bytes "
+                    f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(body)} bytes "
                     f"for {name!r}."
                 )
         return self._link
 
     def _failure(self, problem: Exception) -> TransportError:
         """What went wrong with the SuperLink, in a line."""
-        mistrust = distrust(problem, self._address, self._ca)
+        mistrust = certificate_error(problem, self._address, self._ca)
         if mistrust is not None:
             return mistrust
-        if isinstance(problem, refused()):
-            what = "refuses this calibrator: its secret may be another"
+        if isinstance(problem, http_error()):
+            what = "refuses this coordinator: its secret may be another"
         else:
             what = "cannot be reached, or is no SuperLink"
         return TransportError(
@@ -498,11 +500,11 @@ class _Round:
         parcel = self._coming[name]
         try:
             body = parcel.fetch(self._run.pull)
-        except ParcelError:
+        except MessageError:
             del self._coming[name], self._waiting[name]
             return None
         if body is None:
             return None
         del self._coming[name], self._waiting[name]
         self._run.confirm(parcel)
-        return body if len(body) <= REPLY else None
+        return body if len(body) <= MAX_REPLY_BYTES else None

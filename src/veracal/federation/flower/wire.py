@@ -28,7 +28,7 @@ from veracal.data import new_file, placed
 from veracal.errors import DataError, TransportError, VeracalError
 
 # Name here: where it lives in flwr 1.41, and what it is called there.
-_PARTS = {
+_FLOWER_NAMES = {
     "FleetClient": ("supernode.fleet_http_client", "FleetHttpClient"),
     "ControlClient": ("supercore.control", "ControlHttpClient"),
     "RuntimeClient": ("supercore.runtime", "RuntimeHttpClient"),
@@ -58,7 +58,9 @@ def flower() -> Any:
     MissingExtraError
         If Flower is not installed.
     """
-    found = {name: getattr(_module(where), what) for name, (where, what) in _PARTS.items()}
+    found = {
+        name: getattr(_module(where), what) for name, (where, what) in _FLOWER_NAMES.items()
+    }
     messages = {name: _module(f"proto.{name}_pb2") for name in _MESSAGES}
     return SimpleNamespace(**found, **messages)
 
@@ -217,16 +219,16 @@ def _unsupported() -> type[Exception]:
     return kind
 
 
-REQUEST = 4_096  # bytes, at most
-REPLY = 1_048_576
-AROUND = 65_536  # what Flower puts around them
+MAX_REQUEST_BYTES = 4_096  # bytes, at most
+MAX_REPLY_BYTES = 1_048_576
+OVERHEAD_BYTES = 65_536  # what Flower puts around them
 SUPERLINK = 1  # the number of the SuperLink among its nodes
 _SECONDS = 30.0
 _RECORD, _BODY = "veracal", "body"
 _OBJECTS = 3  # a message, its records, the one record with the bytes
 
 
-class ParcelError(VeracalError):
+class MessageError(VeracalError):
     """A message is not one of ours, or is too large; it is dropped."""
 
 
@@ -263,12 +265,12 @@ class LimitedClient:
         response = self._http.send(context.request, stream=True)
         try:
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise ParcelError("A response was packed, and nobody asked for that.")
+                raise MessageError("A response was packed, and nobody asked for that.")
             content = bytearray()
             for chunk in response.iter_raw():
                 content += chunk
                 if len(content) > self._most:
-                    raise ParcelError(f"A response has more than {self._most} bytes.")
+                    raise MessageError(f"A response has more than {self._most} bytes.")
         finally:
             response.close()
         return _httpx().Response(
@@ -300,8 +302,8 @@ class Connection:
     def __init__(
         self, client: Any, address: str, ca: Path, signers: Sequence[Any] = (), *, most: int
     ) -> None:
-        authority = trusted(ca)
-        self._bounded = LimitedClient(checked_address(address), authority, most)
+        authority = tls_context(ca)
+        self._bounded = LimitedClient(check_address(address), authority, most)
         interceptors = (*signers, self._bounded)
         self._client = client(f"https://{address}", interceptors=interceptors, verify=authority)
 
@@ -316,7 +318,7 @@ class Connection:
         try:
             return getattr(self._client, name)(request)
         except ValueError as cause:
-            raise ParcelError("A response cannot be read.") from cause
+            raise MessageError("A response cannot be read.") from cause
 
     def close(self) -> None:
         """Close its connections."""
@@ -344,7 +346,7 @@ class ChunkedMessage:
         self.metadata = proto.metadata
         self._names = [piece.object_id for piece in flower().walk_tree(tree)]
         if len(self._names) != _OBJECTS or proto.HasField("error"):
-            raise ParcelError("A message has other pieces than ours have.")
+            raise MessageError("A message has other pieces than ours have.")
         self._root: str = tree.object_id
         self._pieces: dict[str, bytes] = {}
 
@@ -365,14 +367,14 @@ class ChunkedMessage:
             if name not in self._pieces:
                 response = pull(name)
                 if not response.object_found:
-                    raise ParcelError("A piece of a message is gone.")
+                    raise MessageError("A piece of a message is gone.")
                 if not response.object_available:
                     return None
                 self._pieces[name] = response.object_content
         return _body(self._root, dict(self._pieces))
 
 
-def packed(body: bytes, metadata: Any) -> tuple[Any, Any, dict[str, bytes]]:
+def pack_message(body: bytes, metadata: Any) -> tuple[Any, Any, dict[str, bytes]]:
     """Bytes as a message of Flower's: the message, the tree of its pieces, and the pieces."""
     library = flower()
     record = library.ConfigRecord({_BODY: body})
@@ -408,7 +410,7 @@ def metadata(
     )
 
 
-def trusted(ca: Path) -> ssl.SSLContext:
+def tls_context(ca: Path) -> ssl.SSLContext:
     """Believe certificates by one authority and by no other."""
     try:
         return ssl.create_default_context(cafile=str(ca))
@@ -418,7 +420,7 @@ def trusted(ca: Path) -> ssl.SSLContext:
         raise DataError(str(ca), "a certificate (PEM)", str(found), remedy) from cause
 
 
-def checked_address(address: str) -> str:
+def check_address(address: str) -> str:
     """Return an address of the form ``host:port``, or raise."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536) or "/" in host:
@@ -426,7 +428,7 @@ def checked_address(address: str) -> str:
     return address
 
 
-def distrust(problem: BaseException, address: str, ca: Path) -> TransportError | None:
+def certificate_error(problem: BaseException, address: str, ca: Path) -> TransportError | None:
     """The error for an address that shows a certificate we do not believe, if it is that."""
     for cause in _causes(problem):
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -438,21 +440,21 @@ def distrust(problem: BaseException, address: str, ca: Path) -> TransportError |
     return None
 
 
-def unreachable() -> type[Exception]:
+def connection_error() -> type[Exception]:
     """What is raised if the other end cannot be reached, or is gone in the middle."""
     kind: type[Exception] = _httpx().TransportError
     return kind
 
 
-def refused() -> type[Exception]:
+def http_error() -> type[Exception]:
     """What is raised if the other end says no."""
     kind: type[Exception] = _httpx().HTTPStatusError
     return kind
 
 
-def status(problem: Any) -> int | None:
+def http_status(problem: Any) -> int | None:
     """Number by which the other end says no, if it is that."""
-    kind: Any = refused()
+    kind: Any = http_error()
     return int(problem.response.status_code) if isinstance(problem, kind) else None
 
 
@@ -461,9 +463,9 @@ def _body(root: str, pieces: dict[str, bytes]) -> bytes:
     try:
         body = flower().inflate(root, pieces).content[_RECORD][_BODY]
     except Exception as cause:  # Flower names no exceptions for what is malformed
-        raise ParcelError("A message cannot be read.") from cause
+        raise MessageError("A message cannot be read.") from cause
     if not isinstance(body, bytes):
-        raise ParcelError("A message holds no bytes.")
+        raise MessageError("A message holds no bytes.")
     return body
 
 

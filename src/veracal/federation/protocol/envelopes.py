@@ -1,4 +1,4 @@
-r"""Keys that sign: one for each source, one for each calibrator.
+r"""Keys that sign: one for each source, one for each coordinator.
 
 Ed25519 (RFC 8032) by the ``cryptography`` library. Signatures are deterministic, so the same
 answer is the same bytes each time it is sent.
@@ -34,7 +34,7 @@ from veracal.data import new_file, placed
 from veracal.errors import DataError
 from veracal.ledger import canonical
 
-SIGNATURE = 128  # hexadecimal digits
+SIGNATURE_DIGITS = 128  # hexadecimal digits
 _PUBLIC = 64
 _MOST = 4_096  # bytes of a key file
 _DIGITS = frozenset("0123456789abcdef")
@@ -73,7 +73,7 @@ class PublicKey:
 
     def verify(self, signature: str, content: bytes) -> bool:
         """Whether the owner of the key signed these bytes."""
-        if not is_hexadecimal(signature, SIGNATURE):
+        if not is_hexadecimal(signature, SIGNATURE_DIGITS):
             return False
         library = _library()
         key = library.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.text))
@@ -196,9 +196,9 @@ REQUEST, ANSWER, TERMS, HEAD = (
     "veracal terms 1",
     "veracal head 1",
 )
-MOST_REQUEST = 4_096  # bytes, of the whole envelope
-MOST_ANSWER = 2**20
-MOST_TERMS = 2**16
+MAX_REQUEST_BYTES = 4_096  # bytes, of the whole envelope
+MAX_REPLY_BYTES = 2**20
+MAX_TERMS_BYTES = 2**16
 _DEEPEST = 4  # nested objects and lists in a body
 
 
@@ -239,7 +239,7 @@ def unseal(purpose: str, raw: bytes, key: PublicKey, *, most: int) -> dict[str, 
     infinity, no blank, no other spelling of a number, nothing nested deep.
     """
     content = _verified(purpose, raw, key, most)
-    body = parsed(content)
+    body = parse_object(content)
     try:
         written = canonical(body)
     except ValueError as cause:  # a number beyond all floats
@@ -249,12 +249,12 @@ def unseal(purpose: str, raw: bytes, key: PublicKey, *, most: int) -> dict[str, 
     return body
 
 
-def peek(purpose: str, raw: bytes, *, most: int) -> dict[str, Any]:
+def read_unverified(purpose: str, raw: bytes, *, most: int) -> dict[str, Any]:
     """Read a body that says itself who signed it, such as terms; check it afterwards."""
-    return parsed(_parts(purpose, raw, most)[1])
+    return parse_object(_parts(purpose, raw, most)[1])
 
 
-def parsed(content: bytes) -> dict[str, Any]:
+def parse_object(content: bytes) -> dict[str, Any]:
     """Read one JSON object, whatever the bytes are; anything else is refused."""
     if _too_deep(content):
         raise EnvelopeError("its body is nested too deep")
@@ -280,7 +280,7 @@ def _parts(purpose: str, raw: bytes, most: int) -> tuple[str, bytes]:
     if not isinstance(raw, bytes) or len(raw) > most:
         raise EnvelopeError(f"it is longer than {most} bytes")
     start = purpose.encode() + b"\n"
-    end = len(start) + SIGNATURE
+    end = len(start) + SIGNATURE_DIGITS
     if not raw.startswith(start) or raw[end : end + 1] != b"\n":
         raise EnvelopeError(f"it does not begin as a {purpose!r}")
     return raw[len(start) : end].decode("ascii", "replace"), raw[end + 1 :]
@@ -312,7 +312,7 @@ def _refuse_constant(word: str) -> None:
 Check = Callable[[object], bool]
 
 
-def closed(body: object, checks: Mapping[str, Check], what: str) -> dict[str, Any]:
+def check_fields(body: object, checks: Mapping[str, Check], what: str) -> dict[str, Any]:
     """A body with exactly these fields, each of which passes its check."""
     if not isinstance(body, dict):
         raise EnvelopeError(f"{what} is no object")
@@ -353,7 +353,7 @@ def one_of(words: Iterable[str]) -> Check:
     return lambda value: isinstance(value, str) and value in known
 
 
-def listed(check: Check, low: int, high: int) -> Check:
+def list_of(check: Check, low: int, high: int) -> Check:
     """A list of bounded length, every item of which passes a check."""
     return lambda value: (
         isinstance(value, list) and low <= len(value) <= high and all(map(check, value))

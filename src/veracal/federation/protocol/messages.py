@@ -4,7 +4,7 @@ Whoever holds a signed head can show later that the ledger once was that far. A 
 shown one that its ledger does not contain has been set back, by a restored backup or by
 somebody who wanted it to forget what it has spent.
 
-A request: which of the declared questions, where, and for how much.
+A request: which of the declared queries, where, and for how much.
 
 What a source sends back: an answer, or the one refusal there is.
 """
@@ -16,21 +16,20 @@ from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
     ANSWER,
     HEAD,
-    MOST_ANSWER,
-    MOST_REQUEST,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
     REQUEST,
-    SIGNATURE,
+    SIGNATURE_DIGITS,
     EnvelopeError,
     PrivateKey,
     PublicKey,
     seal,
     unseal,
 )
-from veracal.federation.protocol.terms import MARK, MODEL, MOST_MICRO
+from veracal.federation.protocol.terms import ID_DIGITS, HASH_DIGITS, MAX_MICRO_EPSILON
 from veracal.ledger import canonical, digest
 
-HASH = 64
-MOST_INDEX = 2**53
+MAX_INDEX = 2**53
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Head:
     Attributes
     ----------
     source : str
-        Id of the enrolment whose ledger it is.
+        Id of the enrollment whose ledger it is.
     index : int
         Number of the entry, from 1.
     hash, previous : str
@@ -89,35 +88,35 @@ class Head:
     @classmethod
     def from_json(cls, body: Any, source: str) -> "Head":
         """Read what :meth:`to_json` wrote; its signature is still to be checked."""
-        told = schema.closed(body, _CHECKS, "the head")
+        told = schema.check_fields(body, _CHECKS, "the head")
         return cls(source, told["index"], told["hash"], told["previous"], told["signature"])
 
 
 _CHECKS: dict[str, schema.Check] = {
-    "hash": schema.hexadecimal(HASH),
-    "index": schema.integer(1, MOST_INDEX),
-    "previous": schema.hexadecimal(HASH),
-    "signature": schema.hexadecimal(SIGNATURE),
+    "hash": schema.hexadecimal(HASH_DIGITS),
+    "index": schema.integer(1, MAX_INDEX),
+    "previous": schema.hexadecimal(HASH_DIGITS),
+    "signature": schema.hexadecimal(SIGNATURE_DIGITS),
 }
 
 
-MOST_ROUND = 10**6
+MAX_ROUND = 10**6
 
 
 @dataclass(frozen=True)
 class Request:
-    """One question to one source.
+    """One query to one source.
 
-    What is asked (:attr:`question`) has one id, its hash: asked again, by mistake, after a
-    crash or out of malice, it is the same question and gets the same answer. The round and the
+    What is asked (:attr:`query`) has one id, its hash: asked again, by mistake, after a
+    crash or out of malice, it is the same query and gets the same answer. The round and the
     head say when it was asked, and are not part of it.
 
     Attributes
     ----------
     source, data, model : str
-        Which enrolment, version of the records and model it is about, as of :class:`Terms`.
+        Which enrollment, version of the records and model it is about, as of :class:`Terms`.
     kind : str
-        Name of a question.
+        Name of a query.
     argument : dict
         Where it is asked: whole numbers on public grids.
     micro_epsilon : int or None
@@ -125,7 +124,7 @@ class Request:
     noise_multiplier : float or None
         The noise of a Gaussian answer, in place of that.
     round : int
-        Which of the calibrator's questions it is, for people who read logs.
+        Which of the coordinator's queries it is, for people who read logs.
     head : Head or None
         The last that this source has signed; None before its first answer.
     """
@@ -141,8 +140,8 @@ class Request:
     head: Head | None = None
 
     @property
-    def question(self) -> dict[str, Any]:
-        """All that tells this question from another."""
+    def query(self) -> dict[str, Any]:
+        """All that tells this query from another."""
         return {
             "argument": self.argument,
             "data": self.data,
@@ -155,11 +154,11 @@ class Request:
 
     @property
     def id(self) -> str:
-        """Hash of the question."""
-        return digest(canonical(self.question))
+        """Hash of the query."""
+        return digest(canonical(self.query))
 
-    def sealed(self, key: PrivateKey) -> bytes:
-        """Signed by the calibrator, as it is sent.
+    def seal(self, key: PrivateKey) -> bytes:
+        """Signed by the coordinator, as it is sent.
 
         Raises
         ------
@@ -167,27 +166,27 @@ class Request:
             If it is longer than a source reads.
         """
         head = None if self.head is None else self.head.to_json()
-        body = {**self.question, "head": head, "id": self.id, "round": self.round}
+        body = {**self.query, "head": head, "id": self.id, "round": self.round}
         raw = seal(REQUEST, body, key)
-        if len(raw) > MOST_REQUEST:
+        if len(raw) > MAX_REQUEST_BYTES:
             raise ValueError(
-                f"Expected a request of at most {MOST_REQUEST} bytes, got {len(raw)}. Ask "
+                f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(raw)}. Ask "
                 "about a map with fewer parameters, or leave out the guard and the figures."
             )
         return raw
 
     @classmethod
-    def unsealed(cls, raw: bytes, key: PublicKey) -> "Request":
-        """Read a request that a calibrator has signed.
+    def unseal(cls, raw: bytes, key: PublicKey) -> "Request":
+        """Read a request that a coordinator has signed.
 
         Raises
         ------
         EnvelopeError
             For anything else: see :func:`unseal`; for a field that is missing, unknown, of
-            another type or out of bounds; and for an id that is not this question's.
+            another type or out of bounds; and for an id that is not this query's.
         """
-        told = schema.closed(
-            unseal(REQUEST, raw, key, most=MOST_REQUEST), _REQUEST_CHECKS, "the request"
+        told = schema.check_fields(
+            unseal(REQUEST, raw, key, most=MAX_REQUEST_BYTES), _REQUEST_CHECKS, "the request"
         )
         head = told["head"]
         made = cls(
@@ -204,25 +203,25 @@ class Request:
         if (made.micro_epsilon is None) == (made.noise_multiplier is None):
             raise EnvelopeError("the request names no noise, or two")
         if told["id"] != made.id:
-            raise EnvelopeError("the id of the request is that of another question")
+            raise EnvelopeError("the id of the request is that of another query")
         return made
 
 
 _REQUEST_CHECKS: dict[str, schema.Check] = {
     "argument": schema.is_object,
-    "data": schema.hexadecimal(MARK),
+    "data": schema.hexadecimal(ID_DIGITS),
     "head": schema.optional(schema.is_object),
     "id": schema.hexadecimal(64),
     "kind": schema.text(40),
-    "micro_epsilon": schema.optional(schema.integer(1, MOST_MICRO)),
-    "model": schema.hexadecimal(MODEL),
+    "micro_epsilon": schema.optional(schema.integer(1, MAX_MICRO_EPSILON)),
+    "model": schema.hexadecimal(HASH_DIGITS),
     "noise_multiplier": schema.optional(schema.number(1e-3, 1e9)),
-    "round": schema.integer(0, MOST_ROUND),
-    "source": schema.hexadecimal(MARK),
+    "round": schema.integer(0, MAX_ROUND),
+    "source": schema.hexadecimal(ID_DIGITS),
 }
 
 
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 _MOST_UNITS = 2**63 - 1
 
 
@@ -236,9 +235,9 @@ class Answer:
     Attributes
     ----------
     request : str
-        Id of the question.
+        Id of the query.
     units : tuple of int
-        The noisy answer, in units of the question's grid.
+        The noisy answer, in units of the query's grid.
     head : Head
         Of the very entry that paid for it.
     """
@@ -247,7 +246,7 @@ class Answer:
     units: tuple[int, ...]
     head: Head
 
-    def sealed(self, key: PrivateKey) -> bytes:
+    def seal(self, key: PrivateKey) -> bytes:
         """Signed by the source, as it is sent."""
         body = {
             "head": self.head.to_json(),
@@ -265,7 +264,7 @@ class Refusal:
 
     source: str
 
-    def sealed(self, key: PrivateKey) -> bytes:
+    def seal(self, key: PrivateKey) -> bytes:
         """Signed by the source, as it is sent."""
         body = {
             "head": None,
@@ -277,7 +276,7 @@ class Refusal:
         return seal(ANSWER, body, key)
 
 
-def unsealed_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
+def unseal_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
     """Read what a source has signed.
 
     Raises
@@ -285,8 +284,10 @@ def unsealed_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
     EnvelopeError
         For anything else.
     """
-    body = unseal(ANSWER, raw, key, most=MOST_ANSWER)
-    told = schema.closed(body, _REFUSAL if body.get("refused") is True else _ANSWER, "reply")
+    body = unseal(ANSWER, raw, key, most=MAX_REPLY_BYTES)
+    told = schema.check_fields(
+        body, _REFUSAL if body.get("refused") is True else _ANSWER, "reply"
+    )
     if told["refused"]:
         return Refusal(told["source"])
     head = Head.from_json(told["head"], told["source"])
@@ -297,13 +298,13 @@ _ANSWER: dict[str, schema.Check] = {
     "head": schema.is_object,
     "refused": lambda value: value is False,
     "request": schema.hexadecimal(64),
-    "source": schema.hexadecimal(MARK),
-    "units": schema.listed(schema.integer(-_MOST_UNITS, _MOST_UNITS), 1, MOST_ENTRIES),
+    "source": schema.hexadecimal(ID_DIGITS),
+    "units": schema.list_of(schema.integer(-_MOST_UNITS, _MOST_UNITS), 1, MAX_ENTRIES),
 }
 _REFUSAL: dict[str, schema.Check] = {
     "head": lambda value: value is None,
     "refused": lambda value: value is True,
     "request": lambda value: value is None,
-    "source": schema.hexadecimal(MARK),
+    "source": schema.hexadecimal(ID_DIGITS),
     "units": lambda value: value is None,
 }

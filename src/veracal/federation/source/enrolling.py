@@ -1,12 +1,12 @@
 """Whether records are as declared: seen when they are enrolled, never when they are asked.
 
-Every declared question, tried once on the records before anybody may ask it.
+Every declared query, tried once on the records before anybody may ask it.
 
-What comes out is thrown away. It is only seen that each question can be answered at all, and
-how long the slowest takes: whether a question fails, or how long it takes, must not be an
+What comes out is thrown away. It is only seen that each query can be answered at all, and
+how long the slowest takes: whether a query fails, or how long it takes, must not be an
 answer that nobody paid for.
 
-How records are enrolled for one calibrator: checked, rehearsed, charged, written.
+How records are enrolled for one coordinator: checked, rehearsed, charged, written.
 """
 
 import datetime
@@ -29,17 +29,17 @@ from veracal.artifact import sync_folder
 from veracal.calibration import Form, ParameterGrid, TemperatureGrid, weight_shape
 from veracal.data import Scores, no_surprises, placed, save_scores
 from veracal.errors import DataError, LedgerError
-from veracal.federation.protocol.envelopes import MOST_REQUEST, PublicKey
-from veracal.federation.protocol.messages import MOST_ENTRIES, Head
-from veracal.federation.protocol.questions import (
+from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, PublicKey
+from veracal.federation.protocol.messages import MAX_ENTRIES, Head
+from veracal.federation.protocol.queries import (
     ACCURACY_BITS,
     KINDS,
     SCALE_BITS,
-    USUAL,
-    built,
+    DEFAULT_KINDS,
+    build_query,
     inverse_units,
 )
-from veracal.federation.protocol.terms import MARK, Terms, micro_of
+from veracal.federation.protocol.terms import ID_DIGITS, Terms, micro_of
 from veracal.federation.source.enrollment import (
     PRIVATE,
     RECORDS,
@@ -52,13 +52,13 @@ from veracal.federation.source.enrollment import (
     RecordFile,
 )
 from veracal.federation.source.folder import (
-    BUILDING,
+    TEMPORARY_PREFIX,
     ENROLLED,
     HEADS,
     SourceFolder,
     read_source,
     share_event,
-    start_file,
+    create_heads_file,
 )
 from veracal.ledger import Ledger, as_written, canonical, open_ledger
 from veracal.mechanisms import add_discrete_laplace
@@ -75,14 +75,16 @@ def check_records(scores: Scores, terms: Terms) -> None:
     """
     n = len(scores)
     if scores.labels is None:
-        raise wrong(scores, "labels", "the right answer of every record", "none", "Add labels.")
-    if not terms.least_records <= n <= terms.most_records:
-        raise wrong(
+        raise records_error(
+            scores, "labels", "the right answer of every record", "none", "Add labels."
+        )
+    if not terms.min_records <= n <= terms.max_records:
+        raise records_error(
             scores,
             "records",
-            f"from {terms.least_records:,} to {terms.most_records:,}, as declared",
+            f"from {terms.min_records:,} to {terms.max_records:,}, as declared",
             f"{n:,}",
-            "Declare others, in round numbers: the calibrator reads them.",
+            "Declare others, in round numbers: the coordinator reads them.",
         )
     _check_units(scores, terms.unit)
 
@@ -90,7 +92,7 @@ def check_records(scores: Scores, terms: Terms) -> None:
 def _check_units(scores: Scores, unit: Unit) -> None:
     """Refuse records of which a unit may have more rows than it is protected with."""
     if unit.name != "record" and scores.units is None:
-        raise wrong(
+        raise records_error(
             scores,
             "units",
             f"which {unit.name} each row belongs to",
@@ -98,7 +100,7 @@ def _check_units(scores: Scores, unit: Unit) -> None:
             f"Name the column with the ids of each {unit.name}.",
         )
     if unit.name == "record" and scores.units is not None:
-        raise wrong(
+        raise records_error(
             scores,
             "units",
             "none, since this source protects single records",
@@ -109,19 +111,21 @@ def _check_units(scores: Scores, unit: Unit) -> None:
     check_units(scores, unit)
 
 
-def wrong(scores: Scores, part: str, expected: str, found: str, remedy: str) -> DataError:
+def records_error(
+    scores: Scores, part: str, expected: str, found: str, remedy: str
+) -> DataError:
     """Error for records that are not as declared."""
     return DataError(f"{scores.name}: {part}", expected, found, remedy)
 
 
-FACTOR = 4  # the deadline is at least so many times what the slowest question took
+FACTOR = 4  # the deadline is at least so many times what the slowest query took
 _NOISE = 1_000.0
 _ROOM = 1_000  # bytes of a request that are no argument
 _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
-def rehearse(scores: Scores, terms: Terms) -> float:
-    """Try every declared question, and return the seconds that the slowest took.
+def time_queries(scores: Scores, terms: Terms) -> float:
+    """Try every declared query, and return the seconds that the slowest took.
 
     Raises
     ------
@@ -129,9 +133,9 @@ def rehearse(scores: Scores, terms: Terms) -> float:
         If one cannot be answered; the words say which, and nothing about the records.
     """
     return max(
-        _seconds(scores, terms, kind, argument)
+        _time_query(scores, terms, kind, argument)
         for kind in terms.kinds
-        for argument in examples(kind, terms)
+        for argument in example_arguments(kind, terms)
     )
 
 
@@ -147,13 +151,13 @@ def check_deadline(seconds: float, terms: Terms, where: str | Path) -> None:
     if terms.deadline < least:
         raise DataError(
             str(where),
-            f"a deadline of at least {FACTOR} times what the slowest question takes here",
-            f"{terms.deadline:g} seconds, with a question that takes {seconds:.2g}",
-            f"Declare a deadline of {_roomy(least):g} seconds.",
+            f"a deadline of at least {FACTOR} times what the slowest query takes here",
+            f"{terms.deadline:g} seconds, with a query that takes {seconds:.2g}",
+            f"Declare a deadline of {_recommend_deadline(least):g} seconds.",
         )
 
 
-def examples(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
+def example_arguments(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
     """Arguments of a kind, the largest that fit a request among them."""
     if kind in ("counts", "bins", "bins-paper"):
         yield {}
@@ -166,34 +170,34 @@ def examples(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
     elif kind.startswith("map-"):
         yield from ({"map": map_} for map_ in (*_other_maps(terms), *_affine_maps(terms)))
     else:
-        yield {"inverse": _inverse(terms)}
+        yield {"inverse": _lowest_inverse(terms)}
 
 
-def _seconds(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) -> float:
-    """Ask one question, forget the answer."""
-    query = built(kind, argument, terms)
+def _time_query(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) -> float:
+    """Ask one query, forget the answer."""
+    query = build_query(kind, argument, terms)
     start = time.perf_counter()
     try:
         exact = evaluate_query(query, scores)
         add_discrete_laplace(exact, _NOISE)
     except Exception as cause:  # whatever it says may be about a record
-        raise _unanswerable(scores, kind) from cause
-    if query.entries > MOST_ENTRIES:
-        raise _unanswerable(scores, kind)
+        raise _unanswerable_error(scores, kind) from cause
+    if query.entries > MAX_ENTRIES:
+        raise _unanswerable_error(scores, kind)
     return time.perf_counter() - start
 
 
-def _unanswerable(scores: Scores, kind: str) -> DataError:
-    """Error for a question that these records cannot be asked."""
+def _unanswerable_error(scores: Scores, kind: str) -> DataError:
+    """Error for a query that these records cannot be asked."""
     return DataError(
         scores.name,
         f"records that can be asked for {KINDS[kind].words}",
         f"some that cannot ({kind!r})",
-        "Leave this kind of question out.",
+        "Leave this kind of query out.",
     )
 
 
-def _inverse(terms: Terms) -> int:
+def _lowest_inverse(terms: Terms) -> int:
     """A temperature of the declared range: the lowest, at which numbers are largest."""
     grid = terms.temperatures
     return inverse_units(float(grid.inverses([grid.low])[0]), grid)
@@ -201,9 +205,9 @@ def _inverse(terms: Terms) -> int:
 
 def _other_maps(terms: Terms) -> Iterator[dict[str, Any]]:
     """Maps that are not affine."""
-    yield {"inverse": _inverse(terms)}
-    yield {"doubt": 1, "inverse": _inverse(terms)}
-    yield from _sendable({"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins})
+    yield {"inverse": _lowest_inverse(terms)}
+    yield {"doubt": 1, "inverse": _lowest_inverse(terms)}
+    yield from _if_sendable({"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins})
 
 
 def _affine_maps(terms: Terms) -> Iterator[dict[str, Any]]:
@@ -213,18 +217,18 @@ def _affine_maps(terms: Terms) -> Iterator[dict[str, Any]]:
         many = 1
         for side in weight_shape(form, k):
             many *= side
-        if many + k <= MOST_REQUEST:
+        if many + k <= MAX_REQUEST_BYTES:
             units = [grid.most_weight << grid.bits] * many + [0] * k
-            yield from _sendable({"form": form, "reads": True, "units": units})
+            yield from _if_sendable({"form": form, "reads": True, "units": units})
 
 
-def _sendable(map_: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _if_sendable(map_: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A map, if a request could carry it."""
-    if len(canonical(map_)) <= MOST_REQUEST - _ROOM:
+    if len(canonical(map_)) <= MAX_REQUEST_BYTES - _ROOM:
         yield map_
 
 
-def _roomy(seconds: float) -> float:
+def _recommend_deadline(seconds: float) -> float:
     """A round number of seconds with room to spare."""
     steps = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600)
     return next((step for step in steps if step >= 1.5 * seconds), 86_400.0)
@@ -232,36 +236,36 @@ def _roomy(seconds: float) -> float:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a source decides for one calibrator, all by itself.
+    """What a source decides for one coordinator, all by itself.
 
     Attributes
     ----------
-    calibrator : PublicKey
+    coordinator : PublicKey
     model : str
         Hash of the model that the records were scored by
         (:func:`veracal.federation.models.model_hash`).
     epsilon : float
-        All that this calibrator may ever spend.
-    most_each : float or None
+        All that this coordinator may ever spend.
+    max_per_answer : float or None
         Most that one answer may cost; None for all of it.
     delta : float
         0 unless answers with Gaussian noise are allowed.
-    kinds, temperatures, bins, clamp, parameters, least_records, most_records, deadline, expires
+    kinds, temperatures, bins, clamp, parameters, min_records, max_records, deadline, expires
         As of :class:`~veracal.federation.protocol.terms.Terms`.
     """
 
-    calibrator: PublicKey
+    coordinator: PublicKey
     model: str
     epsilon: float
-    most_each: float | None = None
+    max_per_answer: float | None = None
     delta: float = 0.0
-    kinds: tuple[str, ...] = USUAL
+    kinds: tuple[str, ...] = DEFAULT_KINDS
     temperatures: TemperatureGrid = field(default_factory=lambda: TemperatureGrid(0.5, 6.0))
     bins: int = 15
     clamp: float = 10.0
     parameters: ParameterGrid = field(default_factory=ParameterGrid)
-    least_records: int = 1
-    most_records: int = 1_000_000
+    min_records: int = 1
+    max_records: int = 1_000_000
     deadline: float = 10.0
     expires: str | None = None
 
@@ -279,34 +283,34 @@ class Declaration:
             )
 
     def budget(self, source: SourceFolder) -> Budget:
-        """All that this calibrator may ever spend, for whom the source protects."""
+        """All that this coordinator may ever spend, for whom the source protects."""
         return replace(source.budget, epsilon=micro_of(self.epsilon) / MICRO, delta=self.delta)
 
     def terms(self, source: SourceFolder, scores: Scores) -> Terms:
-        """The terms of a new enrolment."""
+        """The terms of a new enrollment."""
         budget = source.budget
-        most_each = self.epsilon if self.most_each is None else self.most_each
+        max_per_answer = self.epsilon if self.max_per_answer is None else self.max_per_answer
         return Terms(
-            source=secrets.token_hex(MARK // 2),
+            source=secrets.token_hex(ID_DIGITS // 2),
             name=source.name,
             key=source.public,
-            calibrator=self.calibrator,
+            coordinator=self.coordinator,
             model=self.model,
-            data=secrets.token_hex(MARK // 2),
+            data=secrets.token_hex(ID_DIGITS // 2),
             classes=scores.n_classes,
             reads=scores.kind,
             relation=budget.relation,
             unit=budget.unit,
             micro_epsilon=micro_of(self.epsilon),
             delta=self.delta,
-            most_each=micro_of(most_each),
+            max_per_answer=micro_of(max_per_answer),
             kinds=self.kinds,
             temperatures=self.temperatures,
             bins=self.bins,
             clamp=self.clamp,
             parameters=self.parameters,
-            least_records=self.least_records,
-            most_records=self.most_records,
+            min_records=self.min_records,
+            max_records=self.max_records,
             deadline=self.deadline,
             expires=self.expires,
         )
@@ -314,14 +318,14 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Proposal:
-    """An enrolment that was checked, and of which nothing is written yet.
+    """An enrollment that was checked, and of which nothing is written yet.
 
     Attributes
     ----------
     folder : SourceFolder
     terms : Terms
     seconds : float
-        What the slowest question took.
+        What the slowest query took.
     """
 
     folder: SourceFolder
@@ -330,12 +334,12 @@ class Proposal:
 
 
 def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Proposal:
-    """Check records and a declaration, try every question, and write nothing.
+    """Check records and a declaration, try every query, and write nothing.
 
     Raises
     ------
     DataError
-        If the records are not as declared, or a question cannot be answered in time.
+        If the records are not as declared, or a query cannot be answered in time.
     BudgetError
         If the institution's budget has no such share left.
     SetBackError
@@ -348,7 +352,7 @@ def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Pro
     source.signed_heads(source.id, source.path).check(source.shares)
     source.shares.require(share_event(terms.budget), _purpose(terms))
     check_records(scores, terms)
-    seconds = rehearse(scores, terms)
+    seconds = time_queries(scores, terms)
     check_deadline(seconds, terms, scores.name)
     return Proposal(source, terms, seconds)
 
@@ -363,7 +367,7 @@ def enroll(
     ledger: Ledger | None = None,
     part: str | None = None,
 ) -> Terms:
-    """Enroll records for one calibrator.
+    """Enroll records for one coordinator.
 
     Parameters
     ----------
@@ -382,7 +386,7 @@ def enroll(
     Returns
     -------
     Terms
-        To be handed to the calibrator, signed, from :func:`sealed_terms`.
+        To be handed to the coordinator, signed, from :func:`sealed_terms`.
 
     Raises
     ------
@@ -403,7 +407,7 @@ def accept(
     ledger: Ledger | None = None,
     part: str | None = None,
 ) -> Terms:
-    """Charge the share and write the enrolment, whole or not at all.
+    """Charge the share and write the enrollment, whole or not at all.
 
     Parameters
     ----------
@@ -412,7 +416,7 @@ def accept(
     data, model
         As of :func:`enroll`.
     ledger : Ledger, optional
-        Of the data set that the records come from. The whole budget of the enrolment is
+        Of the data set that the records come from. The whole budget of the enrollment is
         charged to it, once and for good, as to the institution's own.
     part : str, optional
         Partition of the ledger that the records are; by default all of them.
@@ -420,14 +424,14 @@ def accept(
     source, terms = proposal.folder, proposal.terms
     place = source.path / ENROLLED
     with no_surprises(place):
-        building = Path(tempfile.mkdtemp(dir=place, prefix=BUILDING))
+        building = Path(tempfile.mkdtemp(dir=place, prefix=TEMPORARY_PREFIX))
         try:
-            _fill(building, source, terms, scores)
-            _describe(building, proposal, scores, data, model)
+            _write_records(building, source, terms, scores)
+            _write_settings(building, proposal, scores, data, model)
             if ledger is not None:
                 event = data_event(terms.budget, ledger)
                 ledger.charge(event, _purpose(terms), part=part, request=terms.source)
-            _take_share(source, terms)
+            _charge_share(source, terms)
             building.rename(place / terms.source)
             sync_folder(place)
         finally:
@@ -436,7 +440,7 @@ def accept(
 
 
 def data_event(budget: Budget, ledger: Ledger) -> Event:
-    """What an enrolment takes from the ledger of a data set: its whole budget.
+    """What an enrollment takes from the ledger of a data set: its whole budget.
 
     The budget is for a unit with all of its rows, while the ledger takes an event to be that of
     one row: a pure epsilon is divided among them.
@@ -458,8 +462,8 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
         return share_event(budget)
     if not budget.pure:
         raise LedgerError(
-            f"{ledger.path}: an enrolment with a delta, for units of several rows, cannot be "
-            "charged to a data set's ledger. Leave out --delta and the questions that need it."
+            f"{ledger.path}: an enrollment with a delta, for units of several rows, cannot be "
+            "charged to a data set's ledger. Leave out --delta and the queries that need it."
         )
     each = budget.epsilon / rows
     while rows * Fraction(each) > as_written(budget.epsilon):  # or it costs a millionth more
@@ -467,28 +471,28 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
     return Pure(each, budget.relation)
 
 
-def revoke(source: SourceFolder, enrolment: Enrollment) -> None:
-    """Answer this calibrator no more; what it was granted is not given back."""
-    if not enrolment.is_revoked:
-        source.signed_heads(enrolment.terms.source, enrolment.path).end(source.key)
-        with placed(enrolment.path / REVOKED) as file:
+def revoke(source: SourceFolder, enrollment: Enrollment) -> None:
+    """Answer this coordinator no more; what it was granted is not given back."""
+    if not enrollment.is_revoked:
+        source.signed_heads(enrollment.terms.source, enrollment.path).end(source.key)
+        with placed(enrollment.path / REVOKED) as file:
             file.write(_today().encode() + b"\n")
 
 
-def _fill(folder: Path, source: SourceFolder, terms: Terms, scores: Scores) -> None:
-    """Write what the calibrator gets, the records, and a ledger with nothing in it."""
+def _write_records(folder: Path, source: SourceFolder, terms: Terms, scores: Scores) -> None:
+    """Write what the coordinator gets, the records, and a ledger with nothing in it."""
     with placed(folder / TERMS) as file:
-        file.write(terms.sealed(source.key))
+        file.write(terms.seal(source.key))
     kept = Scores(
         scores.values, scores.kind, scores.classes, scores.labels, Frozen(), scores.units
     )
     save_scores(kept, folder / RECORDS, unit=UNIT)
     budget = terms.budget
     open_ledger(folder / SPENT, budget, kind="pure" if budget.pure else "open")
-    start_file(folder / HEADS)
+    create_heads_file(folder / HEADS)
 
 
-def _describe(
+def _write_settings(
     folder: Path,
     proposal: Proposal,
     scores: Scores,
@@ -510,15 +514,15 @@ def _describe(
     again = Enrollment(folder, proposal.terms, described, marks).records()
     seconds = proposal.seconds + time.perf_counter() - start
     if not _same(again, scores):
-        raise wrong(
+        raise records_error(
             scores, "records", "records that can be kept", "others", "Save them as npz first."
         )
     check_deadline(seconds, proposal.terms, scores.name)
     OwnerSettings(**{**vars(described), "seconds": seconds}).save(folder / PRIVATE)
 
 
-def _take_share(source: SourceFolder, terms: Terms) -> None:
-    """Charge the whole budget of an enrolment, once and for good, and sign that it was."""
+def _charge_share(source: SourceFolder, terms: Terms) -> None:
+    """Charge the whole budget of an enrollment, once and for good, and sign that it was."""
     entry = source.shares.charge(
         share_event(terms.budget), _purpose(terms), request=terms.source
     )
@@ -537,7 +541,7 @@ def _same(kept: Scores, given: Scores) -> bool:
 
 def _purpose(terms: Terms) -> str:
     """What a share is for."""
-    return f"enrolment for calibrator {terms.calibrator.text[:16]}"
+    return f"enrollment for coordinator {terms.coordinator.text[:16]}"
 
 
 def _today() -> str:

@@ -1,4 +1,4 @@
-"""One enrolment on the disk: terms for one calibrator, records, and what was spent.
+"""One enrollment on the disk: terms for one coordinator, records, and what was spent.
 
 What a source was asked, what left it and what that cost, read back from its books.
 """
@@ -14,17 +14,17 @@ from veracal.artifact import read_file
 from veracal.data import Label, Scores, load_scores, no_surprises, placed
 from veracal.errors import DataError, VeracalError
 from veracal.federation.protocol import envelopes as schema
-from veracal.federation.protocol.envelopes import MOST_TERMS, EnvelopeError, parsed
-from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError, parse_object
+from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import (
-    BUILDING,
+    TEMPORARY_PREFIX,
     ENROLLED,
     ClosedLedgerError,
     FileMarkKey,
-    Refusals,
+    RefusalLog,
     SourceFolder,
-    is_mark,
+    is_enrollment_id,
 )
 from veracal.ledger import Amount, Cost, Ledger, canonical, digest
 from veracal.mechanisms import discrete_gaussian_std, discrete_laplace_std
@@ -41,13 +41,13 @@ UNIT = "unit"  # array of ids in records.npz
 _MOST = 2**22  # bytes of private.json: it names classes, of which there may be thousands
 
 
-class ChangedError(VeracalError):
+class DataChangedError(VeracalError):
     """The file that records come from is no longer the one that was enrolled."""
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file as it was at enrolment.
+    """A file as it was at enrollment.
 
     Attributes
     ----------
@@ -93,19 +93,19 @@ class RecordFile:
             if marks.of_file(place) == self.content:
                 return replace(self, state=state)
         except (OSError, DataError) as cause:
-            raise ChangedError(
+            raise DataChangedError(
                 f"The data file {self.path} is gone or cannot be read: nothing is answered "
                 "until it is back."
             ) from cause
-        raise ChangedError(
+        raise DataChangedError(
             f"The data file {self.path} has changed since it was enrolled: nothing is "
-            "answered. Revoke this enrolment and enroll again, or restore the file."
+            "answered. Revoke this enrollment and enroll again, or restore the file."
         )
 
 
 @dataclass(frozen=True)
 class OwnerSettings:
-    """What the owner alone knows of an enrolment.
+    """What the owner alone knows of an enrollment.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class OwnerSettings:
     enrolled : str
         Day.
     seconds : float
-        What the slowest question took, records read included.
+        What the slowest query took, records read included.
     """
 
     classes: tuple[Label, ...]
@@ -141,23 +141,25 @@ class OwnerSettings:
 
     @classmethod
     def read(cls, folder: Path) -> "OwnerSettings":
-        """Read the file of an enrolment."""
+        """Read the file of an enrollment."""
         try:
-            told: dict[str, Any] = schema.closed(
-                parsed(read_file(folder, PRIVATE, _MOST)), _CHECKS, PRIVATE
+            told: dict[str, Any] = schema.check_fields(
+                parse_object(read_file(folder, PRIVATE, _MOST)), _CHECKS, PRIVATE
             )
             data = told["data"]
             origin = (
-                None if data is None else RecordFile(**schema.closed(data, _ORIGIN, "data"))
+                None
+                if data is None
+                else RecordFile(**schema.check_fields(data, _ORIGIN, "data"))
             )
         except EnvelopeError as cause:
-            raise _damaged(folder / PRIVATE, str(cause)) from cause
+            raise _damaged_error(folder / PRIVATE, str(cause)) from cause
         return cls(**{**told, "classes": tuple(told["classes"]), "data": origin})
 
 
 @dataclass(frozen=True)
 class Enrollment:
-    """An enrolment of a source.
+    """An enrollment of a source.
 
     Attributes
     ----------
@@ -175,13 +177,13 @@ class Enrollment:
 
     @property
     def ledger(self) -> Ledger:
-        """What this calibrator has spent."""
+        """What this coordinator has spent."""
         return Ledger(self.path / SPENT)
 
     @property
-    def refusals(self) -> Refusals:
+    def refusals(self) -> RefusalLog:
         """What was refused, and why."""
-        return Refusals(self.path / REFUSALS)
+        return RefusalLog(self.path / REFUSALS)
 
     @property
     def is_revoked(self) -> bool:
@@ -198,13 +200,13 @@ class Enrollment:
         """
         path = self.path / RECORDS
         if self.marks.of_file(path) != self.private.records:
-            raise _damaged(path, "other bytes than were enrolled")
+            raise _damaged_error(path, "other bytes than were enrolled")
         unit = UNIT if self.private.has_units else None
         return load_scores(path, classes=self.private.classes, unit=unit)
 
 
-def read_enrolment(source: SourceFolder, mark: str) -> Enrollment:
-    """Read an enrolment by its id, or by how its id begins.
+def read_enrollment(source: SourceFolder, mark: str) -> Enrollment:
+    """Read an enrollment by its id, or by how its id begins.
 
     Raises
     ------
@@ -216,26 +218,26 @@ def read_enrolment(source: SourceFolder, mark: str) -> Enrollment:
     if len(found) != 1:
         raise DataError(
             str(source.path),
-            f"one enrolment whose id begins with {mark[:40]!r}",
+            f"one enrollment whose id begins with {mark[:40]!r}",
             f"{len(found)} of {len(ids)}",
             "Look at `veracal source status`.",
         )
     folder = source.path / ENROLLED / found[0]
-    raw = read_file(folder, TERMS, MOST_TERMS)
-    terms = Terms.unsealed(raw, str(folder / TERMS))
+    raw = read_file(folder, TERMS, MAX_TERMS_BYTES)
+    terms = Terms.unseal(raw, str(folder / TERMS))
     if terms.key != source.public or terms.source != found[0]:
-        raise _damaged(folder / TERMS, "terms of another source or enrolment")
+        raise _damaged_error(folder / TERMS, "terms of another source or enrollment")
     return Enrollment(folder, terms, OwnerSettings.read(folder), source.marks)
 
 
-def every_enrolment(source: SourceFolder) -> list[Enrollment]:
-    """Every enrolment, the oldest first."""
-    return [read_enrolment(source, mark) for mark in source.enrolled()]
+def list_enrollments(source: SourceFolder) -> list[Enrollment]:
+    """Every enrollment, the oldest first."""
+    return [read_enrollment(source, mark) for mark in source.enrolled()]
 
 
 def is_prefix(mark: str, whole: str) -> bool:
     """Whether an id begins so; nothing begins with nothing."""
-    return bool(mark) and is_mark(whole) and whole.startswith(mark)
+    return bool(mark) and is_enrollment_id(whole) and whole.startswith(mark)
 
 
 def _state(path: Path, marks: FileMarkKey) -> str:
@@ -244,13 +246,13 @@ def _state(path: Path, marks: FileMarkKey) -> str:
     return marks.of_text(f"{found.st_size} {found.st_mtime_ns}")
 
 
-def _damaged(path: Path, found: str) -> DataError:
-    """Error for a file of an enrolment that is not as it was written."""
+def _damaged_error(path: Path, found: str) -> DataError:
+    """Error for a file of an enrollment that is not as it was written."""
     return DataError(
         str(path),
-        "the file as it was written at enrolment",
+        "the file as it was written at enrollment",
         found[:200],
-        "Restore it, or revoke the enrolment and enroll again.",
+        "Restore it, or revoke the enrollment and enroll again.",
     )
 
 
@@ -272,7 +274,7 @@ _CHECKS: dict[str, schema.Check] = {
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A question that was charged, and what left because of it.
+    """A query that was charged, and what left because of it.
 
     Attributes
     ----------
@@ -282,7 +284,7 @@ class AnsweredRequest:
     argument : dict
         Where it was asked.
     round : int or None
-        The calibrator's own number.
+        The coordinator's own number.
     epsilon : float
         What this answer cost, taken by itself.
     values : tuple of float
@@ -290,7 +292,7 @@ class AnsweredRequest:
     noise_std : float
         How large the noise on each of them is.
     spent, left : Amount
-        Of the calibrator's budget, after it.
+        Of the coordinator's budget, after it.
     """
 
     number: int
@@ -309,8 +311,8 @@ class AnsweredRequest:
 
 
 @dataclass(frozen=True)
-class History:
-    """All that an enrolment has answered and refused.
+class AnswerLog:
+    """All that an enrollment has answered and refused.
 
     Attributes
     ----------
@@ -326,43 +328,43 @@ class History:
     problems: tuple[str, ...]
 
 
-def history(source: SourceFolder, enrolment: Enrollment) -> History:
-    """Read the books of an enrolment, and check them while reading.
+def read_answer_log(source: SourceFolder, enrollment: Enrollment) -> AnswerLog:
+    """Read the books of an enrollment, and check them while reading.
 
     The chain of the ledger is computed again, every answer is compared with its hash, and
     every signed head is looked for in the ledger.
     """
-    problems = list(problems_of(source, enrolment))
+    problems = list(find_problems(source, enrollment))
     try:
-        asked = tuple(_asked(enrolment))
+        asked = tuple(_read_answers(enrollment))
     except (VeracalError, EnvelopeError, ValueError, LookupError, TypeError) as error:
         asked = ()
         problems.append(f"The answers cannot be read ({type(error).__name__}).")
-    return History(asked, tuple(enrolment.refusals.lines()), tuple(dict.fromkeys(problems)))
+    return AnswerLog(asked, tuple(enrollment.refusals.lines()), tuple(dict.fromkeys(problems)))
 
 
-def problems_of(source: SourceFolder, enrolment: Enrollment) -> Iterator[str]:
-    """What is wrong with the books and files of an enrolment."""
+def find_problems(source: SourceFolder, enrollment: Enrollment) -> Iterator[str]:
+    """What is wrong with the books and files of an enrollment."""
     try:
-        enrolment.ledger.verify()
-        source.signed_heads(enrolment.terms.source, enrolment.path).check(enrolment.ledger)
+        enrollment.ledger.verify()
+        source.signed_heads(enrollment.terms.source, enrollment.path).check(enrollment.ledger)
     except ClosedLedgerError as error:
-        if not enrolment.is_revoked:
+        if not enrollment.is_revoked:
             yield f"{error} The mark of that is gone: an older copy of the folder was put back."
     except VeracalError as error:
         yield str(error)
     try:
-        if enrolment.private.data is not None:
-            enrolment.private.data.checked(enrolment.marks)
-    except ChangedError as error:
+        if enrollment.private.data is not None:
+            enrollment.private.data.checked(enrollment.marks)
+    except DataChangedError as error:
         yield str(error)
     try:
-        enrolment.records()
+        enrollment.records()
     except DataError:
         yield f"{RECORDS} is not the file that was enrolled: nothing is answered."
 
 
-def share_problems(source: SourceFolder) -> Iterator[str]:
+def find_share_problems(source: SourceFolder) -> Iterator[str]:
     """What is wrong with the institution's own books."""
     try:
         source.shares.verify()
@@ -373,26 +375,28 @@ def share_problems(source: SourceFolder) -> Iterator[str]:
         return
     for mark in source.enrolled():
         if mark not in paid:
-            yield f"Enrolment {mark[:12]} has taken no share of the budget."
-    for left in sorted((source.path / ENROLLED).glob(f"{BUILDING}*")):
+            yield f"Enrollment {mark[:12]} has taken no share of the budget."
+    for left in sorted((source.path / ENROLLED).glob(f"{TEMPORARY_PREFIX}*")):
         yield (
-            f"{left} holds a copy of records that an enrolment left behind when it was killed. "
+            f"{left} holds a copy of records that an enrollment left behind when it was killed. "
             "Remove the folder, unless records are being enrolled right now."
         )
 
 
-def _asked(enrolment: Enrollment) -> Iterator[AnsweredRequest]:
+def _read_answers(enrollment: Enrollment) -> Iterator[AnsweredRequest]:
     """Every entry of a ledger in words and numbers."""
-    ledger, terms = enrolment.ledger, enrolment.terms
+    ledger, terms = enrollment.ledger, enrollment.terms
     rule, total = ledger.opening.rule, Cost(0)
     for line in ledger.to_json(answers=True)["entries"]:
         total += Cost(line["cost"], line["cost_delta"])
         spent = Amount(*rule.privacy(total, terms.budget))  # type: ignore[union-attr]
         left = Amount(*rule.left(total, terms.budget))  # type: ignore[union-attr]
-        yield _one(line, terms, spent, left)
+        yield _read_answer(line, terms, spent, left)
 
 
-def _one(line: dict[str, Any], terms: Terms, spent: Amount, left: Amount) -> AnsweredRequest:
+def _read_answer(
+    line: dict[str, Any], terms: Terms, spent: Amount, left: Amount
+) -> AnsweredRequest:
     """One entry."""
     event = event_from_json(line["event"])
     laplace = isinstance(event, DiscreteLaplace)
@@ -404,15 +408,15 @@ def _one(line: dict[str, Any], terms: Terms, spent: Amount, left: Amount) -> Ans
             line["index"], line["purpose"], {}, None, alone, (), 0.0, spent, left
         )
     kept = json.loads(bytes.fromhex(line["answer_hex"]))
-    question = kept["question"]
-    if digest(canonical(question)) != line["request"]:
-        raise ValueError("The question is another than was asked.")
-    query = built(question["kind"], question["argument"], terms)
+    request = kept["query"]
+    if digest(canonical(request)) != line["request"]:
+        raise ValueError("The stored query does not match the id of its request.")
+    query = build_query(request["kind"], request["argument"], terms)
     std = (discrete_laplace_std if laplace else discrete_gaussian_std)(event.noise)  # type: ignore[union-attr]
     return AnsweredRequest(
         line["index"],
-        question["kind"],
-        question["argument"],
+        request["kind"],
+        request["argument"],
         kept["round"],
         alone,
         tuple(query.grid.values(kept["units"]).tolist()),

@@ -3,7 +3,7 @@
 A plain hash of a file confirms a guess of its content to whoever reads the hash: a table with
 one row more or less, of which everything else is known, is recognized at once. A mark is an
 HMAC under a secret key that lies in a file of its own, so that settings, backups of one
-enrolment and exports confirm nothing.
+enrollment and exports confirm nothing.
 
 The log of what a source refused, in words that its owner alone reads.
 
@@ -13,7 +13,7 @@ One machine cannot tell that all of its files were set back together. So the hea
 in a second file as well, elsewhere: on another disk, a share, a place that only appends. Files
 only grow, by one line for each answer.
 
-The folder of a source: one set of people, one key, one budget over all calibrators.
+The folder of a source: one set of people, one key, one budget over all coordinators.
 """
 
 import datetime
@@ -36,9 +36,14 @@ from veracal.artifact import read_file, sync_folder
 from veracal.data import new_file, no_surprises, placed, readable
 from veracal.errors import DataError, LedgerError
 from veracal.federation.protocol import envelopes as schema
-from veracal.federation.protocol.envelopes import EnvelopeError, PrivateKey, PublicKey, parsed
-from veracal.federation.protocol.messages import HASH, MOST_INDEX, Head
-from veracal.federation.protocol.terms import MARK
+from veracal.federation.protocol.envelopes import (
+    EnvelopeError,
+    PrivateKey,
+    PublicKey,
+    parse_object,
+)
+from veracal.federation.protocol.messages import HASH_DIGITS, MAX_INDEX, Head
+from veracal.federation.protocol.terms import ID_DIGITS
 from veracal.ledger import Ledger, canonical, open_ledger
 
 MARK_KEY = "mark.key"  # in the folder of a source, for its owner's eyes only
@@ -105,14 +110,14 @@ class FileMarkKey:
         return hmac.new(self._key, b"text\0" + text.encode(), hashlib.sha256).hexdigest()
 
 
-MOST_LINES = 1_000
+MAX_LINES = 1_000
 _SPARE = 200  # lines beyond that before the file is cut
 _LONGEST = 400  # characters of a reason
 _GAP = "  "
 
 
 @dataclass(frozen=True)
-class Refusals:
+class RefusalLog:
     """A file of at most so many lines, the last ones.
 
     Guarantees
@@ -140,17 +145,17 @@ class Refusals:
             text = self.path.read_text("utf-8", "replace")
         except FileNotFoundError:
             return []
-        found = (line.partition(_GAP) for line in text.splitlines()[-MOST_LINES:])
+        found = (line.partition(_GAP) for line in text.splitlines()[-MAX_LINES:])
         return [(when, why) for when, gap, why in found if gap]
 
     def _cut(self) -> None:
         """Drop the oldest lines once there are too many."""
-        if self.path.stat().st_size < MOST_LINES * 40:
+        if self.path.stat().st_size < MAX_LINES * 40:
             return
         lines = self.path.read_bytes().splitlines(keepends=True)
-        if len(lines) > MOST_LINES + _SPARE:
+        if len(lines) > MAX_LINES + _SPARE:
             shorter = self.path.with_name(f".{self.path.name}")
-            shorter.write_bytes(b"".join(lines[-MOST_LINES:]))
+            shorter.write_bytes(b"".join(lines[-MAX_LINES:]))
             shorter.chmod(0o600)
             shorter.replace(self.path)
 
@@ -162,7 +167,7 @@ def _printable(why: str) -> str:
 
 
 _LONGEST_HEAD = 4_096  # bytes of a line
-_END = "0" * HASH  # of no entry
+_END = "0" * HASH_DIGITS  # of no entry
 
 
 class RollbackError(LedgerError):
@@ -196,7 +201,7 @@ class SignedHeads:
 
     def __init__(self, source: str, key: PublicKey, paths: Sequence[Path]) -> None:
         self.source, self.key, self.paths = source, key, tuple(paths)
-        self._files = tuple(_Growing(path) for path in paths)
+        self._files = tuple(_AppendOnlyFile(path) for path in paths)
         self._last: Head | None = None  # the furthest that the ledger is known to have been
         self._missing: frozenset[Head] = frozenset()
 
@@ -232,9 +237,9 @@ class SignedHeads:
         if self._missing:
             for head in self._missing - written:  # or the next process would not know of it
                 self.add(head)
-            if any(head.index == MOST_INDEX for head in self._missing):
-                raise ClosedLedgerError("This enrolment was revoked.")
-            raise _set_back(ledger, min(head.index for head in self._missing))
+            if any(head.index == MAX_INDEX for head in self._missing):
+                raise ClosedLedgerError("This enrollment was revoked.")
+            raise _rollback_error(ledger, min(head.index for head in self._missing))
         ordered = sorted(there, key=lambda head: head.index, reverse=True)
         self._last = next((head for head in ordered if head.holds(self.key)), self._last)
 
@@ -256,17 +261,17 @@ class SignedHeads:
         A mark in the folder would be forgotten with a restored backup; this is not, where heads
         are kept elsewhere as well.
         """
-        self.add(Head.signed(self.source, MOST_INDEX, _END, _END, key))
+        self.add(Head.signed(self.source, MAX_INDEX, _END, _END, key))
 
     def _own(self, lines: Iterable[bytes]) -> list[Head]:
         """The heads of this source among lines of all kinds."""
-        told = (_head(line) for line in lines)
+        told = (_parse_head(line) for line in lines)
         return [head for head in told if head is not None and head.source == self.source]
 
 
-def start_file(path: Path) -> None:
+def create_heads_file(path: Path) -> None:
     """Make a file of heads, for its owner's eyes only; one that is there goes on."""
-    with _clear(path):
+    with _explain_os_errors(path):
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
         try:
             _check_regular(os.fstat(handle))
@@ -274,7 +279,7 @@ def start_file(path: Path) -> None:
             os.close(handle)
 
 
-class _Growing:
+class _AppendOnlyFile:
     """A file of lines that others append to as well, read from where it was left."""
 
     def __init__(self, path: Path) -> None:
@@ -284,7 +289,7 @@ class _Growing:
 
     def news(self) -> list[bytes]:
         """Whole lines since the last time; all of them if the file is another one."""
-        with _clear(self.path), self.path.open("rb") as file:
+        with _explain_os_errors(self.path), self.path.open("rb") as file:
             found = _check_regular(os.fstat(file.fileno()))
             self.is_another = found.st_ino != self._inode or found.st_size < self._read
             if self.is_another:
@@ -295,10 +300,10 @@ class _Growing:
 
     def append(self, line: bytes) -> None:
         """Add a line; one that was torn before it stays by itself."""
-        with _clear(self.path), self.path.open("rb") as file:
+        with _explain_os_errors(self.path), self.path.open("rb") as file:
             if file.seek(0, os.SEEK_END) and not _ends_line(file):
                 line = b"\n" + line
-        with _clear(self.path):
+        with _explain_os_errors(self.path):
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             try:
                 written = os.write(handle, line)
@@ -330,7 +335,7 @@ def _ends_line(file: BinaryIO) -> bool:
     return file.read(1) == b"\n"
 
 
-def _head(line: bytes) -> Head | None:
+def _parse_head(line: bytes) -> Head | None:
     """The head on a line, if there is one."""
     try:
         told = json.loads(line)
@@ -339,17 +344,17 @@ def _head(line: bytes) -> Head | None:
         return None
 
 
-def _set_back(ledger: Ledger, index: int) -> RollbackError:
+def _rollback_error(ledger: Ledger, index: int) -> RollbackError:
     """Error for a ledger that forgot."""
     return RollbackError(
         f"An older copy of {ledger.path.name} was put back: it lacks entry {index} as it was "
         "signed. Nothing is answered until the right one is restored; if it is lost, revoke "
-        "this enrolment and enroll again."
+        "this enrollment and enroll again."
     )
 
 
 @contextmanager
-def _clear(path: Path) -> Iterator[None]:
+def _explain_os_errors(path: Path) -> Iterator[None]:
     """Turn what the operating system says about a file of heads into a clear error."""
     try:
         yield
@@ -368,7 +373,7 @@ DESCRIPTION, KEY, SHARES, HEADS, ENROLLED = (
     "heads",
     "enrolled",
 )
-BUILDING = ".new."  # how the folder of an enrolment begins that is not finished
+TEMPORARY_PREFIX = ".new."  # how the folder of an enrollment begins that is not finished
 _MOST = 2**16  # bytes of a description
 _MOST_ENROLLED = 10_000
 
@@ -421,12 +426,12 @@ class SourceFolder:
 
     @property
     def shares(self) -> Ledger:
-        """The budget of the institution, from which each enrolment takes its share."""
+        """The budget of the institution, from which each enrollment takes its share."""
         return Ledger(self.path / SHARES)
 
     @property
     def budget(self) -> Budget:
-        """All that calibrators together may ever spend."""
+        """All that coordinators together may ever spend."""
         total = self.shares.budget
         return Budget(total.epsilon, total.delta, total.relation, self.unit)
 
@@ -436,10 +441,10 @@ class SourceFolder:
         return SignedHeads(source, self.public, [folder / HEADS, *also])
 
     def enrolled(self) -> tuple[str, ...]:
-        """Ids of all enrolments, in the order in which they took their shares."""
+        """Ids of all enrollments, in the order in which they took their shares."""
         place = self.path / ENROLLED
         with no_surprises(place):
-            there = {each.name for each in place.iterdir() if is_mark(each.name)}
+            there = {each.name for each in place.iterdir() if is_enrollment_id(each.name)}
         order = [entry.request for entry in self.shares.entries() if entry.request in there]
         late = sorted(there - set(order))  # the ledger was set back: show them too
         return tuple(map(str, (*order, *late)))[:_MOST_ENROLLED]
@@ -457,7 +462,7 @@ def create_source(
     name : str
         What the institution is called in public.
     budget : Budget
-        All that calibrators together may ever spend, and whom it protects. It never changes.
+        All that coordinators together may ever spend, and whom it protects. It never changes.
     heads : path, optional
         File to keep signed heads in as well: outside of the folder, best on another disk.
 
@@ -470,16 +475,16 @@ def create_source(
     if not schema.text(100)(name):
         raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
     new_file(place, "folder")
-    also = None if heads is None else _outside(Path(heads).absolute(), place)
+    also = None if heads is None else _check_heads_path(Path(heads).absolute(), place)
     key = PrivateKey.new()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     made = SourceFolder(
-        place, secrets.token_hex(MARK // 2), name, key.public, budget.unit, today, also
+        place, secrets.token_hex(ID_DIGITS // 2), name, key.public, budget.unit, today, also
     )
     with no_surprises(place):
         building = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
         try:
-            _fill(building, made, key, budget)
+            _write_source(building, made, key, budget)
             building.rename(place)
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -496,13 +501,13 @@ def read_source(path: str | Path) -> SourceFolder:
     """
     place = Path(path).absolute()
     if not place.is_dir():
-        raise _no_source(place, "no folder")
+        raise _no_source_error(place, "no folder")
     try:
-        body = parsed(read_file(place, DESCRIPTION, _MOST))
-        told = schema.closed(body, _CHECKS, "the description")
-        unit = schema.closed(told["unit"], _UNIT, "the unit")
+        body = parse_object(read_file(place, DESCRIPTION, _MOST))
+        told = schema.check_fields(body, _CHECKS, "the description")
+        unit = schema.check_fields(told["unit"], _UNIT, "the unit")
     except EnvelopeError as cause:
-        raise _no_source(place, f"another description: {cause}") from cause
+        raise _no_source_error(place, f"another description: {cause}") from cause
     return SourceFolder(
         place,
         told["id"],
@@ -515,7 +520,7 @@ def read_source(path: str | Path) -> SourceFolder:
 
 
 def share_event(budget: Budget) -> Event:
-    """What an enrolment takes from the institution's budget: its whole budget, for good.
+    """What an enrollment takes from the institution's budget: its whole budget, for good.
 
     The promise is to a unit with all of its rows, so the ledger counts units of one row.
     """
@@ -524,12 +529,12 @@ def share_event(budget: Budget) -> Event:
     return Approximate(budget.epsilon, budget.delta, budget.relation)
 
 
-def is_mark(name: str) -> bool:
-    """Whether a name is the id of an enrolment."""
-    return schema.hexadecimal(MARK)(name)
+def is_enrollment_id(name: str) -> bool:
+    """Whether a name is the id of an enrollment."""
+    return schema.hexadecimal(ID_DIGITS)(name)
 
 
-def _fill(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> None:
+def _write_source(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> None:
     """Write everything a new source has."""
     key.save(folder / KEY)
     FileMarkKey.new().save(folder)
@@ -537,9 +542,9 @@ def _fill(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> 
     counted = Budget(budget.epsilon, budget.delta, budget.relation, Unit(budget.unit.name))
     kind: dict[str, str] = {} if budget.pure else {"kind": "open", "composition": "addition"}
     open_ledger(folder / SHARES, counted, **kind)  # type: ignore[arg-type]
-    start_file(folder / HEADS)
+    create_heads_file(folder / HEADS)
     if made.heads is not None:
-        start_file(made.heads)
+        create_heads_file(made.heads)
     body = {
         "created": made.created,
         "format": FORMAT,
@@ -554,7 +559,7 @@ def _fill(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> 
     sync_folder(folder)
 
 
-def _outside(heads: Path, folder: Path) -> Path:
+def _check_heads_path(heads: Path, folder: Path) -> Path:
     """A second file of heads is worth something elsewhere only."""
     if heads.is_relative_to(folder):
         raise DataError(
@@ -568,7 +573,7 @@ def _outside(heads: Path, folder: Path) -> Path:
     return heads
 
 
-def _no_source(place: Path, found: str) -> DataError:
+def _no_source_error(place: Path, found: str) -> DataError:
     """Error for a folder that is none of a source."""
     return DataError(
         str(place),
@@ -586,7 +591,7 @@ _CHECKS: dict[str, schema.Check] = {
     "created": schema.text(10),
     "format": schema.one_of((FORMAT,)),
     "heads": schema.optional(schema.text(4_096)),
-    "id": schema.hexadecimal(MARK),
+    "id": schema.hexadecimal(ID_DIGITS),
     "key": schema.hexadecimal(64),
     "name": schema.text(100),
     "unit": schema.is_object,

@@ -1,6 +1,6 @@
 """What a request costs, known before a record is read, and whether it may cost that.
 
-The desk of a source: bytes come in, and one signed reply goes out, whatever they were.
+The server of a source: bytes come in, and one signed reply goes out, whatever they were.
 """
 
 import collections
@@ -25,13 +25,13 @@ from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.federation.protocol.envelopes import EnvelopeError
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
-from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrollment import (
-    ChangedError,
+    DataChangedError,
     Enrollment,
-    every_enrolment,
-    read_enrolment,
+    list_enrollments,
+    read_enrollment,
 )
 from veracal.federation.source.folder import SourceFolder, read_source
 from veracal.ledger import Entry, canonical
@@ -54,7 +54,7 @@ class Priced:
     add_noise: Callable[[Ints, float], Ints]
 
 
-def priced(request: Request, query: Query, terms: Terms) -> Priced:
+def price_request(request: Request, query: Query, terms: Terms) -> Priced:
     """What an answer costs.
 
     Raises
@@ -65,65 +65,65 @@ def priced(request: Request, query: Query, terms: Terms) -> Priced:
     """
     try:
         if request.micro_epsilon is not None:
-            return _laplace(request.micro_epsilon, query, terms)
+            return _price_laplace(request.micro_epsilon, query, terms)
         assert request.noise_multiplier is not None  # one of the two, by the schema
-        return _gaussian(request.noise_multiplier, query, terms)
+        return _price_gaussian(request.noise_multiplier, query, terms)
     except EnvelopeError:
         raise
     except ValueError as cause:  # about the query and the noise: no record was seen yet
         raise EnvelopeError("it asks for noise that cannot be drawn") from cause
 
 
-def _laplace(micro_epsilon: int, query: Query, terms: Terms) -> Priced:
+def _price_laplace(micro_epsilon: int, query: Query, terms: Terms) -> Priced:
     """An answer that costs so many millionths of epsilon."""
-    if micro_epsilon > terms.most_each:
-        raise _too_dear(micro_epsilon / MICRO, terms)
+    if micro_epsilon > terms.max_per_answer:
+        raise _cost_error(micro_epsilon / MICRO, terms)
     event = laplace_event(query, micro_epsilon, terms.relation, terms.unit)
     return Priced(event, add_discrete_laplace)
 
 
-def _gaussian(noise_multiplier: float, query: Query, terms: Terms) -> Priced:
+def _price_gaussian(noise_multiplier: float, query: Query, terms: Terms) -> Priced:
     """An answer with Gaussian noise, whose epsilon is that of the answer alone."""
     if not terms.delta:
         raise EnvelopeError("it asks for Gaussian noise, and no delta was declared")
     event = gaussian_event(query, noise_multiplier, terms.relation, terms.unit)
     epsilon = epsilon_for(event, terms.delta, terms.unit)
-    if epsilon * MICRO > terms.most_each:
-        raise _too_dear(epsilon, terms)
+    if epsilon * MICRO > terms.max_per_answer:
+        raise _cost_error(epsilon, terms)
     return Priced(event, add_discrete_gaussian)
 
 
-def _too_dear(epsilon: float, terms: Terms) -> EnvelopeError:
+def _cost_error(epsilon: float, terms: Terms) -> EnvelopeError:
     """Error for an answer that costs more than one may."""
     return EnvelopeError(
-        f"it asks for epsilon {epsilon:g} at once, more than the {terms.most_each / MICRO:g} "
+        f"it asks for epsilon {epsilon:g} at once, more than the {terms.max_per_answer / MICRO:g} "
         "that one answer may cost"
     )
 
 
-MOST_ANSWERS = 100_000  # of one enrolment: they are kept for good, about 160 MB of them
+MAX_ANSWERS = 100_000  # of one enrollment: they are kept for good, about 160 MB of them
 # Requests before their deadline. They are computed one after another, in transactions of one
 # ledger, and together must be ready in half of it: see FACTOR in rehearsal.py.
-MOST_IN_FLIGHT = 2
+MAX_IN_FLIGHT = 2
 
 
 class RefusedError(Exception):
     """A request that is refused; the words are for the source's owner alone."""
 
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def open_source(
-    folder: str | Path, enrolment: str | None = None, *, tell: Tell = lambda line: None
+    folder: str | Path, enrollment: str | None = None, *, tell: Log = lambda line: None
 ) -> "SourceServer":
-    """Open the desk of an enrolment.
+    """Open the server of an enrollment.
 
     Parameters
     ----------
     folder : path
         Of the source.
-    enrolment : str, optional
+    enrollment : str, optional
         Id, or how it begins; not needed if one alone is not revoked.
     tell : callable
         Is told in a line what became of each request, for the source's owner.
@@ -131,18 +131,18 @@ def open_source(
     Raises
     ------
     DataError
-        If there is no such enrolment, or its terms or key cannot be read. A ledger, records or
+        If there is no such enrollment, or its terms or key cannot be read. A ledger, records or
         heads that are not as they should be are no error here: every request is refused then,
         and the log says why.
     """
     source = read_source(folder)
-    if enrolment is not None:
-        return SourceServer(source, read_enrolment(source, enrolment), tell)
-    live = [each for each in every_enrolment(source) if not each.is_revoked]
+    if enrollment is not None:
+        return SourceServer(source, read_enrollment(source, enrollment), tell)
+    live = [each for each in list_enrollments(source) if not each.is_revoked]
     if len(live) != 1:
         raise DataError(
             str(source.path),
-            "one enrolment that is not revoked",
+            "one enrollment that is not revoked",
             f"{len(live)}",
             "Name one by its id: `veracal source status` lists them."
             if live
@@ -152,12 +152,12 @@ def open_source(
 
 
 class SourceServer:
-    """Answers requests for one enrolment.
+    """Answers requests for one enrollment.
 
     Parameters
     ----------
     source : SourceFolder
-    enrolment : Enrolment
+    enrollment : Enrollment
     tell : callable
         As of :func:`open_source`.
 
@@ -171,7 +171,7 @@ class SourceServer:
     ----------
     Whatever comes in, a reply goes out: an answer to a proper request that the budget allows,
     or :attr:`refusal`, the same bytes for every reason. Only a proper request, signed by the
-    enrolled calibrator, is charged; it is charged before a record is looked at, in the
+    enrolled coordinator, is charged; it is charged before a record is looked at, in the
     transaction that keeps its answer. The answer leaves once it and a signed head of its entry
     are on the disk. Asked again, the same bytes leave and nothing is charged.
 
@@ -180,20 +180,20 @@ class SourceServer:
     """
 
     def __init__(
-        self, source: SourceFolder, enrolment: Enrollment, tell: Tell = lambda line: None
+        self, source: SourceFolder, enrollment: Enrollment, tell: Log = lambda line: None
     ) -> None:
-        self._enrolment, self._key, self._tell = enrolment, source.key, tell
-        self.terms: Terms = enrolment.terms
-        self.refusal = Refusal(self.terms.source).sealed(self._key)
-        self._heads = source.signed_heads(self.terms.source, enrolment.path)
-        self._origin = enrolment.private.data
+        self._enrollment, self._key, self._tell = enrollment, source.key, tell
+        self.terms: Terms = enrollment.terms
+        self.refusal = Refusal(self.terms.source).seal(self._key)
+        self._heads = source.signed_heads(self.terms.source, enrollment.path)
+        self._origin = enrollment.private.data
         self._records: Scores | None = None
         self._lock = threading.Lock()
-        self._in_flight = InFlight(MOST_IN_FLIGHT)
-        self._computing = threading.BoundedSemaphore(MOST_IN_FLIGHT)
+        self._in_flight = InFlight(MAX_IN_FLIGHT)
+        self._computing = threading.BoundedSemaphore(MAX_IN_FLIGHT)
 
     def __repr__(self) -> str:
-        return f"SourceServer({self.terms.name!r}, enrolment {self.terms.source[:12]})"
+        return f"SourceServer({self.terms.name!r}, enrollment {self.terms.source[:12]})"
 
     def answer(self, raw: bytes) -> bytes:
         """Reply at the deadline, counted from now: neither before it nor much later.
@@ -201,7 +201,7 @@ class SourceServer:
         An answer that is not ready by then is computed and kept all the same, and a refusal
         leaves; asked again, the answer does.
         """
-        start, done = time.monotonic(), _Later()
+        start, done = time.monotonic(), _PendingReply()
         self._start(raw, start, done)
         reply = done.wait(start + self.terms.deadline)
         if reply is None:
@@ -216,13 +216,13 @@ class SourceServer:
             why = str(error)
         except AnswerError:
             why = "its answer could not be computed; it was charged"
-        except (ChangedError, DataError, LedgerError) as error:
+        except (DataChangedError, DataError, LedgerError) as error:
             why = str(error)
         except Exception as error:  # our own mistake: what it says may be about records
             why = f"an unexpected error ({type(error).__name__}); please report it"
         return self._refuse(why)
 
-    def _start(self, raw: bytes, start: float, done: "_Later") -> None:
+    def _start(self, raw: bytes, start: float, done: "_PendingReply") -> None:
         """Compute the reply to a request that arrived at ``start`` in a thread of its own.
 
         At most twice :data:`MOST_IN_FLIGHT` threads exist: those that compute, some of them
@@ -249,7 +249,7 @@ class SourceServer:
     def _refuse(self, why: str) -> bytes:
         """Write down why, and give the one refusal there is."""
         with suppress(OSError):  # a full disk is no reason to say something else
-            self._enrolment.refusals.add(why)
+            self._enrollment.refusals.add(why)
         self._say(f"refused: {why}")
         return self.refusal
 
@@ -260,10 +260,10 @@ class SourceServer:
 
     def _answered(self, raw: bytes) -> bytes:
         """The answer to a proper request; raises for every other."""
-        request = Request.unsealed(raw, self.terms.calibrator)
+        request = Request.unseal(raw, self.terms.coordinator)
         self._check_address(request)
         query = self._query(request)
-        price = priced(request, query, self.terms)
+        price = price_request(request, query, self.terms)
         self._check_open()
         with self._lock:
             self._check_heads(request)
@@ -276,38 +276,38 @@ class SourceServer:
         with self._lock:
             self._heads.keep(head)  # on the disk before its answer leaves
         self._say(f"answered: {request.kind} (entry {entry.index} of the ledger)")
-        return Answer(request.id, tuple(json.loads(kept)["units"]), head).sealed(self._key)
+        return Answer(request.id, tuple(json.loads(kept)["units"]), head).seal(self._key)
 
     def _charged(
         self, request: Request, price: Priced, query: Query, records: Scores
     ) -> tuple[Entry, bytes]:
         """Charge, compute and keep, in one transaction; or what was kept before."""
-        ledger = self._enrolment.ledger
+        ledger = self._enrollment.ledger
         try:
             return ledger.answered(
                 price.event,
                 request.kind,
-                lambda: _kept(request, price, query, records),
+                lambda: compute_answer(request, price, query, records),
                 request=request.id,
-                body=canonical(request.question).encode(),
+                body=canonical(request.query).encode(),
             )
         except BudgetError as cause:
             left = rounded_down(ledger.remaining().epsilon, 6)
             raise RefusedError(
-                "it costs more than is left of this calibrator's budget, which is epsilon "
+                "it costs more than is left of this coordinator's budget, which is epsilon "
                 f"{left}; nothing was charged"
             ) from cause
 
     def _check_address(self, request: Request) -> None:
-        """Refuse a request about another enrolment, other records or another model."""
+        """Refuse a request about another enrollment, other records or another model."""
         for part in ("source", "data", "model"):
             if getattr(request, part) != getattr(self.terms, part):
-                raise RefusedError(f"it is about another {part} than this enrolment's")
+                raise RefusedError(f"it is about another {part} than this enrollment's")
 
     def _query(self, request: Request) -> Query:
-        """The question, if it is one of those that were declared."""
+        """The query, if it is one of those that were declared."""
         try:
-            return built(request.kind, request.argument, self.terms)
+            return build_query(request.kind, request.argument, self.terms)
         except EnvelopeError as cause:
             grid, bins = self.terms.temperatures, self.terms.bins
             raise RefusedError(
@@ -316,20 +316,20 @@ class SourceServer:
             ) from cause
 
     def _check_open(self) -> None:
-        """Refuse whatever comes once the enrolment is over, or its records have changed."""
-        if self._enrolment.is_revoked:
-            raise RefusedError("this enrolment was revoked")
+        """Refuse whatever comes once the enrollment is over, or its records have changed."""
+        if self._enrollment.is_revoked:
+            raise RefusedError("this enrollment was revoked")
         if self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
-            raise RefusedError(f"the calibrator's key was good until {self.terms.expires}")
+            raise RefusedError(f"the coordinator's key was good until {self.terms.expires}")
         if self._origin is not None:
-            self._origin = self._origin.checked(self._enrolment.marks)
+            self._origin = self._origin.checked(self._enrollment.marks)
 
     def _check_room(self, request: Request) -> None:
-        """Refuse ever more questions for next to nothing each, which would fill the disk."""
-        ledger = self._enrolment.ledger
-        if ledger.length() >= MOST_ANSWERS and not ledger.knows(request.id):
+        """Refuse ever more queries for next to nothing each, which would fill the disk."""
+        ledger = self._enrollment.ledger
+        if ledger.length() >= MAX_ANSWERS and not ledger.knows(request.id):
             raise RefusedError(
-                f"this calibrator has been given {MOST_ANSWERS:,} answers, the most that are "
+                f"this coordinator has been given {MAX_ANSWERS:,} answers, the most that are "
                 "kept; nothing was charged"
             )
 
@@ -338,12 +338,12 @@ class SourceServer:
         quoted = request.head
         if quoted is not None and not quoted.holds(self.terms.key):
             raise RefusedError("it quotes a head that this source has not signed")
-        self._heads.check(self._enrolment.ledger, quoted)
+        self._heads.check(self._enrollment.ledger, quoted)
 
     def _loaded(self) -> Scores:
         """The records, read once, if they are those that were enrolled."""
         if self._records is None:
-            self._records = self._enrolment.records()
+            self._records = self._enrollment.records()
         return self._records
 
 
@@ -376,7 +376,7 @@ class InFlight:
             return True
 
 
-class _Later:
+class _PendingReply:
     """A reply that another thread will give."""
 
     def __init__(self) -> None:
@@ -394,9 +394,9 @@ class _Later:
         return self._reply if there else None
 
 
-def _kept(request: Request, price: Priced, query: Query, records: Scores) -> bytes:
-    """What the ledger keeps of an answer: the question, for people, and the noisy numbers."""
+def compute_answer(request: Request, price: Priced, query: Query, records: Scores) -> bytes:
+    """What the ledger keeps of an answer: the query, for people, and the noisy numbers."""
     exact = evaluate_query(query, records)
     units = price.add_noise(exact, price.event.noise).tolist()
-    told = {"question": request.question, "round": request.round, "units": units}
+    told = {"query": request.query, "round": request.round, "units": units}
     return canonical(told).encode()

@@ -1,4 +1,4 @@
-"""What carries bytes between a calibrator and its sources, and is trusted with nothing.
+"""What carries bytes between a coordinator and its sources, and is trusted with nothing.
 
 Sources in the same process: for tests, for studies, and for a first look.
 """
@@ -45,7 +45,7 @@ class Transport(Protocol):
         """
 
 
-Answers = Callable[[bytes], bytes]
+Answerer = Callable[[bytes], bytes]
 
 
 class LocalTransport:
@@ -53,25 +53,25 @@ class LocalTransport:
 
     Parameters
     ----------
-    desks : mapping of str to callable
+    servers : mapping of str to callable
         ``answers(request) -> reply``, by the id of the source, such as
         ``veracal.federation.source.serving.SourceServer.answer``.
     """
 
     by_hand = False
 
-    def __init__(self, desks: Mapping[str, Answers]) -> None:
-        self.desks = Frozen(dict(desks))
+    def __init__(self, servers: Mapping[str, Answerer]) -> None:
+        self.servers = Frozen(dict(servers))
 
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
         """Ask all at once, and yield replies as they are made; whoever fails is silent."""
         arrived: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
-        known = [(source, raw) for source, raw in requests.items() if source in self.desks]
+        known = [(source, raw) for source, raw in requests.items() if source in self.servers]
         for source, raw in known:
             threading.Thread(
-                target=_ask, args=(self.desks[source], source, raw, arrived), daemon=True
+                target=_ask, args=(self.servers[source], source, raw, arrived), daemon=True
             ).start()
         until = time.monotonic() + timeout
         for _ in known:
@@ -84,7 +84,7 @@ class LocalTransport:
 
 
 def _ask(
-    answers: Answers,
+    answers: Answerer,
     source: str,
     raw: bytes,
     arrived: "queue.SimpleQueue[tuple[str, bytes | None]]",

@@ -6,7 +6,7 @@ what is too long is not read.
 
 Requests and answers as signed files, for sources that open no port.
 
-The calibrator writes ``north-0a1b2c3d4e5f.request`` into a folder. Somebody carries it (by
+The coordinator writes ``north-0a1b2c3d4e5f.request`` into a folder. Somebody carries it (by
 mail, SFTP, a stick) into a folder of the source, where an ``….answer`` of the same name
 appears, which is carried back. Files are signed like any other message, so it does not matter
 who carries them, how often, or whether one gets lost: the same request gets the same answer.
@@ -26,26 +26,26 @@ from veracal import _checks
 from veracal.data import no_surprises, placed
 from veracal.errors import DataError, WaitingError
 from veracal.federation.protocol.envelopes import (
-    MOST_ANSWER,
-    MOST_REQUEST,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
     REQUEST,
     EnvelopeError,
-    peek,
+    read_unverified,
     unseal,
 )
-from veracal.federation.protocol.messages import Answer, Refusal, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
 from veracal.federation.protocol.terms import Terms
 from veracal.ledger import digest
 
-REQUESTS, ANSWERS = ".request", ".answer"
-MOST_NAMES = 10_000  # that one look at a folder takes note of
+REQUEST_SUFFIX, ANSWER_SUFFIX = ".request", ".answer"
+MAX_NAMES = 10_000  # that one look at a folder takes note of
 _SLUG = 40
 _SHORT = 12
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Found:
+class InboxFile:
     """A file, as it was when it was looked at.
 
     Attributes
@@ -81,7 +81,7 @@ def slug(name: str) -> str:
     return "-".join(words)[:_SLUG].strip("-") or "source"
 
 
-def stem(name: str, request: bytes) -> str:
+def file_stem(name: str, request: bytes) -> str:
     """What files about a request to a source are called, by their content alone.
 
     Whoever has the request has its name, so a file that was renamed on its way is answered
@@ -90,14 +90,14 @@ def stem(name: str, request: bytes) -> str:
     return f"{slug(name)}-{digest(request)[:_SHORT]}"
 
 
-def names(folder: Path, suffix: str) -> list[str]:
+def list_names(folder: Path, suffix: str) -> list[str]:
     """Names in a folder that end so, in order; not more than there can be in good faith."""
     with no_surprises(folder), os.scandir(folder) as entries:
         found = sorted(_first(e.name for e in entries if e.name.endswith(suffix)))
     return [name for name in found if not name.startswith(".")]
 
 
-def look(folder: Path, name: str, most: int) -> Found | None:
+def read_untrusted_file(folder: Path, name: str, most: int) -> InboxFile | None:
     """Read a plain file of at most so many bytes; None if it is gone.
 
     Guarantees
@@ -106,20 +106,20 @@ def look(folder: Path, name: str, most: int) -> Found | None:
     long is read.
     """
     if os.sep in name or name in ("", ".", ".."):
-        return Found(visible(name), None, "its name is a path", 0.0, ())
+        return InboxFile(printable(name), None, "its name is a path", 0.0, ())
     try:
         handle = os.open(folder / name, _FLAGS)
     except FileNotFoundError:
         return None
     except OSError:  # a link, or somebody else's
-        return Found(name, None, "it is a link, or cannot be opened", 0.0, ())
+        return InboxFile(name, None, "it is a link, or cannot be opened", 0.0, ())
     try:
         return _read(handle, name, most)
     finally:
         os.close(handle)
 
 
-def put(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool:
+def deliver_file(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool:
     """Write a file whole or not at all, unless it is there already with this content.
 
     Parameters
@@ -140,7 +140,7 @@ def put(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool
     DataError
         If something else has its name, or there is no room.
     """
-    there = look(folder, name, len(content))
+    there = read_untrusted_file(folder, name, len(content))
     replaceable = newer and (folder / name).is_file() and not (folder / name).is_symlink()
     if there is None or (replaceable and there.content != content):
         # By renaming: sticks have file systems without hard links.
@@ -157,12 +157,12 @@ def put(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool
     )
 
 
-def visible(name: str) -> str:
+def printable(name: str) -> str:
     """A name that a stranger chose, for people: short, and without what a terminal obeys."""
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
-def _read(handle: int, name: str, most: int) -> Found:
+def _read(handle: int, name: str, most: int) -> InboxFile:
     """Read what was opened, if it is plain and short."""
     told = os.fstat(handle)
     identity = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
@@ -177,7 +177,7 @@ def _read(handle: int, name: str, most: int) -> Found:
             content = _bytes(handle, most)
         except OSError as cause:
             problem = f"it cannot be read: {cause.strerror}"
-    return Found(name, content, problem, age, identity)
+    return InboxFile(name, content, problem, age, identity)
 
 
 def _bytes(handle: int, most: int) -> bytes:
@@ -191,17 +191,17 @@ def _bytes(handle: int, most: int) -> bytes:
 
 def _first(found: Iterator[str]) -> Iterator[str]:
     """The first of many names."""
-    for _, name in zip(range(MOST_NAMES), found, strict=False):
+    for _, name in zip(range(MAX_NAMES), found, strict=False):
         yield name
 
 
 SETTLED = 10.0  # seconds after which a file that nobody writes to counts as whole
-MOST_TOLD = 1_000  # lines about files that nothing can be done about
+MAX_MESSAGES = 1_000  # lines about files that nothing can be done about
 _LOOK = 1.0  # seconds between two looks
 
 
 class FilesTransport:
-    """The calibrator's side: writes requests, and watches for answers.
+    """The coordinator's side: writes requests, and watches for answers.
 
     Parameters
     ----------
@@ -260,12 +260,13 @@ class FilesTransport:
             what is missing can still come.
         """
         missing = {
-            source: stem(self.sources[source].name, raw) for source, raw in requests.items()
+            source: file_stem(self.sources[source].name, raw)
+            for source, raw in requests.items()
         }
         self._make_folders()
         yield from self._arrived(missing, requests)
         for source, name in missing.items():
-            put(self.requests, name + REQUESTS, requests[source])
+            deliver_file(self.requests, name + REQUEST_SUFFIX, requests[source])
         until = time.monotonic() + self.wait
         while waited := self._awaited(missing):
             if time.monotonic() >= until:
@@ -288,7 +289,7 @@ class FilesTransport:
             if content is not None:
                 del missing[source]
                 with no_surprises(self.requests):
-                    (self.requests / (name + REQUESTS)).unlink(missing_ok=True)
+                    (self.requests / (name + REQUEST_SUFFIX)).unlink(missing_ok=True)
                 yield source, content
 
     def _awaited(self, missing: Mapping[str, str]) -> dict[str, str]:
@@ -301,20 +302,24 @@ class FilesTransport:
 
     def _answer(self, source: str, name: str, request: bytes) -> bytes | None:
         """What a source has signed for this request, once it is here to its last byte."""
-        found = look(self.answers, name + ANSWERS, MOST_ANSWER)
+        found = read_untrusted_file(self.answers, name + ANSWER_SUFFIX, MAX_REPLY_BYTES)
         if found is None or found.content is None:
             return None
         try:
-            reply = unsealed_reply(found.content, self.sources[source].key)
+            reply = unseal_reply(found.content, self.sources[source].key)
         except EnvelopeError:  # half of a file, or somebody else's: the right one may come
             return None
-        return found.content if _replies(reply, source, request) else None
+        return found.content if _is_reply_to(reply, source, request) else None
 
     def _waiting(self, waited: Mapping[str, str]) -> WaitingError:
         """What is to be carried where."""
-        who = tuple(visible(self.sources[source].name) for source in waited)
-        files = ", ".join(name + REQUESTS for name in waited.values())
-        odd = [n + ANSWERS for n in waited.values() if look(self.answers, n + ANSWERS, 0)]
+        who = tuple(printable(self.sources[source].name) for source in waited)
+        files = ", ".join(name + REQUEST_SUFFIX for name in waited.values())
+        odd = [
+            n + ANSWER_SUFFIX
+            for n in waited.values()
+            if read_untrusted_file(self.answers, n + ANSWER_SUFFIX, 0)
+        ]
         again = (
             f" Bring {', '.join(odd)} again: it is not what the source signed." if odd else ""
         )
@@ -337,28 +342,28 @@ class Responder(Protocol):
         """One reply to whatever comes in, at the deadline."""
 
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def serve_folder(
-    desk: Responder,
+    server: Responder,
     inbox: Path,
     outbox: Path,
     *,
     once: bool = False,
     poll: float = _LOOK,
     stop: threading.Event | None = None,
-    tell: Tell = lambda line: None,
+    tell: Log = lambda line: None,
 ) -> int:
     """The source's side: answer every request in a folder, into another.
 
     A request that was answered is taken out of the inbox; should it come again, its answer is
-    the same. What is not signed by the calibrator may still be on its way: it is looked at
+    the same. What is not signed by the coordinator may still be on its way: it is looked at
     again, and refused once nobody has written to it for a while; it stays where it is.
 
     Parameters
     ----------
-    desk : Desk
+    server : Desk
     inbox, outbox : path
         Folders that exist and are not the same: others may write to the first, and only the
         source to the second.
@@ -382,7 +387,7 @@ def serve_folder(
     of its request and the source's own name. It appears whole, at the deadline.
     """
     _check_folders(inbox, outbox)
-    counter = _Counter(desk, inbox, outbox, tell)
+    counter = _FolderServer(server, inbox, outbox, tell)
     over = threading.Event() if stop is None else stop
     while not over.is_set():
         while not over.is_set() and counter.step():
@@ -393,20 +398,24 @@ def serve_folder(
     return counter.written
 
 
-class _Counter:
+class _FolderServer:
     """One folder being served: what was answered, and what was already told."""
 
-    def __init__(self, desk: Responder, inbox: Path, outbox: Path, tell: Tell) -> None:
-        self._desk, self._inbox, self._outbox, self._tell = desk, inbox, outbox, tell
+    def __init__(self, server: Responder, inbox: Path, outbox: Path, tell: Log) -> None:
+        self._server, self._inbox, self._outbox, self._tell = server, inbox, outbox, tell
         self._done: dict[str, tuple[int, ...]] = {}
         self._told: set[tuple[str, str]] = set()
         self.written = 0
 
     def step(self) -> bool:
         """Answer one request, signed ones first; False if there is none."""
-        waiting = [found for name in names(self._inbox, REQUESTS) for found in self._seen(name)]
+        waiting = [
+            found
+            for name in list_names(self._inbox, REQUEST_SUFFIX)
+            for found in self._seen(name)
+        ]
         signed = [found for found in waiting if self._is_signed(found)]
-        # Whoever can write to the folder must not keep the calibrator waiting, be it with what
+        # Whoever can write to the folder must not keep the coordinator waiting, be it with what
         # it has sent before.
         signed.sort(key=self._is_old)
         for found in signed or [one for one in waiting if one.age > SETTLED]:
@@ -414,9 +423,9 @@ class _Counter:
                 return True
         return False
 
-    def _seen(self, name: str) -> Iterator[Found]:
+    def _seen(self, name: str) -> Iterator[InboxFile]:
         """A file that can be read and was not answered."""
-        found = look(self._inbox, name, MOST_REQUEST)
+        found = read_untrusted_file(self._inbox, name, MAX_REQUEST_BYTES)
         if found is None or self._done.get(name) == found.identity:
             return
         if found.content is None:
@@ -424,65 +433,67 @@ class _Counter:
         else:
             yield found
 
-    def _is_signed(self, found: Found) -> bool:
-        """Whether it is what the calibrator wrote, to its last byte."""
+    def _is_signed(self, found: InboxFile) -> bool:
+        """Whether it is what the coordinator wrote, to its last byte."""
         assert found.content is not None
         try:
-            unseal(REQUEST, found.content, self._desk.terms.calibrator, most=MOST_REQUEST)
+            unseal(
+                REQUEST, found.content, self._server.terms.coordinator, most=MAX_REQUEST_BYTES
+            )
         except EnvelopeError:
             return False
         return True
 
-    def _name(self, found: Found) -> str:
+    def _name(self, found: InboxFile) -> str:
         """What the reply to a request is called."""
         assert found.content is not None
-        return stem(self._desk.terms.name, found.content) + ANSWERS
+        return file_stem(self._server.terms.name, found.content) + ANSWER_SUFFIX
 
-    def _is_old(self, found: Found) -> bool:
+    def _is_old(self, found: InboxFile) -> bool:
         """Whether a request was replied to before."""
-        return look(self._outbox, self._name(found), 0) is not None
+        return read_untrusted_file(self._outbox, self._name(found), 0) is not None
 
-    def _serve(self, found: Found, *, signed: bool) -> bool:
+    def _serve(self, found: InboxFile, *, signed: bool) -> bool:
         """Answer one request; False if there was nothing to do, or no way to do it."""
         assert found.content is not None
         name = self._name(found)
         if not signed and self._is_old(found):
             self._done[found.name] = found.identity  # refused before
             return False
-        reply = self._desk.answer(found.content)
+        reply = self._server.answer(found.content)
         try:
-            put(self._outbox, name, reply, newer=True)  # refused once, answered now
+            deliver_file(self._outbox, name, reply, newer=True)  # refused once, answered now
         except DataError as error:  # no room: the answer is kept, and written when there is
             self._say(found, f"answered, but not written: {error}")
             return False
         self._done[found.name] = found.identity
         self.written += 1
-        self._tell(f"{visible(found.name)}: replied in {name}")
+        self._tell(f"{printable(found.name)}: replied in {name}")
         if signed:
             self._take(found)
         return True
 
-    def _take(self, found: Found) -> None:
+    def _take(self, found: InboxFile) -> None:
         """Remove a request that was answered, unless another took its place or it cannot be."""
-        now = look(self._inbox, found.name, MOST_REQUEST)
+        now = read_untrusted_file(self._inbox, found.name, MAX_REQUEST_BYTES)
         if now is not None and now.identity == found.identity:
             try:
                 (self._inbox / found.name).unlink(missing_ok=True)
             except OSError as cause:
                 self._say(found, f"stays in the inbox: {cause.strerror}")
 
-    def _say(self, found: Found, line: str) -> None:
+    def _say(self, found: InboxFile, line: str) -> None:
         """Tell something about a file, once."""
-        if (found.name, line) not in self._told and len(self._told) < MOST_TOLD:
+        if (found.name, line) not in self._told and len(self._told) < MAX_MESSAGES:
             self._told.add((found.name, line))
-            self._tell(f"{visible(found.name)}: {line}")
+            self._tell(f"{printable(found.name)}: {line}")
 
 
-def _replies(reply: Answer | Refusal, source: str, request: bytes) -> bool:
+def _is_reply_to(reply: Answer | Refusal, source: str, request: bytes) -> bool:
     """Whether a reply is one to this request, and was not renamed on its way."""
     if isinstance(reply, Refusal):
         return reply.source == source
-    asked = peek(REQUEST, request, most=MOST_REQUEST)
+    asked = read_unverified(REQUEST, request, most=MAX_REQUEST_BYTES)
     return (reply.head.source, reply.request) == (source, asked.get("id"))
 
 
@@ -505,5 +516,5 @@ def _check_given_up(given_up: frozenset[str], sources: Iterable[Terms]) -> None:
     unknown = sorted(given_up - {terms.name for terms in sources})
     if unknown:
         raise ValueError(
-            f"Expected to give up sources of the list, got {', '.join(map(visible, unknown))}."
+            f"Expected to give up sources of the list, got {', '.join(map(printable, unknown))}."
         )

@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.made import Made, made
+from tests.federation.source.enrolled import Made, made
 from veracal.accounting import Budget
-from veracal.federation.protocol.questions import KINDS
-from veracal.federation.source.enrolling import examples
+from veracal.federation.protocol.queries import KINDS
+from veracal.federation.source.enrolling import example_arguments
 from veracal.federation.source.enrollment import (
-    History,
-    history,
-    read_enrolment,
-    share_problems,
+    AnswerLog,
+    read_answer_log,
+    read_enrollment,
+    find_share_problems,
 )
 from veracal.federation.source.folder import read_source
 
 
-def read(north: Made) -> History:
+def read(north: Made) -> AnswerLog:
     source = read_source(north.path)
-    return history(source, read_enrolment(source, north.terms.source))
+    return read_answer_log(source, read_enrollment(source, north.terms.source))
 
 
 def test_everything_that_left_is_told_in_order(north: Made):
     answers = [north.ask(), north.ask("bins"), north.ask("loss", argument={"inverse": 40_000})]
-    north.desk.reply(b"rubbish")
+    north.server.reply(b"rubbish")
     found = read(north)
     assert not found.problems
     assert [one.kind for one in found.asked] == ["counts", "bins", "loss"]
@@ -41,7 +41,7 @@ def test_everything_that_left_is_told_in_order(north: Made):
 def test_gaussian_answers_are_told_too(tmp_path: Path):
     budget = Budget(3.0, 1e-4)
     north = made(tmp_path / "n", kinds=tuple(KINDS), delta=1e-5, budget=budget)
-    argument = next(examples("platt-equations", north.terms))
+    argument = next(example_arguments("platt-equations", north.terms))
     noise = {"micro_epsilon": None, "noise_multiplier": 40.0}
     answer = north.ask("platt-equations", argument=argument, **noise)
     (one,) = read(north).asked
@@ -53,7 +53,7 @@ def test_gaussian_answers_are_told_too(tmp_path: Path):
 def test_a_failed_answer_is_told_as_one(north: Made, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
         patched.delattr("veracal.federation.source.serving.evaluate_query")
-        north.desk.reply(north.raw())
+        north.server.reply(north.raw())
     (one,) = read(north).asked
     assert one.kind == "counts" and one.values == () and one.epsilon == 0.1
 
@@ -67,17 +67,17 @@ def test_a_changed_answer_is_noticed(north: Made):
     assert any("spent.ledger" in problem for problem in read(north).problems)
 
 
-def test_an_enrolment_that_took_no_share_is_noticed(tmp_path: Path):
+def test_an_enrollment_that_took_no_share_is_noticed(tmp_path: Path):
     north, south = made(tmp_path / "n"), made(tmp_path / "s")
     source = read_source(north.path)
-    assert list(share_problems(source)) == []
+    assert list(find_share_problems(source)) == []
     south.folder.rename(north.path / "enrolled" / south.terms.source)
-    (problem,) = share_problems(source)
+    (problem,) = find_share_problems(source)
     assert "has taken no share" in problem
 
 
 def test_a_copy_of_records_that_was_left_behind_is_noticed(tmp_path: Path):
     north = made(tmp_path / "n")
     (north.path / "enrolled" / ".new.abc").mkdir()
-    (problem,) = share_problems(read_source(north.path))
+    (problem,) = find_share_problems(read_source(north.path))
     assert ".new.abc holds a copy of records" in problem

@@ -1,6 +1,6 @@
 """Become another program that ends when the one that started it does.
 
-Run as a file, ``python bound.py PARENT PROGRAM ARGUMENT…``, so that it starts quickly: it
+Run as a file, ``python child.py PARENT PROGRAM ARGUMENT…``, so that it starts quickly: it
 imports nothing of Veracal. Linux sends the signal, however the parent came to its end.
 """
 

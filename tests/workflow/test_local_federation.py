@@ -8,17 +8,17 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import metrics, recalibrate
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.federation.coordinator.members import KEY, members
+from veracal.federation.coordinator.members import KEY_FILE, read_members
 from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.messages import Answer, Request, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Request, unseal_reply
 from veracal.federation.source.serving import open_source
 from veracal.federation.transports.files import FilesTransport, serve_folder
 from veracal.workflow.local_federation import (
     Courier,
     LocalFederation,
     hospital_names,
-    is_made,
+    exists_local,
     make_local,
     open_local,
 )
@@ -31,10 +31,10 @@ def made(tmp_path_factory) -> LocalFederation:
 
 
 def test_everybody_takes_part_in_what_was_made(made):
-    sources = members(made.study)
+    sources = read_members(made.study)
     assert [terms.name for terms in sources] == ["north", "south", "west"]
     assert {terms.model for terms in sources} == {model_hash(made.model)}
-    assert is_made(made.folder) and open_local(made.folder) == made
+    assert exists_local(made.folder) and open_local(made.folder) == made
 
 
 def test_the_model_is_too_sure_at_the_hospitals(made):
@@ -48,11 +48,11 @@ def test_the_model_is_too_sure_at_the_hospitals(made):
 
 
 def test_a_courier_brings_requests_and_answers(made):
-    key, sources = PrivateKey.read(made.study / KEY), members(made.study)
+    key, sources = PrivateKey.read(made.study / KEY_FILE), read_members(made.study)
     asked = {
         terms.source: Request(
             terms.source, terms.data, terms.model, "counts", {}, 100_000
-        ).sealed(key)
+        ).seal(key)
         for terms in sources
     }
     requests, answers = made.study / "requests", made.study / "answers"
@@ -61,20 +61,20 @@ def test_a_courier_brings_requests_and_answers(made):
     courier = Courier(made)
     assert courier.go() == 3
     for hospital in made.hospitals:
-        desk = _AtOnce(open_source(hospital.source))
-        assert serve_folder(desk, hospital.inbox, hospital.outbox, once=True) == 1
+        server = _AtOnce(open_source(hospital.source))
+        assert serve_folder(server, hospital.inbox, hospital.outbox, once=True) == 1
     assert courier.go() == 3 and courier.go() == 0
     came = dict(FilesTransport(requests, answers, sources).exchange(asked, timeout=1))
     for terms in sources:
-        reply = unsealed_reply(came[terms.source], terms.key)
+        reply = unseal_reply(came[terms.source], terms.key)
         assert isinstance(reply, Answer) and abs(sum(reply.units) - 3_000) < 600
 
 
 class _AtOnce:
-    """A desk that does not wait for its deadline."""
+    """A server that does not wait for its deadline."""
 
-    def __init__(self, desk) -> None:
-        self.terms, self.answer = desk.terms, desk.reply
+    def __init__(self, server) -> None:
+        self.terms, self.answer = server.terms, server.reply
 
 
 def test_nothing_is_made_where_something_is(tmp_path):

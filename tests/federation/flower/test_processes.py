@@ -60,12 +60,14 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path):
 )
 def test_a_child_that_was_stopped_is_gone(tmp_path, code, patience, ended_by):
     log = tmp_path / "log"
-    child = children.start([sys.executable, "-c", code], log=log, environment=os.environ)
+    child = children.start_process(
+        [sys.executable, "-c", code], log=log, environment=os.environ
+    )
     wait_for("there", log)
-    children.stop(child, patience=patience)
+    children.stop_process(child, patience=patience)
     assert child.returncode == -ended_by
     assert not Path(f"/proc/{child.pid}").exists()
-    children.stop(child)  # once more does no harm
+    children.stop_process(child)  # once more does no harm
 
 
 def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
@@ -73,7 +75,7 @@ def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
     assert children.last_line(log) == "nothing was said"
     code = "import sys; print('out'); print('the last', file=sys.stderr); print()"
     for _ in range(2):
-        child = children.start(
+        child = children.start_process(
             [sys.executable, "-uc", code], log=log, environment={"PATH": "/bin"}
         )
         assert child.wait(240) == 0
@@ -83,9 +85,11 @@ def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
 
 
 def test_a_child_has_the_environment_it_was_given_and_no_other(tmp_path):
-    child = children.start(["/bin/sleep", "600"], log=tmp_path / "log", environment={"A": "1"})
+    child = children.start_process(
+        ["/bin/sleep", "600"], log=tmp_path / "log", environment={"A": "1"}
+    )
     end = time.monotonic() + 240
     while b"sleep" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():
         assert time.monotonic() < end
     assert Path(f"/proc/{child.pid}/environ").read_bytes().strip(b"\0") == b"A=1"
-    children.stop(child)
+    children.stop_process(child)

@@ -1,4 +1,4 @@
-"""The list of who is asked, and how: a small file that a calibrator's owner writes."""
+"""The list of who is asked, and how: a small file that a coordinator's owner writes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ from veracal.federation.transports.base import LocalTransport, Transport
 from veracal.federation.transports.files import FilesTransport
 
 _HELP = "Correct the file; `veracal federation init` makes one to start from."
-_CALIBRATOR = {"name": str, "key": str, "book": str}
+_COORDINATOR = {"name": str, "key": str, "history": str}
 _ALSO = {"least": int, "timeout": (int, float)}
 # What each transport is told, and what it is told of each source.
 _TRANSPORTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = Frozen(
@@ -59,7 +59,7 @@ class SourceList:
         The file; paths in it are relative to its folder.
     name : str
         What the study is called.
-    key, book : path
+    key, history : path
     least : int or None
         How many sources must answer; all if None.
     timeout : float or None
@@ -72,7 +72,7 @@ class SourceList:
     path: Path
     name: str
     key: Path
-    book: Path
+    history: Path
     least: int | None
     timeout: float | None
     transport: Mapping[str, Any]
@@ -116,8 +116,8 @@ def read_listing(path: Path) -> SourceList:
         For whatever is missing, unknown or of another kind, and for terms that cannot be read.
     """
     told = read_tables(path)
-    _check(told, {"calibrator": dict, "transport": dict, "sources": list}, {}, path, "it")
-    about = _check(told["calibrator"], _CALIBRATOR, _ALSO, path, "[calibrator]")
+    _check(told, {"coordinator": dict, "transport": dict, "sources": list}, {}, path, "it")
+    about = _check(told["coordinator"], _COORDINATOR, _ALSO, path, "[coordinator]")
     transport, each = _transport(told["transport"], path)
     if not told["sources"]:
         raise _wrong(path, "[[sources]]", "one source or more", "none")
@@ -126,7 +126,7 @@ def read_listing(path: Path) -> SourceList:
         path,
         about["name"],
         folder / about["key"],
-        folder / about["book"],
+        folder / about["history"],
         about.get("least"),
         about.get("timeout"),
         transport,
@@ -137,7 +137,7 @@ def read_listing(path: Path) -> SourceList:
 class ConfiguredTransport:
     """The way to the sources of a list, opened when the first request is sent.
 
-    Whoever plans, or gets all answers from the book, needs no network. Use it in a ``with``
+    Whoever plans, or gets all answers from the history, needs no network. Use it in a ``with``
     block.
 
     Parameters
@@ -166,22 +166,22 @@ class ConfiguredTransport:
     ) -> Iterator[tuple[str, bytes]]:
         """Carry requests, as of :class:`~veracal.federation.transports.base.Transport`."""
         if self._open is None:
-            self._open = self._stack.enter_context(_opened(self._listing))
+            self._open = self._stack.enter_context(open_transport(self._listing))
         yield from self._open.exchange(requests, timeout=timeout)
 
 
 @contextmanager
-def _opened(listing: SourceList) -> Iterator[Transport]:
+def open_transport(listing: SourceList) -> Iterator[Transport]:
     """The way to the sources, open while it is used."""
     told = listing.transport
     if told["kind"] == "local":
-        desks = {
+        servers = {
             one.terms.source: open_source(
                 listing.place(one.told["folder"]), one.terms.source
             ).answer
             for one in listing.sources
         }
-        yield LocalTransport(desks)
+        yield LocalTransport(servers)
     elif told["kind"] == "files":
         yield FilesTransport(
             listing.place(told["requests"]),

@@ -1,11 +1,11 @@
-"""Maps as short lists of whole numbers on public grids, so that questions can be about them.
+"""Maps as short lists of whole numbers on public grids, so that queries can be about them.
 
 Whoever reads one has the same map to the last bit, and nothing but numbers within the bounds
 that a source has declared is a map.
 
-The table from the kinds of a request to the questions that records are asked.
+The table from the kinds of a request to the queries that records are asked.
 
-This is the one list of what can be asked from afar. A question is made of its kind, of whole
+This is the one list of what can be asked from afar. A query is made of its kind, of whole
 numbers within declared ranges, and of the source's own terms; a request carries no bound, no
 bin, no clip, no code.
 
@@ -87,15 +87,15 @@ def inverse_check(terms: Terms) -> schema.Check:
     return lambda value: type(value) is int and in_range(value, terms.temperatures)
 
 
-def map_units(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
+def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
     """A map as whole numbers; refuses one that the terms do not allow."""
     if isinstance(map_, Temperature):
         return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
     if isinstance(map_, UniformMixing):
         inverse = inverse_units(map_.inverse, terms.temperatures)
-        return {"doubt": _exact(map_.doubt, DOUBT_BITS), "inverse": inverse}
+        return {"doubt": to_steps(map_.doubt, DOUBT_BITS), "inverse": inverse}
     if isinstance(map_, Binned) and map_.bins.count == terms.bins:
-        return {"accuracies": [_exact(float(a), ACCURACY_BITS) for a in map_.accuracies]}
+        return {"accuracies": [to_steps(float(a), ACCURACY_BITS) for a in map_.accuracies]}
     if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
         units = list(terms.parameters.units(map_))
         return {"form": map_.form, "reads": map_.reads is not None, "units": units}
@@ -105,7 +105,7 @@ def map_units(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
     )
 
 
-def map_of(told: Mapping[str, Any], terms: Terms) -> CalibrationMap:
+def decode_map(told: Mapping[str, Any], terms: Terms) -> CalibrationMap:
     """The map of whole numbers.
 
     Raises
@@ -116,29 +116,29 @@ def map_of(told: Mapping[str, Any], terms: Terms) -> CalibrationMap:
     step = 2.0**-terms.temperatures.bits
     if "doubt" in told:
         checks = {"doubt": schema.integer(0, _most_doubt()), "inverse": inverse_check(terms)}
-        found = schema.closed(told, checks, "the map")
+        found = schema.check_fields(told, checks, "the map")
         return UniformMixing(found["inverse"] * step, found["doubt"] / 2**DOUBT_BITS)
     if "accuracies" in told:
         share = schema.integer(0, 2**ACCURACY_BITS)
-        checks = {"accuracies": schema.listed(share, terms.bins, terms.bins)}
-        found = schema.closed(told, checks, "the map")
+        checks = {"accuracies": schema.list_of(share, terms.bins, terms.bins)}
+        found = schema.check_fields(told, checks, "the map")
         return Binned(Bins(terms.bins), np.array(found["accuracies"]) / 2**ACCURACY_BITS)
     if "units" in told:
-        return _platt(told, terms)
-    found = schema.closed(told, {"inverse": inverse_check(terms)}, "the map")
+        return decode_platt(told, terms)
+    found = schema.check_fields(told, {"inverse": inverse_check(terms)}, "the map")
     return Temperature(found["inverse"] * step)
 
 
-def _platt(told: Mapping[str, Any], terms: Terms) -> Platt:
+def decode_platt(told: Mapping[str, Any], terms: Terms) -> Platt:
     """An affine map within the declared bounds."""
     grid, k = terms.parameters, terms.classes
     most = max(grid.most_weight, grid.most_bias) << grid.bits
     checks: dict[str, schema.Check] = {
         "form": schema.one_of(_FORMS),
         "reads": lambda value: isinstance(value, bool),
-        "units": schema.listed(schema.integer(-most, most), 1, k * (k + 1)),
+        "units": schema.list_of(schema.integer(-most, most), 1, k * (k + 1)),
     }
-    found = schema.closed(told, checks, "the map")
+    found = schema.check_fields(told, checks, "the map")
     reads = terms.reads if found["reads"] else None
     try:
         return grid.map(found["units"], found["form"], k, reads)
@@ -146,7 +146,7 @@ def _platt(told: Mapping[str, Any], terms: Terms) -> Platt:
         raise EnvelopeError("the map is not within the declared bounds") from cause
 
 
-def _exact(value: float, bits: int) -> int:
+def to_steps(value: float, bits: int) -> int:
     """A number as a whole number of steps, if it is one."""
     units = value * 2.0**bits
     if units != int(units):
@@ -159,7 +159,7 @@ def _most_doubt() -> int:
     return math.floor(MOST_DOUBT * 2.0**DOUBT_BITS)
 
 
-MOST_STEPS = 1_000
+MAX_STEPS = 1_000
 SCALE_BITS = 12  # of center and spread of the equations of an affine map
 _MOST_SCALE = 1_024 << SCALE_BITS
 
@@ -167,8 +167,8 @@ Argument = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of question.
+class QueryKind:
+    """A kind of query.
 
     Attributes
     ----------
@@ -177,10 +177,10 @@ class Kind:
     words : str
         What is told by an answer, for the people who allow it.
     build : callable
-        From terms and an argument to the question; raises an ``EnvelopeError`` for an argument
+        From terms and an argument to the query; raises an ``EnvelopeError`` for an argument
         that is not within the terms.
     argument : callable
-        From a question to its argument; None if the question is of another kind.
+        From a query to its argument; None if the query is of another kind.
     gaussian : bool
         Whether it is asked with Gaussian noise, so that a delta is needed.
     """
@@ -192,8 +192,8 @@ class Kind:
     gaussian: bool = False
 
 
-def built(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
-    """The question that a source is asked, made of its own terms.
+def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
+    """The query that a source is asked, made of its own terms.
 
     Raises
     ------
@@ -205,8 +205,8 @@ def built(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
     return KINDS[kind].build(terms, argument)
 
 
-def encoded(query: Query, terms: Terms) -> tuple[str, Argument]:
-    """Kind and argument of a question, as a request carries them.
+def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
+    """Kind and argument of a query, as a request carries them.
 
     Raises
     ------
@@ -225,18 +225,18 @@ def encoded(query: Query, terms: Terms) -> tuple[str, Argument]:
             )
         if kind.name not in terms.kinds:
             raise ValueError(
-                f"Expected a question that {terms.name!r} answers ({', '.join(terms.kinds)}), "
+                f"Expected a query that {terms.name!r} answers ({', '.join(terms.kinds)}), "
                 f"got {kind.name!r}. Use another method, or ask the source to enroll for it."
             )
         return kind.name, argument
     raise ValueError(
-        f"Expected a question that can be asked from afar ({', '.join(KINDS)}), got "
+        f"Expected a query that can be asked from afar ({', '.join(KINDS)}), got "
         f"{query.name!r}. Use another method."
     )
 
 
 def _same(one: Query, other: Query) -> bool:
-    """Whether two questions are one, by all that is public about them."""
+    """Whether two queries are one, by all that is public about them."""
     return (
         type(one) is type(other)
         and (one.name, one.grid, one.entries) == (other.name, other.grid, other.entries)
@@ -249,11 +249,11 @@ def _same(one: Query, other: Query) -> bool:
     )
 
 
-def _plain(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
-    """A question without an argument."""
+def _plain_kind(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
+    """A query without an argument."""
 
     def build(terms: Terms, told: Mapping[str, Any]) -> Query:
-        schema.closed(told, {}, "the argument")
+        schema.check_fields(told, {}, "the argument")
         return make(terms)
 
     def argument(terms: Terms, query: Query) -> Argument | None:
@@ -262,13 +262,13 @@ def _plain(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
     return {"name": name, "build": build, "argument": argument}
 
 
-def _at(
+def _temperature_kind(
     make: Callable[[Terms, float], Query], kind: type, name: str, **more: Any
 ) -> dict[str, Any]:
-    """A question at an inverse temperature."""
+    """A query at an inverse temperature."""
 
     def build(terms: Terms, told: Mapping[str, Any]) -> Query:
-        found = schema.closed(told, {"inverse": inverse_check(terms)}, "the argument")
+        found = schema.check_fields(told, {"inverse": inverse_check(terms)}, "the argument")
         return make(terms, found["inverse"] / 2**terms.temperatures.bits)
 
     def argument(terms: Terms, query: Query) -> Argument | None:
@@ -280,22 +280,22 @@ def _at(
     return {"name": name, "build": build, "argument": argument, **more}
 
 
-def _about_map(
+def _map_kind(
     make: Callable[[Terms, Any], Query], is_one: Callable[[Query], bool], name: str
 ) -> dict[str, Any]:
-    """A question about what a map makes of the scores."""
+    """A query about what a map makes of the scores."""
 
     def build(terms: Terms, told: Mapping[str, Any]) -> Query:
-        found = schema.closed(told, {"map": schema.is_object}, "the argument")
-        return make(terms, map_of(found["map"], terms))
+        found = schema.check_fields(told, {"map": schema.is_object}, "the argument")
+        return make(terms, decode_map(found["map"], terms))
 
     def argument(terms: Terms, query: Query) -> Argument | None:
-        return {"map": map_units(query.map, terms)} if is_one(query) else None  # type: ignore[attr-defined]
+        return {"map": encode_map(query.map, terms)} if is_one(query) else None  # type: ignore[attr-defined]
 
     return {"name": name, "build": build, "argument": argument}
 
 
-def _equations() -> dict[str, Any]:
+def _platt_equations_kind() -> dict[str, Any]:
     """The equations of an affine map."""
 
     def build(terms: Terms, told: Mapping[str, Any]) -> Query:
@@ -303,10 +303,10 @@ def _equations() -> dict[str, Any]:
             "center": schema.integer(-_MOST_SCALE, _MOST_SCALE),
             "map": schema.is_object,
             "spread": schema.integer(1, _MOST_SCALE),
-            "step": schema.integer(0, MOST_STEPS),
+            "step": schema.integer(0, MAX_STEPS),
         }
-        found = schema.closed(told, checks, "the argument")
-        map_ = map_of(found["map"], terms)
+        found = schema.check_fields(told, checks, "the argument")
+        map_ = decode_map(found["map"], terms)
         try:
             return PlattEquations(
                 map_,  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def _equations() -> dict[str, Any]:
         center, spread = (value * 2**SCALE_BITS for value in (query.center, query.spread))
         if center != int(center) or spread != int(spread):
             raise ValueError(f"Expected center and spread to be multiples of 2^-{SCALE_BITS}.")
-        map_ = map_units(query.map, terms)
+        map_ = encode_map(query.map, terms)
         return {
             "center": int(center),
             "map": map_,
@@ -335,9 +335,9 @@ def _equations() -> dict[str, Any]:
     return {"name": "platt-equations", "build": build, "argument": argument, "gaussian": True}
 
 
-def _is_platt_counts(terms: Terms, told: Mapping[str, Any]) -> Query:
+def _build_platt_counts(terms: Terms, told: Mapping[str, Any]) -> Query:
     """Numbers of right and wrong predictions, of scores of a declared form."""
-    found = schema.closed(told, {"reads": lambda v: isinstance(v, bool)}, "the argument")
+    found = schema.check_fields(told, {"reads": lambda v: isinstance(v, bool)}, "the argument")
     return platt_counts(terms.classes, terms.reads if found["reads"] else None)
 
 
@@ -345,85 +345,89 @@ def _platt_counts_argument(terms: Terms, query: Query) -> Argument | None:
     """Whether the kind of scores matters."""
     if not isinstance(query, BinnedSum):
         return None
-    both = {known: _is_platt_counts(terms, {"reads": known}) for known in (False, True)}
+    both = {known: _build_platt_counts(terms, {"reads": known}) for known in (False, True)}
     return next(({"reads": known} for known, one in both.items() if _same(one, query)), None)
 
 
 _LISTED = (
-    Kind(
+    QueryKind(
         words="how many predictions were right, and how many wrong",
-        **_plain(lambda terms: CorrectWrong(Bins(1)), "counts"),
+        **_plain_kind(lambda terms: CorrectWrong(Bins(1)), "counts"),
     ),
-    Kind(
+    QueryKind(
         words="how many more were right than their confidence says, at a temperature",
-        **_at(lambda terms, inverse: Gap(inverse, terms.classes), Gap, "gap"),
+        **_temperature_kind(lambda terms, inverse: Gap(inverse, terms.classes), Gap, "gap"),
     ),
-    Kind(
+    QueryKind(
         words="the sum of the clamped losses, at a temperature",
-        **_at(lambda terms, inverse: LossAt(inverse, terms.clamp), LossAt, "loss"),
+        **_temperature_kind(
+            lambda terms, inverse: LossAt(inverse, terms.clamp), LossAt, "loss"
+        ),
     ),
-    Kind(
+    QueryKind(
         words="how many more were right than their confidence says, in each bin of "
         "confidence, at a temperature",
-        **_at(
+        **_temperature_kind(
             lambda terms, inverse: BinnedGap(Bins(terms.bins), inverse), BinnedGap, "bin-gaps"
         ),
     ),
-    Kind(
+    QueryKind(
         words="how many were right and how many wrong, in each bin of confidence",
-        **_plain(lambda terms: CorrectWrong(Bins(terms.bins)), "bins"),
+        **_plain_kind(lambda terms: CorrectWrong(Bins(terms.bins)), "bins"),
     ),
-    Kind(
+    QueryKind(
         words="how many were right and how many there are, in each bin of confidence",
-        **_plain(lambda terms: CorrectTotal(Bins(terms.bins)), "bins-paper"),
+        **_plain_kind(lambda terms: CorrectTotal(Bins(terms.bins)), "bins-paper"),
     ),
-    Kind(
+    QueryKind(
         words="how much smaller a map makes the squared error (the Brier score)",
-        **_about_map(
+        **_map_kind(
             lambda terms, map_: BrierGain(map_), lambda q: isinstance(q, BrierGain), "map-gain"
         ),
     ),
-    Kind(
+    QueryKind(
         words="how many more were right than their confidence says, in each bin of "
         "confidence, after a map",
-        **_about_map(
+        **_map_kind(
             lambda terms, map_: MappedQuery(BinnedGap(Bins(terms.bins)), map_),
             lambda q: type(q) is MappedQuery and isinstance(q.query, BinnedGap),
             "map-bin-gaps",
         ),
     ),
-    Kind(
+    QueryKind(
         words="how many predictions were right and how many wrong, after a map",
-        **_about_map(
+        **_map_kind(
             lambda terms, map_: MappedQuery(CorrectWrong(Bins(1)), map_),
             lambda q: type(q) is MappedQuery and isinstance(q.query, CorrectWrong),
             "map-counts",
         ),
     ),
-    Kind(
+    QueryKind(
         "platt-counts",
         "how many predictions were right, and how many wrong, of scores of a declared form",
-        _is_platt_counts,
+        _build_platt_counts,
         _platt_counts_argument,
         gaussian=True,
     ),
-    Kind(
+    QueryKind(
         words="how unsure the classes are, at a temperature",
-        **_at(
+        **_temperature_kind(
             lambda terms, inverse: PlattCurvature(inverse, terms.classes),
             PlattCurvature,
             "platt-curvature",
             gaussian=True,
         ),
     ),
-    Kind(words="by how much an affine map is off, for each class", **_equations()),
+    QueryKind(
+        words="by how much an affine map is off, for each class", **_platt_equations_kind()
+    ),
 )
-KINDS: Mapping[str, Kind] = Frozen({kind.name: kind for kind in _LISTED})
+KINDS: Mapping[str, QueryKind] = Frozen({kind.name: kind for kind in _LISTED})
 # What a temperature of many sources needs, its guard and its figures included.
-USUAL = ("counts", "gap", "bin-gaps", "map-gain", "map-bin-gaps")
+DEFAULT_KINDS = ("counts", "gap", "bin-gaps", "map-gain", "map-bin-gaps")
 
 
-def told_terms(terms: Terms) -> list[tuple[str, str]]:
+def describe_terms(terms: Terms) -> list[tuple[str, str]]:
     """Lines of a subject and what the terms say of it.
 
     Everything in them is public: nothing was read off the records.
@@ -431,7 +435,7 @@ def told_terms(terms: Terms) -> list[tuple[str, str]]:
     return [
         ("institution", terms.name),
         ("its key", terms.key.fingerprint),
-        ("answers only to", f"the calibrator of the key {terms.calibrator.fingerprint}"),
+        ("answers only to", f"the coordinator of the key {terms.coordinator.fingerprint}"),
         ("until", terms.expires or "it is revoked"),
         ("about", f"predictions of the model {terms.model[:12]}…, {_scores(terms)}"),
         ("protects", f"{terms.unit}, under {terms.relation}"),
@@ -452,7 +456,7 @@ def _budget(terms: Terms) -> str:
     delta = f" and delta {rounded_up(terms.delta)}" if terms.delta else ""
     return (
         f"epsilon {terms.micro_epsilon / MICRO:g}{delta} in all, for good; at most "
-        f"{terms.most_each / MICRO:g} for one answer"
+        f"{terms.max_per_answer / MICRO:g} for one answer"
     )
 
 
@@ -469,4 +473,4 @@ def _bounds(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "temperatures", f"from {grid.low:g} to {grid.high:g}"
     yield "bins", f"{terms.bins}, of equal width"
     yield "largest loss", f"{terms.clamp:g} for one record"
-    yield "records", f"at least {terms.least_records:,}, at most {terms.most_records:,}"
+    yield "records", f"at least {terms.min_records:,}, at most {terms.max_records:,}"

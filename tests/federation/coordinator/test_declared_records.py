@@ -8,7 +8,7 @@ from veracal.calibration.maps import Temperature
 from veracal.calibration.queries import BinnedGap, CorrectTotal, CorrectWrong, Gap
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery
-from veracal.federation.coordinator.remote import claimed, noise_reach, too_large
+from veracal.federation.coordinator.remote import claimed_records, noise_bound, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import Release
 from veracal.queries.response_checks import ExpectedResponse, noise_std
@@ -35,7 +35,7 @@ def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise,
     )
     event = wanted.event("add-remove")
     event = type(event)(noise, event.sensitivity, event.relation)
-    reach = noise_reach(event, entries, rare=0.05)
+    reach = noise_bound(event, entries, rare=0.05)
     drawn = add(np.zeros(_DRAWS * entries, dtype=np.int64), noise).reshape(_DRAWS, entries)
     beyond = (np.abs(drawn).sum(axis=1) > reach).mean()
     assert beyond <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / _DRAWS)
@@ -73,13 +73,13 @@ def test_what_is_spread_over_bins_counts_together():
 )
 def test_counts_say_how_many_there_are(query, units):
     wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
-    found = claimed(query, released(wanted, units))
+    found = claimed_records(query, released(wanted, units))
     assert 100 < found < 200
     less = ExpectedResponse(query, micro_epsilon=10_000)
-    assert claimed(query, released(less, units)) > 1_000  # so much noise leaves it open
+    assert claimed_records(query, released(less, units)) > 1_000  # so much noise leaves it open
 
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap()])
 def test_other_answers_say_nothing_of_it(query):
     wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
-    assert claimed(query, released(wanted, [0] * query.entries)) is None
+    assert claimed_records(query, released(wanted, [0] * query.entries)) is None

@@ -20,8 +20,8 @@ from veracal.calibration import (
     run_steps,
 )
 from veracal.errors import BudgetError, SilentError
-from veracal.federation.coordinator.history import Closed, RequestHistory
-from veracal.federation.coordinator.remote import REFUSED, Remote, Silence, enrolled
+from veracal.federation.coordinator.history import ClosedRound, RequestHistory
+from veracal.federation.coordinator.remote import REFUSED, Remote, Dropout, enrolled_bounds
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.base import Transport
@@ -37,10 +37,10 @@ from veracal.queries import (
     combine_answers,
 )
 
-Given = Release | Silence | SkippedSource
-Fate = Literal["asked", "asked again", "answered", "refused", "silent", "left out"]
+SourceResponse = Release | Dropout | SkippedSource
+SourceStatus = Literal["asked", "asked again", "answered", "refused", "silent", "left out"]
 SLACK = 60.0  # seconds that carrying may take, beside twice the deadline
-_TOO_POOR = "its budget does not allow the answer"
+_CANNOT_PAY = "its budget does not allow the answer"
 _NAMED = 5  # silent sources that an error names for one reason
 
 
@@ -52,8 +52,8 @@ class RoundEvent:
     ----------
     round : int
         From 1.
-    question : str
-        What the question is called.
+    query : str
+        What the query is called.
     source : int
         Number of the source, from 0.
     fate : {"asked", "asked again", "answered", "refused", "silent", "left out"}
@@ -62,9 +62,9 @@ class RoundEvent:
     """
 
     round: int
-    question: str
+    query: str
     source: int
-    fate: Fate
+    fate: SourceStatus
     why: str = ""
 
 
@@ -78,14 +78,14 @@ class RemotePool(AnswersByRound):
     terms : iterable of Terms
         What each source has declared.
     key : PrivateKey
-        The calibrator's.
+        The coordinator's.
     transport : Transport
-    book : Book, optional
+    history : Book, optional
         Where everything is kept; by default in memory, and lost with the process.
     least : int, optional
         How many must answer; by default all. The others may be silent.
     run : str
-        Which of several uses of the same book and sources this is. Who was silent in a round
+        Which of several uses of the same history and sources this is. Who was silent in a round
         of a run stays silent in it.
     timeout : float, optional
         Seconds to wait in a round; by default twice the longest deadline, and a minute.
@@ -95,10 +95,10 @@ class RemotePool(AnswersByRound):
     Guarantees
     ----------
     Nothing is sent that a source has not declared; what all are asked is checked first, so
-    that nobody pays for a question that another cannot be asked. A source that has answered a
-    question is never asked it again; one that refuses is asked once more, at no cost, since
+    that nobody pays for a query that another cannot be asked. A source that has answered a
+    query is never asked it again; one that refuses is asked once more, at no cost, since
     its answer may not have been ready at its deadline. A round ends in one transaction; one
-    that broke off goes on where it was, and one that ended is repeated from the book, with
+    that broke off goes on where it was, and one that ended is repeated from the history, with
     the same sources. What a source was asked for counts as its cost, whether or not it
     answered.
     """
@@ -108,7 +108,7 @@ class RemotePool(AnswersByRound):
         terms: Iterable[Terms],
         key: PrivateKey,
         transport: Transport,
-        book: RequestHistory | None = None,
+        history: RequestHistory | None = None,
         *,
         least: int | None = None,
         run: str = "",
@@ -116,7 +116,7 @@ class RemotePool(AnswersByRound):
         watch: Callable[[RoundEvent], None] = lambda heard: None,
     ) -> None:
         listed = tuple(terms)
-        check_together(listed)
+        check_pool(listed)
         counts = range(1, len(listed) + 1)
         if least is not None and (isinstance(least, bool) or least not in counts):
             raise ValueError(
@@ -125,12 +125,14 @@ class RemotePool(AnswersByRound):
             )
         if timeout is not None:
             _checks.positive(timeout=timeout)
-        self.book = RequestHistory(None, key.public) if book is None else book
+        self.history = RequestHistory(None, key.public) if history is None else history
         self.run = digest(canonical({"run": run, "sources": [one.source for one in listed]}))
-        self.sources = tuple(Remote(one, key, None, self.book, run=self.run) for one in listed)
+        self.sources = tuple(
+            Remote(one, key, None, self.history, run=self.run) for one in listed
+        )
         self.least, self.watch = least, watch
         self.timeout = timeout or 2 * max(one.deadline for one in listed) + SLACK
-        self.enrolled: EnrolledBounds = enrolled(listed)
+        self.enrolled: EnrolledBounds = enrolled_bounds(listed)
         self._transport = transport
         self._rounds = list[str]()
 
@@ -168,7 +170,7 @@ class RemotePool(AnswersByRound):
         ----------
         wanted : Wanted
         request : str, optional
-            The caller's id of the question. The question itself is its id at the sources, so
+            The caller's id of the query. The query itself is its id at the sources, so
             the same one gets the same answer under any.
         silent : mapping of path to reason, optional
             Who is not asked, and why.
@@ -189,25 +191,27 @@ class RemotePool(AnswersByRound):
         for one in present.values():
             named = one.request(wanted)
             if request is not None:
-                self.book.label(self.run, one.terms.source, request, named.id)
-        question = _question(wanted)
-        number = self._number(question)
-        over = self.book.closed(self.run, question)
+                self.history.label(self.run, one.terms.source, request, named.id)
+        query = _query_id(wanted)
+        number = self._number(query)
+        over = self.history.closed(self.run, query)
         if over is None:
             given = self._all(self._asked(wanted, number, present), left_out)
             self._check_enough(given)
             mine = self._closed(given)
-            over = self.book.close_round(self.run, question, mine)
+            over = self.history.close_round(self.run, query, mine)
             if over == mine:
                 return self._told(wanted, given)
         # It ended before, or just now in another process: that is how it ended.
         given = self._all(
-            {i: _again(one, wanted, over) for i, one in present.items()}, left_out
+            {i: _repeat(one, wanted, over) for i, one in present.items()}, left_out
         )
         self._check_enough(given)
         return self._told(wanted, given)
 
-    def _all(self, found: Mapping[int, Given], left_out: Mapping[int, str]) -> list[Given]:
+    def _all(
+        self, found: Mapping[int, SourceResponse], left_out: Mapping[int, str]
+    ) -> list[SourceResponse]:
         """What each source gave, in order, those that were left out among them."""
         return [
             found[i] if i in found else SkippedSource(left_out[i])
@@ -216,9 +220,9 @@ class RemotePool(AnswersByRound):
 
     def _asked(
         self, wanted: ExpectedResponse, number: int, present: Mapping[int, Remote]
-    ) -> dict[int, Given]:
+    ) -> dict[int, SourceResponse]:
         """Send requests to whoever has not answered yet, and listen."""
-        found, sent, asked = dict[int, Given](), dict[str, bytes](), list[int]()
+        found, sent, asked = dict[int, SourceResponse](), dict[str, bytes](), list[int]()
         for i, one in present.items():
             known = one.known(wanted)
             if known is not None:
@@ -229,17 +233,17 @@ class RemotePool(AnswersByRound):
             except BudgetError:
                 if self.least is None:
                     raise
-                found[i] = SkippedSource(_TOO_POOR)
+                found[i] = SkippedSource(_CANNOT_PAY)
                 continue
             asked.append(i)
             self.watch(RoundEvent(number, wanted.query.name, i, "asked"))
         for i, got in found.items():
-            self.watch(_heard(number, wanted, i, got))
+            self.watch(_round_event(number, wanted, i, got))
         self._listen(wanted, number, sent, found)
         for i in asked:
             if i not in found:
                 found[i] = present[i].late()
-                self.watch(_heard(number, wanted, i, found[i]))
+                self.watch(_round_event(number, wanted, i, found[i]))
         self._ask_again(wanted, number, asked, found)
         return found
 
@@ -248,7 +252,7 @@ class RemotePool(AnswersByRound):
         wanted: ExpectedResponse,
         number: int,
         sent: Mapping[str, bytes],
-        found: dict[int, Given],
+        found: dict[int, SourceResponse],
     ) -> None:
         """Send, and take note of whatever comes back."""
         place = {one.terms.source: i for i, one in enumerate(self.sources)}
@@ -257,14 +261,14 @@ class RemotePool(AnswersByRound):
             if i < 0 or isinstance(found.get(i), Release):
                 continue  # of somebody who was not asked, or once more
             found[i] = self.sources[i].heard(wanted, raw)
-            self.watch(_heard(number, wanted, i, found[i]))
+            self.watch(_round_event(number, wanted, i, found[i]))
 
     def _ask_again(
         self,
         wanted: ExpectedResponse,
         number: int,
         asked: Iterable[int],
-        found: dict[int, Given],
+        found: dict[int, SourceResponse],
     ) -> None:
         """Ask whoever refused once more: an answer that missed its deadline is ready now.
 
@@ -276,15 +280,15 @@ class RemotePool(AnswersByRound):
             return
         sent = dict[str, bytes]()
         for i in asked:
-            if found[i] == Silence(REFUSED):
+            if found[i] == Dropout(REFUSED):
                 one = self.sources[i]
                 sent[one.terms.source] = one.prepared(wanted, number)
                 self.watch(RoundEvent(number, wanted.query.name, i, "asked again"))
         self._listen(wanted, number, sent, found)
 
-    def _told(self, wanted: ExpectedResponse, given: list[Given]) -> PooledRelease:
+    def _told(self, wanted: ExpectedResponse, given: list[SourceResponse]) -> PooledRelease:
         """Add, and count what was asked of whoever gave no answer."""
-        plain = [SkippedSource(one.why) if isinstance(one, Silence) else one for one in given]
+        plain = [SkippedSource(one.why) if isinstance(one, Dropout) else one for one in given]
         silent = dict[Path, str]()
         silent |= {
             (i,): one.why for i, one in enumerate(plain) if isinstance(one, SkippedSource)
@@ -296,11 +300,11 @@ class RemotePool(AnswersByRound):
         also |= {
             (i,): self.sources[i].event(wanted)
             for i, one in enumerate(given)
-            if isinstance(one, Silence)
+            if isinstance(one, Dropout)
         }
         return replace(release, asked=Frozen({**release.asked, **also}))
 
-    def _check_enough(self, given: list[Given]) -> None:
+    def _check_enough(self, given: list[SourceResponse]) -> None:
         """Raise unless enough sources answered, and name those that did not."""
         why = [None if isinstance(one, Release) else one.why for one in given]
         answered, needed = why.count(None), self.least or len(given)
@@ -318,22 +322,22 @@ class RemotePool(AnswersByRound):
             tuple(why),
         )
 
-    def _closed(self, given: list[Given]) -> Closed:
-        """What the book keeps of a round that is over."""
+    def _closed(self, given: list[SourceResponse]) -> ClosedRound:
+        """What the history keeps of a round that is over."""
         pairs = [(one.terms.source, got) for one, got in zip(self.sources, given, strict=True)]
-        return Closed(
+        return ClosedRound(
             tuple(source for source, got in pairs if not isinstance(got, SkippedSource)),
             Frozen({source: got.why for source, got in pairs if not isinstance(got, Release)}),
         )
 
-    def _number(self, question: str) -> int:
+    def _number(self, query: str) -> int:
         """Which round it is, from 1."""
-        if question not in self._rounds:
-            self._rounds.append(question)
-        return self._rounds.index(question) + 1
+        if query not in self._rounds:
+            self._rounds.append(query)
+        return self._rounds.index(query) + 1
 
 
-def check_together(terms: tuple[Terms, ...]) -> None:
+def check_pool(terms: tuple[Terms, ...]) -> None:
     """Refuse sources that cannot be asked together, before anybody is."""
     if not terms:
         raise ValueError("Expected one source or more, got none.")
@@ -365,28 +369,30 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _again(one: Remote, wanted: ExpectedResponse, over: Closed) -> Given:
+def _repeat(one: Remote, wanted: ExpectedResponse, over: ClosedRound) -> SourceResponse:
     """What a source did in a round that is over."""
     why = over.silences.get(one.terms.source)
     if why is not None:
-        return Silence(why) if one.terms.source in over.asked else SkippedSource(why)
+        return Dropout(why) if one.terms.source in over.asked else SkippedSource(why)
     found = one.kept(wanted)
-    assert found is not None  # a round is over once its answers are in the book
+    assert found is not None  # a round is over once its answers are in the history
     return found
 
 
-def _heard(number: int, wanted: ExpectedResponse, i: int, given: Given) -> RoundEvent:
+def _round_event(
+    number: int, wanted: ExpectedResponse, i: int, given: SourceResponse
+) -> RoundEvent:
     """What came of a request, for whoever watches."""
     if isinstance(given, Release):
         return RoundEvent(number, wanted.query.name, i, "answered")
     if given.why == REFUSED:
         return RoundEvent(number, wanted.query.name, i, "refused")
-    fate: Fate = "left out" if isinstance(given, SkippedSource) else "silent"
+    fate: SourceStatus = "left out" if isinstance(given, SkippedSource) else "silent"
     return RoundEvent(number, wanted.query.name, i, fate, given.why)
 
 
-def _question(wanted: ExpectedResponse) -> str:
-    """Everything that tells a question from another, shortly."""
+def _query_id(wanted: ExpectedResponse) -> str:
+    """Everything that tells a query from another, shortly."""
     query = wanted.query
     return digest(
         canonical(
@@ -416,11 +422,11 @@ class SourcePlan:
     answers : int
         How many answers are asked for, at most.
     known : int
-        How many of these the book has already.
+        How many of these the history has already.
     epsilon, delta : float
         What all of them cost, as the source's own ledger counts.
     left, left_delta : float
-        What is left of its budget now, as far as the book knows.
+        What is left of its budget now, as far as the history knows.
     why : str or None
         Why it is left out; None if it can pay.
     """
@@ -574,7 +580,7 @@ def _plan(one: Remote, steps: RecalibrationSteps) -> SourcePlan:
     items = steps.items(one.relation, one.unit)
     unpaid = one.unpaid(items)
     every = [item.event for item in items for _ in range(item.times)]
-    why = one.book.fault(one.terms.source)
+    why = one.history.fault(one.terms.source)
     try:
         one.require(unpaid)
     except BudgetError as error:
@@ -591,7 +597,7 @@ def _charged(one: Remote, found: Recalibration, i: int, why: str | None) -> Sour
     for release in found.releases:
         if isinstance(release, PooledRelease) and (i,) in release.asked:
             events.append(release.asked[i,])
-    head = one.book.head(one.terms.source)
+    head = one.history.head(one.terms.source)
     return SourceCost(
         one.name,
         one.terms.key.fingerprint,
