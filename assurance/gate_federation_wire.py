@@ -82,7 +82,7 @@ class Party:
 
 def raw_for(party: Party, raw: bytes) -> bytes:
     """The same query, to another source."""
-    told = read_unverified(REQUEST, raw, most=4_096)
+    told = read_unverified(REQUEST, raw, max_bytes=4_096)
     return party.source.raw(
         told["kind"], argument=told["argument"], micro_epsilon=told["micro_epsilon"]
     )
@@ -106,14 +106,14 @@ def after_counts(change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Change
 def forked(answer: Answer, party: Party) -> bytes:
     """Heads of a ledger that begins anew with every answer."""
     hash_ = f"{len(party.said):064x}"
-    head = Head.signed(answer.head.source, 1, hash_, "0" * 64, party.key)
+    head = Head.sign(answer.head.source, 1, hash_, "0" * 64, party.key)
     return replace(answer, head=head).seal(party.key)
 
 
 def unsigned_head(answer: Answer, party: Party) -> bytes:
     """A head that somebody else signed."""
     told = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
-    return replace(answer, head=Head.signed(*told, STRANGER)).seal(party.key)
+    return replace(answer, head=Head.sign(*told, STRANGER)).seal(party.key)
 
 
 def of_another(answer: Answer, party: Party) -> bytes:
@@ -156,7 +156,7 @@ LIES: dict[str, Change] = {
 
 def unverified(raw: bytes, key: Any) -> Answer | Refusal:
     """Read a reply, whoever signed it."""
-    told = read_unverified(ANSWER, raw, most=2**20)
+    told = read_unverified(ANSWER, raw, max_bytes=2**20)
     if told["refused"]:
         return Refusal(told["source"])
     return Answer(
@@ -172,18 +172,18 @@ def by_anybody(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
         except EnvelopeError:
             continue
         if isinstance(reply, Answer) and len(reply.units) == wanted.query.entries:
-            return self._judged(wanted, reply)
+            return self._validate(wanted, reply)
     return HEARD(self, wanted, raw)
 
 
-HEARD = Remote.heard
+HEARD = Remote.receive
 PARTIES: list[Party] = []
 COORDINATORS = "veracal.federation.coordinator."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "replies not verified": {"veracal.federation.coordinator.remote.unseal_reply": unverified},
     "the answer of another source accepted": {
-        "veracal.federation.coordinator.remote.Remote.heard": by_anybody
+        "veracal.federation.coordinator.remote.Remote.receive": by_anybody
     },
     "the answer to another query accepted": {
         "veracal.federation.coordinator.remote.Remote._check": unchecked

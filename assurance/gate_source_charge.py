@@ -94,7 +94,7 @@ def read_first(
         return CHARGED(self, request, price, query, records)
 
 
-CHARGED = SourceServer._charged
+CHARGED = SourceServer._charge_and_answer
 EVENT = sources.SOURCE + "serving.laplace_event"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {

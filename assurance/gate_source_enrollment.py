@@ -50,7 +50,7 @@ SLACK = 1e-9
 
 # ---------------------------------------------------------------- mutants
 
-ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charged, enrolling._purpose
+ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charge_and_answer, enrolling._purpose
 COMMAND = "veracal.cli._source_enroll."
 LIBRARY = "veracal.federation.source.enrolling."
 
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Patches] = {
     "charges after the enrollment is in its place": accepting(charges_afterwards),
     "charges after the records were read for an answer": {
         **accepting(remembers_ledger),
-        "veracal.federation.source.serving.SourceServer._charged": charges_with_answer,
+        "veracal.federation.source.serving.SourceServer._charge_and_answer": charges_with_answer,
     },
     "charges epsilon only": charging(only_epsilon),
     "charges delta only": charging(only_delta),

@@ -47,7 +47,7 @@ def unsigned(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
 def parsed_first(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
     """Read a body, and check its signature then."""
     envelopes.parse_object(envelopes._parts(purpose, raw, most)[1])
-    return UNSEAL(purpose, raw, key, most=most)
+    return UNSEAL(purpose, raw, key, max_bytes=most)
 
 
 def any_spelling(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
@@ -60,7 +60,7 @@ def checked(body: Body, raw: bytes) -> Body:
     try:
         written = canonical(body).encode()
     except ValueError as cause:
-        raise EnvelopeError("a number that is none") from cause
+        raise EnvelopeError("a not finite") from cause
     if not raw.endswith(b"\n" + written):
         raise EnvelopeError("another spelling")
     return body
@@ -72,7 +72,7 @@ def open_schema(body: Any, checks: Any, what: str) -> Body:
         raise EnvelopeError(f"{what} has other fields than it should")
     for name, check in checks.items():
         if not check(body[name]):
-            raise EnvelopeError(f"{name!r} of {what} is not what it may be")
+            raise EnvelopeError(f"{name!r} of {what} is invalid value")
     return {name: body[name] for name in checks}
 
 
@@ -101,7 +101,7 @@ MUTANTS: dict[str, Patches] = {
     "open schema": {"veracal.federation.protocol.envelopes.check_fields": open_schema},
     "1.0 passes for 1": price(lambda v: type(v) in (int, float) and v in NUMBERED),
     "numbers compared as floats": price(lambda v: type(v) is int and 1 <= float(v) <= 1e9),
-    "log not cut": {sources.SOURCE + "folder.Refusals._cut": sources.unchecked},
+    "log not cut": {sources.SOURCE + "folder.RefusalLog._truncate": sources.unchecked},
     "errors kept": {"veracal.federation.protocol.envelopes.EnvelopeError.__init__": kept_error},
 }
 
@@ -277,7 +277,7 @@ def of_arguments(told: Body, pick: random.Random) -> bytes:
 
 
 def of_text(told: Body, pick: random.Random) -> bytes:
-    """Another spelling, a number that is none, a key twice, brackets without end."""
+    """Another spelling, a not finite, a key twice, brackets without end."""
     text = canonical(told)
     price = '"micro_epsilon":100000'
     return pick.choice(

@@ -96,12 +96,12 @@ def slowly_outside(path: Any, asked: Any, compute: Any) -> Any:
 THREADS, PATIENCE = 6, 300.0
 MEETING = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
 CHARGED, LOADED, REFUSE, EVALUATED = (
-    SourceServer._charged,
+    SourceServer._charge_and_answer,
     SourceServer._loaded,
     SourceServer._refuse,
     serving.evaluate_query,
 )
-DESK = sources.SOURCE + "serving.Desk."
+DESK = sources.SOURCE + "serving.SourceServer."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "check outside the transaction": {
@@ -187,7 +187,7 @@ def session(subject: Patches, enrolled: Scores, counts: list[int]) -> np.ndarray
     """How much likelier all that was told is under one neighbor than under the other."""
     told = np.zeros(COPIES)
     copied = mock.patch(
-        sources.SOURCE + "serving.built", lambda *about: Copied(build_query(*about))
+        sources.SOURCE + "serving.build_query", lambda *about: Copied(build_query(*about))
     )
     terms = {"epsilon": BUDGET, "max_per_answer": BUDGET, "records": enrolled}
     with sources.enrolled(subject, heads=False, **terms) as north, copied:

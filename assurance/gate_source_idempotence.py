@@ -30,7 +30,7 @@ PROTOCOL = "veracal.federation.protocol.messages.Request."
 
 def any_id(raw: bytes, key: Any) -> Request:
     """Read a request, and do not compare its id with what it asks."""
-    told = requests.unseal(REQUEST, raw, key, most=MAX_REQUEST_BYTES)
+    told = requests.unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
     head = None if told["head"] is None else Head.from_json(told["head"], told["source"])
     return Request(**{**{k: told[k] for k in told if k != "id"}, "head": head})
 
@@ -46,10 +46,10 @@ def with_current_head(self: SourceServer, raw: bytes) -> bytes:
     assert isinstance(told, Answer)
     last = self._enrollment.ledger.entries()[-1]
     where = self.terms.source, last.index, last.hash, last.previous
-    return replace(told, head=Head.signed(*where, self._key)).seal(self._key)
+    return replace(told, head=Head.sign(*where, self._key)).seal(self._key)
 
 
-ANSWERED = SourceServer._answered
+ANSWERED = SourceServer._answer_request
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M19 retry redraws": sources.REDRAWN,
@@ -67,7 +67,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.federation.protocol.messages.Request.unseal": any_id
     },
     "the head of now in an old answer": {
-        sources.SOURCE + "serving.Desk._answered": with_current_head
+        sources.SOURCE + "serving.SourceServer._answered": with_current_head
     },
 }
 

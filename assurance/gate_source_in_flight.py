@@ -65,7 +65,7 @@ def until_both(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     threading.Thread(target=lambda: done.put(self.reply(raw)), daemon=True).start()
 
 
-START = sources.SOURCE + "serving.Desk._start"
+START = sources.SOURCE + "serving.SourceServer._start"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a place is free when its reply is ready": {START: until_it_is_ready},

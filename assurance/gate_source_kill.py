@@ -103,7 +103,7 @@ def head_first(connection: Any, entry: Entry, kept: bytes | None) -> None:
     INSERT(connection, entry, kept)
     for server in DESKS[-1:]:
         told = server.terms.source, entry.index, entry.hash, entry.previous
-        server._heads.add(Head.signed(*told, server._key))
+        server._heads.add(Head.sign(*told, server._key))
 
 
 def written_anew(self: SignedHeads, head: Head) -> None:
@@ -128,7 +128,7 @@ MUTANTS: dict[str, Patches] = {
     "head kept after the answer has left": {sources.KEEP: kept_later},
     "head of a repeat not kept": {
         sources.KEEP: kept_if_new,
-        sources.SOURCE + "serving._kept": computed,
+        sources.SOURCE + "serving.compute_answer": computed,
     },
     "head signed before the commit": {"veracal.ledger.storage.append": head_first},
     "heads written anew": {sources.SOURCE + "folder.SignedHeads.add": written_anew},

@@ -60,7 +60,7 @@ def key_for_all(cls: type[FileMarkKey], folder: Path) -> FileMarkKey:
     return cls(bytes(32))
 
 
-MARKS = sources.SOURCE + "folder.MarkKey."
+MARKS = sources.SOURCE + "folder.FileMarkKey."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a plain hash of a file": {MARKS + "of_file": plain_file},

@@ -59,7 +59,7 @@ def by_number(self: SignedHeads, ledger: Ledger, quoted: Head | None = None) -> 
 
 
 CHECK_HEADS = SourceServer._check_heads
-DESK, SIGNED = sources.SOURCE + "serving.Desk.", sources.SOURCE + "folder.SignedHeads."
+DESK, SIGNED = sources.SOURCE + "serving.SourceServer.", sources.SOURCE + "folder.SignedHeads."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "heads not checked": {SIGNED + "check": unchecked},

@@ -78,7 +78,7 @@ def run(folder, enrollment, ways):
         raise KeyboardInterrupt
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        server = serving._opened(folder, enrollment, lambda line: _show.status(line))
+        server = serving._open_server(folder, enrollment, lambda line: _show.status(line))
         serving._serve(server, Path(folder).absolute(), ways, stop, lambda line: None)
     except KeyboardInterrupt:
         _show.status("Stopped. What was answered is kept.")

@@ -63,7 +63,7 @@ def and_then_wait(self: SourceServer, raw: bytes) -> bytes:
     return reply
 
 
-ANSWER = sources.SOURCE + "serving.Desk.answer"
+ANSWER = sources.SOURCE + "serving.SourceServer.answer"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "no deadline": {ANSWER: at_once},

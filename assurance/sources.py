@@ -29,7 +29,7 @@ from veracal.ledger.charging import PendingCharge
 
 SOURCE = "veracal.federation.source."
 KEEP = "veracal.federation.source.folder.SignedHeads.keep"
-CHARGED = "veracal.federation.source.serving.SourceServer._charged"
+CHARGED = "veracal.federation.source.serving.SourceServer._charge_and_answer"
 EVALUATED = "veracal.federation.source.serving.evaluate_query"
 LAPLACE = "veracal.federation.source.serving.add_discrete_laplace"
 Contents = Mapping[Path, bytes]

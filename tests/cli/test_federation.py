@@ -182,7 +182,7 @@ def test_nodes_of_flower_are_listed_by_their_keys(run):
 
 
 def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
-    made = make_local(tmp_path / "trial", 2, carrier="files")
+    made = make_local(tmp_path / "trial", 2, transport="files")
     code, out, _ = run("federation", "status", "trial/study", "--json")
     assert code == 0 and not (made.study / "coordinator.history").exists()  # looking makes none
     fresh = json.loads(out)["sources"]
@@ -201,7 +201,7 @@ def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
 
 
 def test_status_tells_that_an_older_book_is_missing(run, tmp_path):
-    made = make_local(tmp_path / "trial", 1, carrier="files")
+    made = make_local(tmp_path / "trial", 1, transport="files")
     ask_counts(made, 250_000)
     (made.study / "coordinator.history").unlink()
     ask_counts(made, 100_000)

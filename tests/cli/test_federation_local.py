@@ -58,7 +58,7 @@ def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 @pytest.fixture
 def made(tmp_path) -> LocalFederation:
-    return make_local(tmp_path / "trial", 2, carrier="files")
+    return make_local(tmp_path / "trial", 2, transport="files")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -540,7 +540,7 @@ def test_a_partition_is_enrolled_as_its_ledger_has_assigned_it(run: Run, tmp_pat
     code, _, err = run(*words, "--partition", "test")
     assert code == 0, err
     source = read_source("north")
-    n = len(read_enrollment(source, source.enrolled()[0]).records())
+    n = len(read_enrollment(source, source.enrollment_ids()[0]).records())
     assert 60 < n < 180  # a fifth of 600: 9.8 standard deviations on each side
     assert ledger.spent("test").epsilon == pytest.approx(3.0, abs=1e-4)
     assert ledger.spent("train").epsilon < 2.1

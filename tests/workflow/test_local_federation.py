@@ -27,7 +27,7 @@ from veracal.workflow.local_federation import (
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> LocalFederation:
     folder = tmp_path_factory.mktemp("federations") / "three"
-    return make_local(folder, 3, carrier="files")
+    return make_local(folder, 3, transport="files")
 
 
 def test_everybody_takes_part_in_what_was_made(made):
@@ -59,11 +59,11 @@ def test_a_courier_brings_requests_and_answers(made):
     with pytest.raises(Exception, match="Waiting for answers of north, south, west"):
         list(FilesTransport(requests, answers, sources).exchange(asked, timeout=1))
     courier = Courier(made)
-    assert courier.go() == 3
+    assert courier.carry() == 3
     for hospital in made.hospitals:
         server = _AtOnce(open_source(hospital.source))
         assert serve_folder(server, hospital.inbox, hospital.outbox, once=True) == 1
-    assert courier.go() == 3 and courier.go() == 0
+    assert courier.carry() == 3 and courier.carry() == 0
     came = dict(FilesTransport(requests, answers, sources).exchange(asked, timeout=1))
     for terms in sources:
         reply = unseal_reply(came[terms.source], terms.key)
@@ -97,7 +97,7 @@ def test_what_could_not_be_made_leaves_nothing(tmp_path: Path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_local(tmp_path / "f", 2, carrier="files", tell=stop)
+        make_local(tmp_path / "f", 2, transport="files", log=stop)
     assert not (tmp_path / "f").exists()
 
 

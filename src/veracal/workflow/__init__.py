@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from veracal.workflow.job import today
     from veracal.workflow.local_federation import (
-        EACH,
+        STUDY_EPSILON,
         Courier,
         Hospital,
         LocalFederation,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from veracal.workflow.steps import TEST
 
 __all__ = [
-    "EACH",
+    "STUDY_EPSILON",
     "RESULTS",
     "TEST",
     "AuditRun",
@@ -103,7 +103,7 @@ __getattr__, __dir__ = attach(
         "job": ("today",),
         "local_federation": (
             "Courier",
-            "EACH",
+            "STUDY_EPSILON",
             "Hospital",
             "LocalFederation",
             "exists_local",

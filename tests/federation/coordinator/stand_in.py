@@ -96,7 +96,7 @@ class StandIn:
 
     def signed(self, request: str, units: Iterable[int], index: int, entry: object) -> bytes:
         """An answer as it is sent."""
-        head = Head.signed(self.terms.source, index, entry.hash, entry.previous, self.key)
+        head = Head.sign(self.terms.source, index, entry.hash, entry.previous, self.key)
         return Answer(request, tuple(units), head).seal(self.key)
 
 

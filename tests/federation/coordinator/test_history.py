@@ -57,25 +57,25 @@ def test_another_database_and_a_later_format_are_refused(history, tmp_path):
 
 
 def test_what_was_sent_is_known_by_whoever_opens_it_next(history):
-    history.send("run", "a", "1", SENT)
+    history.record_request("run", "a", "1", SENT)
     with RequestHistory(history.path, COORDINATOR.public) as again:
-        assert again.sent("a", "1") == SENT
-        assert again.sent("a", "2") is None
+        assert again.find_request("a", "1") == SENT
+        assert again.find_request("a", "2") is None
         assert again.charges("a", "run") == [SENT]
         assert again.charges("a", "another") == []
         assert again.charges("b") == []
 
 
 def test_a_refused_request_counts_no_more_until_it_is_sent_again(history):
-    history.send("run", "a", "1", SENT)
-    history.failed("a", "1", "refused")
+    history.record_request("run", "a", "1", SENT)
+    history.record_failure("a", "1", "refused")
     assert history.charges("a") == []
     other = SentRequest("sent", "gap", Pure(0.5), b"other bytes")
-    history.send("run", "a", "1", other)
+    history.record_request("run", "a", "1", other)
     assert history.charges("a") == [other]
-    history.send("run", "a", "1", SENT)  # on its way already: the bytes stay
-    assert history.sent("a", "1") == other
-    history.failed("a", "1", "unusable")
+    history.record_request("run", "a", "1", SENT)  # on its way already: the bytes stay
+    assert history.find_request("a", "1") == other
+    history.record_failure("a", "1", "unusable")
     assert [one.state for one in history.charges("a")] == ["unusable"]
 
 
@@ -83,9 +83,9 @@ def test_a_round_that_is_over_stays_as_it_was(history):
     first = ClosedRound(("a", "b"), {"b": "it refused"})
     history.close_round("run", "query", first)
     history.close_round("run", "query", ClosedRound(("a",), {}))
-    found = history.closed("run", "query")
+    found = history.find_round("run", "query")
     assert (found.asked, dict(found.silences)) == (first.asked, first.silences)
-    assert history.closed("other", "query") is None
+    assert history.find_round("other", "query") is None
 
 
 def test_a_label_stands_for_one_request(history):
@@ -100,7 +100,7 @@ def test_an_answer_that_somebody_wrote_into_the_file_is_not_believed(history, tm
     server = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, server.reply, history)
     one.answer(COUNTS, micro_epsilon=500_000)
-    forged = history._all("SELECT reply FROM requests")[0][0].replace(
+    forged = history._fetch_all("SELECT reply FROM requests")[0][0].replace(
         b'"units":[', b'"units":[1'
     )
     history._connection.execute("UPDATE requests SET reply = ?", (forged,))
@@ -111,11 +111,11 @@ def test_an_answer_that_somebody_wrote_into_the_file_is_not_believed(history, tm
 def test_links_of_the_chain_are_checked_in_any_order(history, tmp_path):
     server = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, server.reply, history)
-    late = one.prepared(wanted(100), 1)
+    late = one.prepare_request(wanted(100), 1)
     reply = server.reply(late)  # is on its way
     one.answer(Gap(0.5, 2), micro_epsilon=100)
     assert history.head(server.terms.source).index == 2
-    assert one.heard(wanted(100), reply).micro_epsilon == 100
+    assert one.receive(wanted(100), reply).micro_epsilon == 100
     assert history.fault(server.terms.source) is None
 
 

@@ -196,10 +196,10 @@ def test_whoever_refuses_is_asked_once_more_at_no_cost(three):
     asked = federated(three, replies, least=2, watch=heard.append)
     release = asked.answer(COUNTS, micro_epsilon=1_000)
     assert release.silences == (None, None, "it refused; its owner can see why")
-    assert [one.fate for one in heard if one.source == 1] == [
+    assert [one.status for one in heard if one.source == 1] == [
         "asked", "refused", "asked again", "answered"
     ]  # fmt: skip
-    assert [one.fate for one in heard if one.source == 2] == [
+    assert [one.status for one in heard if one.source == 2] == [
         "asked", "refused", "asked again", "refused"
     ]  # fmt: skip
     assert len(list(three[1].ledger.entries())) == 1
@@ -210,7 +210,7 @@ def test_files_are_not_carried_twice_for_a_refusal(three):
     asked = federated(three, {2: refusing(three[2])}, least=2, watch=heard.append)
     asked._transport.by_hand = True
     asked.answer(COUNTS, micro_epsilon=1_000)
-    assert "asked again" not in {one.fate for one in heard}
+    assert "asked again" not in {one.status for one in heard}
 
 
 def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three, monkeypatch):
@@ -266,7 +266,7 @@ def test_everything_that_happens_is_told(three):
     told = list[RoundEvent]()
     asked = federated(three, {1: refusing(three[1])}, least=2, watch=told.append)
     asked.answer(COUNTS, micro_epsilon=100)
-    fates = {(one.source, one.fate) for one in told}
+    fates = {(one.source, one.status) for one in told}
     assert fates == {
         *((i, "asked") for i in range(3)),
         (0, "answered"),

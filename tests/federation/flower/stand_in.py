@@ -53,6 +53,6 @@ if __name__ == "__main__":
         node_key=Path(key),
         home=Path(home),
         stop=STOP,
-        tell=tell,
+        log=tell,
         poll=0.2,
     )

@@ -15,7 +15,7 @@ PARENT = """
 import os, sys, time
 from pathlib import Path
 from veracal.federation.flower import superlink as children
-child = children.start(sys.argv[2:], log=Path(sys.argv[1]), environment=os.environ)
+child = children.start_process(sys.argv[2:], log=Path(sys.argv[1]), environment=os.environ)
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -64,7 +64,7 @@ def test_a_child_that_was_stopped_is_gone(tmp_path, code, patience, ended_by):
         [sys.executable, "-c", code], log=log, environment=os.environ
     )
     wait_for("there", log)
-    children.stop_process(child, patience=patience)
+    children.stop_process(child, timeout=patience)
     assert child.returncode == -ended_by
     assert not Path(f"/proc/{child.pid}").exists()
     children.stop_process(child)  # once more does no harm

@@ -47,7 +47,7 @@ class Node:
                 node_key=folder / "node.key",
                 home=folder / "home",
                 stop=self.stop,
-                tell=self.told.append,
+                log=self.told.append,
                 poll=0.01,
             )
         except BaseException as problem:

@@ -171,7 +171,7 @@ def stop_all_runs(three):
     """Do as a stranger could, who has no secret."""
     ca, control = three.link.files.authority, flower().control
     client = flower().ControlClient
-    with closing(Connection(client, three.link.address, ca, most=10**7)) as connection:
+    with closing(Connection(client, three.link.address, ca, max_bytes=10**7)) as connection:
         for run in connection.call("ListRuns", control.ListRunsRequest()).run_dict:
             with suppress(http_error()):  # it is over
                 connection.call("StopRun", control.StopRunRequest(run_id=run))
@@ -194,7 +194,7 @@ def test_a_node_cannot_register_its_own_key(three):
     request = flower().fleet.RegisterNodeFleetRequest(public_key=public_form(key.public_key()))
     with (
         closing(
-            Connection(flower().FleetClient, address, ca, [signature], most=10**6)
+            Connection(flower().FleetClient, address, ca, [signature], max_bytes=10**6)
         ) as connection,
         pytest.raises(http_error()),
     ):
@@ -206,7 +206,7 @@ def test_nobody_takes_a_run_without_the_secret(three):
     request = flower().runtime.AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
     address, ca = three.link.address, three.link.files.authority
     with (
-        closing(Connection(flower().RuntimeClient, address, ca, most=10**6)) as connection,
+        closing(Connection(flower().RuntimeClient, address, ca, max_bytes=10**6)) as connection,
         pytest.raises(http_error()) as caught,
     ):
         connection.call("AcquireTask", request)

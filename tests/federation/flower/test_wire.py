@@ -41,7 +41,7 @@ def hostile(files) -> Iterator[tuple[str, type[Hostile]]]:
 def ask(address: str, ca: Path):
     """Make a call of a node's."""
     request = flower().fleet.ActivateNodeRequest(public_key=b"k", heartbeat_interval=30)
-    with closing(Connection(flower().FleetClient, address, ca, most=70_000)) as connection:
+    with closing(Connection(flower().FleetClient, address, ca, max_bytes=70_000)) as connection:
         return connection.call("ActivateNode", request)
 
 
@@ -112,7 +112,7 @@ def test_an_authority_that_is_none_is_named(tmp_path, content):
     if content is not None:
         ca.write_bytes(content)
     with pytest.raises(DataError, match="a certificate"):
-        Connection(flower().FleetClient, "127.0.0.1:1", ca, most=1)
+        Connection(flower().FleetClient, "127.0.0.1:1", ca, max_bytes=1)
 
 
 @pytest.mark.parametrize(

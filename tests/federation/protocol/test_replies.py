@@ -6,7 +6,7 @@ from tests.federation.protocol.example_terms import COORDINATOR, SOURCE
 from veracal.federation.protocol.envelopes import ANSWER, EnvelopeError, seal
 from veracal.federation.protocol.messages import Answer, Head, Refusal, unseal_reply
 
-HEAD = Head.signed("a" * 32, 1, "1" * 64, "2" * 64, SOURCE)
+HEAD = Head.sign("a" * 32, 1, "1" * 64, "2" * 64, SOURCE)
 REPLY = Answer("f" * 64, (3, -4, 2**62), HEAD)
 
 

@@ -6,7 +6,7 @@ from tests.federation.protocol.example_terms import COORDINATOR, SOURCE, STRANGE
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError, seal
 from veracal.federation.protocol.messages import Head, Request
 
-HEAD = Head.signed("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
+HEAD = Head.sign("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
 
 
 def request(**changed):
@@ -114,7 +114,7 @@ def test_a_request_that_no_source_would_read_is_not_made():
 
 
 def test_a_head_holds_for_its_source_and_its_key_alone():
-    assert HEAD.holds(SOURCE.public)
-    assert not HEAD.holds(COORDINATOR.public)
-    assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)
-    assert not Head("a" * 32, 8, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)
+    assert HEAD.verify(SOURCE.public)
+    assert not HEAD.verify(COORDINATOR.public)
+    assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).verify(SOURCE.public)
+    assert not Head("a" * 32, 8, HEAD.hash, HEAD.previous, HEAD.signature).verify(SOURCE.public)

@@ -88,7 +88,7 @@ def test_each_enrollment_takes_its_whole_budget_for_good(folder: Path):
     assert source.shares.remaining().epsilon == 0
     with pytest.raises(BudgetError):
         enroll(folder, scores(), declaration(epsilon=0.000001, max_per_answer=0.000001))
-    enrolling.revoke(source, read_enrollment(source, source.enrolled()[0]))
+    enrolling.revoke(source, read_enrollment(source, source.enrollment_ids()[0]))
     assert source.shares.remaining().epsilon == 0
     assert len(list((folder / "enrolled").iterdir())) == 2
 

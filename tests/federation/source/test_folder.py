@@ -15,7 +15,7 @@ def test_a_source_comes_back_as_it_was_made(tmp_path: Path):
     made = create_source(tmp_path / "n", "St. Mary's, Ünit 4", budget, heads=tmp_path / "h")
     assert read_source(tmp_path / "n") == made
     assert made.budget == budget
-    assert made.enrolled() == ()
+    assert made.enrollment_ids() == ()
     assert made.key.public == made.public
 
 

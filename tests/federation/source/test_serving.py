@@ -72,7 +72,7 @@ def test_another_question_gets_another_entry_and_a_head_that_follows(north: Made
     one, two = north.ask(), north.ask("bins")
     assert (one.head.index, two.head.index) == (1, 2)
     assert two.head.previous == one.head.hash
-    assert two.head.holds(north.terms.key)
+    assert two.head.verify(north.terms.key)
     lines = (north.folder / "heads").read_text().splitlines()
     assert [json.loads(line)["index"] for line in lines] == [1, 2]
 
@@ -91,7 +91,7 @@ def test_what_is_refused_is_always_refused_in_the_same_bytes(north: Made):
     wrong = {
         "signature": north.raw(key=STRANGER),
         "longer than": b"x" * 5_000,
-        "does not begin": b"",
+        "does not begin with": b"",
         "another source": north.raw(source="0" * 32),
         "another data": north.raw(data="0" * 32),
         "another model": north.raw(model="0" * 64),
@@ -112,15 +112,15 @@ def test_what_is_refused_is_always_refused_in_the_same_bytes(north: Made):
 @pytest.mark.parametrize(
     ("number", "why"),
     [
-        ("NaN", "no JSON object"),
-        ("1e999", "number that is none"),
-        ("Infinity", "no JSON object"),
-        ("1" + "0" * 400, "not what it may be"),
-        ("0.5", "not what it may be"),
-        ("true", "not what it may be"),
-        ("-5", "not what it may be"),
-        ("0", "not what it may be"),
-        ('"1"', "not what it may be"),
+        ("NaN", "not a JSON object"),
+        ("1e999", "not finite"),
+        ("Infinity", "not a JSON object"),
+        ("1" + "0" * 400, "invalid value"),
+        ("0.5", "invalid value"),
+        ("true", "invalid value"),
+        ("-5", "invalid value"),
+        ("0", "invalid value"),
+        ('"1"', "invalid value"),
         ("[[[[[[1]]]]]]", "nested too deep"),
         ("[" * 900 + "]" * 900, "nested too deep"),
         ('1,"micro_epsilon":2', "canonical"),
@@ -435,6 +435,6 @@ def test_a_terminal_that_is_gone_is_no_reason_not_to_reply(north, gone):
     def tell(line):
         raise gone
 
-    server = open_source(north.path, tell=tell)
+    server = open_source(north.path, log=tell)
     assert server.reply(b"junk") == server.refusal
     assert server.reply(north.raw()) == north.server.reply(north.raw()) != server.refusal

@@ -59,7 +59,7 @@ class SourceServer:
             asked = Request.unseal(raw, COORDINATOR.public)
         except ValueError:
             return Refusal(self.terms.source).seal(self.key)
-        head = Head.signed(self.terms.source, 1, "2" * 64, "3" * 64, self.key)
+        head = Head.sign(self.terms.source, 1, "2" * 64, "3" * 64, self.key)
         return Answer(asked.id, (asked.micro_epsilon or 0,), head).seal(self.key)
 
 
@@ -299,7 +299,7 @@ def test_what_is_no_small_plain_file_is_neither_read_nor_removed(kind, server, i
                 place.unlink()  # whoever may read everything sees a socket instead
                 place.symlink_to("/dev/zero")
     lines: list[str] = []
-    assert serve_folder(server, inbox, outbox, once=True, tell=lines.append) == 0
+    assert serve_folder(server, inbox, outbox, once=True, log=lines.append) == 0
     assert server.asked == [] and not list(outbox.iterdir())
     assert os.path.lexists(place)
     (line,) = lines
@@ -313,7 +313,7 @@ def test_odd_names_lead_nowhere(name, server, inbox, outbox, tmp_path):
     (inbox / name).write_bytes(server.request())
     before = sorted(tmp_path.rglob("*"))
     lines: list[str] = []
-    served = serve_folder(server, inbox, outbox, once=True, tell=lines.append)
+    served = serve_folder(server, inbox, outbox, once=True, log=lines.append)
     new = {path for path in tmp_path.rglob("*") if path not in before}
     assert new == (
         {outbox / (file_stem("Clinic North", server.request()) + ".answer")}
@@ -334,7 +334,7 @@ def test_a_full_outbox_loses_nothing(server, inbox, outbox):
     place = outbox / (file_stem("Clinic North", server.request()) + ".answer")
     place.mkdir()  # stands for whatever keeps a file from being written
     lines: list[str] = []
-    assert serve_folder(server, inbox, outbox, once=True, tell=lines.append) == 0
+    assert serve_folder(server, inbox, outbox, once=True, log=lines.append) == 0
     assert "answered, but not written" in lines[0]
     place.rmdir()
     assert serve_folder(server, inbox, outbox, once=True) == 1
@@ -355,7 +355,7 @@ def test_an_inbox_that_cannot_be_written_to_is_served_as_well(
 
     monkeypatch.setattr(Path, "unlink", read_only)
     lines: list[str] = []
-    assert serve_folder(server, inbox, outbox, once=True, tell=lines.append) == 1
+    assert serve_folder(server, inbox, outbox, once=True, log=lines.append) == 1
     assert any("stays in the inbox: Read-only file system" in line for line in lines)
 
 

@@ -1,7 +1,4 @@
-"""Sources elsewhere that are asked together, round by round.
-
-One recalibration by sources elsewhere: what it will cost each of them, then the result.
-"""
+"""A pool of remote sources: rounds of queries, and a recalibration with its plan and costs."""
 
 import datetime
 import math
@@ -21,7 +18,13 @@ from veracal.calibration import (
 )
 from veracal.errors import BudgetError, SilentError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory
-from veracal.federation.coordinator.remote import REFUSED, Remote, Dropout, enrolled_bounds
+from veracal.federation.coordinator.remote import (
+    LATE,
+    REFUSED,
+    Dropout,
+    Remote,
+    enrolled_bounds,
+)
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.base import Transport
@@ -38,69 +41,70 @@ from veracal.queries import (
 )
 
 SourceResponse = Release | Dropout | SkippedSource
-SourceStatus = Literal["asked", "asked again", "answered", "refused", "silent", "left out"]
-SLACK = 60.0  # seconds that carrying may take, beside twice the deadline
+SourceStatus = Literal[
+    "queried", "queried again", "answered", "refused", "dropped out", "skipped"
+]
+SLACK = 60.0  # seconds for carrying, in addition to twice the deadline
 _CANNOT_PAY = "its budget does not allow the answer"
-_NAMED = 5  # silent sources that an error names for one reason
+_MAX_NAMES = 5  # sources that an error names for one reason
 
 
 @dataclass(frozen=True)
 class RoundEvent:
-    """Something that happened in a round, for whoever watches.
+    """Progress of one source in a round, for callbacks.
 
     Attributes
     ----------
     round : int
-        From 1.
+        Number of the round, from 1.
     query : str
-        What the query is called.
+        Name of the query.
     source : int
-        Number of the source, from 0.
-    fate : {"asked", "asked again", "answered", "refused", "silent", "left out"}
+        Index of the source, from 0.
+    status : {"queried", "queried again", "answered", "refused", "dropped out", "skipped"}
     why : str
-        Why it was silent or left out.
+        Why it dropped out or was skipped.
     """
 
     round: int
     query: str
     source: int
-    fate: SourceStatus
+    status: SourceStatus
     why: str = ""
 
 
 class RemotePool(AnswersByRound):
-    """Several sources elsewhere, which answer as one by the sum of their answers.
+    """Several remote sources that answer together, by the sum of their answers.
 
-    It is used as a :class:`~veracal.queries.Pool` is, by whatever asks a pool.
+    It has the interface of :class:`~veracal.queries.Pool`.
 
     Parameters
     ----------
     terms : iterable of Terms
-        What each source has declared.
+        Terms of every source.
     key : PrivateKey
-        The coordinator's.
+        The coordinator's key.
     transport : Transport
-    history : Book, optional
-        Where everything is kept; by default in memory, and lost with the process.
+    history : RequestHistory, optional
+        Stores requests, answers and rounds; by default in memory, lost with the process.
     least : int, optional
-        How many must answer; by default all. The others may be silent.
+        Number of sources that must answer; by default all.
     run : str
-        Which of several uses of the same history and sources this is. Who was silent in a round
-        of a run stays silent in it.
+        Distinguishes several uses of one history and the same sources. A source that dropped
+        out of a round of a run stays out of that round.
     timeout : float, optional
-        Seconds to wait in a round; by default twice the longest deadline, and a minute.
+        Seconds to wait in a round; by default a minute more than twice the longest deadline.
     watch : callable, optional
-        Is told what happens (:class:`RoundEvent`).
+        Receives a :class:`RoundEvent` for each step.
 
     Guarantees
     ----------
-    Nothing is sent that a source has not declared; what all are asked is checked first, so
-    that nobody pays for a query that another cannot be asked. A source that has answered a
-    query is never asked it again; one that refuses is asked once more, at no cost, since
-    its answer may not have been ready at its deadline. A round ends in one transaction; one
-    that broke off goes on where it was, and one that ended is repeated from the history, with
-    the same sources. What a source was asked for counts as its cost, whether or not it
-    answered.
+    Only declared queries are sent. Each query is checked against the terms of all sources
+    first, so no source is charged for a query that another one does not answer. An answered
+    query is never sent again. A source that refused is queried once more, at no cost, because
+    its answer may have missed the deadline. A round ends in one transaction: an interrupted
+    round is continued, and a finished round is repeated from the history with the same
+    sources. A source's cost includes every request, whether or not it answered.
     """
 
     def __init__(
@@ -113,44 +117,47 @@ class RemotePool(AnswersByRound):
         least: int | None = None,
         run: str = "",
         timeout: float | None = None,
-        watch: Callable[[RoundEvent], None] = lambda heard: None,
+        watch: Callable[[RoundEvent], None] = lambda event: None,
     ) -> None:
-        listed = tuple(terms)
-        check_pool(listed)
-        counts = range(1, len(listed) + 1)
-        if least is not None and (isinstance(least, bool) or least not in counts):
+        all_terms = tuple(terms)
+        check_pool(all_terms)
+        if least is not None and (
+            isinstance(least, bool) or least not in range(1, len(all_terms) + 1)
+        ):
             raise ValueError(
-                f"Expected least to be a number of sources from 1 to {len(listed)}, got "
+                f"Expected least to be a number of sources from 1 to {len(all_terms)}, got "
                 f"least={least!r}."
             )
         if timeout is not None:
             _checks.positive(timeout=timeout)
         self.history = RequestHistory(None, key.public) if history is None else history
-        self.run = digest(canonical({"run": run, "sources": [one.source for one in listed]}))
+        self.run = digest(
+            canonical({"run": run, "sources": [each.source for each in all_terms]})
+        )
         self.sources = tuple(
-            Remote(one, key, None, self.history, run=self.run) for one in listed
+            Remote(each, key, None, self.history, run=self.run) for each in all_terms
         )
         self.least, self.watch = least, watch
-        self.timeout = timeout or 2 * max(one.deadline for one in listed) + SLACK
-        self.enrolled: EnrolledBounds = enrolled_bounds(listed)
+        self.timeout = timeout or 2 * max(each.deadline for each in all_terms) + SLACK
+        self.enrolled: EnrolledBounds = enrolled_bounds(all_terms)
         self._transport = transport
         self._rounds = list[str]()
 
     def __repr__(self) -> str:
-        return f"RemotePool({', '.join(one.name for one in self.sources)})"
+        return f"RemotePool({', '.join(source.name for source in self.sources)})"
 
     @property
     def relation(self) -> Relation:
-        """Under which relation all of them answer."""
+        """Neighboring relation of all sources."""
         return self.sources[0].relation
 
     @property
     def unit(self) -> Unit:
-        """Whom they protect: the unit with the most rows, where they differ."""
-        return max((one.unit for one in self.sources), key=lambda unit: unit.at_most)
+        """Unit of privacy: the one with the most rows, if they differ."""
+        return max((source.unit for source in self.sources), key=lambda unit: unit.at_most)
 
     def paths(self) -> list[Path]:
-        """Where each single source is."""
+        """Path of every source."""
         return [(i,) for i in range(len(self.sources))]
 
     def members(self) -> tuple[Remote, ...]:
@@ -159,276 +166,263 @@ class RemotePool(AnswersByRound):
 
     def round(
         self,
-        wanted: ExpectedResponse,
+        expected: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
-        """Ask all sources at once but those that were silent before.
+        """Query all sources at once, except those that dropped out before.
 
         Parameters
         ----------
-        wanted : Wanted
+        expected : ExpectedResponse
         request : str, optional
-            The caller's id of the query. The query itself is its id at the sources, so
-            the same one gets the same answer under any.
+            The caller's id of the query. At the sources, the hash of a query is its id, so the
+            same query gets the same answer under any id.
         silent : mapping of path to reason, optional
-            Who is not asked, and why.
+            Sources to skip, and why.
 
         Raises
         ------
         ValueError
-            If a source has not declared that it answers this; nobody was asked.
+            If a source did not declare this query. Nothing is sent.
         SilentError
-            If fewer than ``least`` answered. The round stays open: asked again, those who
-            answered are not asked.
+            If fewer than ``least`` sources answered. The round stays open: a repeat does not
+            send the query to sources that answered.
         WaitingError
-            If answers are still on their way; likewise.
+            If answers are still on their way. The round stays open too.
         """
-        check_sum(wanted.query)
-        left_out = {path[0]: why for path, why in (silent or {}).items()}
-        present = {i: one for i, one in enumerate(self.sources) if i not in left_out}
-        for one in present.values():
-            named = one.request(wanted)
+        check_sum(expected.query)
+        skipped = {path[0]: why for path, why in (silent or {}).items()}
+        present = {i: source for i, source in enumerate(self.sources) if i not in skipped}
+        for source in present.values():
+            request_id = source.request(expected).id
             if request is not None:
-                self.history.label(self.run, one.terms.source, request, named.id)
-        query = _query_id(wanted)
-        number = self._number(query)
-        over = self.history.closed(self.run, query)
-        if over is None:
-            given = self._all(self._asked(wanted, number, present), left_out)
-            self._check_enough(given)
-            mine = self._closed(given)
-            over = self.history.close_round(self.run, query, mine)
-            if over == mine:
-                return self._told(wanted, given)
-        # It ended before, or just now in another process: that is how it ended.
-        given = self._all(
-            {i: _repeat(one, wanted, over) for i, one in present.items()}, left_out
+                self.history.label(self.run, source.terms.source, request, request_id)
+        query = _query_id(expected)
+        if query not in self._rounds:
+            self._rounds.append(query)
+        stored = self.history.find_round(self.run, query)
+        if stored is None:
+            number = self._rounds.index(query) + 1
+            responses = self._in_order(self._query_sources(expected, number, present), skipped)
+            self._check_enough(responses)
+            outcome = self._outcome(responses)
+            stored = self.history.close_round(self.run, query, outcome)
+            if stored == outcome:
+                return self._combine(expected, responses)
+        # The round ended before, or just now in another process: that outcome holds.
+        responses = self._in_order(
+            {i: _repeat(source, expected, stored) for i, source in present.items()}, skipped
         )
-        self._check_enough(given)
-        return self._told(wanted, given)
+        self._check_enough(responses)
+        return self._combine(expected, responses)
 
-    def _all(
-        self, found: Mapping[int, SourceResponse], left_out: Mapping[int, str]
+    def _in_order(
+        self, responses: Mapping[int, SourceResponse], skipped: Mapping[int, str]
     ) -> list[SourceResponse]:
-        """What each source gave, in order, those that were left out among them."""
+        """Responses of all sources in order, with those that were skipped."""
         return [
-            found[i] if i in found else SkippedSource(left_out[i])
+            responses[i] if i in responses else SkippedSource(skipped[i])
             for i in range(len(self.sources))
         ]
 
-    def _asked(
-        self, wanted: ExpectedResponse, number: int, present: Mapping[int, Remote]
+    def _query_sources(
+        self, expected: ExpectedResponse, number: int, present: Mapping[int, Remote]
     ) -> dict[int, SourceResponse]:
-        """Send requests to whoever has not answered yet, and listen."""
-        found, sent, asked = dict[int, SourceResponse](), dict[str, bytes](), list[int]()
-        for i, one in present.items():
-            known = one.known(wanted)
+        """Send requests to the sources that have not answered yet, and collect replies."""
+        name = expected.query.name
+        responses, requests = dict[int, SourceResponse](), dict[str, bytes]()
+        queried = list[int]()
+        for i, source in present.items():
+            known = source.known_response(expected)
             if known is not None:
-                found[i] = known
+                responses[i] = known
                 continue
             try:
-                sent[one.terms.source] = one.prepared(wanted, number)
+                requests[source.terms.source] = source.prepare_request(expected, number)
             except BudgetError:
                 if self.least is None:
                     raise
-                found[i] = SkippedSource(_CANNOT_PAY)
+                responses[i] = SkippedSource(_CANNOT_PAY)
                 continue
-            asked.append(i)
-            self.watch(RoundEvent(number, wanted.query.name, i, "asked"))
-        for i, got in found.items():
-            self.watch(_round_event(number, wanted, i, got))
-        self._listen(wanted, number, sent, found)
-        for i in asked:
-            if i not in found:
-                found[i] = present[i].late()
-                self.watch(_round_event(number, wanted, i, found[i]))
-        self._ask_again(wanted, number, asked, found)
-        return found
+            queried.append(i)
+            self.watch(RoundEvent(number, name, i, "queried"))
+        for i, response in responses.items():
+            self.watch(_round_event(number, expected, i, response))
+        self._collect(expected, number, requests, responses)
+        for i in queried:
+            if i not in responses:
+                responses[i] = Dropout(LATE)
+                self.watch(_round_event(number, expected, i, responses[i]))
+        if self._transport.by_hand:  # a second request would be another errand
+            return responses
+        # A source sends the same refusal for every reason, and an answer that missed the
+        # deadline is ready now. A repeated query costs nothing.
+        requests = {}
+        for i in queried:
+            if responses[i] == Dropout(REFUSED):
+                source = present[i]
+                requests[source.terms.source] = source.prepare_request(expected, number)
+                self.watch(RoundEvent(number, name, i, "queried again"))
+        self._collect(expected, number, requests, responses)
+        return responses
 
-    def _listen(
+    def _collect(
         self,
-        wanted: ExpectedResponse,
+        expected: ExpectedResponse,
         number: int,
-        sent: Mapping[str, bytes],
-        found: dict[int, SourceResponse],
+        requests: Mapping[str, bytes],
+        responses: dict[int, SourceResponse],
     ) -> None:
-        """Send, and take note of whatever comes back."""
-        place = {one.terms.source: i for i, one in enumerate(self.sources)}
-        for source, raw in self._transport.exchange(sent, timeout=self.timeout) if sent else ():
-            i = place[source] if source in sent else -1
-            if i < 0 or isinstance(found.get(i), Release):
-                continue  # of somebody who was not asked, or once more
-            found[i] = self.sources[i].heard(wanted, raw)
-            self.watch(_round_event(number, wanted, i, found[i]))
-
-    def _ask_again(
-        self,
-        wanted: ExpectedResponse,
-        number: int,
-        asked: Iterable[int],
-        found: dict[int, SourceResponse],
-    ) -> None:
-        """Ask whoever refused once more: an answer that missed its deadline is ready now.
-
-        A source says the same whatever its reason is, so all of them are asked. What was
-        charged is not charged again. Where somebody carries files by hand, a second request
-        would be one more errand: there, it is left to whoever runs the command again.
-        """
-        if self._transport.by_hand:
+        """Send requests and add the responses to them."""
+        if not requests:
             return
-        sent = dict[str, bytes]()
-        for i in asked:
-            if found[i] == Dropout(REFUSED):
-                one = self.sources[i]
-                sent[one.terms.source] = one.prepared(wanted, number)
-                self.watch(RoundEvent(number, wanted.query.name, i, "asked again"))
-        self._listen(wanted, number, sent, found)
+        index = {source.terms.source: i for i, source in enumerate(self.sources)}
+        for source, raw in self._transport.exchange(requests, timeout=self.timeout):
+            if source not in requests or isinstance(responses.get(index[source]), Release):
+                continue  # a reply that was not requested, or a repeated answer
+            i = index[source]
+            responses[i] = self.sources[i].receive(expected, raw)
+            self.watch(_round_event(number, expected, i, responses[i]))
 
-    def _told(self, wanted: ExpectedResponse, given: list[SourceResponse]) -> PooledRelease:
-        """Add, and count what was asked of whoever gave no answer."""
-        plain = [SkippedSource(one.why) if isinstance(one, Dropout) else one for one in given]
-        silent = dict[Path, str]()
-        silent |= {
-            (i,): one.why for i, one in enumerate(plain) if isinstance(one, SkippedSource)
+    def _combine(
+        self, expected: ExpectedResponse, responses: list[SourceResponse]
+    ) -> PooledRelease:
+        """Add the answers, and count the requests to sources that gave none."""
+        answers = [SkippedSource(r.why) if isinstance(r, Dropout) else r for r in responses]
+        silent: dict[Path, str] = {
+            (i,): r.why for i, r in enumerate(answers) if isinstance(r, SkippedSource)
         }
         release = combine_answers(
-            wanted, plain, self.sources, least=self.least, most_records=None, silent=silent
+            expected, answers, self.sources, least=self.least, most_records=None, silent=silent
         )
-        also = dict[Path, Event]()
-        also |= {
-            (i,): self.sources[i].event(wanted)
-            for i, one in enumerate(given)
-            if isinstance(one, Dropout)
+        unanswered: dict[Path, Event] = {
+            (i,): self.sources[i].event(expected)
+            for i, response in enumerate(responses)
+            if isinstance(response, Dropout)
         }
-        return replace(release, asked=Frozen({**release.asked, **also}))
+        return replace(release, asked=Frozen({**release.asked, **unanswered}))
 
-    def _check_enough(self, given: list[SourceResponse]) -> None:
-        """Raise unless enough sources answered, and name those that did not."""
-        why = [None if isinstance(one, Release) else one.why for one in given]
-        answered, needed = why.count(None), self.least or len(given)
+    def _check_enough(self, responses: list[SourceResponse]) -> None:
+        """Raise if too few sources answered, and name the others."""
+        why = [None if isinstance(r, Release) else r.why for r in responses]
+        answered, needed = why.count(None), self.least or len(responses)
         if answered >= needed:
             return
         names = dict[str, list[str]]()
-        for one, reason in zip(self.sources, why, strict=True):
+        for source, reason in zip(self.sources, why, strict=True):
             if reason is not None:
-                names.setdefault(reason, []).append(one.name)
-        silent = [f"{_listed(who)}: {reason}" for reason, who in names.items()]
+                names.setdefault(reason, []).append(source.name)
+        dropouts = [f"{_abbreviate(who)}: {reason}" for reason, who in names.items()]
         raise SilentError(
-            f"Expected answers of at least {needed} of {len(given)} sources, got {answered} "
-            f"({'; '.join(silent)}). What was answered is kept: run it again once the others "
-            "answer, or let fewer do.",
+            f"Expected answers of at least {needed} of {len(responses)} sources, got {answered} "
+            f"({'; '.join(dropouts)}). The answers are stored: repeat the command when the "
+            "others can answer, or require fewer sources.",
             tuple(why),
         )
 
-    def _closed(self, given: list[SourceResponse]) -> ClosedRound:
-        """What the history keeps of a round that is over."""
-        pairs = [(one.terms.source, got) for one, got in zip(self.sources, given, strict=True)]
+    def _outcome(self, responses: list[SourceResponse]) -> ClosedRound:
+        """What the history stores of a finished round."""
+        pairs = [
+            (source.terms.source, response)
+            for source, response in zip(self.sources, responses, strict=True)
+        ]
         return ClosedRound(
-            tuple(source for source, got in pairs if not isinstance(got, SkippedSource)),
-            Frozen({source: got.why for source, got in pairs if not isinstance(got, Release)}),
+            tuple(source for source, r in pairs if not isinstance(r, SkippedSource)),
+            Frozen({source: r.why for source, r in pairs if not isinstance(r, Release)}),
         )
-
-    def _number(self, query: str) -> int:
-        """Which round it is, from 1."""
-        if query not in self._rounds:
-            self._rounds.append(query)
-        return self._rounds.index(query) + 1
 
 
 def check_pool(terms: tuple[Terms, ...]) -> None:
-    """Refuse sources that cannot be asked together, before anybody is."""
+    """Refuse sources that cannot be queried together, before anything is sent."""
     if not terms:
         raise ValueError("Expected one source or more, got none.")
-    for what in ("source", "key", "name"):
-        values = [getattr(one, what) for one in terms]
-        twice = next((one.name for one in terms if values.count(getattr(one, what)) > 1), None)
+    for field in ("source", "key", "name"):
+        values = [getattr(each, field) for each in terms]
+        twice = next(
+            (each.name for each in terms if values.count(getattr(each, field)) > 1), None
+        )
         if twice is not None:
             raise ValueError(
                 f"Expected sources of different institutions, got {twice!r} twice (by its "
-                f"{what}). Leave one of them out."
+                f"{field}). Omit one of them."
             )
-    for what, words in (("model", "score by one model"), ("relation", "have one relation")):
+    for field, words in (("model", "score by one model"), ("relation", "have one relation")):
         names = dict[object, list[str]]()
-        for one in terms:
-            names.setdefault(getattr(one, what), []).append(one.name)
+        for each in terms:
+            names.setdefault(getattr(each, field), []).append(each.name)
         if len(names) > 1:
-            each = "; ".join(
+            groups = "; ".join(
                 f"{', '.join(who)}: {str(value)[:12]}" for value, who in names.items()
             )
             raise ValueError(
-                f"Expected sources that all {words}, got {each}. Leave some of them out, or "
-                "ask them to enroll again."
+                f"Expected sources that all {words}, got {groups}. Omit some of them, or ask "
+                "them to enroll again."
             )
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def _abbreviate(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _repeat(one: Remote, wanted: ExpectedResponse, over: ClosedRound) -> SourceResponse:
-    """What a source did in a round that is over."""
-    why = over.silences.get(one.terms.source)
+def _repeat(source: Remote, expected: ExpectedResponse, stored: ClosedRound) -> SourceResponse:
+    """Response of a source in a finished round."""
+    source_id = source.terms.source
+    why = stored.dropouts.get(source_id)
     if why is not None:
-        return Dropout(why) if one.terms.source in over.asked else SkippedSource(why)
-    found = one.kept(wanted)
-    assert found is not None  # a round is over once its answers are in the history
-    return found
+        return Dropout(why) if source_id in stored.requested else SkippedSource(why)
+    response = source.stored_response(expected)
+    assert response is not None  # a round ends after its answers are in the history
+    return response
 
 
 def _round_event(
-    number: int, wanted: ExpectedResponse, i: int, given: SourceResponse
+    number: int, expected: ExpectedResponse, i: int, response: SourceResponse
 ) -> RoundEvent:
-    """What came of a request, for whoever watches."""
-    if isinstance(given, Release):
-        return RoundEvent(number, wanted.query.name, i, "answered")
-    if given.why == REFUSED:
-        return RoundEvent(number, wanted.query.name, i, "refused")
-    fate: SourceStatus = "left out" if isinstance(given, SkippedSource) else "silent"
-    return RoundEvent(number, wanted.query.name, i, fate, given.why)
+    """Event for the response of a source."""
+    if isinstance(response, Release):
+        return RoundEvent(number, expected.query.name, i, "answered")
+    if response.why == REFUSED:
+        return RoundEvent(number, expected.query.name, i, "refused")
+    status: SourceStatus = "skipped" if isinstance(response, SkippedSource) else "dropped out"
+    return RoundEvent(number, expected.query.name, i, status, response.why)
 
 
-def _query_id(wanted: ExpectedResponse) -> str:
-    """Everything that tells a query from another, shortly."""
-    query = wanted.query
-    return digest(
-        canonical(
-            {
-                "kind": type(query).__name__,
-                "query": query.name,
-                "settings": dict(query.settings),
-                "bits": query.grid.bits,
-                "entries": query.entries,
-                "micro_epsilon": wanted.micro_epsilon,
-                "noise_multiplier": wanted.noise_multiplier,
-            }
-        )
-    )
-
-
-TOO_POOR = "it cannot pay for everything that will be asked"
+def _query_id(expected: ExpectedResponse) -> str:
+    """Hash of everything that identifies a query and its noise."""
+    query = expected.query
+    body = {
+        "kind": type(query).__name__,
+        "query": query.name,
+        "settings": dict(query.settings),
+        "bits": query.grid.bits,
+        "entries": query.entries,
+        "micro_epsilon": expected.micro_epsilon,
+        "noise_multiplier": expected.noise_multiplier,
+    }
+    return digest(canonical(body))
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """What one source will be asked, before it is.
+    """What a recalibration will request of one source.
 
     Attributes
     ----------
     name : str
     answers : int
-        How many answers are asked for, at most.
+        Maximum number of answers.
     known : int
-        How many of these the history has already.
+        Number of these that the history already contains.
     epsilon, delta : float
-        What all of them cost, as the source's own ledger counts.
+        Cost of all answers, as the source's ledger counts it.
     left, left_delta : float
-        What is left of its budget now, as far as the history knows.
+        Remaining budget according to the history.
     why : str or None
-        Why it is left out; None if it can pay.
+        Why the source is skipped; None if its budget suffices.
     """
 
     name: str
@@ -443,7 +437,7 @@ class SourcePlan:
 
 @dataclass(frozen=True)
 class SourceCost:
-    """What one source was asked for a result, and what is known of it.
+    """What one source was charged for a result.
 
     Attributes
     ----------
@@ -454,14 +448,14 @@ class SourceCost:
     at_most : int
     relation : str
     epsilon, delta : float
-        What it was charged for the result, at most: everything that it was asked, answered or
-        not, as its own ledger counts.
+        Upper bound of its charge: the cost of every request, answered or not, as its ledger
+        counts it.
     answered : bool
-        Whether it answered everything.
+        Whether it answered every request.
     why : str or None
         Why not.
     head : dict or None
-        Number and hash of the last entry of its ledger that it has signed.
+        Number and hash of the last ledger entry that it signed.
     """
 
     name: str
@@ -476,136 +470,129 @@ class SourceCost:
     head: dict[str, Any] | None
 
     def text(self) -> str:
-        """A line for people."""
-        at = f", delta {rounded_up(self.delta)}" if self.delta else ""
-        cost = f"epsilon {rounded_up(self.epsilon, 6)}{at}" if self.epsilon else "nothing"
-        who = self.unit if self.at_most == 1 else f"{self.unit} of up to {self.at_most} records"
-        told = "answered everything" if self.answered else f"was silent: {self.why}"
-        return f"{self.name} ({self.key}): {cost} for each {who} ({self.relation}); {told}."
+        """The cost in one line."""
+        delta = f", delta {rounded_up(self.delta)}" if self.delta else ""
+        cost = f"epsilon {rounded_up(self.epsilon, 6)}{delta}" if self.epsilon else "nothing"
+        unit = (
+            self.unit if self.at_most == 1 else f"{self.unit} of up to {self.at_most} records"
+        )
+        outcome = "answered every query" if self.answered else f"dropped out: {self.why}"
+        return f"{self.name} ({self.key}): {cost} for each {unit} ({self.relation}); {outcome}."
 
 
-def plan_for(asked: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, ...]:
-    """What each source will be asked and pay, and whether it can; nobody is asked anything."""
-    return tuple(_plan(one, steps) for one in asked.sources)
+def plan_for(pool: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, ...]:
+    """What each source will be asked for and charged, and whether its budget suffices.
+
+    Nothing is sent.
+    """
+    plan = []
+    for source in pool.sources:
+        items = steps.items(source.relation, source.unit)
+        unpaid = source.unpaid(items)
+        why = source.history.fault(source.terms.source)
+        try:
+            source.require(unpaid)
+        except BudgetError as error:
+            why = str(error)
+        events = [item.event for item in items for _ in range(item.times)]
+        known = len(events) - sum(item.times for item in unpaid)
+        cost, left = source.account.privacy(events), source.account.left(source.charges())
+        plan.append(SourcePlan(source.name, len(events), known, *cost, *left, why))
+    return tuple(plan)
 
 
-def check_plan(
-    asked: RemotePool, steps: RecalibrationSteps, plan: Sequence[SourcePlan]
-) -> None:
-    """Refuse to begin what too few sources could pay for to the end, and name them.
+def check_plan(pool: RemotePool, steps: RecalibrationSteps, plan: Sequence[SourcePlan]) -> None:
+    """Refuse a recalibration that too few sources can pay for, and name them.
 
     Raises
     ------
     BudgetError
-        Nobody was asked.
+        Nothing was sent.
     """
-    poor = [one.why for one in plan if one.why is not None]
-    needed = len(plan) if asked.least is None else asked.least
-    if len(plan) - len(poor) < needed:
-        enough = "all" if asked.least is None else f"{needed}"
+    why = [each.why for each in plan if each.why is not None]
+    needed = len(plan) if pool.least is None else pool.least
+    if len(plan) - len(why) < needed:
+        enough = "all" if pool.least is None else f"{needed}"
+        others = f" And {len(why) - 1} more, as the plan shows." if len(why) > 1 else ""
         raise BudgetError(
-            f"Expected {enough} of {len(plan)} sources to be able to pay for everything, got "
-            f"{len(plan) - len(poor)}. {poor[0]}{_others(len(poor) - 1)} Or say how many are "
-            "enough (least)."
+            f"Expected {enough} of {len(plan)} sources to have enough budget for every query, "
+            f"got {len(plan) - len(why)}. {why[0]}{others} Or require fewer sources."
         )
     try:
-        find_unaffordable(asked, steps.items)
+        find_unaffordable(pool, steps.items)
     except SilentError as error:
         raise BudgetError(str(error)) from error
 
 
-def _others(number: int) -> str:
-    """That there are more reasons, which the plan shows."""
-    return f" And {number} more, as the plan shows." if number else ""
+def run(pool: RemotePool, steps: RecalibrationSteps, *, at_sources: int = 1) -> Recalibration:
+    """Run all rounds of a recalibration, or continue an interrupted one."""
+    return run_steps(pool, steps, at_sources=at_sources)
 
 
-def run(asked: RemotePool, steps: RecalibrationSteps, *, at_sources: int = 1) -> Recalibration:
-    """Ask everything; what broke off before goes on."""
-    return run_steps(asked, steps, at_sources=at_sources)
-
-
-def charged(asked: RemotePool, found: Recalibration) -> tuple[SourceCost, ...]:
+def charged(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
     """What every source was charged for a result."""
-    return tuple(
-        _charged(one, found, i, why)
-        for i, (one, why) in enumerate(zip(asked.sources, found.silences, strict=True))
-    )
+    costs = []
+    for i, (source, why) in enumerate(zip(pool.sources, result.silences, strict=True)):
+        events = [
+            release.asked[i,]
+            for release in result.releases
+            if isinstance(release, PooledRelease) and (i,) in release.asked
+        ]
+        head = source.history.head(source.terms.source)
+        costs.append(
+            SourceCost(
+                source.name,
+                source.terms.key.fingerprint,
+                source.unit.name,
+                source.unit.at_most,
+                source.relation,
+                *source.account.privacy(events),
+                why is None,
+                why,
+                None if head is None else {"index": head.index, "hash": head.hash},
+            )
+        )
+    return tuple(costs)
 
 
-def record(asked: RemotePool, found: Recalibration, name: str) -> dict[str, Any]:
-    """What an artifact keeps of a recalibration, as what JSON can hold.
+def record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
+    """The record of a recalibration that an artifact stores, in JSON types.
 
     Parameters
     ----------
-    asked : Federated
-    found : Recalibration
+    pool : RemotePool
+    result : Recalibration
     name : str
-        What the study is called.
+        Name of the study.
     """
-    each = charged(asked, found)
-    told = found.to_json()
-    kept = ("method", "map", "guard", "before", "after", "temperatures")
+    costs = charged(pool, result)
+    body = result.to_json()
+    fields = ("method", "map", "guard", "before", "after", "temperatures")
     return {
         "study": name,
         "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **{field: _finite(told[field]) for field in kept},
-        "private": found.private,
-        "guarantee": told["statement"],
-        "statement": statement_text(found, each),
-        "sources": [asdict(one) for one in each],
+        **{field: _finite(body[field]) for field in fields},
+        "private": result.private,
+        "guarantee": body["statement"],
+        "statement": statement_text(result, costs),
+        "sources": [asdict(cost) for cost in costs],
     }
 
 
-def statement_text(found: Recalibration, each: Sequence[SourceCost]) -> str:
-    """The guarantee in full, and what every source was charged."""
-    promise = "" if found.statement is None else f"{found.statement.text()}\n\n"
-    costs = "\n".join(f"- {one.text()}" for one in each)
+def statement_text(result: Recalibration, costs: Sequence[SourceCost]) -> str:
+    """The full guarantee, and what every source was charged."""
+    promise = "" if result.statement is None else f"{result.statement.text()}\n\n"
+    lines = "\n".join(f"- {cost.text()}" for cost in costs)
     return (
         f"{promise}What each institution was charged for this, as its own ledger counts, "
-        f"whether or not its answers were used:\n{costs}"
+        f"whether or not its answers were used:\n{lines}"
     )
 
 
-def _finite(told: Any) -> Any:
-    """The same without numbers that JSON has no words for, such as an end at infinity."""
-    if isinstance(told, dict):
-        return {name: _finite(value) for name, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [_finite(value) for value in told]
-    return None if isinstance(told, float) and not math.isfinite(told) else told
-
-
-def _plan(one: Remote, steps: RecalibrationSteps) -> SourcePlan:
-    """What one source will be asked."""
-    items = steps.items(one.relation, one.unit)
-    unpaid = one.unpaid(items)
-    every = [item.event for item in items for _ in range(item.times)]
-    why = one.history.fault(one.terms.source)
-    try:
-        one.require(unpaid)
-    except BudgetError as error:
-        why = str(error)
-    left = one.account.left(one.charges())
-    total = sum(item.times for item in items)
-    known = total - sum(item.times for item in unpaid)
-    return SourcePlan(one.name, total, known, *one.account.privacy(every), *left, why)
-
-
-def _charged(one: Remote, found: Recalibration, i: int, why: str | None) -> SourceCost:
-    """What one source was charged."""
-    events = list[Event]()
-    for release in found.releases:
-        if isinstance(release, PooledRelease) and (i,) in release.asked:
-            events.append(release.asked[i,])
-    head = one.history.head(one.terms.source)
-    return SourceCost(
-        one.name,
-        one.terms.key.fingerprint,
-        one.unit.name,
-        one.unit.at_most,
-        one.relation,
-        *one.account.privacy(events),
-        why is None,
-        why,
-        None if head is None else {"index": head.index, "hash": head.hash},
-    )
+def _finite(value: Any) -> Any:
+    """Replace non-finite numbers, which JSON cannot represent, by None."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The list of who is asked, and how: a small file that a coordinator's owner writes."""
+"""The list of sources and their transport: a TOML file that the coordinator edits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,10 +14,10 @@ from veracal.federation.source.serving import open_source
 from veracal.federation.transports.base import LocalTransport, Transport
 from veracal.federation.transports.files import FilesTransport
 
-_HELP = "Correct the file; `veracal federation init` makes one to start from."
-_COORDINATOR = {"name": str, "key": str, "history": str}
-_ALSO = {"least": int, "timeout": (int, float)}
-# What each transport is told, and what it is told of each source.
+_HELP = "Correct the file. `veracal federation init` writes a template."
+_REQUIRED = {"name": str, "key": str, "history": str}
+_OPTIONAL = {"min_sources": int, "timeout": (int, float)}
+# Settings of each transport, and its settings for each source.
 _TRANSPORTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = Frozen(
     {
         "local": ({}, {"folder": str}),
@@ -31,80 +31,81 @@ _TRANSPORTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = Frozen(
         ),
     }
 )
-_MAY_LACK = {"wait": 0, "given_up": []}
+_DEFAULTS = {"wait": 0, "given_up": []}
 
 
 @dataclass(frozen=True)
 class ListedSource:
-    """A source of the list.
+    """A source in the list.
 
     Attributes
     ----------
     terms : Terms
-    told : mapping of str to str
-        What the transport has to know of it.
+    settings : mapping of str to str
+        Settings of the transport for this source.
     """
 
     terms: Terms
-    told: Mapping[str, str]
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class SourceList:
-    """Who is asked, and how.
+    """The sources of a federation and their transport.
 
     Attributes
     ----------
     path : path
         The file; paths in it are relative to its folder.
     name : str
-        What the study is called.
+        Name of the study.
     key, history : path
-    least : int or None
-        How many sources must answer; all if None.
+    min_sources : int or None
+        Number of sources that must answer; None for all.
     timeout : float or None
         Seconds to wait in a round.
     transport : mapping
-        Its kind, and what else it is told.
-    sources : tuple of Listed
+        Its kind and its settings.
+    sources : tuple of ListedSource
     """
 
     path: Path
     name: str
     key: Path
     history: Path
-    least: int | None
+    min_sources: int | None
     timeout: float | None
     transport: Mapping[str, Any]
     sources: tuple[ListedSource, ...]
 
     @property
     def terms(self) -> tuple[Terms, ...]:
-        """What each source has declared."""
-        return tuple(one.terms for one in self.sources)
+        """Terms of every source."""
+        return tuple(source.terms for source in self.sources)
 
-    def place(self, name: str) -> Path:
-        """A path of the file."""
+    def resolve(self, name: str) -> Path:
+        """Resolve a path of the file, relative to its folder."""
         return self.path.parent / name
 
-    def waiting(self, wait: float | None, given_up: Sequence[str]) -> "SourceList":
-        """The same, with another patience for files that are carried.
+    def with_wait(self, wait: float | None, given_up: Sequence[str]) -> "SourceList":
+        """Replace how long to wait for files, and for which sources.
 
         Raises
         ------
         ValueError
-            If nothing is carried.
+            If the transport is not ``"files"``.
         """
         if wait is None and not given_up:
             return self
         if self.transport["kind"] != "files":
             raise ValueError(
-                "Expected a federation by files, for which one can wait or give up a source, "
-                f"got one of kind {self.transport['kind']!r}. Leave that out."
+                "Waiting and giving up sources need a federation with files, got transport "
+                f"{self.transport['kind']!r}. Omit these options."
             )
-        also: dict[str, Any] = {"given_up": [*self.transport["given_up"], *given_up]}
-        also |= {} if wait is None else {"wait": wait}
-        return replace(self, transport=Frozen({**self.transport, **also}))
+        transport = {**self.transport, "given_up": [*self.transport["given_up"], *given_up]}
+        if wait is not None:
+            transport["wait"] = wait
+        return replace(self, transport=Frozen(transport))
 
 
 def read_listing(path: Path) -> SourceList:
@@ -113,40 +114,47 @@ def read_listing(path: Path) -> SourceList:
     Raises
     ------
     DataError
-        For whatever is missing, unknown or of another kind, and for terms that cannot be read.
+        If a field is missing, unknown or of the wrong type, or terms cannot be read.
     """
-    told = read_tables(path)
-    _check(told, {"coordinator": dict, "transport": dict, "sources": list}, {}, path, "it")
-    about = _check(told["coordinator"], _COORDINATOR, _ALSO, path, "[coordinator]")
-    transport, each = _transport(told["transport"], path)
-    if not told["sources"]:
-        raise _wrong(path, "[[sources]]", "one source or more", "none")
+    tables = read_tables(path)
+    _check(
+        tables, {"coordinator": dict, "transport": dict, "sources": list}, {}, path, "the list"
+    )
+    settings = _check(tables["coordinator"], _REQUIRED, _OPTIONAL, path, "[coordinator]")
+    transport, per_source = _read_transport(tables["transport"], path)
+    if not tables["sources"]:
+        raise _list_error(path, "[[sources]]", "one source or more", "none")
+    sources = []
+    for table in tables["sources"]:
+        entry = _check(table, {"terms": str, **per_source}, {}, path, "[[sources]]")
+        terms, _ = read_terms(path.parent / entry["terms"])
+        sources.append(ListedSource(terms, Frozen({name: entry[name] for name in per_source})))
     folder = path.parent
     return SourceList(
         path,
-        about["name"],
-        folder / about["key"],
-        folder / about["history"],
-        about.get("least"),
-        about.get("timeout"),
+        settings["name"],
+        folder / settings["key"],
+        folder / settings["history"],
+        settings.get("min_sources"),
+        settings.get("timeout"),
         transport,
-        tuple(_source(one, each, path) for one in told["sources"]),
+        tuple(sources),
     )
 
 
 class ConfiguredTransport:
-    """The way to the sources of a list, opened when the first request is sent.
+    """The transport of a list of sources, opened when the first request is sent.
 
-    Whoever plans, or gets all answers from the history, needs no network. Use it in a ``with``
-    block.
+    Plans, and rounds whose answers are all in the history, need no connection. Use it in a
+    ``with`` block.
 
     Parameters
     ----------
-    listing : Listing
+    source_list : SourceList
     """
 
-    def __init__(self, listing: SourceList) -> None:
-        self._listing, self._stack = listing, ExitStack()
+    def __init__(self, source_list: SourceList) -> None:
+        self._source_list, self._stack = source_list, ExitStack()
         self._open: Transport | None = None
 
     def __enter__(self) -> Self:
@@ -158,92 +166,95 @@ class ConfiguredTransport:
 
     @property
     def by_hand(self) -> bool:
-        """Whether somebody has to carry each request."""
-        return bool(self._listing.transport["kind"] == "files")
+        """Whether a person carries each request."""
+        return bool(self._source_list.transport["kind"] == "files")
 
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
         """Carry requests, as of :class:`~veracal.federation.transports.base.Transport`."""
         if self._open is None:
-            self._open = self._stack.enter_context(open_transport(self._listing))
+            self._open = self._stack.enter_context(open_transport(self._source_list))
         yield from self._open.exchange(requests, timeout=timeout)
 
 
 @contextmanager
-def open_transport(listing: SourceList) -> Iterator[Transport]:
-    """The way to the sources, open while it is used."""
-    told = listing.transport
-    if told["kind"] == "local":
+def open_transport(source_list: SourceList) -> Iterator[Transport]:
+    """Open the transport of a list of sources."""
+    settings, resolve = source_list.transport, source_list.resolve
+    if settings["kind"] == "local":
         servers = {
-            one.terms.source: open_source(
-                listing.place(one.told["folder"]), one.terms.source
+            source.terms.source: open_source(
+                resolve(source.settings["folder"]), source.terms.source
             ).answer
-            for one in listing.sources
+            for source in source_list.sources
         }
         yield LocalTransport(servers)
-    elif told["kind"] == "files":
+    elif settings["kind"] == "files":
         yield FilesTransport(
-            listing.place(told["requests"]),
-            listing.place(told["answers"]),
-            listing.terms,
-            wait=float(told["wait"]),
-            given_up=told["given_up"],
+            resolve(settings["requests"]),
+            resolve(settings["answers"]),
+            source_list.terms,
+            wait=float(settings["wait"]),
+            given_up=settings["given_up"],
         )
     else:
         # Flower takes a second to import, and may not be installed.
         from veracal.federation.flower.transport import FlowerTransport
 
         nodes = {
-            one.terms.source: listing.place(one.told["node_key"]) for one in listing.sources
+            source.terms.source: resolve(source.settings["node_key"])
+            for source in source_list.sources
         }
         with FlowerTransport(
-            told["address"],
-            ca=listing.place(told["ca"]),
-            secret=listing.place(told["secret"]),
+            settings["address"],
+            ca=resolve(settings["ca"]),
+            secret=resolve(settings["secret"]),
             nodes=nodes,
-            home=listing.place(told["home"]),
+            home=resolve(settings["home"]),
         ) as transport:
             yield transport
 
 
-def _transport(told: dict[str, Any], path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What the transport is told, and what it has to be told of each source."""
-    kind = told.get("kind")
+def _read_transport(
+    table: dict[str, Any], path: Path
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Settings of the transport, and the types of its settings for each source."""
+    kind = table.get("kind")
     if not isinstance(kind, str) or kind not in _TRANSPORTS:
-        raise _wrong(path, "kind of [transport]", ", ".join(_TRANSPORTS), repr(kind)[:80])
-    whole, each = _TRANSPORTS[kind]
-    may = {name: kinds for name, kinds in whole.items() if name in _MAY_LACK}
-    must = {name: kinds for name, kinds in whole.items() if name not in _MAY_LACK}
-    _check(told, {"kind": str, **must}, may, path, "[transport]")
-    lacking = {name: _MAY_LACK[name] for name in may}
-    return Frozen({**lacking, **told}), each
-
-
-def _source(told: Any, each: Mapping[str, Any], path: Path) -> ListedSource:
-    """One source of the list."""
-    known = _check(told, {"terms": str, **each}, {}, path, "[[sources]]")
-    terms, _ = read_terms(path.parent / known["terms"])
-    return ListedSource(terms, Frozen({name: known[name] for name in each}))
+        raise _list_error(path, "kind of [transport]", ", ".join(_TRANSPORTS), repr(kind)[:80])
+    settings, per_source = _TRANSPORTS[kind]
+    optional = {name: types for name, types in settings.items() if name in _DEFAULTS}
+    required = {name: types for name, types in settings.items() if name not in _DEFAULTS}
+    _check(table, {"kind": str, **required}, optional, path, "[transport]")
+    return Frozen({**{name: _DEFAULTS[name] for name in optional}, **table}), per_source
 
 
 def _check(
-    told: Any, must: Mapping[str, Any], may: Mapping[str, Any], path: Path, where: str
+    table: Any,
+    required: Mapping[str, Any],
+    optional: Mapping[str, Any],
+    path: Path,
+    where: str,
 ) -> dict[str, Any]:
-    """A table with all fields that it must have, and none that it may not have."""
-    if not isinstance(told, dict):
-        raise _wrong(path, where, "a table", type(told).__name__)
-    missing, odd = must.keys() - told.keys(), told.keys() - must.keys() - may.keys()
-    if missing or odd:
-        found = f"no {min(missing)!r}" if missing else f"{min(odd)!r}"[:80]
-        raise _wrong(path, where, f"{', '.join([*must, *may])} and nothing else", found)
-    for name, kinds in {**must, **may}.items():
-        value = told.get(name)
-        if name in told and (not isinstance(value, kinds) or isinstance(value, bool)):
-            raise _wrong(path, f"{name} of {where}", "another kind of value", repr(value)[:80])
-    return told
+    """Check that a table has all required fields, no unknown ones, and the right types."""
+    if not isinstance(table, dict):
+        raise _list_error(path, where, "a table", type(table).__name__)
+    missing = required.keys() - table.keys()
+    unknown = table.keys() - required.keys() - optional.keys()
+    if missing or unknown:
+        found = f"no {min(missing)!r}" if missing else f"{min(unknown)!r}"[:80]
+        expected = f"{', '.join([*required, *optional])} and nothing else"
+        raise _list_error(path, where, expected, found)
+    for name, types in {**required, **optional}.items():
+        value = table.get(name)
+        if name in table and (not isinstance(value, types) or isinstance(value, bool)):
+            raise _list_error(
+                path, f"{name} of {where}", "another type of value", repr(value)[:80]
+            )
+    return table
 
 
-def _wrong(path: Path, where: str, expected: str, found: str) -> DataError:
-    """Error for a list that is not as it should be."""
+def _list_error(path: Path, where: str, expected: str, found: str) -> DataError:
+    """Error for an invalid list of sources."""
     return DataError(f"{path}: {where}", expected, found, _HELP)

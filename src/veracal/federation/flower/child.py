@@ -1,7 +1,7 @@
-"""Become another program that ends when the one that started it does.
+"""Replace this process by a program that ends when its parent process ends.
 
-Run as a file, ``python child.py PARENT PROGRAM ARGUMENT…``, so that it starts quickly: it
-imports nothing of Veracal. Linux sends the signal, however the parent came to its end.
+It is run as a file, ``python child.py PARENT PROGRAM ARGUMENT…``, and imports nothing of
+Veracal, so it starts quickly. Linux sends the signal however the parent ends.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Ask to be ended with the parent, and become the program."""
+    """Register for a signal at the end of the parent, and execute the program."""
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
-        sys.exit("The operating system cannot end a program with the one that started it.")
-    if os.getppid() != parent:  # it ended before the line above
-        sys.exit("Whoever started this program is gone.")
+        sys.exit("The operating system cannot end a program together with its parent.")
+    if os.getppid() != parent:  # the parent ended before the registration
+        sys.exit("The parent of this program has ended.")
     os.execv(command[0], command)  # noqa: S606
 
 

@@ -1,19 +1,15 @@
-"""Maps as short lists of whole numbers on public grids, so that queries can be about them.
+"""The queries that remote sources answer, and their encoding in requests.
 
-Whoever reads one has the same map to the last bit, and nothing but numbers within the bounds
-that a source has declared is a map.
+:data:`KINDS` is the complete list. A query is built from its kind, an argument of integers
+within declared ranges, and the source's own terms. A request carries no bound, bin, clip or
+code.
 
-The table from the kinds of a request to the queries that records are asked.
-
-This is the one list of what can be asked from afar. A query is made of its kind, of whole
-numbers within declared ranges, and of the source's own terms; a request carries no bound, no
-bin, no clip, no code.
-
-Terms in plain words, for the people who allow them and for those who rely on them.
+A calibration map in an argument is a short list of integers on public grids. Both sides decode
+it to the same map, bit for bit, and integers outside of the declared bounds are refused.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +49,11 @@ _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
 class OffGridError(ValueError):
-    """A number that cannot be asked about, because it is not on the source's grid."""
+    """A number or map that is not on the grid that the source declared."""
 
 
 def inverse_units(inverse: float, grid: TemperatureGrid) -> int:
-    """An inverse temperature as a whole number of steps of the grid, within its range.
+    """Encode an inverse temperature as an integer number of grid steps within the range.
 
     Examples
     --------
@@ -68,7 +64,7 @@ def inverse_units(inverse: float, grid: TemperatureGrid) -> int:
     if not (math.isfinite(units) and units == int(units) and in_range(int(units), grid)):
         raise OffGridError(
             f"Expected a temperature from {grid.low:g} to {grid.high:g} whose inverse is a "
-            f"multiple of 2^-{grid.bits}, as the source has declared, got an inverse of "
+            f"multiple of 2^-{grid.bits}, as the source declared, got an inverse of "
             f"{inverse!r}. Search within that range: temperatures=({grid.low:g}, "
             f"{grid.high:g})."
         )
@@ -76,142 +72,139 @@ def inverse_units(inverse: float, grid: TemperatureGrid) -> int:
 
 
 def in_range(units: int, grid: TemperatureGrid) -> bool:
-    """Whether steps of the grid are a temperature of its range."""
+    """Whether a number of grid steps is an inverse temperature within the range."""
     steps = 2.0**grid.bits
     low, high = math.ceil(steps / grid.high), math.floor(steps / grid.low)
     return low <= units <= high
 
 
 def inverse_check(terms: Terms) -> schema.Check:
-    """Steps of the grid of temperatures, within the declared range."""
+    """Check for a number of grid steps within the declared range of temperatures."""
     return lambda value: type(value) is int and in_range(value, terms.temperatures)
 
 
 def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
-    """A map as whole numbers; refuses one that the terms do not allow."""
+    """Encode a calibration map as integers; refuse one that the terms do not allow."""
     if isinstance(map_, Temperature):
         return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
     if isinstance(map_, UniformMixing):
         inverse = inverse_units(map_.inverse, terms.temperatures)
-        return {"doubt": to_steps(map_.doubt, DOUBT_BITS), "inverse": inverse}
+        return {"inverse": inverse, "mixing": _to_steps(map_.doubt, DOUBT_BITS)}
     if isinstance(map_, Binned) and map_.bins.count == terms.bins:
-        return {"accuracies": [to_steps(float(a), ACCURACY_BITS) for a in map_.accuracies]}
+        return {"accuracies": [_to_steps(float(a), ACCURACY_BITS) for a in map_.accuracies]}
     if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
         units = list(terms.parameters.units(map_))
         return {"form": map_.form, "reads": map_.reads is not None, "units": units}
     raise OffGridError(
-        f"Expected a map that a source can be asked about (a temperature, doubt, {terms.bins} "
-        f"bins, an affine map), got {map_.kind!r}. Leave out the guard and the figures."
+        f"Expected a map that can be sent to a source (temperature, uniform mixing, "
+        f"{terms.bins} bins, affine map), got {map_.kind!r}. Leave out the guard and the "
+        "measurement."
     )
 
 
-def decode_map(told: Mapping[str, Any], terms: Terms) -> CalibrationMap:
-    """The map of whole numbers.
+def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
+    """Decode a calibration map from integers.
 
     Raises
     ------
     EnvelopeError
-        For whatever is no map within the declared bounds.
+        If the body is not a map within the declared bounds.
     """
     step = 2.0**-terms.temperatures.bits
-    if "doubt" in told:
-        checks = {"doubt": schema.integer(0, _most_doubt()), "inverse": inverse_check(terms)}
-        found = schema.check_fields(told, checks, "the map")
-        return UniformMixing(found["inverse"] * step, found["doubt"] / 2**DOUBT_BITS)
-    if "accuracies" in told:
+    if "mixing" in body:
+        max_mixing = math.floor(MOST_DOUBT * 2.0**DOUBT_BITS)
+        checks = {"inverse": inverse_check(terms), "mixing": schema.integer(0, max_mixing)}
+        fields = schema.check_fields(body, checks, "the map")
+        return UniformMixing(fields["inverse"] * step, fields["mixing"] / 2**DOUBT_BITS)
+    if "accuracies" in body:
         share = schema.integer(0, 2**ACCURACY_BITS)
         checks = {"accuracies": schema.list_of(share, terms.bins, terms.bins)}
-        found = schema.check_fields(told, checks, "the map")
-        return Binned(Bins(terms.bins), np.array(found["accuracies"]) / 2**ACCURACY_BITS)
-    if "units" in told:
-        return decode_platt(told, terms)
-    found = schema.check_fields(told, {"inverse": inverse_check(terms)}, "the map")
-    return Temperature(found["inverse"] * step)
+        fields = schema.check_fields(body, checks, "the map")
+        return Binned(Bins(terms.bins), np.array(fields["accuracies"]) / 2**ACCURACY_BITS)
+    if "units" in body:
+        return _decode_platt(body, terms)
+    fields = schema.check_fields(body, {"inverse": inverse_check(terms)}, "the map")
+    return Temperature(fields["inverse"] * step)
 
 
-def decode_platt(told: Mapping[str, Any], terms: Terms) -> Platt:
-    """An affine map within the declared bounds."""
+def _decode_platt(body: Mapping[str, Any], terms: Terms) -> Platt:
+    """Decode an affine map within the declared bounds."""
     grid, k = terms.parameters, terms.classes
-    most = max(grid.most_weight, grid.most_bias) << grid.bits
+    largest = max(grid.most_weight, grid.most_bias) << grid.bits
     checks: dict[str, schema.Check] = {
         "form": schema.one_of(_FORMS),
         "reads": lambda value: isinstance(value, bool),
-        "units": schema.list_of(schema.integer(-most, most), 1, k * (k + 1)),
+        "units": schema.list_of(schema.integer(-largest, largest), 1, k * (k + 1)),
     }
-    found = schema.check_fields(told, checks, "the map")
-    reads = terms.reads if found["reads"] else None
+    fields = schema.check_fields(body, checks, "the map")
+    reads = terms.reads if fields["reads"] else None
     try:
-        return grid.map(found["units"], found["form"], k, reads)
+        return grid.map(fields["units"], fields["form"], k, reads)
     except ValueError as cause:
         raise EnvelopeError("the map is not within the declared bounds") from cause
 
 
-def to_steps(value: float, bits: int) -> int:
-    """A number as a whole number of steps, if it is one."""
+def _to_steps(value: float, bits: int) -> int:
+    """Encode a multiple of 2^-bits as an integer."""
     units = value * 2.0**bits
     if units != int(units):
         raise OffGridError(f"Expected a multiple of 2^-{bits}, got {value!r}.")
     return int(units)
 
 
-def _most_doubt() -> int:
-    """The largest doubt, in steps."""
-    return math.floor(MOST_DOUBT * 2.0**DOUBT_BITS)
-
-
 MAX_STEPS = 1_000
-SCALE_BITS = 12  # of center and spread of the equations of an affine map
-_MOST_SCALE = 1_024 << SCALE_BITS
+SCALE_BITS = 12  # grid of the center and the spread in Platt equations
+_MAX_SCALE = 1_024 << SCALE_BITS
 
 Argument = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class QueryKind:
-    """A kind of query.
+    """A kind of query that a source can answer.
 
     Attributes
     ----------
     name : str
-        As it stands in a request.
-    words : str
-        What is told by an answer, for the people who allow it.
+        Name in requests.
+    description : str
+        What an answer reveals, for people who decide whether to allow it.
     build : callable
-        From terms and an argument to the query; raises an ``EnvelopeError`` for an argument
-        that is not within the terms.
+        ``build(terms, argument) -> Query``. It raises an ``EnvelopeError`` for an argument
+        outside of the terms.
     argument : callable
-        From a query to its argument; None if the query is of another kind.
+        ``argument(terms, query) -> dict``, or None if the query is of another kind.
     gaussian : bool
-        Whether it is asked with Gaussian noise, so that a delta is needed.
+        Whether the noise is Gaussian, which needs a delta.
     """
 
     name: str
-    words: str
+    description: str
     build: Callable[[Terms, Mapping[str, Any]], Query]
     argument: Callable[[Terms, Query], Argument | None]
     gaussian: bool = False
 
 
 def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
-    """The query that a source is asked, made of its own terms.
+    """Build the query of a request from the source's own terms.
 
     Raises
     ------
     EnvelopeError
-        For a kind that the source does not answer, and for an argument out of range.
+        If the source does not answer this kind, or the argument is out of range.
     """
     if kind not in terms.kinds or kind not in KINDS:
-        raise EnvelopeError("the request asks for a kind that is not enrolled")
+        raise EnvelopeError("the request names a kind of query that is not enrolled")
     return KINDS[kind].build(terms, argument)
 
 
 def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
-    """Kind and argument of a query, as a request carries them.
+    """Kind and argument of a query for a request.
 
     Raises
     ------
     ValueError
-        If the source could not be asked that: nothing was sent, and nothing is charged.
+        If the source does not answer this query. Nothing was sent or charged.
     """
     for kind in KINDS.values():
         argument = kind.argument(terms, query)
@@ -219,9 +212,9 @@ def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
             continue
         if not _same(kind.build(terms, argument), query):
             raise ValueError(
-                f"Expected {query.name!r} with the bounds that {terms.name!r} has declared "
+                f"Expected {query.name!r} with the bounds that {terms.name!r} declared "
                 f"({terms.classes} classes, {terms.bins} bins, losses up to {terms.clamp:g}), "
-                f"got others: {dict(query.settings)}. Ask with the source's own."
+                f"got {dict(query.settings)}. Use the bounds of the source."
             )
         if kind.name not in terms.kinds:
             raise ValueError(
@@ -230,13 +223,13 @@ def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
             )
         return kind.name, argument
     raise ValueError(
-        f"Expected a query that can be asked from afar ({', '.join(KINDS)}), got "
+        f"Expected a query that remote sources can answer ({', '.join(KINDS)}), got "
         f"{query.name!r}. Use another method."
     )
 
 
 def _same(one: Query, other: Query) -> bool:
-    """Whether two queries are one, by all that is public about them."""
+    """Whether two queries agree in everything public."""
     return (
         type(one) is type(other)
         and (one.name, one.grid, one.entries) == (other.name, other.grid, other.entries)
@@ -250,10 +243,10 @@ def _same(one: Query, other: Query) -> bool:
 
 
 def _plain_kind(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
-    """A query without an argument."""
+    """A kind without an argument."""
 
-    def build(terms: Terms, told: Mapping[str, Any]) -> Query:
-        schema.check_fields(told, {}, "the argument")
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        schema.check_fields(body, {}, "the argument")
         return make(terms)
 
     def argument(terms: Terms, query: Query) -> Argument | None:
@@ -265,11 +258,11 @@ def _plain_kind(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
 def _temperature_kind(
     make: Callable[[Terms, float], Query], kind: type, name: str, **more: Any
 ) -> dict[str, Any]:
-    """A query at an inverse temperature."""
+    """A kind whose argument is an inverse temperature."""
 
-    def build(terms: Terms, told: Mapping[str, Any]) -> Query:
-        found = schema.check_fields(told, {"inverse": inverse_check(terms)}, "the argument")
-        return make(terms, found["inverse"] / 2**terms.temperatures.bits)
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        fields = schema.check_fields(body, {"inverse": inverse_check(terms)}, "the argument")
+        return make(terms, fields["inverse"] / 2**terms.temperatures.bits)
 
     def argument(terms: Terms, query: Query) -> Argument | None:
         if type(query) is not kind:
@@ -281,42 +274,42 @@ def _temperature_kind(
 
 
 def _map_kind(
-    make: Callable[[Terms, Any], Query], is_one: Callable[[Query], bool], name: str
+    make: Callable[[Terms, Any], Query], matches: Callable[[Query], bool], name: str
 ) -> dict[str, Any]:
-    """A query about what a map makes of the scores."""
+    """A kind whose argument is a calibration map."""
 
-    def build(terms: Terms, told: Mapping[str, Any]) -> Query:
-        found = schema.check_fields(told, {"map": schema.is_object}, "the argument")
-        return make(terms, decode_map(found["map"], terms))
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        fields = schema.check_fields(body, {"map": schema.is_object}, "the argument")
+        return make(terms, decode_map(fields["map"], terms))
 
     def argument(terms: Terms, query: Query) -> Argument | None:
-        return {"map": encode_map(query.map, terms)} if is_one(query) else None  # type: ignore[attr-defined]
+        return {"map": encode_map(query.map, terms)} if matches(query) else None  # type: ignore[attr-defined]
 
     return {"name": name, "build": build, "argument": argument}
 
 
 def _platt_equations_kind() -> dict[str, Any]:
-    """The equations of an affine map."""
+    """The kind of the equations of an affine map."""
 
-    def build(terms: Terms, told: Mapping[str, Any]) -> Query:
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
         checks: dict[str, schema.Check] = {
-            "center": schema.integer(-_MOST_SCALE, _MOST_SCALE),
+            "center": schema.integer(-_MAX_SCALE, _MAX_SCALE),
             "map": schema.is_object,
-            "spread": schema.integer(1, _MOST_SCALE),
+            "spread": schema.integer(1, _MAX_SCALE),
             "step": schema.integer(0, MAX_STEPS),
         }
-        found = schema.check_fields(told, checks, "the argument")
-        map_ = decode_map(found["map"], terms)
+        fields = schema.check_fields(body, checks, "the argument")
+        map_ = decode_map(fields["map"], terms)
         try:
             return PlattEquations(
                 map_,  # type: ignore[arg-type]
-                found["center"] / 2**SCALE_BITS,
-                found["spread"] / 2**SCALE_BITS,
-                found["step"],
+                fields["center"] / 2**SCALE_BITS,
+                fields["spread"] / 2**SCALE_BITS,
+                fields["step"],
                 terms.parameters,
             )
         except ValueError as cause:
-            raise EnvelopeError("the argument is no affine map") from cause
+            raise EnvelopeError("the argument is not an affine map") from cause
 
     def argument(terms: Terms, query: Query) -> Argument | None:
         if not isinstance(query, PlattEquations):
@@ -335,14 +328,14 @@ def _platt_equations_kind() -> dict[str, Any]:
     return {"name": "platt-equations", "build": build, "argument": argument, "gaussian": True}
 
 
-def _build_platt_counts(terms: Terms, told: Mapping[str, Any]) -> Query:
-    """Numbers of right and wrong predictions, of scores of a declared form."""
-    found = schema.check_fields(told, {"reads": lambda v: isinstance(v, bool)}, "the argument")
-    return platt_counts(terms.classes, terms.reads if found["reads"] else None)
+def _build_platt_counts(terms: Terms, body: Mapping[str, Any]) -> Query:
+    """Counts of right and wrong predictions, of scores of a declared form."""
+    fields = schema.check_fields(body, {"reads": lambda v: isinstance(v, bool)}, "the argument")
+    return platt_counts(terms.classes, terms.reads if fields["reads"] else None)
 
 
 def _platt_counts_argument(terms: Terms, query: Query) -> Argument | None:
-    """Whether the kind of scores matters."""
+    """Whether the form of the scores matters for the query."""
     if not isinstance(query, BinnedSum):
         return None
     both = {known: _build_platt_counts(terms, {"reads": known}) for known in (False, True)}
@@ -351,42 +344,42 @@ def _platt_counts_argument(terms: Terms, query: Query) -> Argument | None:
 
 _LISTED = (
     QueryKind(
-        words="how many predictions were right, and how many wrong",
+        description="how many predictions were right, and how many were wrong",
         **_plain_kind(lambda terms: CorrectWrong(Bins(1)), "counts"),
     ),
     QueryKind(
-        words="how many more were right than their confidence says, at a temperature",
+        description="how many more were right than the confidences predict, at a temperature",
         **_temperature_kind(lambda terms, inverse: Gap(inverse, terms.classes), Gap, "gap"),
     ),
     QueryKind(
-        words="the sum of the clamped losses, at a temperature",
+        description="the sum of the clamped losses, at a temperature",
         **_temperature_kind(
             lambda terms, inverse: LossAt(inverse, terms.clamp), LossAt, "loss"
         ),
     ),
     QueryKind(
-        words="how many more were right than their confidence says, in each bin of "
+        description="how many more were right than the confidences predict, in each bin of "
         "confidence, at a temperature",
         **_temperature_kind(
             lambda terms, inverse: BinnedGap(Bins(terms.bins), inverse), BinnedGap, "bin-gaps"
         ),
     ),
     QueryKind(
-        words="how many were right and how many wrong, in each bin of confidence",
+        description="how many were right and how many were wrong, in each bin of confidence",
         **_plain_kind(lambda terms: CorrectWrong(Bins(terms.bins)), "bins"),
     ),
     QueryKind(
-        words="how many were right and how many there are, in each bin of confidence",
+        description="how many were right, and how many there are, in each bin of confidence",
         **_plain_kind(lambda terms: CorrectTotal(Bins(terms.bins)), "bins-paper"),
     ),
     QueryKind(
-        words="how much smaller a map makes the squared error (the Brier score)",
+        description="by how much a map reduces the squared error (the Brier score)",
         **_map_kind(
             lambda terms, map_: BrierGain(map_), lambda q: isinstance(q, BrierGain), "map-gain"
         ),
     ),
     QueryKind(
-        words="how many more were right than their confidence says, in each bin of "
+        description="how many more were right than the confidences predict, in each bin of "
         "confidence, after a map",
         **_map_kind(
             lambda terms, map_: MappedQuery(BinnedGap(Bins(terms.bins)), map_),
@@ -395,7 +388,7 @@ _LISTED = (
         ),
     ),
     QueryKind(
-        words="how many predictions were right and how many wrong, after a map",
+        description="how many predictions were right and how many were wrong, after a map",
         **_map_kind(
             lambda terms, map_: MappedQuery(CorrectWrong(Bins(1)), map_),
             lambda q: type(q) is MappedQuery and isinstance(q.query, CorrectWrong),
@@ -404,13 +397,13 @@ _LISTED = (
     ),
     QueryKind(
         "platt-counts",
-        "how many predictions were right, and how many wrong, of scores of a declared form",
+        "how many predictions were right, and how many were wrong, by form of scores",
         _build_platt_counts,
         _platt_counts_argument,
         gaussian=True,
     ),
     QueryKind(
-        words="how unsure the classes are, at a temperature",
+        description="the variance of each predicted class, at a temperature",
         **_temperature_kind(
             lambda terms, inverse: PlattCurvature(inverse, terms.classes),
             PlattCurvature,
@@ -419,58 +412,47 @@ _LISTED = (
         ),
     ),
     QueryKind(
-        words="by how much an affine map is off, for each class", **_platt_equations_kind()
+        description="the residual of an affine map for each class", **_platt_equations_kind()
     ),
 )
 KINDS: Mapping[str, QueryKind] = Frozen({kind.name: kind for kind in _LISTED})
-# What a temperature of many sources needs, its guard and its figures included.
+# What a pooled temperature needs, with its guard and measurement.
 DEFAULT_KINDS = ("counts", "gap", "bin-gaps", "map-gain", "map-bin-gaps")
 
 
 def describe_terms(terms: Terms) -> list[tuple[str, str]]:
-    """Lines of a subject and what the terms say of it.
+    """Terms in plain English, as pairs of a label and a text.
 
-    Everything in them is public: nothing was read off the records.
+    Everything in them is public: nothing was computed from the records.
     """
+    delta = f" and delta {rounded_up(terms.delta)}" if terms.delta else ""
+    descriptions = [
+        KINDS[kind].description if kind in KINDS else f"{kind} (?)" for kind in terms.kinds
+    ]
+    grid = terms.temperatures
     return [
         ("institution", terms.name),
         ("its key", terms.key.fingerprint),
-        ("answers only to", f"the coordinator of the key {terms.coordinator.fingerprint}"),
+        ("answers only", f"the coordinator with the key {terms.coordinator.fingerprint}"),
         ("until", terms.expires or "it is revoked"),
-        ("about", f"predictions of the model {terms.model[:12]}…, {_scores(terms)}"),
+        (
+            "about",
+            f"predictions of the model {terms.model[:12]}…, {terms.classes} classes, as "
+            f"{terms.reads}",
+        ),
         ("protects", f"{terms.unit}, under {terms.relation}"),
-        ("budget", _budget(terms)),
-        *_questions(terms),
-        *_bounds(terms),
-        ("replies", f"{terms.deadline:g} seconds after a request, whatever it is"),
+        (
+            "budget",
+            f"epsilon {terms.micro_epsilon / MICRO:g}{delta} in total; at most "
+            f"{terms.max_per_answer / MICRO:g} for one answer",
+        ),
+        *(
+            ("releases, with noise" if i == 0 else "", text)
+            for i, text in enumerate(descriptions)
+        ),
+        ("temperatures", f"from {grid.low:g} to {grid.high:g}"),
+        ("bins", f"{terms.bins}, of equal width"),
+        ("largest loss", f"{terms.clamp:g} for one record"),
+        ("records", f"at least {terms.min_records:,}, at most {terms.max_records:,}"),
+        ("replies", f"{terms.deadline:g} seconds after each request"),
     ]
-
-
-def _scores(terms: Terms) -> str:
-    """What the records hold."""
-    return f"{terms.classes} classes, as {terms.reads}"
-
-
-def _budget(terms: Terms) -> str:
-    """All that may be spent, and on one answer."""
-    delta = f" and delta {rounded_up(terms.delta)}" if terms.delta else ""
-    return (
-        f"epsilon {terms.micro_epsilon / MICRO:g}{delta} in all, for good; at most "
-        f"{terms.max_per_answer / MICRO:g} for one answer"
-    )
-
-
-def _questions(terms: Terms) -> Iterator[tuple[str, str]]:
-    """What is told, with noise."""
-    for i, kind in enumerate(terms.kinds):
-        known = KINDS.get(kind)
-        yield "tells, with noise" if i == 0 else "", known.words if known else f"{kind} (?)"
-
-
-def _bounds(terms: Terms) -> Iterator[tuple[str, str]]:
-    """What was declared, so that nothing need be read off the records."""
-    grid = terms.temperatures
-    yield "temperatures", f"from {grid.low:g} to {grid.high:g}"
-    yield "bins", f"{terms.bins}, of equal width"
-    yield "largest loss", f"{terms.clamp:g} for one record"
-    yield "records", f"at least {terms.min_records:,}, at most {terms.max_records:,}"
