@@ -38,29 +38,32 @@ PROTOCOL = "veracal.federation.protocol."
 # ---------------------------------------------------------------- mutants
 
 
-def unsigned(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
-    """Read a body, whoever signed it."""
-    body = envelopes.parse_object(envelopes._parts(purpose, raw, most)[1])
-    return checked(body, raw)
+def unsigned(purpose: str, raw: bytes, key: Any, *, max_bytes: int) -> Body:
+    """Read a body without verifying its signature."""
+    body = envelopes.parse_object(envelopes._split(purpose, raw, max_bytes)[1])
+    return check_spelling(body, raw)
 
 
-def parsed_first(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
-    """Read a body, and check its signature then."""
-    envelopes.parse_object(envelopes._parts(purpose, raw, most)[1])
-    return UNSEAL(purpose, raw, key, max_bytes=most)
+def parse_first(purpose: str, raw: bytes, key: Any, *, max_bytes: int) -> Body:
+    """Parse a body before its signature is verified."""
+    envelopes.parse_object(envelopes._split(purpose, raw, max_bytes)[1])
+    return UNSEAL(purpose, raw, key, max_bytes=max_bytes)
 
 
-def any_spelling(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
-    """Read a signed body, however it is written."""
-    return envelopes.parse_object(envelopes._verified(purpose, raw, key, most))
+def any_spelling(purpose: str, raw: bytes, key: Any, *, max_bytes: int) -> Body:
+    """Read a signed body that may not be canonical."""
+    signature, content = envelopes._split(purpose, raw, max_bytes)
+    if not key.verify(signature, purpose.encode() + b"\n" + content):
+        raise EnvelopeError("its signature is not valid for the enrolled key")
+    return envelopes.parse_object(content)
 
 
-def checked(body: Body, raw: bytes) -> Body:
-    """Refuse another spelling."""
+def check_spelling(body: Body, raw: bytes) -> Body:
+    """Refuse a body that is not canonical."""
     try:
         written = canonical(body).encode()
     except ValueError as cause:
-        raise EnvelopeError("a not finite") from cause
+        raise EnvelopeError("not a finite number") from cause
     if not raw.endswith(b"\n" + written):
         raise EnvelopeError("another spelling")
     return body
@@ -69,10 +72,10 @@ def checked(body: Body, raw: bytes) -> Body:
 def open_schema(body: Any, checks: Any, what: str) -> Body:
     """Check the fields that are known, and pass over the others."""
     if not isinstance(body, dict) or not body.keys() >= checks.keys():
-        raise EnvelopeError(f"{what} has other fields than it should")
+        raise EnvelopeError(f"{what} has missing fields")
     for name, check in checks.items():
         if not check(body[name]):
-            raise EnvelopeError(f"{name!r} of {what} is invalid value")
+            raise EnvelopeError(f"{name!r} of {what} has an invalid value")
     return {name: body[name] for name in checks}
 
 
@@ -84,7 +87,7 @@ def kept_error(self: EnvelopeError, *words: str) -> None:
 
 def price(check: Callable[[Any], bool]) -> Patches:
     """Another check of the price."""
-    checks = {**requests._CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
+    checks = {**requests._REQUEST_CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
     return {"veracal.federation.protocol.messages._REQUEST_CHECKS": checks}
 
 
@@ -94,7 +97,7 @@ UNSEAL, PARSED = envelopes.unseal, envelopes.parse_object
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "unsigned accepted": {"veracal.federation.protocol.messages.unseal": unsigned},
-    "parsed before verified": {"veracal.federation.protocol.messages.unseal": parsed_first},
+    "parsed before verified": {"veracal.federation.protocol.messages.unseal": parse_first},
     "canonical form not required": {
         "veracal.federation.protocol.messages.unseal": any_spelling
     },

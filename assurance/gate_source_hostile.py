@@ -55,7 +55,7 @@ def telling(self: SourceServer, why: str) -> bytes:
 def naming(self: SourceServer, raw: bytes) -> bytes:
     """Say which error it was, with what it says."""
     try:
-        return self._answered(raw)
+        return self._answer_request(raw)
     except Exception as error:
         refusal = REFUSE(self, "")
         return refusal if type(error).__module__ != "builtins" else str(error).encode()
@@ -97,11 +97,11 @@ THREADS, PATIENCE = 6, 300.0
 MEETING = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
 CHARGED, LOADED, REFUSE, EVALUATED = (
     SourceServer._charge_and_answer,
-    SourceServer._loaded,
+    SourceServer._load_records,
     SourceServer._refuse,
     serving.evaluate_query,
 )
-DESK = sources.SOURCE + "serving.SourceServer."
+SERVER = sources.SOURCE + "serving.SourceServer."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "check outside the transaction": {
@@ -115,13 +115,13 @@ MUTANTS: dict[str, Patches] = {
     "noise for half of it": {
         sources.LAPLACE: lambda exact, noise: ADD_NOISE(exact, noise / 2),
     },
-    "refusal that tells the reason": {DESK + "_refuse": telling},
+    "refusal that tells the reason": {SERVER + "_refuse": telling},
     "error that names a record": {
-        DESK + "reply": naming,
+        SERVER + "reply": naming,
         sources.CHARGED: frail_before_the_charge,
     },
     "error where a record is odd": {sources.EVALUATED: frail},
-    "too few records refused when asked": {DESK + "_loaded": enough_records},
+    "too few records refused when asked": {SERVER + "_load_records": enough_records},
 }
 ADD_NOISE = add_discrete_laplace
 

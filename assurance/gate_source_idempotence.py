@@ -67,7 +67,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.federation.protocol.messages.Request.unseal": any_id
     },
     "the head of now in an old answer": {
-        sources.SOURCE + "serving.SourceServer._answered": with_current_head
+        sources.SOURCE + "serving.SourceServer._answer_request": with_current_head
     },
 }
 

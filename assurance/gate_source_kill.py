@@ -101,7 +101,7 @@ def computed(*told: Any) -> bytes:
 def head_first(connection: Any, entry: Entry, kept: bytes | None) -> None:
     """Write the head before the entry is committed."""
     INSERT(connection, entry, kept)
-    for server in DESKS[-1:]:
+    for server in SERVERS[-1:]:
         told = server.terms.source, entry.index, entry.hash, entry.previous
         server._heads.add(Head.sign(*told, server._key))
 
@@ -118,7 +118,7 @@ def written_anew(self: SignedHeads, head: Head) -> None:
 
 LATER: list[Head] = []
 COMPUTED: list[bool] = []
-DESKS: list[SourceServer] = []
+SERVERS: list[SourceServer] = []
 COMPUTE, INSERT = serving.compute_answer, ledger_tables.append
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -160,7 +160,7 @@ class Before:
 def run(subject: Patches, *, long: bool) -> str:
     """Stop at every line, and kill where that matters."""
     patches = {**subject, sources.EVALUATED: failing}
-    DESKS.clear()
+    SERVERS.clear()
     stops = kills = states = 0
     with sources.enrolled(patches, epsilon=1.0, max_per_answer=1.0) as north:
         before = prepared(north)
@@ -278,10 +278,10 @@ def traced(
             visit(number, f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         return each_line
 
-    DESKS[:] = [north.reopened().server]
+    SERVERS[:] = [north.reopened().server]
     sys.settrace(each_line)
     try:
-        reply_and_leave(DESKS[-1], raw, leave)
+        reply_and_leave(SERVERS[-1], raw, leave)
     finally:
         sys.settrace(None)
 
@@ -346,7 +346,7 @@ def judge_again(
 ) -> None:
     """The request ends as its kind does, twice alike, and old answers are what they were."""
     again = north.reopened()
-    DESKS[:] = [again.server]
+    SERVERS[:] = [again.server]
     found = ledgers.verified(north.ledger)
     reply = again.server.reply(kind.raw(north))
     assert sources.is_answer(north, reply) == kind.answered, f"{where}: ended otherwise"

@@ -17,6 +17,7 @@ from unittest import mock
 from assurance import sources
 from assurance.sources import Contents, Made, Patches, unchecked
 from veracal.federation.protocol.messages import Head, Request
+from veracal.federation.source import folder as folders
 from veracal.federation.source.folder import RollbackError, SignedHeads, SourceFolder
 from veracal.federation.source.serving import SourceServer
 from veracal.ledger.book import Ledger
@@ -47,29 +48,33 @@ def quote_forgotten(self: SourceServer, request: Request) -> None:
 
 def quote_of_anybody(self: SourceServer, request: Request) -> None:
     """Believe whatever head is quoted, signed or not."""
-    with mock.patch.object(Head, "holds", return_value=True):
+    with mock.patch.object(Head, "verify", return_value=True):
         CHECK_HEADS(self, request)
 
 
 def by_number(self: SignedHeads, ledger: Ledger, quoted: Head | None = None) -> None:
     """Compare how long the ledger is, not what it holds."""
-    fresh = [head.index for file in self._files for head in self._own(file.news())]
-    if max(fresh, default=0) > len(ledger.entries()):
-        raise RollbackError("An older copy was put back.")
+    heads = [folders._parse_head(line) for file in self._files for line in file.read_new()]
+    own = [head.index for head in heads if head is not None and head.source == self.source]
+    if max(own, default=0) > len(ledger.entries()):
+        raise RollbackError("An older copy was restored.")
 
 
 CHECK_HEADS = SourceServer._check_heads
-DESK, SIGNED = sources.SOURCE + "serving.SourceServer.", sources.SOURCE + "folder.SignedHeads."
+SERVER, SIGNED = (
+    sources.SOURCE + "serving.SourceServer.",
+    sources.SOURCE + "folder.SignedHeads.",
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "heads not checked": {SIGNED + "check": unchecked},
     "heads elsewhere ignored": {
         sources.SOURCE + "folder.SourceFolder.signed_heads": own_file_alone
     },
-    "quoted head not checked": {DESK + "_check_heads": quote_ignored},
-    "quoted head not kept": {DESK + "_check_heads": quote_forgotten},
+    "quoted head not checked": {SERVER + "_check_heads": quote_ignored},
+    "quoted head not kept": {SERVER + "_check_heads": quote_forgotten},
     "length compared, not content": {SIGNED + "check": by_number},
-    "quoted head believed unsigned": {DESK + "_check_heads": quote_of_anybody},
+    "quoted head believed unsigned": {SERVER + "_check_heads": quote_of_anybody},
 }
 
 

@@ -88,9 +88,9 @@ def test_what_to_type_is_printed_and_who_was_killed_is_told(made):
 def test_another_federation_than_the_one_that_is_there_is_refused(made, run):
     for words in (["--sources", "3"], ["--transport", "flower"]):
         code, _, err = run("federation", "local", "trial", *words)
-        assert code == 1 and "or name another folder" in err
+        assert code == 1 and "or choose another folder" in err
     code, _, err = run("federation", "local", "trial", "--by-hand", "--then-recalibrate")
-    assert code == 2 and "somebody has to carry" in err
+    assert code == 2 and "must be carried" in err
 
 
 def test_wrong_usage_makes_nothing(run):

@@ -164,12 +164,12 @@ def test_another_model_is_refused_and_the_sources_named(run):
 
 
 def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
-    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="least = 2")
+    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="min_sources = 2")
     words = ["recalibrate", "m", "--sources", "poor/federation.toml", "--map-out", "a.json"]
     code, _, err = run(*words, "--epsilon", "4")
     assert code == 1
-    assert "North is asked for epsilon=4, but 3 of 3 is left" in err
-    assert "asked\n" not in err.split("The plan")[1]
+    assert "North: the queries cost epsilon=4, but 3 of 3 is left" in err
+    assert "queried\n" not in err.split("The plan")[1]
     assert run(*words, "--epsilon", "2")[0] == 0
     code, _, err = run(*words, "--epsilon", "2", "--run", "again", "--force")
     assert code == 1
@@ -334,7 +334,7 @@ def test_ctrl_c_says_that_nothing_is_lost(place):
 def test_the_board_shows_every_institution():
     board = Board(["a", "b"], 3)
     line = board.note(RoundEvent(1, "gap", 1, "silent", "it did not answer in time"))
-    assert line == "round 1 of 3, gap: b silent: it did not answer in time"
+    assert line == "round 1 of 3, gap: b dropped out: it did not answer in time"
     board.note(RoundEvent(1, "gap", 0, "answered"))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(board.table())

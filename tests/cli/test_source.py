@@ -92,20 +92,20 @@ def test_a_new_source_is_shown_with_what_its_budget_means(run: Run):
         "--unit",
         "patient",
     )
-    code, out, _ = run(*words, "--at-most", "3", "--heads", "heads")
+    code, out, _ = run(*words, "--max-contributions", "3", "--heads", "heads")
     assert code == 0
     assert read_source("north").public.fingerprint in out
     assert "one patient (at most 3 rows)" in out
     text = " ".join(out.split())
     assert "if one patient, with up to 3 rows, were left out" in text
     assert "more than 2.72 times as likely" in text
-    assert "Nothing outside of the folder" not in text
+    assert "Without a file outside of the folder" not in text
     assert Path("heads").exists()
 
 
 def test_without_a_second_file_of_heads_its_owner_is_told(run: Run):
     out = run("source", "init", "n", "--name", "N", "--epsilon", "1")[1]
-    assert "Nothing outside of the folder would notice" in " ".join(out.split())
+    assert "Without a file outside of the folder would notice" in " ".join(out.split())
     assert json.loads(run("source", "init", "m", "--name", "N", "--epsilon", "1", "--json")[1])
 
 
@@ -116,7 +116,7 @@ def test_without_a_second_file_of_heads_its_owner_is_told(run: Run):
         (("--name", "N", "--epsilon", "nan"), 2),
         (("--name", "", "--epsilon", "1"), 2),
         (("--name", "N", "--epsilon", "1", "--relation", "both"), 2),
-        (("--name", "N", "--epsilon", "1", "--at-most", "0"), 2),
+        (("--name", "N", "--epsilon", "1", "--max-contributions", "0"), 2),
         (("--name", "N", "--epsilon", "1", "--heads", "north/heads"), 1),
         (("--name", "N", "--epsilon", "1", "--heads", "no/heads"), 1),
     ],
@@ -140,7 +140,7 @@ def test_what_is_about_to_be_allowed_is_said_before_and_after(run: Run, north: P
         assert "One answer costs at most epsilon 0.5" in text
         assert "2.72 times as likely" in text
         assert "until 2099-12-31 (UTC), or until you revoke it" in text
-        assert all(KINDS[kind].words in text for kind in DEFAULT_KINDS)
+        assert all(KINDS[kind].description in text for kind in DEFAULT_KINDS)
         assert "your public key, and that you protect one record, under add-remove" in text
     assert "epsilon 2 would be left for other coordinators" in before
     assert "epsilon 2 is left for other coordinators" in after
@@ -198,7 +198,7 @@ def test_everything_that_is_declared_is_in_the_terms(run: Run, north: Path):
 def test_a_node_key_is_made_once_and_handed_over(run: Run, north: Path):
     assert enroll(run, "--node-key-out", "node.pub")[0] == 0
     code, out, _ = enroll(run, "--node-key-out", "again.pub", out="again.terms")
-    assert code == 0 and "Hand over again.terms and again.pub" in out
+    assert code == 0 and "Give again.terms and again.pub" in out
     assert "serve north --flower HOST:PORT --ca FILE" in out
     assert Path("node.pub").read_bytes() == Path("again.pub").read_bytes()
     assert Path("north/node.key").stat().st_mode & 0o077 == 0
@@ -215,7 +215,7 @@ def test_questions_are_named_by_a_method_too(run: Run):
     assert terms.kinds == ("platt-counts", "gap", "platt-curvature", "platt-equations", "bins")
     text = " ".join(out.split())
     assert "epsilon 1 and delta 0.000001 for each record" in text
-    assert "but for a chance of 0.000001" in text
+    assert "except with probability 0.000001" in text
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
     code, out, err = serve_once(run, request(terms), dear)
     assert code == 0 and "answered or refused: 2" in out
     assert "answered: counts (entry 1 of the ledger)" in err
-    assert "refused: it asks for epsilon 0.5 at once" in err
+    assert "refused: it requests an answer for epsilon 0.5" in err
     replies = [unseal_reply(path.read_bytes(), terms.key) for path in Path("outbox").iterdir()]
     assert sorted(isinstance(reply, Answer) for reply in replies) == [False, True]
 
@@ -349,11 +349,11 @@ def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
     (answer,) = (reply for reply in replies if isinstance(reply, Answer))
     right, wrong = answer.units
     assert code == 0
-    assert "1. how many predictions were right, and how many wrong" in text
+    assert "1. how many predictions were right, and how many were wrong" in text
     assert f"sent right {right:,}; wrong {wrong:,}; noise of about ±14.1" in text
-    assert "cost epsilon 0.1; in all so far 0.1, 0.9 left" in text
-    assert "it asks for epsilon 0.5 at once, more than the 0.25" in text
-    assert "The books are sound" in text
+    assert "cost epsilon 0.1; in total so far 0.1, 0.9 left" in text
+    assert "it requests an answer for epsilon 0.5, more than the maximum of 0.25" in text
+    assert "The ledger is valid" in text
 
     found = json.loads(run("source", "log", "north", "--json")[1])["enrollments"][0]
     assert found["answers"][0]["values"] == [right, wrong] and found["sound"]
@@ -378,7 +378,7 @@ def test_every_way_to_ask_is_told_in_words(run: Run, north: Path):
         raw = request(terms, kind, argument=argument, micro_epsilon=10_000)
         assert server.reply(raw) != server.refusal
     text = " ".join(run("source", "log", "north")[1].split())
-    assert "than their confidence says, at temperature 2" in text
+    assert "than the confidences predict, at temperature 2" in text
     assert "(the Brier score); the map: temperature 2" in text
     assert "the map: accuracy by bin 0.5" in text
     assert "right, by bin:" in text
@@ -395,7 +395,7 @@ def test_a_changed_file_and_a_ledger_put_back_are_told(run: Run, terms: Terms):
     shutil.copy("old", ledger)
     for command in ("status", "log"):
         code, out, _ = run("source", command, "north")
-        assert code == 1 and "older copy of spent.ledger was put back" in " ".join(out.split())
+        assert code == 1 and "older copy of spent.ledger was restored" in " ".join(out.split())
     facts = json.loads(run("source", "status", "north", "--json")[1])
     assert "lacks entry 1" in facts["enrollments"][0]["problems"][0]
     ledger.write_bytes(new)
@@ -419,7 +419,7 @@ def test_a_revoked_enrollment_is_over(run: Run, terms: Terms, monkeypatch: pytes
     assert not read_enrollment(read_source("north"), terms.source).is_revoked
     assert run("source", "revoke", "north", terms.source[:6], "--json")[0] == 2
     code, out, _ = run("source", "revoke", "north", terms.source[:6], "--yes")
-    assert code == 0 and "answered no more" in out
+    assert code == 0 and "is revoked" in out
     assert run("source", "revoke", "north", terms.source, "--yes", "--json")[0] == 0
     server = open_source("north", terms.source)
     assert server.reply(request(terms)) == server.refusal
@@ -466,7 +466,7 @@ def test_serving_ends_in_peace_when_it_is_told_to(
     assert "North Hospital answers the coordinator" in process.stderr.readline()
     process.send_signal(number)
     _, err = process.communicate(timeout=240)
-    assert process.returncode == 0 and "What was answered is kept" in err
+    assert process.returncode == 0 and "All answers are stored" in err
 
 
 # ---------------------------------------------------------------- the data set's ledger
@@ -478,7 +478,7 @@ def test_enrollments_of_the_same_records_share_the_ledger_of_the_data_set(
     """A second folder of the same records is not a second budget."""
     code, _, err = enroll(run)
     ledger = Ledger(default_ledger_path("scores.npz"))
-    assert code == 0 and "Opened the ledger of scores.npz" in err
+    assert code == 0 and "Created the ledger of scores.npz" in err
     assert (ledger.budget.epsilon, ledger.spent().epsilon) == (3.0, 1.0)
     assert run("source", "init", "south", "--name", "South", "--epsilon", "9")[0] == 0
     words = (
@@ -503,7 +503,7 @@ def test_enrollments_of_the_same_records_share_the_ledger_of_the_data_set(
 def test_a_source_of_other_units_than_the_ledger_is_refused(run: Run, north: Path):
     open_ledger(default_ledger_path("scores.npz"), Budget(5.0, relation="replace-one"))
     code, out, err = enroll(run)
-    assert code == 1 and not out and "do not add" in err
+    assert code == 1 and not out and "cannot be added" in err
     assert not list(Path("north/enrolled").iterdir())
 
 
@@ -513,7 +513,16 @@ def test_units_of_several_rows_pay_once_for_all_of_their_rows(run: Run):
         rng.normal(0, 2, (300, 3)), rng.integers(0, 3, 300), units=np.arange(300) // 3
     )
     save_scores(scores, "scores.npz", unit="patient")
-    words = ("--name", "North", "--epsilon", "3", "--unit", "patient", "--at-most", "3")
+    words = (
+        "--name",
+        "North",
+        "--epsilon",
+        "3",
+        "--unit",
+        "patient",
+        "--max-contributions",
+        "3",
+    )
     assert run("source", "init", "north", *words)[0] == 0
     code, _, err = enroll(run, "--unit", "patient")
     assert code == 0, err

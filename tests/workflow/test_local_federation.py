@@ -30,14 +30,14 @@ def made(tmp_path_factory) -> LocalFederation:
     return make_local(folder, 3, transport="files")
 
 
-def test_everybody_takes_part_in_what_was_made(made):
+def test_all_hospitals_are_members_of_a_local_federation(made):
     sources = read_members(made.study)
     assert [terms.name for terms in sources] == ["north", "south", "west"]
     assert {terms.model for terms in sources} == {model_hash(made.model)}
     assert exists_local(made.folder) and open_local(made.folder) == made
 
 
-def test_the_model_is_too_sure_at_the_hospitals(made):
+def test_the_model_is_overconfident_at_the_hospitals(made):
     """So that there is something to repair, which one temperature repairs."""
     model = PrivateClassifier.load(made.model)
     for hospital in made.hospitals:
@@ -47,7 +47,7 @@ def test_the_model_is_too_sure_at_the_hospitals(made):
         assert metrics.ece(repaired) < metrics.ece(scores) / 3
 
 
-def test_a_courier_brings_requests_and_answers(made):
+def test_a_courier_carries_requests_and_answers(made):
     key, sources = PrivateKey.read(made.study / KEY_FILE), read_members(made.study)
     asked = {
         terms.source: Request(
@@ -77,7 +77,7 @@ class _AtOnce:
         self.terms, self.answer = server.terms, server.reply
 
 
-def test_nothing_is_made_where_something_is(tmp_path):
+def test_a_folder_with_files_is_rejected(tmp_path):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(DataError, match="a new or empty folder"):
         make_local(tmp_path, 3)
@@ -85,13 +85,13 @@ def test_nothing_is_made_where_something_is(tmp_path):
 
 
 @pytest.mark.parametrize("sources", [0, 21, 2.5])
-def test_so_many_are_not_made(tmp_path, sources):
+def test_an_invalid_number_of_sources_is_rejected(tmp_path, sources):
     with pytest.raises(ValueError, match="Expected"):
         make_local(tmp_path / "f", sources)
     assert not (tmp_path / "f").exists()
 
 
-def test_what_could_not_be_made_leaves_nothing(tmp_path: Path):
+def test_a_failed_creation_leaves_no_files(tmp_path: Path):
     def stop(line: str) -> None:
         if "south" in line:
             raise KeyboardInterrupt
@@ -101,6 +101,6 @@ def test_what_could_not_be_made_leaves_nothing(tmp_path: Path):
     assert not (tmp_path / "f").exists()
 
 
-def test_hospitals_have_names_of_their_own():
+def test_hospital_names_are_unique():
     assert len(set(hospital_names(20))) == 20
     assert hospital_names(9)[-1] == "hospital-9"

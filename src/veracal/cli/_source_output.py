@@ -131,7 +131,7 @@ def indented(label: str, text: str, *, width: int = 10) -> list[str]:
 
 
 def _declarations(terms: Terms) -> list[str]:
-    """What the terms declare, none of which was computed from the records."""
+    """What the terms declare, without values computed from the records."""
     grid, maps = terms.temperatures, terms.parameters
     return [
         f"your name, your public key, and that you protect {terms.unit}, under "
@@ -351,7 +351,7 @@ def _print_source(source: SourceFolder, facts: dict[str, Any]) -> None:
         ("since", source.created),
         ("your key", source.public.fingerprint),
         ("protects", f"{budget.unit}, under {budget.relation}"),
-        ("budget", f"epsilon {budget.epsilon:g}{_delta(budget.delta)}, of which"),
+        ("budget", f"epsilon {budget.epsilon:g}{_delta(budget.delta)}:"),
         ("", f"{rounded_up(facts['granted']['epsilon'], 6)} is granted, to {count}"),
         ("", f"{rounded_down(left['epsilon'], 6)} can still be granted"),
         ("signed heads", "in the folder" if source.heads is None else f"also {source.heads}"),

@@ -25,25 +25,25 @@ def history(tmp_path):
         yield made
 
 
-def test_it_is_for_its_owners_eyes_and_for_one_coordinator(history):
+def test_a_history_belongs_to_its_owner_and_one_coordinator(history):
     assert stat.S_IMODE(history.path.stat().st_mode) == 0o600
-    with pytest.raises(DataError, match="whose key this is"):
+    with pytest.raises(DataError, match="with this key"):
         RequestHistory(history.path, PrivateKey.new().public)
 
 
 @pytest.mark.parametrize("content", [b"something else" * 100, b""], ids=["text", "empty"])
-def test_another_file_is_refused_and_an_empty_one_filled(tmp_path, content):
+def test_another_file_is_rejected_and_an_empty_one_is_initialized(tmp_path, content):
     place = tmp_path / "other"
     place.write_bytes(content)
     if content:
-        with pytest.raises(DataError, match="history of a coordinator"):
+        with pytest.raises(DataError, match="coordinator's history"):
             RequestHistory(place, COORDINATOR.public)
         assert place.read_bytes() == content
     else:
         RequestHistory(place, COORDINATOR.public).close()
 
 
-def test_another_database_and_a_later_format_are_refused(history, tmp_path):
+def test_another_database_and_a_later_format_are_rejected(history, tmp_path):
     connection = sqlite3.connect(tmp_path / "mine.db")
     connection.execute("CREATE TABLE mine (a)")
     connection.close()
@@ -52,11 +52,11 @@ def test_another_database_and_a_later_format_are_refused(history, tmp_path):
     history._connection.execute("PRAGMA user_version = 9")
     with pytest.raises(DataError, match="format 9"):
         RequestHistory(history.path, COORDINATOR.public)
-    with pytest.raises(DataError, match="a place for a history"):
+    with pytest.raises(DataError, match="a path where a history"):
         RequestHistory(tmp_path / "nowhere" / "history", COORDINATOR.public)
 
 
-def test_what_was_sent_is_known_by_whoever_opens_it_next(history):
+def test_a_sent_request_is_known_after_reopening(history):
     history.record_request("run", "a", "1", SENT)
     with RequestHistory(history.path, COORDINATOR.public) as again:
         assert again.find_request("a", "1") == SENT
@@ -66,7 +66,7 @@ def test_what_was_sent_is_known_by_whoever_opens_it_next(history):
         assert again.charges("b") == []
 
 
-def test_a_refused_request_counts_no_more_until_it_is_sent_again(history):
+def test_a_refused_request_is_not_charged_until_it_is_sent_again(history):
     history.record_request("run", "a", "1", SENT)
     history.record_failure("a", "1", "refused")
     assert history.charges("a") == []
@@ -79,16 +79,16 @@ def test_a_refused_request_counts_no_more_until_it_is_sent_again(history):
     assert [one.state for one in history.charges("a")] == ["unusable"]
 
 
-def test_a_round_that_is_over_stays_as_it_was(history):
+def test_the_outcome_of_a_round_is_final(history):
     first = ClosedRound(("a", "b"), {"b": "it refused"})
     history.close_round("run", "query", first)
     history.close_round("run", "query", ClosedRound(("a",), {}))
     found = history.find_round("run", "query")
-    assert (found.asked, dict(found.silences)) == (first.asked, first.silences)
+    assert (found.requested, dict(found.dropouts)) == (first.requested, first.dropouts)
     assert history.find_round("other", "query") is None
 
 
-def test_a_label_stands_for_one_request(history):
+def test_a_label_identifies_one_request(history):
     history.label("run", "a", "mine", "1")
     history.label("run", "a", "mine", "1")
     history.label("run", "b", "mine", "2")
@@ -96,7 +96,7 @@ def test_a_label_stands_for_one_request(history):
         history.label("run", "a", "mine", "2")
 
 
-def test_an_answer_that_somebody_wrote_into_the_file_is_not_believed(history, tmp_path):
+def test_a_modified_answer_in_the_file_is_rejected(history, tmp_path):
     server = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, server.reply, history)
     one.answer(COUNTS, micro_epsilon=500_000)
@@ -108,7 +108,7 @@ def test_an_answer_that_somebody_wrote_into_the_file_is_not_believed(history, tm
         one.answer(COUNTS, micro_epsilon=500_000)
 
 
-def test_links_of_the_chain_are_checked_in_any_order(history, tmp_path):
+def test_links_of_the_chain_are_verified_in_any_order(history, tmp_path):
     server = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, server.reply, history)
     late = one.prepare_request(wanted(100), 1)

@@ -36,7 +36,7 @@ def three(tmp_path):
     return [StandIn(tmp_path, scores(seed=i)) for i in range(3)]
 
 
-def test_the_plan_says_what_is_asked_and_then_it_is_so(three):
+def test_the_plan_matches_what_is_requested_and_charged(three):
     source = federated(three)
     steps = steps_for(source, measure=1_000_000)
     plan = plan_for(source, steps)
@@ -56,7 +56,7 @@ def test_the_plan_says_what_is_asked_and_then_it_is_so(three):
 
 
 @pytest.mark.parametrize("method", ["pooled", "binning", "platt"])
-def test_what_was_answered_is_known_to_the_last(tmp_path, method):
+def test_a_repeated_plan_knows_every_answer(tmp_path, method):
     more = {"delta": 1e-5} if method == "platt" else {}
     servers = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
     source = federated(servers)
@@ -71,7 +71,7 @@ def test_what_was_answered_is_known_to_the_last(tmp_path, method):
         assert (one.left, one.left_delta) == pytest.approx((left.epsilon, left.delta))
 
 
-def test_a_source_that_cannot_pay_is_named(three, tmp_path):
+def test_a_source_without_enough_budget_is_named(three, tmp_path):
     poor = StandIn(tmp_path, scores(), micro_epsilon=1_000_000)
     for least, match in ((None, poor.terms.name), (4, "4 of 4")):
         source = federated([*three, poor], least=least)
@@ -95,7 +95,7 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("where", ["told", "carried"])
 @pytest.mark.parametrize("method", ["pooled", "acc-t"])
-def test_broken_off_anywhere_it_goes_on_and_nothing_is_paid_twice(
+def test_an_interrupted_recalibration_continues_without_double_charges(
     tmp_path, three, method, where
 ):
     """After every single thing that happens, one more each time, until it is done."""
@@ -153,7 +153,7 @@ def test_answers_on_their_way_leave_the_round_open(three):
     assert all(len(list(one.ledger.entries())) == 1 for one in three)
 
 
-def test_the_record_says_who_was_silent_and_what_it_was_asked(three, tmp_path):
+def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
     refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
     source = federated([*three, unit], refusing, least=2)
@@ -171,7 +171,7 @@ def test_the_record_says_who_was_silent_and_what_it_was_asked(three, tmp_path):
     assert told["statement"] == text
 
 
-def test_too_few_at_a_later_round_end_it_with_names(three):
+def test_too_few_answers_in_a_later_round_raise_with_names(three):
     def once(server):
         refusal = Refusal(server.terms.source).seal(server.key)
         return lambda raw: refusal if server.seen else server.reply(raw)
@@ -181,7 +181,7 @@ def test_too_few_at_a_later_round_end_it_with_names(three):
         run(source, steps_for(source))
 
 
-def test_numbers_that_json_has_no_words_for_are_left_out(three):
+def test_non_finite_numbers_are_null_in_the_record(three):
     source = federated(three)
     found = run(source, steps_for(source))
     estimate = found.temperatures["temperature"]

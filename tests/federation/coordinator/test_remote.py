@@ -39,7 +39,7 @@ def changed(server, change):
     return reply
 
 
-def test_it_keeps_the_contract_of_sources(tmp_path):
+def test_a_remote_source_fulfills_the_source_contract(tmp_path):
     def make(micro_epsilon):
         return remote(StandIn(tmp_path, scores(20), micro_epsilon=micro_epsilon))
 
@@ -47,14 +47,14 @@ def test_it_keeps_the_contract_of_sources(tmp_path):
     check_source(make, Gap(0.5, 2), local=False)
 
 
-def test_it_says_whom_it_protects_and_what_it_can_pay(server):
+def test_a_remote_source_declares_its_unit_and_budget(server):
     one = remote(server)
     assert is_declared(one)
     assert isinstance(one, PayingSource)
     assert isinstance(one, GaussianSource)
 
 
-def test_an_answer_is_what_the_holder_would_have_released(server, tmp_path):
+def test_an_answer_equals_a_local_release(server, tmp_path):
     release = remote(server).answer(COUNTS, micro_epsilon=500_000)
     holder = Curator(server.records, open_ledger(tmp_path / "x.ledger", server.terms.budget))
     beside = holder.answer(COUNTS, micro_epsilon=500_000)
@@ -64,7 +64,7 @@ def test_an_answer_is_what_the_holder_would_have_released(server, tmp_path):
     assert abs(sum(release.values) - 400) < 100
 
 
-def test_a_question_is_asked_once_though_the_process_ends(server, tmp_path):
+def test_a_query_is_sent_once_across_processes(server, tmp_path):
     def kept():
         return RequestHistory(tmp_path / "history", COORDINATOR.public)
 
@@ -75,7 +75,7 @@ def test_a_question_is_asked_once_though_the_process_ends(server, tmp_path):
     assert len(server.seen) == 1
 
 
-def test_a_request_whose_reply_was_lost_is_sent_again_in_the_same_bytes(server):
+def test_a_request_with_a_lost_reply_is_repeated_in_the_same_bytes(server):
     sent = list[bytes]()
 
     def loses(raw):
@@ -93,7 +93,7 @@ def test_a_request_whose_reply_was_lost_is_sent_again_in_the_same_bytes(server):
     assert len(list(server.ledger.entries())) == 1
 
 
-def test_after_a_refusal_the_same_question_has_other_bytes(server):
+def test_after_a_refusal_the_same_query_has_other_bytes(server):
     sent = list[bytes]()
 
     def refuses(raw):
@@ -108,7 +108,7 @@ def test_after_a_refusal_the_same_question_has_other_bytes(server):
     assert [request.round for request in server.seen] == [1]
 
 
-def test_what_was_not_declared_is_never_sent(tmp_path):
+def test_an_undeclared_query_is_never_sent(tmp_path):
     server = StandIn(tmp_path, scores(), kinds=("counts",))
     one = remote(server, lambda raw: pytest.fail("it was sent"))
     for query in (Gap(0.5, 2), Count(), BinnedGap(Bins(7))):
@@ -118,7 +118,7 @@ def test_what_was_not_declared_is_never_sent(tmp_path):
         remote(StandIn(tmp_path, scores())).answer(Gap(1 / 3, 2), micro_epsilon=1)
 
 
-def test_what_the_terms_have_no_room_for_is_never_sent(tmp_path):
+def test_a_query_beyond_the_budget_is_never_sent(tmp_path):
     server = StandIn(tmp_path, scores(), micro_epsilon=100, max_per_answer=60)
     one = remote(server)
     with pytest.raises(BudgetError, match="for one answer"):
@@ -129,22 +129,22 @@ def test_what_the_terms_have_no_room_for_is_never_sent(tmp_path):
     assert len(server.seen) == 1
 
 
-def test_expired_terms_are_not_asked_but_what_was_answered_stays(tmp_path):
+def test_a_source_with_expired_terms_is_not_queried(tmp_path):
     server = StandIn(tmp_path, scores(), expires="2020-01-01")
     with pytest.raises(BudgetError, match="2020-01-01"):
         remote(server).answer(COUNTS, micro_epsilon=60)
     assert not server.seen
 
 
-def test_terms_for_another_coordinator_are_refused(server):
+def test_terms_for_another_coordinator_are_rejected(server):
     with pytest.raises(ValueError, match="enrolled for"):
         Remote(server.terms, PrivateKey.new(), server.reply)
 
 
-def test_other_terms_under_a_known_id_are_refused(server):
+def test_other_terms_with_a_known_id_are_rejected(server):
     one = remote(server)
     other = dataclasses.replace(server.terms, max_records=5)
-    with pytest.raises(DataError, match="others under the same id"):
+    with pytest.raises(DataError, match="other terms with the same id"):
         Remote(other, COORDINATOR, server.reply, one.history)
 
 
@@ -158,14 +158,14 @@ def test_other_terms_under_a_known_id_are_refused(server):
     ],
     ids=["nothing", "cut off", "changed", "huge"],
 )
-def test_a_reply_that_the_source_did_not_sign_is_nonsense_and_nothing_is_kept(server, spoil):
+def test_a_reply_without_valid_signature_is_rejected_and_not_stored(server, spoil):
     one = remote(server, lambda raw: spoil(server.reply(raw)))
     with pytest.raises(SilentError, match="nonsense"):
         one.answer(COUNTS, micro_epsilon=500_000)
     assert one.history.head(server.terms.source) is None
 
 
-def test_another_sources_answer_is_nonsense(server, tmp_path):
+def test_an_answer_of_another_source_is_rejected(server, tmp_path):
     other = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, lambda raw: other.reply(raw))
     with pytest.raises(SilentError, match="nonsense"):
@@ -173,13 +173,13 @@ def test_another_sources_answer_is_nonsense(server, tmp_path):
 
 
 @pytest.mark.parametrize("units", [(2**62, 0), (-(2**62), 0), (1,), (1, 2, 3), (900, 900)])
-def test_more_than_the_declared_records_can_make_is_nonsense(server, units):
+def test_answers_beyond_the_declared_records_are_rejected(server, units):
     lies = changed(server, lambda answer: Answer(answer.request, units, answer.head))
     with pytest.raises(SilentError, match="nonsense"):
         remote(server, lies).answer(COUNTS, micro_epsilon=1_000_000)
 
 
-def test_no_answer_weighs_more_than_the_records_that_were_claimed(server):
+def test_answers_beyond_the_claimed_records_are_rejected(server):
     def lies(answer):
         units = answer.units if len(answer.units) == 2 else (600 * 2**20,)
         return Answer(answer.request, units, answer.head)
@@ -189,11 +189,11 @@ def test_no_answer_weighs_more_than_the_records_that_were_claimed(server):
     gap = Gap(0.5, 2)
     assert alone.answer(gap, micro_epsilon=1_000_000).value == 600.0  # of 1,000 declared
     told.answer(COUNTS, micro_epsilon=1_000_000)
-    with pytest.raises(SilentError, match="weighs more than the records"):
+    with pytest.raises(SilentError, match="larger than the declared number"):
         told.answer(gap, micro_epsilon=1_000_000)
 
 
-def test_a_ledger_that_was_set_back_is_found_out(server, tmp_path):
+def test_a_rollback_of_a_sources_ledger_is_detected(server, tmp_path):
     twin = StandIn(tmp_path, scores())  # the same source, as it was before its first answer
     twin.terms, twin.key = server.terms, server.key
     one = remote(server)
@@ -205,7 +205,7 @@ def test_a_ledger_that_was_set_back_is_found_out(server, tmp_path):
         one.answer(Gap(0.25, 2), micro_epsilon=500_000)
 
 
-def test_two_answers_for_one_entry_are_a_contradiction(server):
+def test_two_answers_for_one_entry_are_rejected(server):
     first = list[Answer]()
 
     def same(answer):

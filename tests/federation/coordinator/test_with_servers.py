@@ -29,7 +29,7 @@ def server(folder, name, records, **changed):
     return open_source(folder / name)
 
 
-def test_a_source_elsewhere_keeps_the_contract_of_sources(tmp_path):
+def test_a_remote_server_fulfills_the_source_contract(tmp_path):
     made = iter(range(100))
 
     def make(micro_epsilon):
@@ -40,7 +40,7 @@ def test_a_source_elsewhere_keeps_the_contract_of_sources(tmp_path):
     check_source(make, Gap(0.5, 2), local=False)
 
 
-def test_three_institutions_recalibrate_and_pay_what_the_plan_says(tmp_path):
+def test_three_institutions_are_charged_what_the_plan_says(tmp_path):
     servers = [server(tmp_path, name, scores(seed=i)) for i, name in enumerate("abc")]
     transport = LocalTransport({one.terms.source: one.reply for one in servers})
     asked = RemotePool([one.terms for one in servers], COORDINATOR, transport)
@@ -54,7 +54,7 @@ def test_three_institutions_recalibrate_and_pay_what_the_plan_says(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["platt"])
-def test_gaussian_noise_too(tmp_path, method):
+def test_methods_with_gaussian_noise_run(tmp_path, method):
     servers = [
         server(tmp_path, name, scores(seed=i), delta=1e-5) for i, name in enumerate("ab")
     ]
@@ -65,7 +65,7 @@ def test_gaussian_noise_too(tmp_path, method):
     assert found.map.kind == "platt" or not found.guarded.kept
 
 
-def test_a_coordinator_that_lost_its_book_gets_the_same_answers(tmp_path):
+def test_a_coordinator_without_history_gets_the_same_answers(tmp_path):
     one = server(tmp_path, "a", scores())
     counts = CorrectWrong(Bins(1))
     first = Remote(one.terms, COORDINATOR, one.reply).answer(counts, micro_epsilon=10)

@@ -16,7 +16,7 @@ def echo(request: bytes) -> bytes:
 
 
 def slow(request: bytes) -> bytes:
-    print("asked", flush=True)
+    print("queried", flush=True)
     time.sleep(2)
     return echo(request)
 

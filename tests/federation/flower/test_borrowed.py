@@ -20,13 +20,13 @@ def forgotten():
     flower.cache_clear()
 
 
-def test_everything_is_where_it_was_in_the_release_that_was_read():
+def test_all_parts_of_flower_exist_in_the_supported_release():
     assert version("flwr").startswith("1.41.")
     assert flower().FleetClient.__name__ == "FleetHttpClient"
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_without_flower_its_extra_is_named(monkeypatch, tmp_path):
+def test_without_flower_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "flwr", None)
     monkeypatch.setitem(sys.modules, "flwr.supernode.fleet_http_client", None)
     with pytest.raises(MissingExtraError, match=r"This needs flwr.*veracal\[flower\]"):

@@ -58,7 +58,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path):
     [(THERE, 240, 15), (DEAF, 0.5, 9)],
     ids=["kindly", "by force"],
 )
-def test_a_child_that_was_stopped_is_gone(tmp_path, code, patience, ended_by):
+def test_a_stopped_child_has_ended(tmp_path, code, patience, ended_by):
     log = tmp_path / "log"
     child = children.start_process(
         [sys.executable, "-c", code], log=log, environment=os.environ
@@ -70,9 +70,9 @@ def test_a_child_that_was_stopped_is_gone(tmp_path, code, patience, ended_by):
     children.stop_process(child)  # once more does no harm
 
 
-def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
+def test_the_output_of_a_child_is_logged_for_its_owner_only(tmp_path):
     log = tmp_path / "log"
-    assert children.last_line(log) == "nothing was said"
+    assert children.last_line(log) == "no output"
     code = "import sys; print('out'); print('the last', file=sys.stderr); print()"
     for _ in range(2):
         child = children.start_process(
@@ -84,7 +84,7 @@ def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_child_has_the_environment_it_was_given_and_no_other(tmp_path):
+def test_a_child_has_exactly_the_given_environment(tmp_path):
     child = children.start_process(
         ["/bin/sleep", "600"], log=tmp_path / "log", environment={"A": "1"}
     )

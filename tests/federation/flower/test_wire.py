@@ -45,13 +45,13 @@ def ask(address: str, ca: Path):
         return connection.call("ActivateNode", request)
 
 
-def test_a_proper_response_is_read(hostile, files):
+def test_a_valid_response_is_read(hostile, files):
     address, handler = hostile
     handler.mode = "proper"
     assert ask(address, files.authority).node_id == 7
 
 
-def test_nobody_is_led_astray(hostile, files):
+def test_redirects_are_not_followed(hostile, files):
     address, handler = hostile
     handler.mode, handler.elsewhere = "astray", f"https://{address}/inner"
     with pytest.raises(http_error()) as caught:
@@ -63,12 +63,12 @@ def test_nobody_is_led_astray(hostile, files):
 @pytest.mark.parametrize(
     ("mode", "problem"),
     [
-        ("bomb", "was packed"),
+        ("bomb", "was compressed"),
         ("flood", "more than 70000 bytes"),
-        ("noise", "cannot be read"),
+        ("noise", "is invalid"),
     ],
 )
-def test_no_response_grows_beyond_its_limit(hostile, files, mode, problem):
+def test_responses_are_limited(hostile, files, mode, problem):
     address, handler = hostile
     handler.mode = mode
     with pytest.raises(MessageError, match=problem):
@@ -76,7 +76,7 @@ def test_no_response_grows_beyond_its_limit(hostile, files, mode, problem):
     assert sum(handler.flooded) < 20_000_000  # what was on its way, and no more
 
 
-def test_another_certificate_is_explained(hostile, files, tmp_path):
+def test_an_untrusted_certificate_is_explained(hostile, files, tmp_path):
     address, handler = hostile
     handler.mode = "proper"
     other = tmp_path / "other"
@@ -86,7 +86,7 @@ def test_another_certificate_is_explained(hostile, files, tmp_path):
         ask(address, ca)
     explained = certificate_error(caught.value, address, ca)
     assert isinstance(explained, TransportError)
-    assert f"The certificate of {address} is not one that {ca} vouches for" in str(explained)
+    assert f"The certificate of {address} is not signed by {ca}" in str(explained)
     assert handler.visits == []
 
 
@@ -100,14 +100,14 @@ def test_a_certificate_for_another_host_is_explained(tmp_path):
     )
 
 
-def test_what_is_merely_out_of_reach_is_no_question_of_trust(files):
+def test_an_unreachable_server_is_not_a_certificate_error(files):
     with pytest.raises(connection_error()) as caught:
         ask("127.0.0.1:1", files.authority)
     assert certificate_error(caught.value, "127.0.0.1:1", files.authority) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
-def test_an_authority_that_is_none_is_named(tmp_path, content):
+def test_an_invalid_authority_file_is_named(tmp_path, content):
     ca = tmp_path / "ca.crt"
     if content is not None:
         ca.write_bytes(content)
@@ -118,7 +118,7 @@ def test_an_authority_that_is_none_is_named(tmp_path, content):
 @pytest.mark.parametrize(
     "address", ["", "host", "host:", ":80", "host:0", "host:70000", "https://host:80", "a:b"]
 )
-def test_an_address_is_a_host_and_a_port(address):
+def test_an_address_must_be_a_host_and_a_port(address):
     with pytest.raises(ValueError, match="Expected an address like host:port"):
         check_address(address)
 
@@ -127,7 +127,7 @@ def test_an_address_is_a_host_and_a_port(address):
 
 
 def message(body: bytes):
-    outside = metadata(1, sender=1, receiver=2, lasts=60.0)
+    outside = metadata(1, sender=1, receiver=2, ttl=60.0)
     return pack_message(body, outside)
 
 
@@ -137,12 +137,12 @@ def found(content: bytes, *, there: bool = True, complete: bool = True):
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\xff", bytes(range(256)) * 4_096])
-def test_bytes_come_out_as_they_went_in(body):
+def test_bytes_are_unpacked_unchanged(body):
     proto, tree, pieces = message(body)
     assert ChunkedMessage(proto, tree).fetch(lambda name: found(pieces[name])) == body
 
 
-def test_a_message_is_waited_for_until_it_is_complete():
+def test_a_message_is_returned_when_it_is_complete():
     proto, tree, pieces = message(b"body")
     parcel, asked = ChunkedMessage(proto, tree), []
 
@@ -155,23 +155,23 @@ def test_a_message_is_waited_for_until_it_is_complete():
     assert len(asked) == 4  # no piece is fetched twice
 
 
-def test_a_piece_that_is_gone_is_noticed():
+def test_a_lost_piece_is_detected():
     proto, tree, _ = message(b"body")
-    with pytest.raises(MessageError, match="gone"):
+    with pytest.raises(MessageError, match="lost"):
         ChunkedMessage(proto, tree).fetch(lambda _: found(b"", there=False))
 
 
-def test_only_messages_like_ours_are_fetched():
+def test_messages_with_other_pieces_are_rejected():
     proto, tree, _ = message(b"body")
     tree.children.append(tree.children[0])
-    with pytest.raises(MessageError, match="other pieces"):
+    with pytest.raises(MessageError, match="expected pieces"):
         ChunkedMessage(proto, tree)
 
 
-def test_errors_of_flowers_are_no_messages_of_ours():
+def test_error_messages_of_flower_are_rejected():
     proto, tree, _ = message(b"body")
     proto.error.code = 1
-    with pytest.raises(MessageError, match="other pieces"):
+    with pytest.raises(MessageError, match="expected pieces"):
         ChunkedMessage(proto, tree)
 
 
@@ -187,15 +187,15 @@ def test_errors_of_flowers_are_no_messages_of_ours():
         lambda piece: b"Message  0\0",
     ],
 )
-def test_whatever_a_message_holds_it_is_read_or_dropped(spoil):
+def test_every_message_is_read_or_dropped(spoil):
     proto, tree, pieces = message(b"the bytes")
     with pytest.raises(MessageError):
         ChunkedMessage(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
 
 
-def test_a_text_is_not_taken_for_bytes():
+def test_text_is_not_accepted_as_bytes():
     library = flower()
-    outside = metadata(1, sender=1, receiver=2, lasts=60.0)
+    outside = metadata(1, sender=1, receiver=2, ttl=60.0)
     records = library.RecordDict({"veracal": library.ConfigRecord({"body": "text"})})
     made = library.make_message(metadata=outside, content=records)
     pieces = {name: piece.deflate() for name, piece in library.all_objects(made).items()}

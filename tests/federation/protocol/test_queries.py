@@ -55,12 +55,12 @@ def scores():
     return Scores.from_logits(logits, rng.integers(3, size=200))
 
 
-def test_every_kind_is_tried():
+def test_the_cases_cover_every_kind():
     assert QUESTIONS.keys() == KINDS.keys()
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_question_is_the_same_on_the_other_side(name):
+def test_a_query_is_decoded_unchanged(name):
     query, records = QUESTIONS[name], scores()
     kind, argument = encode_query(query, terms())
     there = build_query(kind, argument, terms())
@@ -76,14 +76,14 @@ def test_a_question_is_the_same_on_the_other_side(name):
 @pytest.mark.parametrize(
     "map_", [Temperature(0.5), UniformMixing(0.25, 0.5), BINNED, PLATT], ids=repr
 )
-def test_every_map_that_can_be_told_is_the_same_on_the_other_side(map_):
+def test_every_map_is_decoded_unchanged(map_):
     kind, argument = encode_query(BrierGain(map_), terms())
 
     assert build_query(kind, argument, terms()).map == map_
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_not_enrolled_is_refused_on_both_sides(name):
+def test_a_kind_that_is_not_enrolled_is_rejected_on_both_sides(name):
     others = tuple(kind for kind in KINDS if kind != name)
     _, argument = encode_query(QUESTIONS[name], terms())
 
@@ -107,8 +107,8 @@ def test_what_is_not_enrolled_is_refused_on_both_sides(name):
     ],
     ids=repr,
 )
-def test_other_bounds_than_the_declared_ones_cannot_be_asked_for(query):
-    with pytest.raises(ValueError, match="with the bounds that 'North' has declared"):
+def test_queries_with_other_bounds_are_rejected(query):
+    with pytest.raises(ValueError, match="with the bounds that 'North' declared"):
         encode_query(query, terms())
 
 
@@ -124,7 +124,7 @@ def test_other_bounds_than_the_declared_ones_cannot_be_asked_for(query):
     ],
     ids=repr,
 )
-def test_what_is_off_the_grid_is_refused_before_anything_is_sent(query):
+def test_a_query_off_the_grid_is_rejected_before_sending(query):
     with pytest.raises(OffGridError, match="Expected"):
         encode_query(query, terms())
 
@@ -132,8 +132,8 @@ def test_what_is_off_the_grid_is_refused_before_anything_is_sent(query):
 @pytest.mark.parametrize(
     "query", [AbsoluteGaps(Bins(15)), of_mapped(AbsoluteGaps(Bins(15)), Identity())]
 )
-def test_what_has_no_kind_cannot_be_asked_from_afar(query):
-    with pytest.raises(ValueError, match="Expected a query that can be asked from afar"):
+def test_a_query_without_a_kind_is_rejected(query):
+    with pytest.raises(ValueError, match="Expected a query that remote sources can answer"):
         encode_query(query, terms())
 
 
@@ -178,11 +178,11 @@ BAD = {
 @pytest.mark.parametrize(
     ("kind", "argument"), [(kind, bad) for kind, every in BAD.items() for bad in every]
 )
-def test_an_argument_that_is_not_within_the_terms_is_refused(kind, argument):
+def test_an_argument_outside_of_the_terms_is_rejected(kind, argument):
     with pytest.raises(EnvelopeError):
         build_query(kind, argument, terms())
 
 
-def test_a_kind_that_there_is_not_is_refused_even_if_terms_name_it():
+def test_an_unknown_kind_is_rejected_even_if_the_terms_name_it():
     with pytest.raises(EnvelopeError, match="not enrolled"):
         build_query("everything", {}, terms(kinds=("everything",)))

@@ -10,19 +10,19 @@ HEAD = Head.sign("a" * 32, 1, "1" * 64, "2" * 64, SOURCE)
 REPLY = Answer("f" * 64, (3, -4, 2**62), HEAD)
 
 
-def test_an_answer_comes_back_as_it_was_and_is_the_same_bytes_each_time():
+def test_an_answer_is_read_back_and_has_the_same_bytes_each_time():
     assert unseal_reply(REPLY.seal(SOURCE), SOURCE.public) == REPLY
     assert REPLY.seal(SOURCE) == REPLY.seal(SOURCE)
 
 
-def test_there_is_one_refusal():
+def test_all_refusals_have_the_same_bytes():
     raw = Refusal("a" * 32).seal(SOURCE)
 
     assert raw == Refusal("a" * 32).seal(SOURCE)
     assert unseal_reply(raw, SOURCE.public) == Refusal("a" * 32)
 
 
-def test_what_somebody_else_signed_is_refused():
+def test_a_signature_of_another_key_is_rejected():
     with pytest.raises(EnvelopeError, match="signature"):
         unseal_reply(REPLY.seal(COORDINATOR), SOURCE.public)
 
@@ -46,7 +46,7 @@ def test_what_somebody_else_signed_is_refused():
     ],
     ids=lambda changed: repr(changed)[:40],
 )
-def test_what_is_no_reply_is_refused(changed):
+def test_an_invalid_reply_is_rejected(changed):
     body = {
         "head": HEAD.to_json(),
         "refused": False,

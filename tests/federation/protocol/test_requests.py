@@ -31,7 +31,7 @@ def body(**changed):
     return {**whole, **changed}
 
 
-def test_a_request_comes_back_as_it_was_signed():
+def test_a_request_is_read_back_unchanged():
     for one in (
         request(),
         request(head=None, round=0),
@@ -40,12 +40,12 @@ def test_a_request_comes_back_as_it_was_signed():
         assert Request.unseal(one.seal(COORDINATOR), COORDINATOR.public) == one
 
 
-def test_a_request_of_a_stranger_is_refused():
+def test_a_request_signed_by_another_key_is_rejected():
     with pytest.raises(EnvelopeError, match="signature"):
         Request.unseal(request().seal(STRANGER), COORDINATOR.public)
 
 
-def test_the_id_is_that_of_the_question_whatever_the_round():
+def test_the_id_depends_on_the_query_and_not_on_the_round():
     assert request().id == request(round=9, head=None).id
     others = [
         request(source="d" * 32),
@@ -92,28 +92,28 @@ def test_the_id_is_that_of_the_question_whatever_the_round():
     ],
     ids=lambda changed: repr(changed)[:40],  # keys are new in each process
 )
-def test_what_is_not_in_the_closed_schema_is_refused(changed):
+def test_a_request_outside_of_the_closed_schema_is_rejected(changed):
     raw = seal(REQUEST, body(**changed), COORDINATOR)
 
     with pytest.raises(EnvelopeError):
         Request.unseal(raw, COORDINATOR.public)
 
 
-def test_every_field_is_needed():
+def test_every_field_is_required():
     for name in body():
         less = {k: v for k, v in body().items() if k != name}
         with pytest.raises(EnvelopeError):
             Request.unseal(seal(REQUEST, less, COORDINATOR), COORDINATOR.public)
 
 
-def test_a_request_that_no_source_would_read_is_not_made():
+def test_a_request_that_is_too_long_is_not_created():
     long = request(argument={"map": {"units": list(range(2_000))}})
 
     with pytest.raises(ValueError, match="at most 4096 bytes"):
         long.seal(COORDINATOR)
 
 
-def test_a_head_holds_for_its_source_and_its_key_alone():
+def test_a_head_is_valid_only_for_its_source_and_key():
     assert HEAD.verify(SOURCE.public)
     assert not HEAD.verify(COORDINATOR.public)
     assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).verify(SOURCE.public)

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "north"
 
 
-def test_a_source_is_for_its_owners_eyes_only(tmp_path: Path):
+def test_only_the_owner_can_read_a_source(tmp_path: Path):
     north = made(tmp_path / "north")
     old = os.umask(0)
     try:
@@ -48,7 +48,7 @@ def test_a_source_is_for_its_owners_eyes_only(tmp_path: Path):
             assert mode & 0o077 == 0, (path, oct(mode))
 
 
-def test_a_data_file_is_known_by_keyed_marks_alone(tmp_path: Path):
+def test_only_keyed_digests_of_the_data_file_are_stored(tmp_path: Path):
     data = tmp_path / "data.csv"
     data.write_text("a,b\n" + "1,2\n" * 1_000)
     told = []
@@ -62,7 +62,7 @@ def test_a_data_file_is_known_by_keyed_marks_alone(tmp_path: Path):
     assert told[0]["data"]["content"] != told[1]["data"]["content"]  # each has its own key
 
 
-def test_without_the_key_of_the_marks_nothing_is_served(tmp_path: Path):
+def test_without_the_digest_key_all_requests_are_refused(tmp_path: Path):
     north = made(tmp_path / "north")
     (north.path / "mark.key").write_bytes(b"short")
     with pytest.raises(DataError, match="Restore the file"):
@@ -72,7 +72,7 @@ def test_without_the_key_of_the_marks_nothing_is_served(tmp_path: Path):
     assert not north.ledger.entries()
 
 
-def test_terms_are_signed_and_say_what_was_declared(folder: Path):
+def test_terms_are_signed_and_contain_the_declaration(folder: Path):
     terms = enroll(folder, scores(), declaration(bins=7, min_records=50, deadline=3.0))
     raw = (folder / "enrolled" / terms.source / "terms").read_bytes()
     assert Terms.unseal(raw) == terms
@@ -81,7 +81,7 @@ def test_terms_are_signed_and_say_what_was_declared(folder: Path):
     assert terms.key == read_source(folder).public
 
 
-def test_each_enrollment_takes_its_whole_budget_for_good(folder: Path):
+def test_each_enrollment_is_charged_its_whole_budget_permanently(folder: Path):
     source = read_source(folder)
     for _ in range(2):
         enroll(folder, scores(), declaration())
@@ -102,12 +102,12 @@ def test_shares_with_a_delta_add_up_exactly(tmp_path: Path):
         propose(folder, scores(), declaration(epsilon=0.1, max_per_answer=0.1, delta=1e-6))
 
 
-def test_a_delta_needs_an_institution_that_allows_one(folder: Path):
+def test_a_delta_requires_an_institution_with_a_delta(folder: Path):
     with pytest.raises(ValueError, match="pure cost"):
         propose(folder, scores(), declaration(delta=1e-6))
 
 
-def test_shares_count_units_with_all_of_their_rows_once(tmp_path: Path):
+def test_a_share_covers_all_rows_of_a_unit(tmp_path: Path):
     budget = Budget(1.0, unit=Unit("patient", 3))
     north = made(tmp_path / "n", scores(6, units=[0, 0, 0, 1, 1, 2]), budget=budget)
     assert read_source(north.path).shares.remaining().epsilon == 0
@@ -121,16 +121,16 @@ PATIENTS = Budget(2.0, unit=Unit("patient", 2))
 @pytest.mark.parametrize(
     ("budget", "records", "changed", "why"),
     [
-        (None, Scores.from_logits(np.zeros((9, 3))), {}, "the right answer of every record"),
+        (None, Scores.from_logits(np.zeros((9, 3))), {}, "a label for every record"),
         (None, scores(9), {"min_records": 10}, "from 10 to 1,000,000, as declared, found 9"),
         (None, scores(9), {"max_records": 8}, "from 1 to 8, as declared, found 9"),
         (None, scores(9, units=range(9)), {}, "protects single records"),
-        (PATIENTS, scores(9), {}, "which patient each row belongs to"),
+        (PATIENTS, scores(9), {}, "the patient that each row belongs to"),
         (PATIENTS, scores(9, units=[0] * 9), {}, "at most 2 rows of patient"),
         (None, scores(0), {}, "from 1 to"),
     ],
 )
-def test_records_that_are_not_as_declared_are_refused_and_nothing_is_left(
+def test_records_that_do_not_match_the_declaration_are_rejected_without_trace(
     tmp_path: Path, budget: Budget | None, records: Scores, changed: dict, why: str
 ):
     folder = tmp_path / "north"
@@ -141,7 +141,7 @@ def test_records_that_are_not_as_declared_are_refused_and_nothing_is_left(
     assert not read_source(folder).shares.entries()
 
 
-def test_values_that_are_no_scores_are_refused_before_they_are_records():
+def test_invalid_scores_are_rejected():
     with pytest.raises(DataError, match="finite logits"):
         Scores.from_logits([[np.nan, 0.0]], [0])
     with pytest.raises(DataError, match="labels"):
@@ -158,19 +158,19 @@ def test_values_that_are_no_scores_are_refused_before_they_are_records():
         ({"max_per_answer": 2.0}, "at most the whole budget"),
         ({"deadline": 0.0}, "deadline > 0"),
         ({"model": "x"}, "64 hexadecimal"),
-        ({"expires": "tomorrow"}, "Expected a day"),
-        ({"expires": "2020-01-01"}, "still to come"),
+        ({"expires": "tomorrow"}, "Expected a date"),
+        ({"expires": "2020-01-01"}, "in the future"),
         ({"epsilon": -1.0}, "epsilon > 0"),
     ],
 )
-def test_a_declaration_that_cannot_be_meant_is_refused(folder: Path, changed: dict, why: str):
+def test_an_invalid_declaration_is_rejected(folder: Path, changed: dict, why: str):
     with pytest.raises(ValueError, match=why):
         enroll(folder, scores(), declaration(**changed))
     assert not read_source(folder).shares.entries()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_an_example_that_a_request_can_carry(tmp_path: Path, kind: str):
+def test_every_kind_has_example_arguments_that_fit_into_a_request(tmp_path: Path, kind: str):
     terms = made(tmp_path / "n", scores(20, 27)).terms
     terms = Terms(**{**vars(terms), "kinds": tuple(KINDS)})
     found = list(example_arguments(kind, terms))
@@ -179,19 +179,19 @@ def test_every_kind_has_an_example_that_a_request_can_carry(tmp_path: Path, kind
         assert len(found) >= 5
 
 
-def test_a_question_that_fails_is_refused_at_enrollment_and_tells_nothing(
+def test_a_failing_query_is_rejected_at_enrollment_without_details(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(*_: object) -> None:
         raise ZeroDivisionError("record 17")
 
     monkeypatch.setattr("veracal.federation.source.enrolling.evaluate_query", broken)
-    with pytest.raises(DataError, match="can be asked for how many") as caught:
+    with pytest.raises(DataError, match="can answer how many") as caught:
         enroll(folder, scores(), declaration())
     assert "17" not in str(caught.value)
 
 
-def test_a_deadline_that_answers_could_miss_is_refused_with_one_that_will_do(tmp_path: Path):
+def test_a_short_deadline_is_rejected_with_a_recommendation(tmp_path: Path):
     terms = made(tmp_path / "n", deadline=2.0).terms
     check_deadline(0.5, terms, "x")
     with pytest.raises(DataError, match="Declare a deadline of 5 seconds"):
@@ -200,20 +200,20 @@ def test_a_deadline_that_answers_could_miss_is_refused_with_one_that_will_do(tmp
         check_deadline(10_000.0, terms, "x")
 
 
-def test_the_deadline_is_compared_with_what_the_slowest_question_takes(
+def test_the_deadline_is_compared_with_the_slowest_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Every query takes 3 seconds, and reading the records as long again."""
     clock = SimpleNamespace(perf_counter=count(0, 3.0).__next__)
     monkeypatch.setattr(rehearsal, "time", clock)
-    with pytest.raises(DataError, match="4 times .* that takes 3. .* of 20 seconds"):
+    with pytest.raises(DataError, match="4 times .* that takes 3 seconds.* of 20 seconds"):
         made(tmp_path / "a", deadline=11.9)
-    with pytest.raises(DataError, match="4 times .* that takes 6. .* of 60 seconds"):
+    with pytest.raises(DataError, match="4 times .* that takes 6 seconds.* of 60 seconds"):
         made(tmp_path / "b", deadline=23.9)
     made(tmp_path / "c", deadline=24.0)
 
 
-def test_an_enrollment_that_is_interrupted_leaves_nothing_half_made(
+def test_an_interrupted_enrollment_leaves_no_partial_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def stop(*_: object) -> None:
@@ -228,7 +228,7 @@ def test_an_enrollment_that_is_interrupted_leaves_nothing_half_made(
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_records_are_kept_as_they_are(tmp_path: Path, kind: str):
+def test_records_are_stored_unchanged(tmp_path: Path, kind: str):
     rng = np.random.default_rng(0)
     classes = ["no", "yes, perhaps"]
     labels = np.array(classes)[rng.integers(0, 2, 30)]

@@ -5,7 +5,7 @@ from pathlib import Path
 from veracal.federation.source.folder import MAX_LINES, RefusalLog
 
 
-def test_a_reason_is_one_printable_line(tmp_path: Path):
+def test_a_reason_is_stored_as_one_printable_line(tmp_path: Path):
     log = RefusalLog(tmp_path / "log")
     assert log.lines() == []
     log.add("first\nsecond\x1b[2J\u2028 " + "x" * 1_000)
@@ -14,7 +14,7 @@ def test_a_reason_is_one_printable_line(tmp_path: Path):
     assert (tmp_path / "log").stat().st_mode & 0o077 == 0
 
 
-def test_only_the_last_ones_are_kept(tmp_path: Path):
+def test_only_the_latest_refusals_are_stored(tmp_path: Path):
     log = RefusalLog(tmp_path / "log")
     for number in range(MAX_LINES + 500):
         log.add(f"reason number {number:05d} in some words more")

@@ -38,7 +38,7 @@ def signed(content: bytes) -> bytes:
     return f"{REQUEST}\n{signature}\n".encode() + content
 
 
-def test_an_answer_is_the_truth_with_noise(tmp_path: Path):
+def test_an_answer_is_the_exact_sum_with_noise(tmp_path: Path):
     records = scores(2_000)
     north = made(
         tmp_path / "north", records, epsilon=100.0, max_per_answer=100.0, budget=Budget(100)
@@ -58,7 +58,7 @@ def test_every_kind_is_answered(tmp_path: Path, kind: str):
         assert north.ask(kind, argument=argument, **more).units
 
 
-def test_a_repeat_is_the_same_bytes_and_costs_nothing(north: Made):
+def test_a_repeated_request_gets_the_same_bytes_at_no_cost(north: Made):
     first = north.server.reply(north.raw())
     left = north.ledger.remaining()
     head = north.ask().head
@@ -68,7 +68,7 @@ def test_a_repeat_is_the_same_bytes_and_costs_nothing(north: Made):
     assert north.ledger.remaining() == left and len(north.ledger.entries()) == 1
 
 
-def test_another_question_gets_another_entry_and_a_head_that_follows(north: Made):
+def test_another_query_gets_another_entry_and_the_next_head(north: Made):
     one, two = north.ask(), north.ask("bins")
     assert (one.head.index, two.head.index) == (1, 2)
     assert two.head.previous == one.head.hash
@@ -85,21 +85,21 @@ def refused(north: Made, raw: bytes, why: str) -> None:
     assert why in north.why
 
 
-def test_what_is_refused_is_always_refused_in_the_same_bytes(north: Made):
+def test_every_refusal_has_the_same_bytes(north: Made):
     assert unseal_reply(north.server.refusal, north.terms.key) == Refusal(north.terms.source)
     inverse = {"inverse": 1 << 16}
     wrong = {
         "signature": north.raw(key=STRANGER),
         "longer than": b"x" * 5_000,
         "does not begin with": b"",
-        "another source": north.raw(source="0" * 32),
-        "another data": north.raw(data="0" * 32),
-        "another model": north.raw(model="0" * 64),
+        "'source' is not": north.raw(source="0" * 32),
+        "'data' is not": north.raw(data="0" * 32),
+        "'model' is not": north.raw(model="0" * 64),
         "not enrolled": north.raw("platt-curvature", argument=inverse),
-        "kind that is not": north.raw("weights"),
+        "kind of query that is not": north.raw("weights"),
         "'inverse' of the argument": north.raw("gap", argument={"inverse": 1}),
-        "other fields": north.raw("gap", argument={**inverse, "clip": 1e9}),
-        "at once": north.raw(micro_epsilon=500_001),
+        "missing or unknown fields": north.raw("gap", argument={**inverse, "clip": 1e9}),
+        "more than the maximum": north.raw(micro_epsilon=500_001),
         "no delta": north.raw(micro_epsilon=None, noise_multiplier=1.0),
     }
     replies = set()
@@ -126,50 +126,50 @@ def test_what_is_refused_is_always_refused_in_the_same_bytes(north: Made):
         ('1,"micro_epsilon":2', "canonical"),
     ],
 )
-def test_numbers_that_are_none_are_refused_though_signed(north: Made, number: str, why: str):
+def test_invalid_numbers_are_refused_even_if_signed(north: Made, number: str, why: str):
     body = north.raw().split(b"\n", 2)[2]
     content = body.replace(b'"micro_epsilon":100000', f'"micro_epsilon":{number}'.encode())
     assert content != body
     refused(north, signed(content), why)
 
 
-def test_an_id_of_another_question_is_refused(north: Made):
+def test_an_id_of_another_query_is_refused(north: Made):
     body = json.loads(north.raw().split(b"\n", 2)[2])
     body["kind"] = "bins"
     refused(north, seal(REQUEST, body, COORDINATOR), "id of the request")
 
 
-def test_an_exhausted_budget_is_refused_and_what_was_answered_is_not_lost(north: Made):
+def test_an_exhausted_budget_refuses_new_queries_and_keeps_answers(north: Made):
     first = north.server.reply(north.raw(micro_epsilon=500_000))
     north.ask("bins", micro_epsilon=400_000)
     refused(north, north.raw("bins-paper", micro_epsilon=100_001), "which is epsilon 0.1;")
     north.ask("bins-paper", micro_epsilon=100_000)
-    refused(north, north.raw("gap", argument={"inverse": 1 << 16}, micro_epsilon=1), "left")
+    refused(
+        north, north.raw("gap", argument={"inverse": 1 << 16}, micro_epsilon=1), "remaining"
+    )
     assert north.server.reply(north.raw(micro_epsilon=500_000)) == first
 
 
-def test_no_more_answers_are_kept_than_fit_on_a_disk(
-    north: Made, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_number_of_stored_answers_is_bounded(north: Made, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("veracal.federation.source.serving.MAX_ANSWERS", 2)
     first = north.server.reply(north.raw(micro_epsilon=1))
     north.ask(micro_epsilon=2)
-    refused(north, north.raw(micro_epsilon=3), "2 answers, the most that are kept")
+    refused(north, north.raw(micro_epsilon=3), "2 answers, the maximum")
     assert north.server.reply(north.raw(micro_epsilon=1)) == first
 
 
-def test_a_revoked_enrollment_answers_nothing(north: Made):
+def test_a_revoked_enrollment_refuses_all_requests(north: Made):
     north.ask()
     (north.folder / "revoked").touch()
     refused(north, north.raw(), "revoked")
 
 
-def test_an_expired_key_is_refused(north: Made):
+def test_expired_terms_refuse_all_requests(north: Made):
     north.server.terms = replace(north.terms, expires="2020-01-31")
-    refused(north, north.raw(), "good until 2020-01-31")
+    refused(north, north.raw(), "expired on 2020-01-31")
 
 
-def test_a_changed_data_file_is_refused_until_it_is_as_it_was(
+def test_requests_are_refused_while_the_data_file_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     data = tmp_path / "data.csv"
@@ -180,7 +180,7 @@ def test_a_changed_data_file_is_refused_until_it_is_as_it_was(
     refused(north, north.raw(), "has changed since it was enrolled")
     refused(north.reopened(), north.raw("bins"), "has changed")
     data.unlink()
-    refused(north, north.raw(), "is gone")
+    refused(north, north.raw(), "is missing")
     data.write_text("a,b\n1,2\n")  # at another time, but the same bytes
     assert north.server.reply(north.raw()) == first
     monkeypatch.delattr("veracal.federation.source.folder.FileMarkKey.of_file")
@@ -190,7 +190,7 @@ def test_a_changed_data_file_is_refused_until_it_is_as_it_was(
 def test_changed_records_are_refused(north: Made):
     path = north.folder / "records.npz"
     path.write_bytes(path.read_bytes() + b"\0")
-    refused(north, north.raw(), "other bytes than were enrolled")
+    refused(north, north.raw(), "a file that differs")
 
 
 def test_a_damaged_or_missing_ledger_is_refused(north: Made):
@@ -235,7 +235,7 @@ def test_a_ledger_that_cannot_grow_charges_nothing_and_loses_nothing(north: Made
     assert north.server.reply(raw) != north.server.refusal
 
 
-def test_an_unexpected_error_is_refused_and_tells_nothing(
+def test_an_unexpected_error_becomes_a_refusal_without_details(
     north: Made, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(*_: object) -> None:
@@ -262,14 +262,14 @@ def test_an_answer_that_cannot_be_computed_is_charged_and_refused(
 
 @USED_BY_ALL
 @given(st.binary(max_size=5_000))
-def test_bytes_of_any_kind_are_refused(north: Made, raw: bytes):
+def test_arbitrary_bytes_are_refused(north: Made, raw: bytes):
     assert north.server.reply(raw) == north.server.refusal
     assert not north.ledger.entries()
 
 
 @USED_BY_ALL
 @given(st.integers(0, 10**6), st.integers(0, 7))
-def test_a_changed_bit_of_a_proper_request_is_refused(north: Made, place: int, bit: int):
+def test_a_changed_bit_of_a_valid_request_is_refused(north: Made, place: int, bit: int):
     raw = bytearray(north.raw())
     raw[place % len(raw)] ^= 1 << bit
     assert north.server.reply(bytes(raw)) == north.server.refusal
@@ -285,7 +285,7 @@ _JSON = st.recursive(
 
 @USED_BY_ALL
 @given(st.data())
-def test_whatever_a_hostile_coordinator_signs_is_charged_only_if_proper(
+def test_requests_of_a_hostile_coordinator_are_charged_only_if_valid(
     north: Made, data: st.DataObject
 ):
     body = json.loads(north.raw().split(b"\n", 2)[2])
@@ -301,13 +301,11 @@ def test_whatever_a_hostile_coordinator_signs_is_charged_only_if_proper(
 
 
 @pytest.mark.parametrize("raw", [None, "text", 5, bytearray(b"x"), memoryview(b"x")])
-def test_what_is_no_bytes_is_refused(north: Made, raw: object):
+def test_input_that_is_not_bytes_is_refused(north: Made, raw: object):
     assert north.server.reply(raw) == north.server.refusal  # type: ignore[arg-type]
 
 
-def test_a_reply_leaves_at_the_deadline_whatever_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_reply_is_sent_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """By a clock that stands still while a reply is made, however long that takes."""
     from veracal.federation.source import serving
 
@@ -325,7 +323,7 @@ def test_a_reply_leaves_at_the_deadline_whatever_it_is(
         assert (reply == north.server.refusal) == (raw == b"rubbish")
 
 
-def test_a_late_answer_is_kept_and_a_repeat_gets_it(
+def test_a_late_answer_is_stored_and_a_repeat_gets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from veracal.federation.source import serving
@@ -348,7 +346,7 @@ def test_a_late_answer_is_kept_and_a_repeat_gets_it(
     assert len(north.ledger.entries()) == 1
 
 
-def test_a_place_is_held_until_the_deadline_and_not_until_the_reply(north: Made):
+def test_a_slot_is_occupied_until_the_deadline_and_not_until_the_reply(north: Made):
     from veracal.federation.source import serving
 
     deadline, now = north.terms.deadline, time.monotonic()
@@ -374,7 +372,7 @@ def test_admission_is_a_function_of_arrival_times():
     assert admitted == [True, True, False, False, True, False, True, False]
 
 
-def test_many_at_once_are_one_charge_each(north: Made):
+def test_concurrent_repeats_are_charged_once(north: Made):
     raws = [north.raw(), north.raw("bins")] * 6
     replies: list[bytes] = []
     threads = [
@@ -389,7 +387,7 @@ def test_many_at_once_are_one_charge_each(north: Made):
     assert len(north.ledger.entries()) == 2
 
 
-def test_units_pay_for_all_of_their_rows(tmp_path: Path):
+def test_the_noise_covers_all_rows_of_a_unit(tmp_path: Path):
     records = scores(60, units=np.arange(60) // 3)
     unit = Unit("patient", at_most=3)
     north = made(tmp_path / "north", records, budget=Budget(3.0, unit=unit))
@@ -398,7 +396,7 @@ def test_units_pay_for_all_of_their_rows(tmp_path: Path):
     assert entry.cost == 500_000 and entry.event.noise == 6.0  # type: ignore[union-attr]
 
 
-def test_one_desk_of_several_has_to_be_named(tmp_path: Path):
+def test_one_of_several_enrollments_must_be_chosen(tmp_path: Path):
     from veracal.federation.source.enrolling import enroll
 
     north = made(tmp_path / "north")
@@ -419,7 +417,7 @@ def replace_declaration():
     return declaration(coordinator=STRANGER.public)
 
 
-def test_a_request_for_one_coordinator_is_worth_nothing_to_another(tmp_path: Path):
+def test_a_request_of_another_coordinator_is_refused(tmp_path: Path):
     from veracal.federation.source.enrolling import enroll
 
     north = made(tmp_path / "north")
@@ -431,7 +429,7 @@ def test_a_request_for_one_coordinator_is_worth_nothing_to_another(tmp_path: Pat
 
 
 @pytest.mark.parametrize("gone", [BrokenPipeError(), ValueError("I/O on a closed file")])
-def test_a_terminal_that_is_gone_is_no_reason_not_to_reply(north, gone):
+def test_a_closed_terminal_does_not_prevent_replies(north, gone):
     def tell(line):
         raise gone
 

@@ -27,7 +27,9 @@ def put_back(copy: Path, ledger: Path) -> None:
     shutil.copy(copy, ledger)
 
 
-def test_an_older_ledger_is_refused_until_the_right_one_is_back(north: Made, tmp_path: Path):
+def test_an_older_ledger_is_refused_until_the_right_one_is_restored(
+    north: Made, tmp_path: Path
+):
     ledger = north.folder / "spent.ledger"
     north.ask()
     old = copied(ledger, tmp_path / "old")
@@ -36,7 +38,7 @@ def test_an_older_ledger_is_refused_until_the_right_one_is_back(north: Made, tmp
     put_back(old, ledger)
     for server in (north.server, north.reopened().server):
         assert server.reply(north.raw("gap", argument=INVERSE)) == server.refusal
-        assert "older copy of spent.ledger was put back: it lacks entry 2" in north.why
+        assert "older copy of spent.ledger was restored: it lacks entry 2" in north.why
         assert server.reply(north.raw()) == server.refusal  # what it has answered, neither
     assert len(north.ledger.entries()) == 1
     put_back(new, ledger)
@@ -50,7 +52,7 @@ def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(north: Made, tmp_path:
     assert north.reopened().server.reply(north.raw("bins")) == north.server.refusal
 
 
-def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Path):
+def test_a_rollback_of_the_folder_is_detected_by_the_external_heads(tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
     north = made(tmp_path / "north", heads=elsewhere)
     north.ask()
@@ -62,7 +64,7 @@ def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Pat
     assert "lacks entry 2" in north.why
 
 
-def test_a_whole_folder_put_back_is_noticed_by_the_head_that_a_request_quotes(tmp_path: Path):
+def test_a_rollback_of_the_folder_is_detected_by_a_quoted_head(tmp_path: Path):
     north = made(tmp_path / "north")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
@@ -78,9 +80,7 @@ def test_a_whole_folder_put_back_is_noticed_by_the_head_that_a_request_quotes(tm
 
 
 @pytest.mark.parametrize("quoting", [True, False])
-def test_a_desk_that_was_open_tells_the_next_one_that_the_folder_was_put_back(
-    tmp_path: Path, quoting: bool
-):
+def test_an_open_server_records_a_rollback_for_later_servers(tmp_path: Path, quoting: bool):
     north = made(tmp_path / "north")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
@@ -94,15 +94,15 @@ def test_a_desk_that_was_open_tells_the_next_one_that_the_folder_was_put_back(
     assert len((north.folder / "heads").read_text().splitlines()) == 2
 
 
-def test_a_head_that_was_never_signed_is_refused_and_forgotten(north: Made):
+def test_a_quoted_head_with_an_invalid_signature_is_refused_and_not_stored(north: Made):
     head = north.ask().head
     forged = type(head)(head.source, 9, "f" * 64, head.hash, head.signature)
     assert north.server.reply(north.raw("bins", head=forged)) == north.server.refusal
-    assert "has not signed" in north.why
+    assert "did not sign" in north.why
     assert north.ask("bins").head.index == 2
 
 
-def test_torn_foreign_and_forged_lines_are_passed_over(north: Made):
+def test_incomplete_foreign_and_forged_heads_are_ignored(north: Made):
     head = north.ask().head
     path = north.folder / "heads"
     forged = path.read_text().replace('"index":1', '"index":5')
@@ -116,7 +116,7 @@ def test_torn_foreign_and_forged_lines_are_passed_over(north: Made):
 
 
 @pytest.mark.parametrize("which", ["inside", "elsewhere"])
-def test_without_a_file_of_heads_nothing_is_answered(tmp_path: Path, which: str):
+def test_without_a_file_of_heads_all_requests_are_refused(tmp_path: Path, which: str):
     elsewhere = tmp_path / "elsewhere"
     north = made(tmp_path / "north", heads=elsewhere)
     gone = north.folder / "heads" if which == "inside" else elsewhere
@@ -128,7 +128,7 @@ def test_without_a_file_of_heads_nothing_is_answered(tmp_path: Path, which: str)
     assert north.ask().units
 
 
-def test_a_file_elsewhere_may_serve_several_sources(tmp_path: Path):
+def test_several_sources_can_share_an_external_file_of_heads(tmp_path: Path):
     elsewhere = tmp_path / "heads"
     one, two = (made(tmp_path / name, heads=elsewhere) for name in ("one", "two"))
     for source in (one, two, one):
@@ -136,7 +136,7 @@ def test_a_file_elsewhere_may_serve_several_sources(tmp_path: Path):
     assert len(elsewhere.read_text().splitlines()) == 4  # two enrollments, two answers
 
 
-def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path):
+def test_a_rollback_of_the_institutions_ledger_prevents_enrollment(tmp_path: Path):
     folder = tmp_path / "north"
     create_source(folder, "North", Budget(1.5))
     old = copied(folder / "shares.ledger", tmp_path / "old")
@@ -146,7 +146,7 @@ def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path
         propose(folder, scores(), declaration())
 
 
-def test_a_revoked_enrollment_stays_so_when_the_folder_is_put_back(tmp_path: Path):
+def test_a_revocation_survives_a_rollback_of_the_folder(tmp_path: Path):
     north = made(tmp_path / "north", heads=tmp_path / "elsewhere")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
@@ -160,10 +160,10 @@ def test_a_revoked_enrollment_stays_so_when_the_folder_is_put_back(tmp_path: Pat
     assert north.reopened().server.reply(north.raw()) == north.server.refusal
     assert "was revoked" in north.why
     (problem,) = find_problems(source, enrollment)
-    assert "an older copy of the folder was put back" in problem
+    assert "an older copy was restored" in problem
 
 
-def test_the_second_file_lies_elsewhere(tmp_path: Path):
+def test_the_external_file_of_heads_must_lie_outside_of_the_folder(tmp_path: Path):
     with pytest.raises(DataError, match="outside of the source's folder"):
         create_source(tmp_path / "n", "North", Budget(1.0), heads=tmp_path / "n" / "heads2")
     with pytest.raises(DataError, match="no such folder"):

@@ -92,7 +92,7 @@ def carry(here: Path, there: Path) -> None:
         path.replace(there / path.name)
 
 
-def test_requests_and_answers_are_carried_by_hand(tmp_path, inbox, outbox):
+def test_requests_and_answers_can_be_carried_by_hand(tmp_path, inbox, outbox):
     servers = [SourceServer("north", "a"), SourceServer("south", "b")]
     asked = {server.terms.source: server.request() for server in servers}
     places = tmp_path / "requests", tmp_path / "answers"
@@ -116,7 +116,7 @@ def test_requests_and_answers_are_carried_by_hand(tmp_path, inbox, outbox):
     assert not list(places[0].iterdir())  # nothing is left to be carried
 
 
-def test_an_answer_that_came_is_handed_on_before_the_wait_for_others_ends(tmp_path, inbox):
+def test_an_answer_is_yielded_before_the_wait_for_others_ends(tmp_path, inbox):
     servers = [SourceServer("north", "a"), SourceServer("south", "b")]
     asked = {server.terms.source: server.request() for server in servers}
     folder = tmp_path / "both"
@@ -134,7 +134,7 @@ def test_an_answer_that_came_is_handed_on_before_the_wait_for_others_ends(tmp_pa
     assert no.value.sources == ("south",)
 
 
-def test_nobody_waits_for_who_was_given_up(tmp_path, server):
+def test_sources_that_were_given_up_are_not_awaited(tmp_path, server):
     transport = FilesTransport(tmp_path, tmp_path, [server.terms], given_up=["Clinic North"])
     assert list(transport.exchange({server.terms.source: server.request()}, timeout=1)) == []
     with pytest.raises(ValueError, match="Expected to give up sources of the list, got Norht"):
@@ -160,7 +160,7 @@ def _serve_one(server: SourceServer, inbox: Path, outbox: Path) -> None:
         pass
 
 
-def test_half_an_answer_is_waited_for_and_another_one_too(tmp_path, server):
+def test_incomplete_and_wrong_answers_are_not_accepted(tmp_path, server):
     asked, answer = {server.terms.source: server.request()}, server.answer(server.request())
     transport = FilesTransport(tmp_path, tmp_path, [server.terms])
     place = tmp_path / (file_stem("Clinic North", server.request()) + ".answer")
@@ -179,7 +179,7 @@ def test_half_an_answer_is_waited_for_and_another_one_too(tmp_path, server):
     assert dict(transport.exchange(asked, timeout=1)) == {server.terms.source: answer}
 
 
-def test_an_answer_to_another_question_is_no_answer_to_this_one(tmp_path, server):
+def test_an_answer_to_another_query_is_not_accepted(tmp_path, server):
     """Somebody has renamed it on its way; the right one may still come."""
     raw, other = server.request(1), server.request(2)
     transport = FilesTransport(tmp_path, tmp_path, [server.terms])
@@ -195,7 +195,7 @@ def test_an_answer_to_another_question_is_no_answer_to_this_one(tmp_path, server
     ]
 
 
-def test_a_request_is_written_once_and_nothing_is_written_over(tmp_path, server):
+def test_a_request_is_written_once_and_overwrites_nothing(tmp_path, server):
     transport = FilesTransport(tmp_path, tmp_path, [server.terms])
     for _ in range(2):
         with pytest.raises(WaitingError):
@@ -205,12 +205,12 @@ def test_a_request_is_written_once_and_nothing_is_written_over(tmp_path, server)
     assert path.name.startswith("clinic-north-") and path.stat().st_mode & 0o777 == 0o600
 
     path.write_bytes(b"another")
-    with pytest.raises(DataError, match="nothing was written over"):
+    with pytest.raises(DataError, match="Nothing was overwritten"):
         list(transport.exchange({server.terms.source: server.request()}, timeout=1))
     assert path.read_bytes() == b"another"
 
 
-def test_a_request_that_comes_again_gets_the_same_bytes(server, inbox, outbox):
+def test_a_repeated_request_file_gets_the_same_bytes(server, inbox, outbox):
     kept = set()
     for name in ("a.request", "a.request", "other name (1).request"):
         (inbox / name).write_bytes(server.request())
@@ -221,7 +221,7 @@ def test_a_request_that_comes_again_gets_the_same_bytes(server, inbox, outbox):
     assert len(kept) == 1
 
 
-def test_requests_that_come_again_do_not_keep_new_ones_waiting(server, inbox, outbox):
+def test_repeated_requests_do_not_delay_new_ones(server, inbox, outbox):
     """As where a folder is copied time and again, and nobody removes what was answered."""
     first, *others = (server.request(micro_epsilon) for micro_epsilon in range(1, 5))
     (inbox / "0.request").write_bytes(first)
@@ -232,7 +232,7 @@ def test_requests_that_come_again_do_not_keep_new_ones_waiting(server, inbox, ou
     assert server.asked == [first, *others, first]
 
 
-def test_what_was_refused_once_and_is_answered_now_is_written_anew(server, inbox, outbox):
+def test_an_answer_replaces_an_earlier_refusal(server, inbox, outbox):
     answer = server.answer
     server.answer = lambda raw: Refusal(server.terms.source).seal(server.key)
     (inbox / "a.request").write_bytes(server.request())
@@ -244,7 +244,7 @@ def test_what_was_refused_once_and_is_answered_now_is_written_anew(server, inbox
     assert path.read_bytes() == answer(server.request())
 
 
-def test_half_a_request_is_left_until_it_is_whole(server, inbox, outbox):
+def test_an_incomplete_request_waits_until_it_is_complete(server, inbox, outbox):
     place, whole = inbox / "a.request", server.request()
     for length in (0, 1, 100, len(whole) - 1):
         place.write_bytes(whole[:length])
@@ -256,7 +256,7 @@ def test_half_a_request_is_left_until_it_is_whole(server, inbox, outbox):
     assert server.asked == [whole] and not place.exists()
 
 
-def test_what_nobody_signed_is_refused_once_and_stays(server, inbox, outbox):
+def test_an_unsigned_file_is_refused_once_and_stays(server, inbox, outbox):
     place = inbox / "a.request"
     place.write_bytes(server.request(key=STRANGER))
     old(place)
@@ -267,7 +267,7 @@ def test_what_nobody_signed_is_refused_once_and_stays(server, inbox, outbox):
     assert place.exists()
 
 
-def test_strangers_do_not_keep_the_coordinator_waiting(server, inbox, outbox):
+def test_unsigned_files_do_not_delay_the_coordinator(server, inbox, outbox):
     for i in range(5):
         (inbox / f"{i}.request").write_bytes(server.request(i + 1, key=STRANGER))
         old(inbox / f"{i}.request")
@@ -277,7 +277,7 @@ def test_strangers_do_not_keep_the_coordinator_waiting(server, inbox, outbox):
 
 
 @pytest.mark.parametrize("kind", ["huge", "link", "dangling", "folder", "pipe", "unreadable"])
-def test_what_is_no_small_plain_file_is_neither_read_nor_removed(kind, server, inbox, outbox):
+def test_only_small_regular_files_are_read(kind, server, inbox, outbox):
     place, secret = inbox / "a.request", inbox / "secret"
     secret.write_bytes(server.request())
     match kind:
@@ -303,13 +303,13 @@ def test_what_is_no_small_plain_file_is_neither_read_nor_removed(kind, server, i
     assert server.asked == [] and not list(outbox.iterdir())
     assert os.path.lexists(place)
     (line,) = lines
-    assert line.startswith("a.request: left alone: it ")
+    assert line.startswith("a.request: ignored: it ")
 
 
 @pytest.mark.parametrize(
     "name", ["..request", "-rf.request", "a\nb.request", "\x1b[2J.request", "%s{0}.request"]
 )
-def test_odd_names_lead_nowhere(name, server, inbox, outbox, tmp_path):
+def test_unusual_file_names_are_harmless(name, server, inbox, outbox, tmp_path):
     (inbox / name).write_bytes(server.request())
     before = sorted(tmp_path.rglob("*"))
     lines: list[str] = []
@@ -329,7 +329,7 @@ def test_a_name_that_is_a_path_is_not_opened(name, inbox):
     assert found is not None and found.content is None
 
 
-def test_a_full_outbox_loses_nothing(server, inbox, outbox):
+def test_a_full_outbox_loses_no_answer(server, inbox, outbox):
     (inbox / "a.request").write_bytes(server.request())
     place = outbox / (file_stem("Clinic North", server.request()) + ".answer")
     place.mkdir()  # stands for whatever keeps a file from being written
@@ -341,9 +341,7 @@ def test_a_full_outbox_loses_nothing(server, inbox, outbox):
     assert place.read_bytes() == server.answer(server.request())
 
 
-def test_an_inbox_that_cannot_be_written_to_is_served_as_well(
-    server, inbox, outbox, monkeypatch
-):
+def test_a_read_only_inbox_is_served(server, inbox, outbox, monkeypatch):
     (inbox / "a.request").write_bytes(server.request())
 
     remove = Path.unlink
@@ -359,14 +357,14 @@ def test_an_inbox_that_cannot_be_written_to_is_served_as_well(
     assert any("stays in the inbox: Read-only file system" in line for line in lines)
 
 
-def test_folders_are_there_and_are_two(server, inbox, tmp_path):
-    with pytest.raises(DataError, match="Make it first"):
+def test_inbox_and_outbox_must_exist_and_differ(server, inbox, tmp_path):
+    with pytest.raises(DataError, match="Create it first"):
         serve_folder(server, inbox, tmp_path / "none", once=True)
     with pytest.raises(DataError, match="only you to the outbox"):
         serve_folder(server, inbox, inbox / "." / "", once=True)
 
 
-def test_putting_a_file_again_changes_nothing(tmp_path):
+def test_delivering_a_file_again_changes_nothing(tmp_path):
     assert deliver_file(tmp_path, "a", b"x") and not deliver_file(tmp_path, "a", b"x")
     with pytest.raises(DataError, match="Move it away"):
         deliver_file(tmp_path, "a", b"y")
@@ -382,6 +380,6 @@ def test_putting_a_file_again_changes_nothing(tmp_path):
         ("ß Ä" + "x" * 99, "a" + "x" * 38),
     ],
 )
-def test_names_of_sources_become_names_of_files(name, expected):
+def test_source_names_are_converted_to_file_names(name, expected):
     assert slug(name).startswith(expected[:1]) and len(slug(name)) <= 40
     assert set(slug(name)) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")

@@ -286,10 +286,10 @@ def read_tables(path: Path) -> dict[str, Any]:
         raise _list_error(path, f"invalid TOML: {cause}"[:200]) from cause
 
 
-def _list_error(path: Path, found: str) -> DataError:
+def _list_error(path: Path, actual: str) -> DataError:
     """Error for an invalid list of sources."""
     return DataError(
-        str(path), "a list as `veracal federation init` writes it", found, "Correct the file."
+        str(path), "a list as `veracal federation init` writes it", actual, "Correct the file."
     )
 
 

@@ -243,9 +243,9 @@ def _check(
     missing = required.keys() - table.keys()
     unknown = table.keys() - required.keys() - optional.keys()
     if missing or unknown:
-        found = f"no {min(missing)!r}" if missing else f"{min(unknown)!r}"[:80]
+        actual = f"no {min(missing)!r}" if missing else f"{min(unknown)!r}"[:80]
         expected = f"{', '.join([*required, *optional])} and nothing else"
-        raise _list_error(path, where, expected, found)
+        raise _list_error(path, where, expected, actual)
     for name, types in {**required, **optional}.items():
         value = table.get(name)
         if name in table and (not isinstance(value, types) or isinstance(value, bool)):
@@ -255,6 +255,6 @@ def _check(
     return table
 
 
-def _list_error(path: Path, where: str, expected: str, found: str) -> DataError:
+def _list_error(path: Path, where: str, expected: str, actual: str) -> DataError:
     """Error for an invalid list of sources."""
-    return DataError(f"{path}: {where}", expected, found, _HELP)
+    return DataError(f"{path}: {where}", expected, actual, _HELP)

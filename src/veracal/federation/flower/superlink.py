@@ -163,12 +163,12 @@ def check_server(files: ServerFiles, host: str) -> None:
         ) from cause
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= datetime.now(UTC) < last:
-        found = f"a certificate for {first:%Y-%m-%d} to {last:%Y-%m-%d}"
-        raise _mismatch(files.certificate, "a certificate that is valid now", found)
+        actual = f"a certificate for {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+        raise _mismatch(files.certificate, "a certificate that is valid now", actual)
     hosts = _certificate_hosts(certificate)
     if host not in hosts:
-        found = f"a certificate for {', '.join(hosts) or 'no host'}"
-        raise _mismatch(files.certificate, f"a certificate for {host}", found)
+        actual = f"a certificate for {', '.join(hosts) or 'no host'}"
+        raise _mismatch(files.certificate, f"a certificate for {host}", actual)
 
 
 def _make_authority(certificate: Path, key: Path) -> None:
@@ -304,10 +304,10 @@ def _read_key(path: Path) -> Any:
         raise _mismatch(path, "a private key (PEM, no password)", "something else") from cause
 
 
-def _mismatch(path: Path, expected: str, found: str) -> DataError:
+def _mismatch(path: Path, expected: str, actual: str) -> DataError:
     """Error for a file that does not match the others."""
     remedy = "Use the files that were created together, or create new ones."
-    return DataError(str(path), expected, found, remedy)
+    return DataError(str(path), expected, actual, remedy)
 
 
 def _write(path: Path, content: bytes) -> None:

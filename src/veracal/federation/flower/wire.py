@@ -189,10 +189,10 @@ def _read(path: Path) -> bytes:
         raise _key_error(path, "node's", cause.strerror or "nothing") from cause
 
 
-def _key_error(path: Path, half: str, found: str) -> DataError:
+def _key_error(path: Path, half: str, actual: str) -> DataError:
     """Error for a file that is not a key of a node."""
     remedy = "Create one with  ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
-    return DataError(str(path), f"a {half} key on a NIST curve (OpenSSH)", found, remedy)
+    return DataError(str(path), f"a {half} key on a NIST curve (OpenSSH)", actual, remedy)
 
 
 def _curves() -> Any:
@@ -413,9 +413,9 @@ def tls_context(ca: Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(ca))
     except OSError as cause:  # includes SSLError
-        found = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
+        actual = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
         remedy = "Ask the operator of the SuperLink for its ca.crt."
-        raise DataError(str(ca), "a certificate (PEM)", str(found), remedy) from cause
+        raise DataError(str(ca), "a certificate (PEM)", str(actual), remedy) from cause
 
 
 def check_address(address: str) -> str:

@@ -174,10 +174,10 @@ def _read_secret(path: Path) -> bytes:
     return content
 
 
-def _key_error(path: Path, found: str) -> DataError:
+def _key_error(path: Path, actual: str) -> DataError:
     """Error for a file that is not a private key."""
     return DataError(
-        str(path), "a private key that `init` wrote", found, "Give the path of that file."
+        str(path), "a private key that `init` wrote", actual, "Give the path of that file."
     )
 
 

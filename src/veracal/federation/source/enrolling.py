@@ -107,10 +107,10 @@ def _check_units(scores: Scores, unit: Unit) -> None:
 
 
 def records_error(
-    scores: Scores, what: str, expected: str, found: str, remedy: str
+    scores: Scores, what: str, expected: str, actual: str, remedy: str
 ) -> DataError:
     """Error for records that do not match their declaration."""
-    return DataError(f"{scores.name}: {what}", expected, found, remedy)
+    return DataError(f"{scores.name}: {what}", expected, actual, remedy)
 
 
 DEADLINE_FACTOR = 4  # the deadline is at least this multiple of the slowest query's time

@@ -243,12 +243,12 @@ def _file_state(path: Path, marks: FileMarkKey) -> str:
     return marks.of_text(f"{status.st_size} {status.st_mtime_ns}")
 
 
-def _damaged_error(path: Path, found: str) -> DataError:
+def _damaged_error(path: Path, actual: str) -> DataError:
     """Error for a file of an enrollment that was changed."""
     return DataError(
         str(path),
         "the file that was written at enrollment",
-        found[:200],
+        actual[:200],
         "Restore it, or revoke the enrollment and enroll again.",
     )
 

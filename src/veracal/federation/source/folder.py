@@ -561,12 +561,12 @@ def _check_heads_path(heads: Path, folder: Path) -> Path:
     return heads
 
 
-def _no_source_error(folder: Path, found: str) -> DataError:
+def _no_source_error(folder: Path, actual: str) -> DataError:
     """Error for a folder that is not that of a source."""
     return DataError(
         str(folder),
         "the folder of a source that `veracal source init` created",
-        found[:200],
+        actual[:200],
         "Check the path, or create a source.",
     )
 

@@ -256,9 +256,7 @@ class SourceServer:
         with self._lock:
             self._check_heads(request)
             self._check_capacity(request)
-            if self._records is None:
-                self._records = self._enrollment.records()
-            records = self._records
+            records = self._load_records()
         entry, stored = self._charge_and_answer(request, mechanism, query, records)
         head = Head.sign(self.terms.source, entry.index, entry.hash, entry.previous, self._key)
         with self._lock:
@@ -327,6 +325,12 @@ class SourceServer:
         if quoted is not None and not quoted.verify(self.terms.key):
             raise RefusedError("it quotes a head that this source did not sign")
         self._heads.check(self._enrollment.ledger, quoted)
+
+    def _load_records(self) -> Scores:
+        """The enrolled records, read once."""
+        if self._records is None:
+            self._records = self._enrollment.records()
+        return self._records
 
 
 class InFlight:
