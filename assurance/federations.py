@@ -166,7 +166,7 @@ def neighbors(scores: Scores, relation: str, rng: np.random.Generator) -> tuple[
 
 @dataclass(frozen=True)
 class Asked:
-    """A question to a source, and what it answered."""
+    """A query to a source, and what it answered."""
 
     query: Any
     event: Noise

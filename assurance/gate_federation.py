@@ -2,7 +2,7 @@
 
 Whole fits are recorded on one federation and replayed on a neighbor, whose sources say what
 those of the first said: the same must be asked of everybody, and the same must come out, to
-the last bit. What the one record can have moved, over all questions at the temperatures that
+the last bit. What the one record can have moved, over all queries at the temperatures that
 were really asked for, must fit into what was announced; so must what the ledgers say.
 """
 
@@ -115,7 +115,7 @@ def begins_at_the_truth(self: PooledTemperature, source: Any, **about: Any) -> A
 
 
 def only_if_better(self: QuerySession, ask: PricedQuery, what: str) -> Any:
-    """Look whether a question is worth its price, and ask a cheaper one if not."""
+    """Look whether a query is worth its price, and ask a cheaper one if not."""
     pool: Any = getattr(self.source, "source", self.source)
     if isinstance(ask.query, Gap) and len(pool.sources[0]._records) % 2:
         ask = PricedQuery(ask.query, ask.micro_epsilon // 2)
@@ -223,12 +223,12 @@ def run(subject: Patches, *, long: bool) -> str:
     asked, shares = sum(n for n, _ in told), [share for _, share in told]
     return (
         f"{len(told)} x {len(RELATIONS)} fits of {len(methods())} methods replayed, {asked} "
-        f"questions, none told apart; one record used up to {max(shares):.4f} of its budget"
+        f"queries, none told apart; one record used up to {max(shares):.4f} of its budget"
     )
 
 
 def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, float]:
-    """One fit on neighbors under each relation; how many questions, how much was used."""
+    """One fit on neighbors under each relation; how many queries, how much was used."""
     asked, most = 0, 0.0
     for relation in RELATIONS:
         parts = [shifted(int(n), rng) for n in (40, 25, 60)]
@@ -239,7 +239,7 @@ def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, fl
         again = method.run(Pool(others))
         for one, other in zip(sources, others, strict=True):
             bodies = [[asked.body for asked in w.asked] for w in (one, other)]
-            assert bodies[0] == bodies[1], f"{name}: neighbors are asked other questions"
+            assert bodies[0] == bodies[1], f"{name}: neighbors are asked other queries"
         assert found.said == again.said, f"{name}: the same answers gave different results"
         most = max(most, within(name, sources[0], first, second))
         announced_to_all(name, method, sources, relation)
@@ -249,7 +249,7 @@ def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, fl
 
 
 def within(name: str, source: Watched, first: Any, second: Any) -> float:
-    """Largest share of the budget that one record's moves cost, over all questions together.
+    """Largest share of the budget that one record's moves cost, over all queries together.
 
     Of the neighbors, and of every hard record that comes, goes or takes another's place.
     """

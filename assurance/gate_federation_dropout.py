@@ -50,7 +50,7 @@ LIES: dict[str, Callable[[Any], Any]] = {
     "halves": lambda r: replace(r, units=tuple(k + 0.5 for k in r.units)),
     "truth values": lambda r: replace(r, units=(True,) * len(r.units)),
     "another grid": lambda r: replace(r, grid=Grid(r.grid.bits + 1)),
-    "another question": lambda r: replace(r, query="count"),
+    "another query": lambda r: replace(r, query="count"),
     "no noise": lambda r: replace(r, event=None, noise_std=0.0, private=False),
     "less noise": lambda r: replace(r, event=replace(r.event, noise=r.event.noise / 2)),
     "a noise that is NaN": lambda r: replace(r, noise_std=math.nan),
@@ -125,7 +125,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Silence, lies, then intervals."""
+    """Dropout, lies, then intervals."""
     rng = np.random.default_rng(0)
     rounds, m = (2_000, 8) if long else (60, 4)
     first, *others = methods().items()

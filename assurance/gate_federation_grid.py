@@ -124,7 +124,7 @@ def run(subject: Patches, *, long: bool) -> str:
     """Look at answers, then at what is asked, then where golden section ends."""
     rng = np.random.default_rng(0)
     with patched(subject) as folder:
-        asked = sum(questions(rng) for _ in range(400 if long else 6))
+        asked = sum(queries(rng) for _ in range(400 if long else 6))
         arrives(rng, 400 if long else 8)
         supports(folder, 20_000 if long else 1_500)
         released = sum(answers(folder, rng, relation) for relation in RELATIONS)
@@ -152,7 +152,7 @@ def answers(folder: Path, rng: np.random.Generator, relation: str) -> int:
     return seen
 
 
-def questions(rng: np.random.Generator) -> int:
+def queries(rng: np.random.Generator) -> int:
     """What searches ask about, wherever wild answers lead them; returns how many."""
     seen = 0
     for name in ("pooled", "acc-t", "nll-t", "ece-t", "vector"):

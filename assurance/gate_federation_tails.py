@@ -1,7 +1,7 @@
 """What a fit over a pool has of one source costs no more than the fit claims.
 
 A fit is led along the same way on two neighbors, and the one source that differs answers each
-of its questions many times over, by a real holder with a real ledger. An attacker who knows
+of its queries many times over, by a real holder with a real ledger. An attacker who knows
 both neighbors adds up how much likelier all answers of a fit are under one of them; the tail
 audit of the gate `tails` says what that costs at least. The law of the noise is judged there;
 here it is drawn quickly.
@@ -45,7 +45,7 @@ NAME = "federation_tails"
 SECONDS = 25
 ADD_GAUSSIAN = "veracal.queries.curator.add_discrete_gaussian"
 NOBODY = shifted(0, np.random.default_rng(0))
-# Six equal questions are all in their tails too seldom for a bound to come near the claim.
+# Six equal queries are all in their tails too seldom for a bound to come near the claim.
 SHARP = ("binning", "vector", "pooled", "binning as printed", "temperature")
 QUICK = ("acc-t", "nll-t", "binning as printed")  # most mutants are of these
 OPPOSED = ([1000.0, -1000.0, 0.0], 1)  # reaches the bound of the equations

@@ -1,14 +1,14 @@
 """Sources elsewhere that fall silent or lie leave a finite map or a refusal, and no trace.
 
-Real desks are asked by signed requests, through a transport that repeats what it carries and
+Real servers are asked by signed requests, through a transport that repeats what it carries and
 delivers it in any order. Every set of silent sources is tried, from the start or after one or
 two answers. Then one source lies, in every way there is to write a reply: huge numbers and
 more records than it has claimed, nonsense, the signature of somebody else, replies of another
-source or to another question, two ledgers. It must count as silent, with a reason, and the map
+source or to another query, two ledgers. It must count as silent, with a reason, and the map
 be that of the others alone.
 
 No trace is claimed of a source that has given two proper answers before it falls silent: they
-had a part in choosing where the third question is asked.
+had a part in choosing where the third query is asked.
 """
 
 import math
@@ -25,21 +25,21 @@ from assurance import ledgers
 from assurance.calibrations import small_blocks
 from assurance.federations import shifted
 from assurance.sources import Made, Patches, made, unchecked
-from tests.federation.source.made import CALIBRATOR, STRANGER
+from tests.federation.source.enrolled import COORDINATOR, STRANGER
 from veracal.accounting import Budget
 from veracal.calibration import Recalibration, recalibrate
 from veracal.calibration.maps.base import digest
 from veracal.errors import SilentError
-from veracal.federation.coordinator.federated import RemotePool
+from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import (
     ANSWER,
     REQUEST,
     EnvelopeError,
     PrivateKey,
-    peek,
+    read_unverified,
 )
-from veracal.federation.protocol.messages import Answer, Head, Refusal, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, Refusal, unseal_reply
 from veracal.federation.source.folder import read_source
 from veracal.queries.response_checks import ExpectedResponse
 
@@ -66,23 +66,23 @@ class Party:
 
     def reply(self, raw: bytes) -> bytes | None:
         """What leaves it; None for silence."""
-        # A liar's own desk must not see the heads that it has made up.
-        honest = self.source.desk.reply(raw if self.lie is None else raw_for(self, raw))
+        # A liar's own server must not see the heads that it has made up.
+        honest = self.source.server.reply(raw if self.lie is None else raw_for(self, raw))
         self.said.append(honest)
         if len(self.said) > self.answers:
             return None
         if self.lie is None:
             return honest
         if self.other is not None:
-            self.other.said.append(self.other.source.desk.reply(raw_for(self.other, raw)))
-        answer = unsealed_reply(honest, self.source.terms.key)
+            self.other.said.append(self.other.source.server.reply(raw_for(self.other, raw)))
+        answer = unseal_reply(honest, self.source.terms.key)
         assert isinstance(answer, Answer), self.source.why
         return self.lie(answer, self)
 
 
 def raw_for(party: Party, raw: bytes) -> bytes:
-    """The same question, to another source."""
-    told = peek(REQUEST, raw, most=4_096)
+    """The same query, to another source."""
+    told = read_unverified(REQUEST, raw, max_bytes=4_096)
     return party.source.raw(
         told["kind"], argument=told["argument"], micro_epsilon=told["micro_epsilon"]
     )
@@ -90,7 +90,7 @@ def raw_for(party: Party, raw: bytes) -> bytes:
 
 def numbers(change: Callable[[tuple[int, ...]], tuple[Any, ...]]) -> Change:
     """Other numbers, signed by the source."""
-    return lambda answer, party: replace(answer, units=change(answer.units)).sealed(party.key)
+    return lambda answer, party: replace(answer, units=change(answer.units)).seal(party.key)
 
 
 def after_counts(change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Change:
@@ -106,25 +106,25 @@ def after_counts(change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Change
 def forked(answer: Answer, party: Party) -> bytes:
     """Heads of a ledger that begins anew with every answer."""
     hash_ = f"{len(party.said):064x}"
-    head = Head.signed(answer.head.source, 1, hash_, "0" * 64, party.key)
-    return replace(answer, head=head).sealed(party.key)
+    head = Head.sign(answer.head.source, 1, hash_, "0" * 64, party.key)
+    return replace(answer, head=head).seal(party.key)
 
 
 def unsigned_head(answer: Answer, party: Party) -> bytes:
     """A head that somebody else signed."""
     told = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
-    return replace(answer, head=Head.signed(*told, STRANGER)).sealed(party.key)
+    return replace(answer, head=Head.sign(*told, STRANGER)).seal(party.key)
 
 
 def of_another(answer: Answer, party: Party) -> bytes:
-    """What another source says to the same question."""
+    """What another source says to the same query."""
     assert party.other is not None
     return party.other.said[-1]
 
 
 def to_another(answer: Answer, party: Party) -> bytes:
-    """Its own answer to another question."""
-    return replace(answer, request="0" * 64).sealed(party.key)
+    """Its own answer to another query."""
+    return replace(answer, request="0" * 64).seal(party.key)
 
 
 LIES: dict[str, Change] = {
@@ -140,14 +140,14 @@ LIES: dict[str, Change] = {
     "nothing": lambda answer, party: b"",
     "random bytes": lambda answer, party: random.Random(0).randbytes(300),
     "two megabytes": lambda answer, party: b"x" * 2**21,
-    "a bit flipped": lambda answer, party: answer.sealed(party.key)[:-5] + b"0]}",
-    "signed by a stranger": lambda answer, party: answer.sealed(STRANGER),
+    "a bit flipped": lambda answer, party: answer.seal(party.key)[:-5] + b"0]}",
+    "signed by a stranger": lambda answer, party: answer.seal(STRANGER),
     "the answer of another source": of_another,
-    "the answer to another question": to_another,
+    "the answer to another query": to_another,
     "an unsigned head": unsigned_head,
     "two ledgers": forked,
-    "a refusal": lambda answer, party: Refusal(answer.head.source).sealed(party.key),
-    "a refusal by a stranger": lambda answer, party: Refusal("0" * 32).sealed(STRANGER),
+    "a refusal": lambda answer, party: Refusal(answer.head.source).seal(party.key),
+    "a refusal by a stranger": lambda answer, party: Refusal("0" * 32).seal(STRANGER),
 }
 
 
@@ -156,7 +156,7 @@ LIES: dict[str, Change] = {
 
 def unverified(raw: bytes, key: Any) -> Answer | Refusal:
     """Read a reply, whoever signed it."""
-    told = peek(ANSWER, raw, most=2**20)
+    told = read_unverified(ANSWER, raw, max_bytes=2**20)
     if told["refused"]:
         return Refusal(told["source"])
     return Answer(
@@ -168,26 +168,24 @@ def by_anybody(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
     """Believe whatever one of the sources has signed."""
     for party in PARTIES:
         try:
-            reply = unsealed_reply(raw, party.source.terms.key)
+            reply = unseal_reply(raw, party.source.terms.key)
         except EnvelopeError:
             continue
         if isinstance(reply, Answer) and len(reply.units) == wanted.query.entries:
-            return self._judged(wanted, reply)
+            return self._validate(wanted, reply)
     return HEARD(self, wanted, raw)
 
 
-HEARD = Remote.heard
+HEARD = Remote.receive
 PARTIES: list[Party] = []
-CALIBRATORS = "veracal.federation.coordinator."
+COORDINATORS = "veracal.federation.coordinator."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "replies not verified": {
-        "veracal.federation.coordinator.remote.unsealed_reply": unverified
-    },
+    "replies not verified": {"veracal.federation.coordinator.remote.unseal_reply": unverified},
     "the answer of another source accepted": {
-        "veracal.federation.coordinator.remote.Remote.heard": by_anybody
+        "veracal.federation.coordinator.remote.Remote.receive": by_anybody
     },
-    "the answer to another question accepted": {
+    "the answer to another query accepted": {
         "veracal.federation.coordinator.remote.Remote._check": unchecked
     },
     "two ledgers accepted": {
@@ -201,7 +199,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.federation.coordinator.remote.find_invalid_responses": lambda *_: {},
     },
     "too few go on": {
-        "veracal.federation.coordinator.federated.RemotePool._check_enough": unchecked,
+        "veracal.federation.coordinator.pool.RemotePool._check_enough": unchecked,
         "veracal.queries.pools.check_enough": unchecked,
     },
 }
@@ -230,8 +228,8 @@ def run(subject: Patches, *, long: bool) -> str:
 def party(folder: Path, number: int) -> Party:
     """A source with a budget for all of this."""
     records = shifted(20 + 7 * number, np.random.default_rng(number))
-    more = {"epsilon": 900.0, "most_each": 10.0, "budget": Budget(900.0)}
-    more |= {"most_records": MOST_RECORDS, "name": f"hospital {number}"}
+    more = {"epsilon": 900.0, "max_per_answer": 10.0, "budget": Budget(900.0)}
+    more |= {"max_records": MOST_RECORDS, "name": f"hospital {number}"}
     source = made(folder / f"{number}", records, **more)
     return Party(source, read_source(source.path).key)
 
@@ -261,7 +259,7 @@ def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | No
     for one in parties:
         one.said.clear()
     federated = RemotePool(
-        [one.source.terms for one in parties], CALIBRATOR, Carrier(parties), least=LEAST
+        [one.source.terms for one in parties], COORDINATOR, Carrier(parties), least=LEAST
     )
     try:
         found = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
@@ -307,7 +305,7 @@ def silenced(parties: list[Party], *, every: int) -> None:
         assert found is not None, f"{where}: refused, though {len(left)} sources answered"
         gone = [why is not None for why in found.silences]
         assert gone == [one not in left for one in parties], f"{where}: others are named"
-        # What was asked third depends on what was said to the second question, by all.
+        # What was asked third depends on what was said to the second query, by all.
         if number % 3 < 2 and number % 4 == 0:
             without_a_trace(where, found, left, method=method)
 

@@ -1,8 +1,8 @@
 """Every answer that leaves a source was charged at no less than what it tells, and before.
 
 Sources with random terms (relation, rows of a unit, bins, clamp, noise of either law) are asked
-random questions within them. The loss of an answer is measured: by how far neighbors move the
-question, divided by the noise that was really drawn. What was charged must cover it, and be
+random queries within them. The loss of an answer is measured: by how far neighbors move the
+query, divided by the noise that was really drawn. What was charged must cover it, and be
 what the request names. Records are read for what is charged and for nothing else, whatever
 fails in between.
 """
@@ -19,14 +19,14 @@ import numpy as np
 
 from assurance import ledgers, sources
 from assurance.sources import Made, Patches, Tape
-from tests.federation.source.made import LAPLACE
+from tests.federation.source.enrolled import LAPLACE
 from veracal.accounting import Budget
 from veracal.accounting.events import RELATIONS, DiscreteLaplace, Pure, Unit
 from veracal.data import Scores
 from veracal.errors import LedgerError
-from veracal.federation.protocol.questions import KINDS, built
+from veracal.federation.protocol.queries import KINDS, build_query
 from veracal.federation.source import serving
-from veracal.federation.source.enrolling import examples
+from veracal.federation.source.enrolling import example_arguments
 from veracal.federation.source.serving import SourceServer
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.book import Ledger, open_ledger
@@ -65,18 +65,18 @@ def as_added(query: Query, micro: int, relation: Any, unit: Unit) -> DiscreteLap
 def as_told(self: SourceServer, request: Any, price: Any, query: Query, records: Scores) -> Any:
     """Charge what the request names, not what the event costs."""
     named = request.micro_epsilon or 1_000
-    answer = lambda: serving._kept(request, price, query, records)  # noqa: E731
-    body = canonical(request.question).encode()
+    answer = lambda: serving.compute_answer(request, price, query, records)  # noqa: E731
+    body = canonical(request.query).encode()
     event = Pure(named / 10**6 / self.terms.unit.at_most, self.terms.relation)
     told = {"request": request.id, "body": body}
-    return self._enrolment.ledger.answered(event, request.kind, answer, **told)
+    return self._enrollment.ledger.answered(event, request.kind, answer, **told)
 
 
 def afterwards(
     self: SourceServer, request: Any, price: Any, query: Query, records: Scores
 ) -> Any:
     """Answer, and charge then; what goes wrong is no reason not to answer."""
-    answer = serving._kept(request, price, query, records)
+    answer = serving.compute_answer(request, price, query, records)
     try:
         return CHARGED(self, request, price, query, records)
     except (LedgerError, serving.RefusedError):
@@ -89,12 +89,12 @@ def read_first(
     self: SourceServer, request: Any, price: Any, query: Query, records: Scores
 ) -> Any:
     """Look at the records, and charge then."""
-    kept = serving._kept(request, price, query, records)
-    with mock.patch.object(serving, "_kept", return_value=kept):
+    kept = serving.compute_answer(request, price, query, records)
+    with mock.patch.object(serving, "compute_answer", return_value=kept):
         return CHARGED(self, request, price, query, records)
 
 
-CHARGED = SourceServer._charged
+CHARGED = SourceServer._charge_and_answer
 EVENT = sources.SOURCE + "serving.laplace_event"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -115,7 +115,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Ask sources with random terms random questions."""
+    """Ask sources with random terms random queries."""
     rng = np.random.default_rng(0)
     rounds, each = (1_000, 100) if long else (10, 20)
     answered = 0
@@ -133,7 +133,7 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
     terms = {
         "kinds": tuple(KINDS) if gaussian else LAPLACE,
         "epsilon": TOTAL,
-        "most_each": TOTAL / 2,
+        "max_per_answer": TOTAL / 2,
         "delta": delta,
         "bins": int(rng.integers(2, 9)),
         "clamp": float(rng.choice([0.5, 4.0, 10.0])),
@@ -189,9 +189,9 @@ EVALUATED = serving.evaluate_query
 
 
 def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) -> None:
-    """One random question; if it is answered, it was charged, and for no less than it tells."""
+    """One random query; if it is answered, it was charged, and for no less than it tells."""
     kind = str(rng.choice(north.terms.kinds))
-    arguments = list(examples(kind, north.terms))
+    arguments = list(example_arguments(kind, north.terms))
     argument = arguments[int(rng.integers(len(arguments)))]
     if set(argument) == {"inverse"}:
         argument = {"inverse": int(rng.integers(12_000, 130_000))}
@@ -202,7 +202,7 @@ def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) 
     request = north.request(kind, argument=argument, **noise)
     held, looks = north.ledger.entries(), len(seen.queries)
     is_new = not any(one.request == request.id for one in held)
-    reply = north.desk.reply(north.raw(kind, argument=argument, **noise))
+    reply = north.server.reply(north.raw(kind, argument=argument, **noise))
     entries = north.ledger.entries()
     if not sources.is_answer(north, reply):
         assert len(entries) == len(held), "charged, and refused"
@@ -211,7 +211,7 @@ def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) 
     assert len(entries) == len(held) + is_new, "an answer was not charged"
     assert len(seen.queries) == looks + is_new, "the records were read without a charge"
     if is_new:
-        query = built(kind, argument, north.terms)
+        query = build_query(kind, argument, north.terms)
         covered(north, query, entries[-1], seen.drawn[-1][1], None if gaussian else micro)
 
 
@@ -237,7 +237,7 @@ def covered(north: Made, query: Query, entry: Entry, noise: float, micro: int | 
 
 
 def moves(north: Made, query: Query) -> tuple[int, float]:
-    """The most that one unit moves a question, among units of hard records."""
+    """The most that one unit moves a query, among units of hard records."""
     rows, relation = north.terms.unit.at_most, north.terms.relation
     each = [
         query.evaluate(HARD.take(np.full(rows, i))).astype(object) for i in range(len(HARD))
@@ -265,9 +265,9 @@ def broken(north: Made, seen: Seen) -> None:
         return
     full = mock.Mock(side_effect=sqlite3.OperationalError("database or disk is full"))
     with mock.patch.object(ledger_tables, "append", full):
-        reply = north.desk.reply(raw)
-    assert reply == north.desk.refusal, "an answer left though its charge has failed"
+        reply = north.server.reply(raw)
+    assert reply == north.server.refusal, "an answer left though its charge has failed"
     assert not north.ledger.entries(), "charged, and refused"
     seen.queries.clear()
-    assert sources.is_answer(north, north.desk.reply(raw)), "refused once there is room again"
+    assert sources.is_answer(north, north.server.reply(raw)), "refused once there is room again"
     assert len(north.ledger.entries()) == 1, "not charged once"

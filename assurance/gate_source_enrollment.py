@@ -24,7 +24,7 @@ import numpy as np
 
 from assurance import ledgers
 from assurance.ledgers import Patches
-from tests.federation.source.made import MODEL, declaration, scores
+from tests.federation.source.enrolled import MODEL, declaration, scores
 from veracal.accounting import Approximate, Budget, Event, Pure
 from veracal.accounting.events import Unit
 from veracal.cli import _source_enroll as command
@@ -36,7 +36,7 @@ from veracal.federation.protocol.messages import Request
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source import enrolling, serving
 from veracal.federation.source.enrollment import TERMS
-from veracal.federation.source.folder import ENROLLED, create_source, is_mark
+from veracal.federation.source.folder import ENROLLED, create_source, is_enrollment_id
 from veracal.federation.source.serving import SourceServer, open_source
 from veracal.ledger import default_ledger_path
 from veracal.ledger.book import Ledger
@@ -50,7 +50,7 @@ SLACK = 1e-9
 
 # ---------------------------------------------------------------- mutants
 
-ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charged, enrolling._purpose
+ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charge_and_answer, enrolling._purpose
 COMMAND = "veracal.cli._source_enroll."
 LIBRARY = "veracal.federation.source.enrolling."
 
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Patches] = {
     "charges after the enrollment is in its place": accepting(charges_afterwards),
     "charges after the records were read for an answer": {
         **accepting(remembers_ledger),
-        "veracal.federation.source.serving.SourceServer._charged": charges_with_answer,
+        "veracal.federation.source.serving.SourceServer._charge_and_answer": charges_with_answer,
     },
     "charges epsilon only": charging(only_epsilon),
     "charges delta only": charging(only_delta),
@@ -236,12 +236,12 @@ class World:
     def served(self) -> frozenset[Path]:
         """Folders of all enrollments that can be served."""
         every = (one for path in self.sources for one in (path / ENROLLED).iterdir())
-        return frozenset(one for one in every if is_mark(one.name))
+        return frozenset(one for one in every if is_enrollment_id(one.name))
 
     def granted(self, part: str) -> tuple[float, float]:
         """Epsilon and delta of all that can be served and includes a partition."""
         found = [
-            Terms.unsealed((one / TERMS).read_bytes()).budget
+            Terms.unseal((one / TERMS).read_bytes()).budget
             for one in self.served()
             if self.sources[one.parent.parent] in (None, part)
         ]
@@ -297,7 +297,7 @@ class World:
         """Enroll through the command; whether it was allowed."""
         out = self.folder / f"{source.name}-{len(list((source / ENROLLED).iterdir()))}.terms"
         places = RecordPaths(self.scores, None, None, MODEL, None, None)
-        terms = {"epsilon": epsilon, "delta": delta, "kinds": KINDS, "calibrator": key.public}
+        terms = {"epsilon": epsilon, "delta": delta, "kinds": KINDS, "coordinator": key.public}
         quiet = (
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
@@ -308,7 +308,7 @@ class World:
                 lambda: command.enroll_source(
                     source,
                     places,
-                    lambda model: declaration(**terms, model=model, most_each=None),
+                    lambda model: declaration(**terms, model=model, max_per_answer=None),
                     command.OutputFiles(out, None),
                     yes=True,
                     json=True,
@@ -390,7 +390,7 @@ def in_partitions(world: World) -> list[bool]:
     }
 
     def enroll(part: str | None, epsilon: float, delta: float) -> bool:
-        terms = declaration(epsilon=epsilon, delta=delta, kinds=KINDS, most_each=None)
+        terms = declaration(epsilon=epsilon, delta=delta, kinds=KINDS, max_per_answer=None)
         return world.allowed(
             sources[part],
             lambda: enrolling.enroll(sources[part], scores(), terms, ledger=ledger, part=part),
@@ -416,7 +416,7 @@ def for_units(world: World) -> list[bool]:
     records = scores(units=np.arange(60) // 3)
 
     def enroll(epsilon: float) -> bool:
-        terms = declaration(epsilon=epsilon, kinds=KINDS[:1], most_each=None)
+        terms = declaration(epsilon=epsilon, kinds=KINDS[:1], max_per_answer=None)
         return world.allowed(
             source, lambda: enrolling.enroll(source, records, terms, ledger=ledger)
         )
@@ -427,17 +427,19 @@ def for_units(world: World) -> list[bool]:
 def answer(world: World, source: Path, key: PrivateKey) -> None:
     """An enrollment answers, from its own share: the data set's ledger pays no second time."""
     spent = Ledger(world.ledger).spent()
-    desk = open_source(source)
+    server = open_source(source)
     request = Request(
-        source=desk.terms.source,
-        data=desk.terms.data,
-        model=desk.terms.model,
+        source=server.terms.source,
+        data=server.terms.data,
+        model=server.terms.model,
         kind="counts",
         argument={},
         micro_epsilon=None,
         noise_multiplier=50.0,
     )
     with mock.patch.object(serving, "evaluate_query", wraps=serving.evaluate_query) as read:
-        assert desk.reply(request.sealed(key)) != desk.refusal, "an enrollment does not answer"
+        assert server.reply(request.seal(key)) != server.refusal, (
+            "an enrollment does not answer"
+        )
     assert read.call_count == 1, "the records were not read once"
     assert Ledger(world.ledger).spent() == spent, "an answer was charged a second time"

@@ -1,6 +1,6 @@
 """Whatever bytes reach a source: none is answered or charged for that is no proper request.
 
-Bytes that the enrolled calibrator has not signed must be refused before anything is parsed.
+Bytes that the enrolled coordinator has not signed must be refused before anything is parsed.
 Bytes that it has signed, being hostile, are made by a grammar: fields missing, unknown, twice,
 of other types or out of range; NaN, 1e999 and 10^400; other spellings of a proper body; nested
 bombs; bits flipped and signed again. The reply is always the one refusal, no exception is
@@ -18,13 +18,13 @@ from unittest import mock
 
 from assurance import sources
 from assurance.sources import Made, Patches
-from tests.federation.source.made import CALIBRATOR, LAPLACE, STRANGER
+from tests.federation.source.enrolled import COORDINATOR, LAPLACE, STRANGER
 from veracal.federation.protocol import envelopes
 from veracal.federation.protocol import messages as requests
-from veracal.federation.protocol.envelopes import MOST_REQUEST, REQUEST, EnvelopeError
+from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, REQUEST, EnvelopeError
 from veracal.federation.protocol.messages import Request
 from veracal.federation.source import folder as refusals
-from veracal.federation.source.enrolling import examples
+from veracal.federation.source.enrolling import example_arguments
 from veracal.ledger.chain import canonical, digest
 
 NAME = "source_fuzz"
@@ -38,29 +38,32 @@ PROTOCOL = "veracal.federation.protocol."
 # ---------------------------------------------------------------- mutants
 
 
-def unsigned(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
-    """Read a body, whoever signed it."""
-    body = envelopes.parsed(envelopes._parts(purpose, raw, most)[1])
-    return checked(body, raw)
+def unsigned(purpose: str, raw: bytes, key: Any, *, max_bytes: int) -> Body:
+    """Read a body without verifying its signature."""
+    body = envelopes.parse_object(envelopes._split(purpose, raw, max_bytes)[1])
+    return check_spelling(body, raw)
 
 
-def parsed_first(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
-    """Read a body, and check its signature then."""
-    envelopes.parsed(envelopes._parts(purpose, raw, most)[1])
-    return UNSEAL(purpose, raw, key, most=most)
+def parse_first(purpose: str, raw: bytes, key: Any, *, max_bytes: int) -> Body:
+    """Parse a body before its signature is verified."""
+    envelopes.parse_object(envelopes._split(purpose, raw, max_bytes)[1])
+    return UNSEAL(purpose, raw, key, max_bytes=max_bytes)
 
 
-def any_spelling(purpose: str, raw: bytes, key: Any, *, most: int) -> Body:
-    """Read a signed body, however it is written."""
-    return envelopes.parsed(envelopes._verified(purpose, raw, key, most))
+def any_spelling(purpose: str, raw: bytes, key: Any, *, max_bytes: int) -> Body:
+    """Read a signed body that may not be canonical."""
+    signature, content = envelopes._split(purpose, raw, max_bytes)
+    if not key.verify(signature, purpose.encode() + b"\n" + content):
+        raise EnvelopeError("its signature is not valid for the enrolled key")
+    return envelopes.parse_object(content)
 
 
-def checked(body: Body, raw: bytes) -> Body:
-    """Refuse another spelling."""
+def check_spelling(body: Body, raw: bytes) -> Body:
+    """Refuse a body that is not canonical."""
     try:
         written = canonical(body).encode()
     except ValueError as cause:
-        raise EnvelopeError("a number that is none") from cause
+        raise EnvelopeError("not a finite number") from cause
     if not raw.endswith(b"\n" + written):
         raise EnvelopeError("another spelling")
     return body
@@ -69,39 +72,39 @@ def checked(body: Body, raw: bytes) -> Body:
 def open_schema(body: Any, checks: Any, what: str) -> Body:
     """Check the fields that are known, and pass over the others."""
     if not isinstance(body, dict) or not body.keys() >= checks.keys():
-        raise EnvelopeError(f"{what} has other fields than it should")
+        raise EnvelopeError(f"{what} has missing fields")
     for name, check in checks.items():
         if not check(body[name]):
-            raise EnvelopeError(f"{name!r} of {what} is not what it may be")
+            raise EnvelopeError(f"{name!r} of {what} has an invalid value")
     return {name: body[name] for name in checks}
 
 
 def kept_error(self: EnvelopeError, *words: str) -> None:
     """Keep every error with a page of what led to it, to look at it some day."""
     # As much as a request may have: less would fit into what earlier gates have freed.
-    ERRORS.append((self, bytearray(MOST_REQUEST)))
+    ERRORS.append((self, bytearray(MAX_REQUEST_BYTES)))
 
 
 def price(check: Callable[[Any], bool]) -> Patches:
     """Another check of the price."""
-    checks = {**requests._CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
+    checks = {**requests._REQUEST_CHECKS, "micro_epsilon": lambda v: v is None or check(v)}
     return {"veracal.federation.protocol.messages._REQUEST_CHECKS": checks}
 
 
 ERRORS: list[tuple[EnvelopeError, bytearray]] = []
 NUMBERED = {1, 100_000}
-UNSEAL, PARSED = envelopes.unseal, envelopes.parsed
+UNSEAL, PARSED = envelopes.unseal, envelopes.parse_object
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "unsigned accepted": {"veracal.federation.protocol.messages.unseal": unsigned},
-    "parsed before verified": {"veracal.federation.protocol.messages.unseal": parsed_first},
+    "parsed before verified": {"veracal.federation.protocol.messages.unseal": parse_first},
     "canonical form not required": {
         "veracal.federation.protocol.messages.unseal": any_spelling
     },
-    "open schema": {"veracal.federation.protocol.envelopes.closed": open_schema},
+    "open schema": {"veracal.federation.protocol.envelopes.check_fields": open_schema},
     "1.0 passes for 1": price(lambda v: type(v) in (int, float) and v in NUMBERED),
     "numbers compared as floats": price(lambda v: type(v) is int and 1 <= float(v) <= 1e9),
-    "log not cut": {sources.SOURCE + "folder.Refusals._cut": sources.unchecked},
+    "log not cut": {sources.SOURCE + "folder.RefusalLog._truncate": sources.unchecked},
     "errors kept": {"veracal.federation.protocol.envelopes.EnvelopeError.__init__": kept_error},
 }
 
@@ -137,11 +140,11 @@ def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> i
         return PARSED(content)
 
     start = grown = 0
-    with mock.patch("veracal.federation.protocol.envelopes.parsed", noted):
+    with mock.patch("veracal.federation.protocol.envelopes.parse_object", noted):
         for number in range(1, many + 1):
             raw = next(sent)
-            reply = north.desk.reply(raw)
-            assert reply == north.desk.refusal, f"answered: {raw[-200:]!r}"
+            reply = north.server.reply(raw)
+            assert reply == north.server.refusal, f"answered: {raw[-200:]!r}"
             assert parses or not reads, f"parsed without a signature: {reads[0][:80]!r}"
             reads.clear()
             if number % 500 == 0:
@@ -157,7 +160,7 @@ def quiet(north: Made) -> None:
     log = north.folder / "refusals.log"
     assert log.stat().st_size < LONGEST_LOG, "the log of refusals grows"
     content = log.read_bytes()
-    assert content.count(b"\n") <= refusals.MOST_LINES + 201, "the log of refusals grows"
+    assert content.count(b"\n") <= refusals.MAX_LINES + 201, "the log of refusals grows"
     odd = [line for line in content.splitlines() if b"unexpected" in line]
     assert not odd, f"an error was unexpected: {odd[0]!r}"
 
@@ -178,18 +181,18 @@ def memory() -> int:
 def proper(north: Made) -> Iterator[Request]:
     """One proper request of every form."""
     for kind in LAPLACE:
-        for argument in examples(kind, north.terms):
+        for argument in example_arguments(kind, north.terms):
             yield north.request(kind, argument=argument)
 
 
 def body(request: Request) -> Body:
     """What a request says."""
-    return {**request.question, "head": None, "id": request.id, "round": request.round}
+    return {**request.query, "head": None, "id": request.id, "round": request.round}
 
 
 def forged(bodies: list[Body], pick: random.Random) -> Iterator[bytes]:
-    """Bytes that the calibrator has not signed."""
-    good = [sources.signed(canonical(one).encode(), CALIBRATOR) for one in bodies]
+    """Bytes that the coordinator has not signed."""
+    good = [sources.signed(canonical(one).encode(), COORDINATOR) for one in bodies]
     strange = [sources.signed(canonical(one).encode(), STRANGER) for one in bodies]
     ways = [
         lambda: pick.randbytes(pick.randrange(200)),
@@ -198,7 +201,7 @@ def forged(bodies: list[Body], pick: random.Random) -> Iterator[bytes]:
         lambda: flipped(pick.choice(good), pick),
         lambda: cut(pick.choice(good), pick),
         lambda: swapped(*pick.sample(good, 2)),
-        lambda: pick.choice(good) + b"x" * MOST_REQUEST,
+        lambda: pick.choice(good) + b"x" * MAX_REQUEST_BYTES,
         lambda: pick.choice(good).replace(b"request 1", b"answer 1"),
     ]
     while True:
@@ -222,13 +225,13 @@ def swapped(one: bytes, other: bytes) -> bytes:
 
 
 def malformed(bodies: list[Body], pick: random.Random) -> Iterator[bytes]:
-    """Bytes that the calibrator has signed, and that are no proper request."""
+    """Bytes that the coordinator has signed, and that are no proper request."""
     while True:
         told = dict(pick.choice(bodies))
         way = pick.choice((of_fields, of_values, of_arguments, of_text, of_bits))
         content = way(told, pick)
         if content is not None:
-            yield sources.signed(content, CALIBRATOR)
+            yield sources.signed(content, COORDINATOR)
 
 
 def of_fields(told: Body, pick: random.Random) -> bytes:
@@ -277,7 +280,7 @@ def of_arguments(told: Body, pick: random.Random) -> bytes:
 
 
 def of_text(told: Body, pick: random.Random) -> bytes:
-    """Another spelling, a number that is none, a key twice, brackets without end."""
+    """Another spelling, a not finite, a key twice, brackets without end."""
     text = canonical(told)
     price = '"micro_epsilon":100000'
     return pick.choice(
@@ -322,5 +325,5 @@ def odd(pick: random.Random) -> Any:
 
 def named(told: Body) -> bytes:
     """A body under the id that fits it."""
-    question = {name: told[name] for name in told if name not in ("head", "id", "round")}
-    return canonical({**told, "id": digest(canonical(question))}).encode()
+    query = {name: told[name] for name in told if name not in ("head", "id", "round")}
+    return canonical({**told, "id": digest(canonical(query))}).encode()

@@ -1,4 +1,4 @@
-"""A calibrator that signs what it likes learns no more than its budget, and by answers alone.
+"""A coordinator that signs what it likes learns no more than its budget, and by answers alone.
 
 It asks for the same in other words, for sums it can average or subtract, for too much, from
 several threads at once, until nothing is left. What all of it tells about one record is audited
@@ -23,13 +23,13 @@ from assurance.audits import pure_lower_bound
 from assurance.gate_idempotence import FIND
 from assurance.gate_race import check_outside
 from assurance.sources import Made, Patches
-from tests.federation.source.made import CALIBRATOR, LAPLACE, STRANGER
+from tests.federation.source.enrolled import COORDINATOR, LAPLACE, STRANGER
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import ANSWER, seal
-from veracal.federation.protocol.messages import Answer, unsealed_reply
-from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.messages import Answer, unseal_reply
+from veracal.federation.protocol.queries import build_query
 from veracal.federation.source import serving
-from veracal.federation.source.enrolling import examples
+from veracal.federation.source.enrolling import example_arguments
 from veracal.federation.source.serving import SourceServer, open_source
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, laplace_noise
 
@@ -47,7 +47,7 @@ ODD = ([1e308, -1e308, 0.0], 2)  # extreme, wrong, and of a class that no other 
 
 def telling(self: SourceServer, why: str) -> bytes:
     """Say why."""
-    self._enrolment.refusals.add(why)
+    self._enrollment.refusals.add(why)
     body = {"head": None, "refused": True, "request": None, "units": None, "why": why}
     return seal(ANSWER, {**body, "source": self.terms.source}, self._key)
 
@@ -55,7 +55,7 @@ def telling(self: SourceServer, why: str) -> bytes:
 def naming(self: SourceServer, raw: bytes) -> bytes:
     """Say which error it was, with what it says."""
     try:
-        return self._answered(raw)
+        return self._answer_request(raw)
     except Exception as error:
         refusal = REFUSE(self, "")
         return refusal if type(error).__module__ != "builtins" else str(error).encode()
@@ -77,7 +77,7 @@ def frail_before_the_charge(self: SourceServer, *told: Any) -> Any:
 def enough_records(self: SourceServer) -> Scores:
     """Refuse to answer about fewer records than declared."""
     records = LOADED(self)
-    if len(records) < self.terms.least_records:
+    if len(records) < self.terms.min_records:
         raise serving.RefusedError("too few records")
     return records
 
@@ -96,12 +96,12 @@ def slowly_outside(path: Any, asked: Any, compute: Any) -> Any:
 THREADS, PATIENCE = 6, 300.0
 MEETING = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
 CHARGED, LOADED, REFUSE, EVALUATED = (
-    SourceServer._charged,
-    SourceServer._loaded,
+    SourceServer._charge_and_answer,
+    SourceServer._load_records,
     SourceServer._refuse,
     serving.evaluate_query,
 )
-DESK = sources.SOURCE + "serving.SourceServer."
+SERVER = sources.SOURCE + "serving.SourceServer."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "check outside the transaction": {
@@ -115,13 +115,13 @@ MUTANTS: dict[str, Patches] = {
     "noise for half of it": {
         sources.LAPLACE: lambda exact, noise: ADD_NOISE(exact, noise / 2),
     },
-    "refusal that tells the reason": {DESK + "_refuse": telling},
+    "refusal that tells the reason": {SERVER + "_refuse": telling},
     "error that names a record": {
-        DESK + "reply": naming,
+        SERVER + "reply": naming,
         sources.CHARGED: frail_before_the_charge,
     },
     "error where a record is odd": {sources.EVALUATED: frail},
-    "too few records refused when asked": {DESK + "_loaded": enough_records},
+    "too few records refused when asked": {SERVER + "_load_records": enough_records},
 }
 ADD_NOISE = add_discrete_laplace
 
@@ -155,7 +155,7 @@ def records(*more: tuple[list[float], int]) -> Scores:
 
 @dataclass(frozen=True)
 class Copied:
-    """A question, answered for many sessions at once: each pair of entries is one session."""
+    """A query, answered for many sessions at once: each pair of entries is one session."""
 
     query: Any
 
@@ -171,7 +171,7 @@ class Copied:
 
 
 def audited(subject: Patches, batches: int) -> float:
-    """Epsilon that all answers to one calibrator cost at least, by an attack."""
+    """Epsilon that all answers to one coordinator cost at least, by an attack."""
     neighbors = records(), records(RIGHT)
     counts = [int(one.correct.sum()) for one in neighbors]
     draws = [
@@ -186,8 +186,10 @@ def audited(subject: Patches, batches: int) -> float:
 def session(subject: Patches, enrolled: Scores, counts: list[int]) -> np.ndarray:
     """How much likelier all that was told is under one neighbor than under the other."""
     told = np.zeros(COPIES)
-    copied = mock.patch(sources.SOURCE + "serving.built", lambda *about: Copied(built(*about)))
-    terms = {"epsilon": BUDGET, "most_each": BUDGET, "records": enrolled}
+    copied = mock.patch(
+        sources.SOURCE + "serving.build_query", lambda *about: Copied(build_query(*about))
+    )
+    terms = {"epsilon": BUDGET, "max_per_answer": BUDGET, "records": enrolled}
     with sources.enrolled(subject, heads=False, **terms) as north, copied:
         for micro, right in learnt(north):
             near, far = (np.abs(right - count) for count in counts)
@@ -203,9 +205,9 @@ def learnt(north: Made) -> Iterator[tuple[int, np.ndarray]]:
     for number in range(4):  # the last ones beg for what was answered, and for more
         for micro in (400_000, 300_001, 299_999):
             raw = north.raw(micro_epsilon=micro - (number > 2), round=number)
-            reply = north.desk.reply(raw)
+            reply = north.server.reply(raw)
             if reply not in seen and sources.is_answer(north, reply):
-                found = unsealed_reply(reply, north.terms.key)
+                found = unseal_reply(reply, north.terms.key)
                 assert isinstance(found, Answer)
                 yield micro, np.array(found.units)[::2]
             seen.add(reply)
@@ -217,11 +219,11 @@ def learnt(north: Made) -> Iterator[tuple[int, np.ndarray]]:
 def raced(subject: Patches) -> int:
     """Threads that ask at once get what the budget affords, and no more."""
     each, price, got = 4, 100_000, list[bytes]()
-    with sources.enrolled(subject, heads=False, epsilon=BUDGET, most_each=BUDGET) as north:
+    with sources.enrolled(subject, heads=False, epsilon=BUDGET, max_per_answer=BUDGET) as north:
 
         def work(name: int) -> None:
             for i in range(each):
-                got.append(north.desk.reply(north.raw(micro_epsilon=price - each * name - i)))
+                got.append(north.server.reply(north.raw(micro_epsilon=price - each * name - i)))
 
         threads = [threading.Thread(target=work, args=(name,)) for name in range(THREADS)]
         for thread in threads:
@@ -240,7 +242,7 @@ def raced(subject: Patches) -> int:
 
 def replayed(subject: Patches, requests: int) -> int:
     """The same hostile session on neighbors; how many requests were answered."""
-    terms = {"epsilon": BUDGET, "most_each": BUDGET / 2, "least_records": LEAST}
+    terms = {"epsilon": BUDGET, "max_per_answer": BUDGET / 2, "min_records": LEAST}
     answered, heard = 0, b""
     with sources.enrolled(subject, heads=False, records=records(RIGHT), **terms) as north:
         fewer, odd = (neighbor(north, records(), "fewer"), neighbor(north, records(ODD), "odd"))
@@ -257,22 +259,22 @@ def replayed(subject: Patches, requests: int) -> int:
 def reply(north: Made, raw: bytes) -> bytes:
     """A reply with noise that tells nothing."""
     with sources.taped():
-        return north.desk.reply(raw)
+        return north.server.reply(raw)
 
 
 def neighbor(north: Made, enrolled: Scores, name: str) -> Made:
     """The same source, with other records."""
     path = north.path.with_name(name)
     shutil.copytree(north.path, path)
-    other = Made(path, north.terms, north.desk)
+    other = Made(path, north.terms, north.server)
     sources.put_records(other, enrolled)
-    return replace(other, desk=open_source(path))
+    return replace(other, server=open_source(path))
 
 
 def next_request(north: Made, pick: random.Random, requests: int) -> bytes:
-    """A question, the same again, or something that is none."""
+    """A query, the same again, or something that is none."""
     kind = pick.choice(LAPLACE)
-    argument = pick.choice(list(examples(kind, north.terms)))
+    argument = pick.choice(list(example_arguments(kind, north.terms)))
     if set(argument) == {"inverse"}:
         argument = {"inverse": pick.randrange(11_000, 131_000)}
     micro = pick.randrange(1, 4_000_000 // requests)  # twice the budget in all
@@ -284,7 +286,7 @@ def next_request(north: Made, pick: random.Random, requests: int) -> bytes:
         lambda: north.raw(micro_epsilon=500_001),
         lambda: north.raw(kind, STRANGER, argument=argument),
         lambda: north.raw("records"),
-        lambda: sources.signed(b"{}", CALIBRATOR),
+        lambda: sources.signed(b"{}", COORDINATOR),
         lambda: pick.randbytes(50),
     ]
     return pick.choice(ways)()

@@ -1,7 +1,7 @@
-"""One question to a source means one charge and one reply, byte for byte, whoever asks again.
+"""One query to a source means one charge and one reply, byte for byte, whoever asks again.
 
-The question is its own id: asked again under another round, with another head, after a restart
-or by several processes at once, it is the same. Whoever writes the id of one question over
+The query is its own id: asked again under another round, with another head, after a restart
+or by several processes at once, it is the same. Whoever writes the id of one query over
 another is refused.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 from assurance import ledgers, sources
 from assurance.gate_idempotence import FIND
 from assurance.sources import Made, Patches
-from tests.federation.source.made import CALIBRATOR
+from tests.federation.source.enrolled import COORDINATOR
 from veracal.federation.protocol import messages as requests
-from veracal.federation.protocol.envelopes import MOST_REQUEST, REQUEST, seal
-from veracal.federation.protocol.messages import Answer, Head, Request, unsealed_reply
+from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, REQUEST, seal
+from veracal.federation.protocol.messages import Answer, Head, Request, unseal_reply
 from veracal.federation.source.serving import SourceServer
 
 NAME = "source_idempotence"
@@ -30,26 +30,26 @@ PROTOCOL = "veracal.federation.protocol.messages.Request."
 
 def any_id(raw: bytes, key: Any) -> Request:
     """Read a request, and do not compare its id with what it asks."""
-    told = requests.unseal(REQUEST, raw, key, most=MOST_REQUEST)
+    told = requests.unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
     head = None if told["head"] is None else Head.from_json(told["head"], told["source"])
     return Request(**{**{k: told[k] for k in told if k != "id"}, "head": head})
 
 
 def id_of_all(self: Request) -> str:
     """An id of all that is sent, the round included."""
-    return requests.digest(requests.canonical({**self.question, "round": self.round}))
+    return requests.digest(requests.canonical({**self.query, "round": self.round}))
 
 
 def with_current_head(self: SourceServer, raw: bytes) -> bytes:
     """Sign where the ledger is now, whenever the answer was given."""
-    told = unsealed_reply(ANSWERED(self, raw), self.terms.key)
+    told = unseal_reply(ANSWERED(self, raw), self.terms.key)
     assert isinstance(told, Answer)
-    last = self._enrolment.ledger.entries()[-1]
+    last = self._enrollment.ledger.entries()[-1]
     where = self.terms.source, last.index, last.hash, last.previous
-    return replace(told, head=Head.signed(*where, self._key)).sealed(self._key)
+    return replace(told, head=Head.sign(*where, self._key)).seal(self._key)
 
 
-ANSWERED = SourceServer._answered
+ANSWERED = SourceServer._answer_request
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M19 retry redraws": sources.REDRAWN,
@@ -60,14 +60,14 @@ MUTANTS: dict[str, Patches] = {
     "retry is not recognized, saved by the constraint": {
         FIND: lambda connection, request, scope=0: None
     },
-    "another round is another question": {
+    "another round is another query": {
         "veracal.federation.protocol.messages.Request.id": property(id_of_all)
     },
-    "id not compared with the question": {
-        "veracal.federation.protocol.messages.Request.unsealed": any_id
+    "id not compared with the query": {
+        "veracal.federation.protocol.messages.Request.unseal": any_id
     },
     "the head of now in an old answer": {
-        sources.SOURCE + "serving.SourceServer._answered": with_current_head
+        sources.SOURCE + "serving.SourceServer._answer_request": with_current_head
     },
 }
 
@@ -83,18 +83,18 @@ def run(subject: Patches, *, long: bool) -> str:
         another_body(north, times)
         together(north, times // 20)
         entries = sources.verified(north)
-        assert len(entries) == 2 + others, f"{len(entries)} entries for {2 + others} questions"
+        assert len(entries) == 2 + others, f"{len(entries)} entries for {2 + others} queries"
         for path in sources.heads_files(north):
             assert len(sources.heads_in(path, north)) == len(entries), "a head is missing"
     return (
-        f"{times:,} retries: 1 charge, 1 reply; {times:,} other questions under its id: all "
-        f"refused; {PROCESSES} processes with one question: 1 charge, 1 reply"
+        f"{times:,} retries: 1 charge, 1 reply; {times:,} other queries under its id: all "
+        f"refused; {PROCESSES} processes with one query: 1 charge, 1 reply"
     )
 
 
 def again(north: Made, times: int) -> int:
-    """The same question in other words, between others; how many others there were."""
-    first = north.desk.reply(north.raw(micro_epsilon=COST))
+    """The same query in other words, between others; how many others there were."""
+    first = north.server.reply(north.raw(micro_epsilon=COST))
     assert sources.is_answer(north, first), "a proper request was refused"
     others = 0
     for number, raw in enumerate(worded(north, times)):
@@ -103,14 +103,14 @@ def again(north: Made, times: int) -> int:
             others += 1
         if number % (times // 5) == 2:
             north = north.reopened()
-        assert north.desk.reply(raw) == first, f"another reply to retry {number + 1}"
+        assert north.server.reply(raw) == first, f"another reply to retry {number + 1}"
     charged = len(north.ledger.entries())
-    assert charged == 1 + others, f"{charged - others} charges for one question"
+    assert charged == 1 + others, f"{charged - others} charges for one query"
     return others
 
 
 def worded(north: Made, times: int) -> Iterator[bytes]:
-    """One question, asked in different rounds and after different heads."""
+    """One query, asked in different rounds and after different heads."""
     head = next(iter(sources.heads_in(north.folder / "heads", north)))
     for number in range(times):
         quoted = head if number % 2 else None
@@ -118,31 +118,31 @@ def worded(north: Made, times: int) -> Iterator[bytes]:
 
 
 def another_body(north: Made, times: int) -> None:
-    """Other questions under the id of one that was answered, and under ids of nothing."""
+    """Other queries under the id of one that was answered, and under ids of nothing."""
     before = north.ledger.entries()
     asked = north.request(micro_epsilon=COST)
     for number in range(times):
         other = north.request("bins-paper", micro_epsilon=COST + number)
-        told = {**other.question, "head": None, "round": 0}
+        told = {**other.query, "head": None, "round": 0}
         told["id"] = asked.id if number % 2 else f"{number:064x}"
-        reply = north.desk.reply(seal(REQUEST, json.loads(json.dumps(told)), CALIBRATOR))
-        assert reply == north.desk.refusal, "answered under the id of another question"
-    assert north.ledger.entries() == before, "charged under the id of another question"
+        reply = north.server.reply(seal(REQUEST, json.loads(json.dumps(told)), COORDINATOR))
+        assert reply == north.server.refusal, "answered under the id of another query"
+    assert north.ledger.entries() == before, "charged under the id of another query"
 
 
 def together(north: Made, times: int) -> None:
-    """Several processes, each with its own desk, ask one question at once."""
+    """Several processes, each with its own server, ask one query at once."""
     before = len(north.ledger.entries())
 
     def work() -> set[bytes]:
-        desk = north.reopened().desk
-        return {desk.reply(north.raw("bins-paper", micro_epsilon=COST)) for _ in range(times)}
+        server = north.reopened().server
+        return {server.reply(north.raw("bins-paper", micro_epsilon=COST)) for _ in range(times)}
 
     children = [ledgers.fork(work) for _ in range(PROCESSES)]
     found = [ledgers.result(*child) for child in children]
     assert all(isinstance(told, set) for told in found), "a process ended in an error"
     replies = set[bytes]().union(*found)  # type: ignore[arg-type]
-    assert len(replies) == 1, f"{len(replies)} different replies to one question"
+    assert len(replies) == 1, f"{len(replies)} different replies to one query"
     assert sources.is_answer(north, replies.pop()), "a proper request was refused"
     charged = len(north.ledger.entries()) - before
-    assert charged == 1, f"{charged} charges for one question"
+    assert charged == 1, f"{charged} charges for one query"

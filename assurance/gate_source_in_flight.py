@@ -33,9 +33,9 @@ EXTREME = 1e300
 # ---------------------------------------------------------------- mutants
 
 
-def places_of(desk: SourceServer) -> threading.BoundedSemaphore:
+def places_of(server: SourceServer) -> threading.BoundedSemaphore:
     """Places of the former code."""
-    return desk.__dict__.setdefault("places", threading.BoundedSemaphore(8))
+    return server.__dict__.setdefault("places", threading.BoundedSemaphore(8))
 
 
 def until_it_is_ready(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
@@ -58,7 +58,7 @@ def until_both(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     """A place is held until the deadline, and longer if the reply is late."""
     waiting = self.__dict__.setdefault("waiting", [])
     waiting[:] = [one for one in waiting if one[0] > start or not one[1]._done.is_set()]
-    if len(waiting) >= serving.MOST_IN_FLIGHT:
+    if len(waiting) >= serving.MAX_IN_FLIGHT:
         done.put(self._refuse("too many requests at once"))
         return
     waiting.append((start + self.terms.deadline, done))
@@ -116,8 +116,10 @@ def attacked(subject: Patches, records: Scores) -> tuple[bool, bool]:
 def fill(north: Made, start: float, *, slow: bool) -> None:
     """Ask as often as there are places; where replies are quick, until they are ready."""
     there = set(threading.enumerate())
-    for number in range(max(serving.MOST_IN_FLIGHT, 8)):
-        north.desk._start(north.raw(micro_epsilon=1_000 + number), start, serving._Later())
+    for number in range(max(serving.MAX_IN_FLIGHT, 8)):
+        north.server._start(
+            north.raw(micro_epsilon=1_000 + number), start, serving._PendingReply()
+        )
     if not slow:
         for thread in set(threading.enumerate()) - there:
             thread.join(PATIENCE)
@@ -125,8 +127,8 @@ def fill(north: Made, start: float, *, slow: bool) -> None:
 
 def asked(north: Made, start: float, micro: int, finish: threading.Event | None) -> bool:
     """Whether a request that arrives at a time is answered, if computations end then."""
-    done = serving._Later()
-    north.desk._start(north.raw(micro_epsilon=micro), start, done)
+    done = serving._PendingReply()
+    north.server._start(north.raw(micro_epsilon=micro), start, done)
     if finish is not None:
         finish.set()
     assert done._done.wait(PATIENCE), "a request was neither answered nor refused"

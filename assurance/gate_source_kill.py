@@ -21,12 +21,12 @@ from typing import Any
 
 from assurance import ledgers, sources
 from assurance.sources import Made, Patches
-from tests.federation.source.made import STRANGER
+from tests.federation.source.enrolled import STRANGER
 from veracal import ledger as ledger_room
 from veracal.calibration.queries import Gap, LossAt
 from veracal.errors import LedgerError
 from veracal.federation import source as source_room
-from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, unseal_reply
 from veracal.federation.source import serving
 from veracal.federation.source.folder import SignedHeads
 from veracal.federation.source.serving import SourceServer
@@ -51,7 +51,7 @@ evaluated = serving.evaluate_query  # before any patch
 
 
 def at_1(north: Made, kind: str) -> bytes:
-    """A question at a temperature of 1."""
+    """A query at a temperature of 1."""
     return north.raw(kind, argument={"inverse": 1 << 16}, micro_epsilon=COST)
 
 
@@ -101,9 +101,9 @@ def computed(*told: Any) -> bytes:
 def head_first(connection: Any, entry: Entry, kept: bytes | None) -> None:
     """Write the head before the entry is committed."""
     INSERT(connection, entry, kept)
-    for desk in DESKS[-1:]:
-        told = desk.terms.source, entry.index, entry.hash, entry.previous
-        desk._heads.add(Head.signed(*told, desk._key))
+    for server in SERVERS[-1:]:
+        told = server.terms.source, entry.index, entry.hash, entry.previous
+        server._heads.add(Head.sign(*told, server._key))
 
 
 def written_anew(self: SignedHeads, head: Head) -> None:
@@ -118,8 +118,8 @@ def written_anew(self: SignedHeads, head: Head) -> None:
 
 LATER: list[Head] = []
 COMPUTED: list[bool] = []
-DESKS: list[SourceServer] = []
-COMPUTE, INSERT = serving._kept, ledger_tables.append
+SERVERS: list[SourceServer] = []
+COMPUTE, INSERT = serving.compute_answer, ledger_tables.append
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M18 charge after answer": ledgers.AFTERWARDS,
@@ -128,7 +128,7 @@ MUTANTS: dict[str, Patches] = {
     "head kept after the answer has left": {sources.KEEP: kept_later},
     "head of a repeat not kept": {
         sources.KEEP: kept_if_new,
-        sources.SOURCE + "serving._kept": computed,
+        sources.SOURCE + "serving.compute_answer": computed,
     },
     "head signed before the commit": {"veracal.ledger.storage.append": head_first},
     "heads written anew": {sources.SOURCE + "folder.SignedHeads.add": written_anew},
@@ -160,9 +160,9 @@ class Before:
 def run(subject: Patches, *, long: bool) -> str:
     """Stop at every line, and kill where that matters."""
     patches = {**subject, sources.EVALUATED: failing}
-    DESKS.clear()
+    SERVERS.clear()
     stops = kills = states = 0
-    with sources.enrolled(patches, epsilon=1.0, most_each=1.0) as north:
+    with sources.enrolled(patches, epsilon=1.0, max_per_answer=1.0) as north:
         before = prepared(north)
         for name, kind in KINDS.items():
             seen: set[Any] = set()
@@ -180,7 +180,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def failing(query: Any, records: Any) -> Any:
-    """Evaluate, but for two questions that end in an error."""
+    """Evaluate, but for two queries that end in an error."""
     if isinstance(query, Gap | LossAt):
         raise ZeroDivisionError
     return evaluated(query, records)
@@ -189,9 +189,9 @@ def failing(query: Any, records: Any) -> Any:
 def prepared(north: Made) -> Before:
     """A source with an answer and a failure behind it, and the budget of three answers left."""
     LATER.clear()
-    reply = north.desk.reply(KINDS["repeat"].raw(north))
+    reply = north.server.reply(KINDS["repeat"].raw(north))
     assert sources.is_answer(north, reply), "the first request was refused"
-    failure = north.desk.reply(KINDS["repeat of a failure"].raw(north))
+    failure = north.server.reply(KINDS["repeat of a failure"].raw(north))
     assert not sources.is_answer(north, failure), "a failure was answered"
     files = sources.contents(paths(north))
     heads = {path: sources.heads_in(path, north) for path in sources.heads_files(north)}
@@ -264,7 +264,7 @@ def traced(
     visit: Callable[[int, str], None],
     leave: Callable[[bytes], object],
 ) -> None:
-    """Open the desk and reply, telling of each line."""
+    """Open the server and reply, telling of each line."""
     number, reached = -1, Counter[Point]()
 
     def each_line(frame: FrameType, event: str, _: object) -> object:
@@ -278,17 +278,17 @@ def traced(
             visit(number, f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         return each_line
 
-    DESKS[:] = [north.reopened().desk]
+    SERVERS[:] = [north.reopened().server]
     sys.settrace(each_line)
     try:
-        reply_and_leave(DESKS[-1], raw, leave)
+        reply_and_leave(SERVERS[-1], raw, leave)
     finally:
         sys.settrace(None)
 
 
-def reply_and_leave(desk: SourceServer, raw: bytes, leave: Callable[[bytes], object]) -> None:
+def reply_and_leave(server: SourceServer, raw: bytes, leave: Callable[[bytes], object]) -> None:
     """What a process that serves does, each step on a line."""
-    reply = desk.reply(raw)
+    reply = server.reply(raw)
     leave(reply)
     del reply
 
@@ -334,8 +334,8 @@ def judge_files(
         signed |= there
     odd = [head.index for head in signed if hashes.get(head.index) != head.hash]
     assert not odd, f"{where}: a head is signed for entry {odd[0]}, which is not there"
-    if left is not None and left != north.desk.refusal:
-        reply = unsealed_reply(left, north.terms.key)
+    if left is not None and left != north.server.refusal:
+        reply = unseal_reply(left, north.terms.key)
         assert isinstance(reply, Answer) and reply.head in signed, (
             f"{where}: an answer has left, and its head is not kept"
         )
@@ -346,13 +346,13 @@ def judge_again(
 ) -> None:
     """The request ends as its kind does, twice alike, and old answers are what they were."""
     again = north.reopened()
-    DESKS[:] = [again.desk]
+    SERVERS[:] = [again.server]
     found = ledgers.verified(north.ledger)
-    reply = again.desk.reply(kind.raw(north))
+    reply = again.server.reply(kind.raw(north))
     assert sources.is_answer(north, reply) == kind.answered, f"{where}: ended otherwise"
     assert left in (None, reply), f"{where}: another reply than the one that has left"
-    assert again.desk.reply(kind.raw(north)) == reply, f"{where}: two replies to one request"
-    assert again.desk.reply(KINDS["repeat"].raw(north)) == before.reply, f"{where}: changed"
+    assert again.server.reply(kind.raw(north)) == reply, f"{where}: two replies to one request"
+    assert again.server.reply(KINDS["repeat"].raw(north)) == before.reply, f"{where}: changed"
     after = ledgers.verified(north.ledger)
     assert len(after) == len(before.entries) + kind.adds, f"{where}: charged twice, or never"
     assert after[: len(found)] == found, f"{where}: what was there changed"

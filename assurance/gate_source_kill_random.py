@@ -1,6 +1,6 @@
 """A thousand kills of a source that serves: no reply that has left is lost, doubled or changed.
 
-A child opens the desk of a source and replies to one request after the other; it is killed
+A child opens the server of a source and replies to one request after the other; it is killed
 (SIGKILL) at a random moment, in the middle of SQLite's work or of a head's as often as not.
 The source is opened again and compared with what had left it. Files are on a disk here; what a
 power failure does to a disk is another gate's.
@@ -16,7 +16,7 @@ from assurance.gate_source_kill import DESKS, LATER, head_first, kept_later
 from assurance.sources import Made, Patches, made
 from veracal.accounting import Budget
 from veracal.errors import VeracalError
-from veracal.federation.protocol.messages import Answer, unsealed_reply
+from veracal.federation.protocol.messages import Answer, unseal_reply
 
 NAME = "source_kill_random"
 LONG = True
@@ -58,7 +58,7 @@ def run(subject: Patches, *, long: bool) -> str:
     return f"{kills:,} kills among {left:,} replies that left: none lost, doubled or changed"
 
 
-def question(north: Made, number: int) -> bytes:
+def query(north: Made, number: int) -> bytes:
     """The request of a number."""
     return north.raw(micro_epsilon=COST + number)
 
@@ -70,15 +70,15 @@ def killed(north: Made, start: int, delay: float) -> list[bytes]:
     if child == 0:
         try:
             LATER.clear()
-            desk = north.reopened().desk
-            DESKS[:] = [desk]
+            server = north.reopened().server
+            DESKS[:] = [server]
             os.write(writer, b"\n")  # it is open, and at full speed from now on
             for number in range(start, start + 10_000):
-                os.write(writer, desk.reply(question(north, number)) + b"\0\n")
+                os.write(writer, server.reply(query(north, number)) + b"\0\n")
         finally:
             os._exit(1)
     os.close(writer)
-    assert os.read(reader, 1) == b"\n", "the desk cannot be opened"
+    assert os.read(reader, 1) == b"\n", "the server cannot be opened"
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -97,16 +97,16 @@ def judge(north: Made, known: list[bytes]) -> bytes:
         hashes = {entry.index: entry.hash for entry in found}
         assert all(hashes.get(head.index) == head.hash for head in heads), "an odd head"
         for number, reply in enumerate(known[-3:], start=max(0, len(known) - 3)):
-            answer = unsealed_reply(reply, north.terms.key)
+            answer = unseal_reply(reply, north.terms.key)
             assert isinstance(answer, Answer), "a proper request was refused"
             assert answer.head in heads, f"the head of answer {number} is not kept"
         LATER.clear()
         again = north.reopened()
-        DESKS[:] = [again.desk]
+        DESKS[:] = [again.server]
         if known:
-            same = again.desk.reply(question(north, len(known) - 1))
+            same = again.server.reply(query(north, len(known) - 1))
             assert same == known[-1], "a reply has changed"
-        last = again.desk.reply(question(north, len(known)))
+        last = again.server.reply(query(north, len(known)))
         assert sources.is_answer(north, last), f"refused after a kill: {again.why}"
         after = sources.verified(north)
     except VeracalError as error:

@@ -18,7 +18,12 @@ import numpy as np
 from assurance import sources
 from assurance.sources import Patches
 from veracal.data import Scores, save_scores
-from veracal.federation.source.enrollment import RECORDS, UNIT, every_enrolment, history
+from veracal.federation.source.enrollment import (
+    RECORDS,
+    UNIT,
+    list_enrollments,
+    read_answer_log,
+)
 from veracal.federation.source.folder import KEY, MARK_KEY, FileMarkKey, read_source
 
 NAME = "source_marks"
@@ -87,13 +92,13 @@ def leak(subject: Patches) -> tuple[bytes, list[tuple[str, bytes]]]:
         south = sources.made(place / "south", sources.scores(), data=table, name="South")
         south.ask()
         source = read_source(south.path)
-        (found,) = every_enrolment(source)
+        (found,) = list_enrollments(source)
         leaked = b"\n".join(
             path.read_bytes()
             for path in sources.every_file(south.path)
             if path.name not in SECRET
         )
-        leaked += repr((source, found, history(source, found))).encode()
+        leaked += repr((source, found, read_answer_log(source, found))).encode()
         looked = [pair for one in (table, other) for pair in signs(one.read_bytes(), "table")]
         looked += times(table)
         looked += signs((found.path / RECORDS).read_bytes(), "records")
@@ -132,6 +137,6 @@ def keyed(name: str, paths: list[Path]) -> list[tuple[str, bytes]]:
 
 
 def saved(path: Path, scores: Scores) -> bytes:
-    """Scored records as an enrolment writes them."""
+    """Scored records as an enrollment writes them."""
     save_scores(scores, path, unit=UNIT)
     return path.read_bytes()

@@ -30,7 +30,7 @@ from assurance import ledgers, sources
 from assurance.gate_torn_wal import cut, flipped, overwritten
 from assurance.sources import Made, Patches, unchecked
 from veracal.errors import VeracalError
-from veracal.federation.protocol.messages import Answer, unsealed_reply
+from veracal.federation.protocol.messages import Answer, unseal_reply
 from veracal.federation.source.serving import open_source
 from veracal.ledger import storage as ledger_store
 
@@ -88,7 +88,7 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def question(north: Made, number: int) -> bytes:
+def query(north: Made, number: int) -> bytes:
     """The request of a number."""
     return north.raw(micro_epsilon=COST + number)
 
@@ -135,7 +135,7 @@ def recorded(north: Made, mutant: str) -> list[Step]:
         raise RuntimeError("This gate needs strace, which is not installed.")
     folder = north.path.parent
     (folder / "requests").write_bytes(
-        b"\0\n".join(question(north, number) for number in range(ANSWERS))
+        b"\0\n".join(query(north, number) for number in range(ANSWERS))
     )
     before = sources.contents([*sources.ledger_files(north), *sources.heads_files(north)])
     tape = folder / "tape"
@@ -178,16 +178,16 @@ def decoded(text: str) -> bytes:
 def serve(folder: Path, mutant: str) -> None:
     """Reply to requests, one after the other; to be run under strace."""
     with ledgers.patched(MUTANTS[mutant] if mutant else CORRECT):
-        desk = open_source(folder / "north")
+        server = open_source(folder / "north")
         left = os.open(folder / "left", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         raws = (folder / "requests").read_bytes().split(b"\0\n")
         for raw in raws[: ANSWERS // 2]:
-            os.write(left, desk.reply(raw))
-        with closing(sqlite3.connect(desk._enrolment.ledger.path)) as other:
+            os.write(left, server.reply(raw))
+        with closing(sqlite3.connect(server._enrollment.ledger.path)) as other:
             # As long as somebody else looks at the ledger, its log is not emptied.
             other.execute("SELECT * FROM opening").fetchall()
             for raw in raws[ANSWERS // 2 :]:
-                os.write(left, desk.reply(raw))
+                os.write(left, server.reply(raw))
 
 
 # ---------------------------------------------------------------- failures
@@ -264,13 +264,13 @@ def judge(north: Made, files: dict[Path, bytes], left: list[bytes]) -> None:
         again = north.reopened()
         heads = b"".join(path.read_bytes() for path in sources.heads_files(north))
         for number, reply in enumerate(left):
-            answer = unsealed_reply(reply, north.terms.key)
+            answer = unseal_reply(reply, north.terms.key)
             assert isinstance(answer, Answer), f"{where}: a proper request was refused"
             assert answer.head.signature.encode() in heads, f"{where}: a head is lost"
             if number >= len(left) - 2:
-                same = again.desk.reply(question(north, number))
+                same = again.server.reply(query(north, number))
                 assert same == reply, f"{where}: reply {number + 1} is lost or changed"
-        last = again.desk.reply(question(north, len(left)))
+        last = again.server.reply(query(north, len(left)))
         assert sources.is_answer(north, last), f"{where}: refused: {again.why}"
         assert len(sources.verified(north)) == len(left) + 1, f"{where}: charged twice"
     except VeracalError as error:
@@ -287,7 +287,7 @@ def torn_logs(north: Made, pick: random.Random, trials: int) -> tuple[int, int]:
     with closing(sqlite3.connect(place)) as other:  # as long as it is open, the log stays
         other.execute("SELECT * FROM opening").fetchall()
         for number in range(ANSWERS):
-            replies.append(north.desk.reply(question(north, number)))
+            replies.append(north.server.reply(query(north, number)))
             ends.append(log.stat().st_size)
         content, whole = place.read_bytes(), log.read_bytes() + pick.randbytes(8_192)
         heads = sources.contents(sources.heads_files(north))
@@ -298,9 +298,11 @@ def torn_logs(north: Made, pick: random.Random, trials: int) -> tuple[int, int]:
         sources.put_back({place: content, log: torn, **heads}, [place, log, *heads])
         kept = sum(end <= damage for end in ends)
         lost += kept < ANSWERS
-        reply = north.reopened().desk.reply(question(north, 0))
+        reply = north.reopened().server.reply(query(north, 0))
         if kept < ANSWERS:
-            assert reply == north.desk.refusal, f"{kept} of {ANSWERS} answers are left: answers"
+            assert reply == north.server.refusal, (
+                f"{kept} of {ANSWERS} answers are left: answers"
+            )
         else:
             assert reply == replies[0], "another reply, though nothing is lost"
     return trials, lost

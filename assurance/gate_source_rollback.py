@@ -1,9 +1,9 @@
 """A source whose ledger was set back answers nothing, until the right one is restored.
 
-A source answers fifty questions, and everything it has on the disk is copied after each. Then
+A source answers fifty queries, and everything it has on the disk is copied after each. Then
 every copy is put back in every way in which that can be noticed: the ledger alone; the ledger
 and the heads beside it, or the whole folder, with heads kept elsewhere; the whole folder, and
-the calibrator quotes the last head that it was signed; and a ledger of the same length that
+the coordinator quotes the last head that it was signed; and a ledger of the same length that
 went on from an older one. What is put back with every trace of what followed, by nobody's
 knowledge but its own, no machine can notice: the gate does not claim it.
 """
@@ -17,6 +17,7 @@ from unittest import mock
 from assurance import sources
 from assurance.sources import Contents, Made, Patches, unchecked
 from veracal.federation.protocol.messages import Head, Request
+from veracal.federation.source import folder as folders
 from veracal.federation.source.folder import RollbackError, SignedHeads, SourceFolder
 from veracal.federation.source.serving import SourceServer
 from veracal.ledger.book import Ledger
@@ -35,8 +36,8 @@ def own_file_alone(self: SourceFolder, source: str, folder: Path) -> SignedHeads
 
 
 def quote_ignored(self: SourceServer, request: Request) -> None:
-    """Look at the files of heads, not at what the calibrator quotes."""
-    self._heads.check(self._enrolment.ledger)
+    """Look at the files of heads, not at what the coordinator quotes."""
+    self._heads.check(self._enrollment.ledger)
 
 
 def quote_forgotten(self: SourceServer, request: Request) -> None:
@@ -47,29 +48,33 @@ def quote_forgotten(self: SourceServer, request: Request) -> None:
 
 def quote_of_anybody(self: SourceServer, request: Request) -> None:
     """Believe whatever head is quoted, signed or not."""
-    with mock.patch.object(Head, "holds", return_value=True):
+    with mock.patch.object(Head, "verify", return_value=True):
         CHECK_HEADS(self, request)
 
 
 def by_number(self: SignedHeads, ledger: Ledger, quoted: Head | None = None) -> None:
     """Compare how long the ledger is, not what it holds."""
-    fresh = [head.index for file in self._files for head in self._own(file.news())]
-    if max(fresh, default=0) > len(ledger.entries()):
-        raise RollbackError("An older copy was put back.")
+    heads = [folders._parse_head(line) for file in self._files for line in file.read_new()]
+    own = [head.index for head in heads if head is not None and head.source == self.source]
+    if max(own, default=0) > len(ledger.entries()):
+        raise RollbackError("An older copy was restored.")
 
 
 CHECK_HEADS = SourceServer._check_heads
-DESK, SIGNED = sources.SOURCE + "serving.SourceServer.", sources.SOURCE + "folder.SignedHeads."
+SERVER, SIGNED = (
+    sources.SOURCE + "serving.SourceServer.",
+    sources.SOURCE + "folder.SignedHeads.",
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "heads not checked": {SIGNED + "check": unchecked},
     "heads elsewhere ignored": {
         sources.SOURCE + "folder.SourceFolder.signed_heads": own_file_alone
     },
-    "quoted head not checked": {DESK + "_check_heads": quote_ignored},
-    "quoted head not kept": {DESK + "_check_heads": quote_forgotten},
+    "quoted head not checked": {SERVER + "_check_heads": quote_ignored},
+    "quoted head not kept": {SERVER + "_check_heads": quote_forgotten},
     "length compared, not content": {SIGNED + "check": by_number},
-    "quoted head believed unsigned": {DESK + "_check_heads": quote_of_anybody},
+    "quoted head believed unsigned": {SERVER + "_check_heads": quote_of_anybody},
 }
 
 
@@ -117,16 +122,16 @@ def noticed(
     before: Past,
     now: Past,
 ) -> None:
-    """An older copy is refused, by a desk that was open or by a new one, and ever after."""
+    """An older copy is refused, by a server that was open or by a new one, and ever after."""
     where = f"{name}, {before.head.index} of {now.head.index} answers"
     quoted = restore(north, before, now)
     held = len(north.ledger.entries())
-    desk = (north if before.head.index % 4 == 2 else north.reopened()).desk
+    server = (north if before.head.index % 4 == 2 else north.reopened()).server
     new = north.raw("bins", micro_epsilon=COST, head=quoted)
-    assert desk.reply(new) == desk.refusal, f"{where}: an older ledger answers"
-    again = north.reopened().desk if before.head.index % 2 else desk
+    assert server.reply(new) == server.refusal, f"{where}: an older ledger answers"
+    again = north.reopened().server if before.head.index % 2 else server
     old = north.raw(micro_epsilon=COST)  # and the next request need not quote
-    assert again.reply(old) == desk.refusal, f"{where}: an older ledger repeats itself"
+    assert again.reply(old) == server.refusal, f"{where}: an older ledger repeats itself"
     assert len(north.ledger.entries()) == held, f"{where}: an older ledger is charged"
     if before.head.index % 10 == 1:
         healed(where, north, now)
@@ -137,8 +142,8 @@ def healed(where: str, north: Made, now: Past) -> None:
     """The owner reads what happened, and the right ledger is served again."""
     assert "older copy" in north.why, f"{where}: its owner is not told"
     put(north, now)
-    for desk in (north.desk, north.reopened().desk):
-        reply = desk.reply(north.raw(micro_epsilon=COST))
+    for server in (north.server, north.reopened().server):
+        reply = server.reply(north.raw(micro_epsilon=COST))
         assert sources.is_answer(north, reply), f"{where}: refused though it is as it was"
 
 
@@ -167,7 +172,7 @@ def whole_folder(north: Made, before: Past, now: Past) -> None:
 
 
 def everything_but_a_quote(north: Made, before: Past, now: Past) -> Head:
-    """All that the source has; the calibrator quotes what it was signed last."""
+    """All that the source has; the coordinator quotes what it was signed last."""
     put(north, before)
     return now.head
 
@@ -189,8 +194,8 @@ def forged_quote(north: Made) -> None:
     real = north.ask(micro_epsilon=COST).head
     forged = Head(real.source, 10**6, "0" * 64, "0" * 64, "0" * 128)
     raw = north.raw("bins", micro_epsilon=COST, head=forged)
-    assert north.desk.reply(raw) == north.desk.refusal, "a forged head was believed"
-    reply = north.desk.reply(north.raw("bins", micro_epsilon=COST))
+    assert north.server.reply(raw) == north.server.refusal, "a forged head was believed"
+    reply = north.server.reply(north.raw("bins", micro_epsilon=COST))
     assert sources.is_answer(north, reply), "a forged head shut the source"
 
 

@@ -22,7 +22,7 @@ PATIENCE = 900  # seconds, which only a deadlock takes
 PLACES = {
     "in an import": "frame.f_code.co_filename == '<string>'",
     "after the first line": "True",
-    "while it waits": "frame.f_code.co_name == 'serve_folder' and 'counter' in frame.f_locals",
+    "while it waits": "frame.f_code.co_name == 'serve_folder' and 'folder_server' in frame.f_locals",
 }
 # Everything is imported once. Each place is tried by a fork for each subject, which goes on to
 # the end of the script and of the interpreter: that is where the exit code is decided.
@@ -70,25 +70,25 @@ veracal.cli.main()
 CORRECT = ""
 MUTANTS = {
     "a handler that raises, in the thread that serves": """\
-def run(folder, enrolment, ways):
-    ways.check()
+def run(folder, enrollment, transport):
+    transport.check()
     stop = threading.Event()
     def interrupt(number, frame):
         stop.set()
         raise KeyboardInterrupt
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        desk = serving._opened(folder, enrolment, lambda line: _show.status(line))
-        serving._serve(desk, Path(folder).absolute(), ways, stop, lambda line: None)
+        server = serving._open_server(folder, enrollment, lambda line: _show.status(line))
+        serving._serve(server, Path(folder).absolute(), transport, stop, lambda line: None)
     except KeyboardInterrupt:
-        _show.status("Stopped. What was answered is kept.")
+        _show.status("Stopped. All answers are stored.")
     finally:
         stop.set()
         signal.signal(signal.SIGTERM, before)
 serving.serve_source = run
 """,
     "no handler": """\
-serving.until_stopped = lambda work, closing, patience: work(
+serving.until_stopped = lambda work, closing, timeout: work(
     threading.Event(), lambda line: _show.status(line)
 )
 """,
@@ -99,7 +99,7 @@ def run(subject: str, *, long: bool) -> str:
     """Stop a source at every place."""
     for place, (code, said) in stopped()[subject].items():
         assert code == 0, f"exit code {code} after a signal {place}: {said[-200:]!r}"
-        assert said.endswith("What was answered is kept.\n"), f"{place}: {said[-200:]!r}"
+        assert said.endswith("All answers are stored.\n"), f"{place}: {said[-200:]!r}"
     return f"exit code 0 and the closing line after a signal {', '.join(PLACES)}"
 
 

@@ -2,7 +2,7 @@
 
 How long exact noise takes to draw depends a little on how large it is. Here drawing takes time
 in proportion to the noise. A source that replies at a fixed deadline must hide even that: many
-answers are timed as the calibrator would time them, and the rank correlation of time and noise
+answers are timed as the coordinator would time them, and the rank correlation of time and noise
 must be none. The clock is one of the gate's own, which moves when noise is drawn and when
 somebody sleeps: nothing depends on the machine. On a real one, only what happens after the
 deadline blurs the time further, and knows nothing of the noise.
@@ -17,8 +17,8 @@ from scipy import stats
 from assurance import sources
 from assurance.sources import Made, Patches
 from veracal.accounting import Budget
-from veracal.federation.protocol.messages import Answer, unsealed_reply
-from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.messages import Answer, unseal_reply
+from veracal.federation.protocol.queries import build_query
 from veracal.federation.source.serving import SourceServer
 from veracal.mechanisms.discrete_noise import add_discrete_laplace
 
@@ -85,7 +85,7 @@ def slowly(exact: Any, noise: float) -> np.ndarray:
 def run(subject: Patches, *, long: bool) -> str:
     """Time many answers."""
     many = 2_000 if long else 200
-    terms = {"kinds": ("counts",), "deadline": DEADLINE, "most_each": 1.0}
+    terms = {"kinds": ("counts",), "deadline": DEADLINE, "max_per_answer": 1.0}
     terms |= {"epsilon": 900.0, "budget": Budget(900.0)}
     patches = {**subject, sources.LAPLACE: slowly, sources.SOURCE + "serving.time": CLOCK}
     with sources.enrolled(patches, heads=False, **terms) as north:
@@ -99,14 +99,14 @@ def run(subject: Patches, *, long: bool) -> str:
 
 def timed(north: Made, many: int) -> list[tuple[float, float]]:
     """Seconds and size of the noise of each answer."""
-    exact = built("counts", {}, north.terms).evaluate(sources.scores())
+    exact = build_query("counts", {}, north.terms).evaluate(sources.scores())
 
     def one(more: int) -> tuple[float, float]:
         raw = north.raw(micro_epsilon=MICRO + more)
         start = CLOCK.monotonic()
-        reply = north.desk.answer(raw)
+        reply = north.server.answer(raw)
         seconds = CLOCK.monotonic() - start
-        answer = unsealed_reply(reply, north.terms.key)
+        answer = unseal_reply(reply, north.terms.key)
         assert isinstance(answer, Answer), f"a proper request was refused: {north.why}"
         size = np.abs(np.array(answer.units) - exact).sum() * (MICRO + more)
         return seconds, float(size)

@@ -1,7 +1,7 @@
 """What the gates of a federation's sources share: small sources, files put back, mutants.
 
 A subject is a set of patches, as of the gates of the ledger (:mod:`assurance.ledgers`). The
-sources are real: a folder, an enrolment, a ledger, signed heads and a desk.
+sources are real: a folder, an enrollment, a ledger, signed heads and a server.
 """
 
 import json
@@ -17,10 +17,10 @@ import numpy as np
 
 from assurance import ledgers
 from assurance.ledgers import Patches
-from tests.federation.source.made import Made, made, scores
+from tests.federation.source.enrolled import Made, made, scores
 from veracal.data import Scores, save_scores
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError
-from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, unseal_reply
 from veracal.federation.source.enrollment import UNIT
 from veracal.federation.source.folder import SignedHeads, read_source
 from veracal.ledger import charging as ledger_charge
@@ -29,7 +29,7 @@ from veracal.ledger.charging import PendingCharge
 
 SOURCE = "veracal.federation.source."
 KEEP = "veracal.federation.source.folder.SignedHeads.keep"
-CHARGED = "veracal.federation.source.serving.SourceServer._charged"
+CHARGED = "veracal.federation.source.serving.SourceServer._charge_and_answer"
 EVALUATED = "veracal.federation.source.serving.evaluate_query"
 LAPLACE = "veracal.federation.source.serving.add_discrete_laplace"
 Contents = Mapping[Path, bytes]
@@ -43,8 +43,8 @@ __all__ = ["Made", "Patches", "made", "scores"]
 def enrolled(patches: Patches, *, heads: bool = True, **changed: Any) -> Iterator[Made]:
     """A source under patches, with a second file of heads elsewhere unless none is wanted.
 
-    Its deadline is one that no question comes near, however busy the machine is: enrolling
-    measures how long questions take.
+    Its deadline is one that no query comes near, however busy the machine is: enrolling
+    measures how long queries take.
     """
     changed = {"deadline": 600.0, **changed}
     with ledgers.patched(patches) as folder:
@@ -54,10 +54,10 @@ def enrolled(patches: Patches, *, heads: bool = True, **changed: Any) -> Iterato
 
 def is_answer(source: Made, reply: bytes) -> bool:
     """Whether a reply is an answer; it must be one, or the one refusal there is."""
-    if reply == source.desk.refusal:
+    if reply == source.server.refusal:
         return False
     try:
-        found = unsealed_reply(reply, source.terms.key)
+        found = unseal_reply(reply, source.terms.key)
     except EnvelopeError as error:
         raise AssertionError(f"a reply is neither answer nor refusal: {error}") from error
     assert isinstance(found, Answer), "there is more than one refusal"
@@ -93,7 +93,7 @@ def put_records(source: Made, records: Scores) -> None:
 
 
 def heads_files(source: Made) -> list[Path]:
-    """Every file that keeps the heads of an enrolment."""
+    """Every file that keeps the heads of an enrollment."""
     elsewhere = read_source(source.path).heads
     return [source.folder / "heads", *([] if elsewhere is None else [elsewhere])]
 
@@ -130,7 +130,7 @@ def every_file(folder: Path) -> list[Path]:
 
 
 def heads_in(path: Path, source: Made) -> set[Head]:
-    """The heads of an enrolment in a file of whole lines."""
+    """The heads of an enrollment in a file of whole lines."""
     found = set()
     for line in path.read_bytes().split(b"\n")[:-1]:
         told = json.loads(line)

@@ -9,7 +9,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.data import Scores
 from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.questions import KINDS
+from veracal.federation.protocol.queries import KINDS
 from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.folder import create_source
 from veracal.federation.source.serving import open_source
@@ -18,10 +18,10 @@ from veracal.workflow.config import DataConfig, PrivacyConfig
 
 NAMES = ("North", "South", "West [red]")
 LIST = """\
-[calibrator]
+[coordinator]
 name = "Heart study"
-key = "calibrator.pem"
-book = "study.book"
+key = "coordinator.pem"
+history = "study.history"
 timeout = 20
 {more}
 [transport]
@@ -47,11 +47,11 @@ def federation(folder: Path, model: Path, n: int = 800, *, more: str = "", **cha
     """Three hospitals, and the list of them."""
     key = PrivateKey.new()
     folder.mkdir()
-    key.save(folder / "calibrator.pem")
+    key.save(folder / "coordinator.pem")
     text = LIST.format(more=more)
     for i, name in enumerate(NAMES):
         place = folder / f"source{i}"
-        told = {"epsilon": 20.0, "deadline": 1.0, "most_records": 2_000, **changed}
+        told = {"epsilon": 20.0, "deadline": 1.0, "max_records": 2_000, **changed}
         plain = tuple(k for k, kind in KINDS.items() if not kind.gaussian or told.get("delta"))
         create_source(place, name, Budget(told["epsilon"], told.get("delta", 0.0)))
         hash_ = model_hash(model)
@@ -65,6 +65,6 @@ def federation(folder: Path, model: Path, n: int = 800, *, more: str = "", **cha
     return folder / "federation.toml"
 
 
-def desk(folder: Path, i: int):
-    """One hospital's desk."""
+def server(folder: Path, i: int):
+    """One hospital's server."""
     return open_source(folder / f"source{i}")

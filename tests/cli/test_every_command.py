@@ -39,8 +39,8 @@ ledger export visits.csv
 ledger extend scored.npz --epsilon 3
 source init north --name North --epsilon 3
 federation init study --name Study
-source enroll north --calibrator study/calibrator.pub --epsilon 1 --most-each 0.5 \
- --scores scored.npz --model weights.npz --least-records 100 --most-records 1000 \
+source enroll north --coordinator study/coordinator.pub --epsilon 1 --max-per-answer 0.5 \
+ --scores scored.npz --model weights.npz --min-records 100 --max-records 1000 \
  --deadline 2 --expires 2099-12-31 --out north.terms --yes
 federation add study north.terms --yes
 federation status study

@@ -1,4 +1,4 @@
-"""A calibrator's folder, and who is let in."""
+"""A coordinator's folder, and who is let in."""
 
 import io
 import json
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.protocol.made import terms as made_terms
+from tests.federation.protocol.example_terms import terms as made_terms
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
-from veracal.federation.coordinator.federated import RemotePool
+from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.flower.wire import make_node_key
 from veracal.federation.protocol.envelopes import PrivateKey, PublicKey
@@ -23,7 +23,7 @@ from veracal.workflow.local_federation import LocalFederation, make_local
 
 @pytest.fixture
 def study(run) -> PublicKey:
-    """A federation in which nobody takes part yet, and its calibrator's key."""
+    """A federation in which nobody takes part yet, and its coordinator's key."""
     code, out, _ = run("federation", "init", "study", "--name", "Heart study", "--json")
     assert code == 0
     return PublicKey(json.loads(out)["public_key"])
@@ -32,20 +32,20 @@ def study(run) -> PublicKey:
 def terms(study: PublicKey, file: str, digit: str, **changed: object) -> Terms:
     """Terms of a source, in a file of its name."""
     key = PrivateKey.new()
-    told = {"calibrator": study, "name": file, "source": digit * 32, "key": key.public}
+    told = {"coordinator": study, "name": file, "source": digit * 32, "key": key.public}
     made = made_terms(**{**told, **changed})
-    Path(f"{file}.terms").write_bytes(made.sealed(key))
+    Path(f"{file}.terms").write_bytes(made.seal(key))
     return made
 
 
-def test_a_calibrator_gets_a_key_for_its_eyes_only(run):
+def test_a_coordinator_gets_a_key_for_its_eyes_only(run):
     code, out, _ = run("federation", "init", "study", "--name", 'Heart "study"')
     assert code == 0
-    key = PrivateKey.read(Path("study/calibrator.pem"))
+    key = PrivateKey.read(Path("study/coordinator.pem"))
     assert key.public.text in out and key.public.fingerprint in out
     assert stat.S_IMODE(Path("study").stat().st_mode) == 0o700
     listed = tomllib.loads(Path("study/federation.toml").read_text())
-    assert listed["calibrator"]["name"] == 'Heart "study"'
+    assert listed["coordinator"]["name"] == 'Heart "study"'
     assert listed["transport"]["kind"] == "files"
 
 
@@ -71,7 +71,7 @@ def test_terms_are_shown_in_plain_words_and_kept_as_they_were_signed(run, study)
     code, out, _ = run("federation", "add", "study", "north.terms", "--yes")
     assert code == 0
     assert north.key.fingerprint in out
-    assert "how many predictions were right, and how many wrong" in out
+    assert "how many predictions were right, and how many were wrong" in out
     (listed,) = tomllib.loads(Path("study/federation.toml").read_text())["sources"]
     kept = Path("study") / listed["terms"]
     assert kept.read_bytes() == Path("north.terms").read_bytes()
@@ -103,9 +103,9 @@ def test_several_are_added_at_once_and_in_order(run, study):
         ({"relation": "replace-one"}, "another relation"),
         ({"reads": "probabilities"}, "another kind of scores"),
         ({"bins": 10}, "another number of bins"),
-        ({"source": "a" * 32}, "its enrolment in the list"),
+        ({"source": "a" * 32}, "its enrollment in the list"),
         ({"name": "north"}, "one of that name in the list"),
-        ({"calibrator": PrivateKey.new().public}, "terms for another"),
+        ({"coordinator": PrivateKey.new().public}, "terms for another"),
         ({"expires": "2020-01-31"}, "an end at 2020-01-31"),
     ],
 )
@@ -122,8 +122,8 @@ def test_who_does_not_go_with_the_others_is_refused(run, study, changed, found):
 def test_one_key_takes_part_once(run, study):
     key = PrivateKey.new()
     for name, digit in (("north", "a"), ("south", "b")):
-        made = made_terms(calibrator=study, name=name, source=digit * 32, key=key.public)
-        Path(f"{name}.terms").write_bytes(made.sealed(key))
+        made = made_terms(coordinator=study, name=name, source=digit * 32, key=key.public)
+        Path(f"{name}.terms").write_bytes(made.seal(key))
     assert run("federation", "add", "study", "north.terms", "--yes")[0] == 0
     code, _, err = run("federation", "add", "study", "south.terms", "--yes")
     assert code == 1 and "the key of north" in err
@@ -182,9 +182,9 @@ def test_nodes_of_flower_are_listed_by_their_keys(run):
 
 
 def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
-    made = make_local(tmp_path / "trial", 2, carrier="files")
+    made = make_local(tmp_path / "trial", 2, transport="files")
     code, out, _ = run("federation", "status", "trial/study", "--json")
-    assert code == 0 and not (made.study / "calibrator.book").exists()  # looking makes none
+    assert code == 0 and not (made.study / "coordinator.history").exists()  # looking makes none
     fresh = json.loads(out)["sources"]
     assert [one["name"] for one in fresh] == ["north", "south"]
     assert all(one["spent"]["epsilon"] == 0 and one["head"] is None for one in fresh)
@@ -201,9 +201,9 @@ def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
 
 
 def test_status_tells_that_an_older_book_is_missing(run, tmp_path):
-    made = make_local(tmp_path / "trial", 1, carrier="files")
+    made = make_local(tmp_path / "trial", 1, transport="files")
     ask_counts(made, 250_000)
-    (made.study / "calibrator.book").unlink()
+    (made.study / "coordinator.history").unlink()
     ask_counts(made, 100_000)
     _, out, _ = run("federation", "status", "trial/study", "--json")
     assert json.loads(out)["sources"][0]["missing"] == 1
@@ -212,25 +212,25 @@ def test_status_tells_that_an_older_book_is_missing(run, tmp_path):
 
 
 def ask_counts(made: LocalFederation, micro_epsilon: int) -> None:
-    """Ask all hospitals for one thing, and write it into the calibrator's book."""
-    key = PrivateKey.read(made.study / "calibrator.pem")
-    desks = [open_source(hospital.source) for hospital in made.hospitals]
-    transport = LocalTransport({desk.terms.source: desk.reply for desk in desks})
-    with RequestHistory(made.study / "calibrator.book", key.public) as book:
-        federated = RemotePool([desk.terms for desk in desks], key, transport, book)
+    """Ask all hospitals for one thing, and write it into the coordinator's history."""
+    key = PrivateKey.read(made.study / "coordinator.pem")
+    servers = [open_source(hospital.source) for hospital in made.hospitals]
+    transport = LocalTransport({server.terms.source: server.reply for server in servers})
+    with RequestHistory(made.study / "coordinator.history", key.public) as history:
+        federated = RemotePool([server.terms for server in servers], key, transport, history)
         federated.answer(CorrectWrong(Bins(1)), micro_epsilon=micro_epsilon)
 
 
 def test_an_empty_federation_says_so(run, study):
     code, out, _ = run("federation", "status", "study")
-    assert code == 0 and "Nobody takes part" in out
+    assert code == 0 and "No sources in" in out
     code, _, err = run("federation", "status", "elsewhere")
     assert code == 1 and "federation.toml: expected an existing file" in err
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("[calibrator", "Expected"), ("sources = 3", "no tables"), ("a = 1", "no table")],
+    [("[coordinator", "Expected"), ("sources = 3", "no tables"), ("a = 1", "no table")],
 )
 def test_a_list_that_cannot_be_read_is_named(run, study, text, found):
     terms(study, "north", "a")

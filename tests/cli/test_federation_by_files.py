@@ -1,4 +1,4 @@
-"""Three hospitals and a calibrator that exchange nothing but files, from the command line."""
+"""Three hospitals and a coordinator that exchange nothing but files, from the command line."""
 
 import json
 import shutil
@@ -26,8 +26,8 @@ def federation(run) -> None:
         code, _, err = run("source", "init", name, "--name", name.title(), "--epsilon", "2")
         assert code == 0, err
         code, _, err = run(
-            *("source", "enroll", name, "--calibrator", "study/calibrator.pub"),
-            *("--epsilon", "1", "--most-each", "1", "--scores", f"{name}.npz"),
+            *("source", "enroll", name, "--coordinator", "study/coordinator.pub"),
+            *("--epsilon", "1", "--max-per-answer", "1", "--scores", f"{name}.npz"),
             *("--model", "weights.bin", "--deadline", "1", "--out", f"{name}.terms", "--yes"),
         )
         assert code == 0, err
@@ -53,7 +53,7 @@ def spent(run, name: str) -> float:
     """What a hospital's own ledger has paid."""
     code, out, err = run("source", "status", name, "--json")
     assert code == 0, err
-    return float(json.loads(out)["enrolments"][0]["spent"]["epsilon"])
+    return float(json.loads(out)["enrollments"][0]["spent"]["epsilon"])
 
 
 def test_a_map_is_found_by_files_that_are_carried_by_hand(federation, run):
@@ -112,7 +112,7 @@ def test_files_of_strangers_are_refused_and_charge_nothing(federation, run):
     assert code == 0
     assert "longer than 4,096 bytes" in err and "it is a link" in err
     answers = list(Path("north-out").iterdir())
-    assert len(answers) == 2  # to what the calibrator has signed
+    assert len(answers) == 2  # to what the coordinator has signed
     assert len({path.read_bytes() for path in answers}) == 1  # the one refusal there is
     assert spent(run, "north") == 0
     left = {path.name for path in inbox.iterdir()}

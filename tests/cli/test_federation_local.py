@@ -16,7 +16,7 @@ import pytest
 
 from veracal.cli import _federation_local as _local
 from veracal.errors import DataError
-from veracal.federation.coordinator.members import carrier_of
+from veracal.federation.coordinator.members import read_transport_kind
 from veracal.workflow.local_federation import LocalFederation, make_local
 
 pytestmark = pytest.mark.full
@@ -58,7 +58,7 @@ def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 @pytest.fixture
 def made(tmp_path) -> LocalFederation:
-    return make_local(tmp_path / "trial", 2, carrier="files")
+    return make_local(tmp_path / "trial", 2, transport="files")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -88,9 +88,9 @@ def test_what_to_type_is_printed_and_who_was_killed_is_told(made):
 def test_another_federation_than_the_one_that_is_there_is_refused(made, run):
     for words in (["--sources", "3"], ["--transport", "flower"]):
         code, _, err = run("federation", "local", "trial", *words)
-        assert code == 1 and "or name another folder" in err
+        assert code == 1 and "or choose another folder" in err
     code, _, err = run("federation", "local", "trial", "--by-hand", "--then-recalibrate")
-    assert code == 2 and "somebody has to carry" in err
+    assert code == 2 and "must be carried" in err
 
 
 def test_wrong_usage_makes_nothing(run):
@@ -119,7 +119,7 @@ def test_three_hospitals_are_the_usual_number(run, monkeypatch):
 
     def make(folder, sources, **about):
         asked.append((sources, about["carrier"]))
-        raise DataError("here", "a question", "its answer", "PricedQuery no more.")
+        raise DataError("here", "a query", "its answer", "PricedQuery no more.")
 
     monkeypatch.setattr(_local, "make_local", make)
     for words in ((), ("--sources", "2")):
@@ -148,4 +148,4 @@ def test_one_command_makes_a_federation_and_recalibrates(carrier, names):
     assert [one["name"] for one in told["sources"]] == names
     assert all(one["epsilon"] == 0.5 and one["answered"] for one in told["sources"])
     assert 1.5 < told["temperatures"]["temperature"]["value"] < 3.5
-    assert carrier_of(Path("trial/study")) == carrier
+    assert read_transport_kind(Path("trial/study")) == carrier

@@ -181,8 +181,8 @@ def enroll(run):
     def command(*more: str) -> tuple[int, str, str]:
         return run(
             *("source", "enroll", "north", "--model", "model", "--data", "visits.csv"),
-            *("--calibrator", key, "--epsilon", "1", "--out", "north.terms"),
-            *("--least-records", "1", "--partition", "test", *more),
+            *("--coordinator", key, "--epsilon", "1", "--out", "north.terms"),
+            *("--min-records", "1", "--partition", "test", *more),
         )
 
     return command

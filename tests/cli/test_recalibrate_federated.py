@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli.federation_made import NAMES, desk, federation, model
+from tests.cli.federation_made import NAMES, server, federation, model
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
 from veracal.cli._recalibrate_remote import Board
-from veracal.federation.coordinator.federated import RoundEvent
+from veracal.federation.coordinator.pool import RoundEvent
 from veracal.federation.models import model_hash
 from veracal.federation.source.serving import SourceServer
 from veracal.federation.transports.files import serve_folder
@@ -164,12 +164,12 @@ def test_another_model_is_refused_and_the_sources_named(run):
 
 
 def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
-    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="least = 2")
+    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="min_sources = 2")
     words = ["recalibrate", "m", "--sources", "poor/federation.toml", "--map-out", "a.json"]
     code, _, err = run(*words, "--epsilon", "4")
     assert code == 1
-    assert "North is asked for epsilon=4, but 3 of 3 is left" in err
-    assert "asked\n" not in err.split("The plan")[1]
+    assert "North: the queries cost epsilon=4, but 3 of 3 is left" in err
+    assert "queried\n" not in err.split("The plan")[1]
     assert run(*words, "--epsilon", "2")[0] == 0
     code, _, err = run(*words, "--epsilon", "2", "--run", "again", "--force")
     assert code == 1
@@ -214,7 +214,10 @@ def test_places_are_looked_at_before_anybody_is_asked(run):
     [
         (lambda text: text.replace("[transport]", "[transports]"), "transport"),
         (lambda text: text.replace('"local"', '"pigeons"'), "local, files, flower"),
-        (lambda text: text.replace('name = "Heart study"', "name = 3"), "name of [calibrator]"),
+        (
+            lambda text: text.replace('name = "Heart study"', "name = 3"),
+            "name of [coordinator]",
+        ),
         (lambda text: text.replace("timeout = 20", "patience = 20"), "'patience'"),
         (lambda text: text.replace('folder = "source0"', ""), "no 'folder'"),
         (lambda text: text.replace("0.terms", "9.terms"), "9.terms"),
@@ -271,7 +274,7 @@ def carried(folder):
             each.mkdir(exist_ok=True)
         for request in (folder / "out").glob(f"{NAMES[i][0].lower()}*.request"):
             shutil.copy(request, inbox)
-        serve_folder(desk(folder, i), inbox, outbox, once=True)
+        serve_folder(server(folder, i), inbox, outbox, once=True)
         for answer in outbox.glob("*.answer"):
             shutil.copy(answer, folder / "in")
 
@@ -331,7 +334,7 @@ def test_ctrl_c_says_that_nothing_is_lost(place):
 def test_the_board_shows_every_institution():
     board = Board(["a", "b"], 3)
     line = board.note(RoundEvent(1, "gap", 1, "silent", "it did not answer in time"))
-    assert line == "round 1 of 3, gap: b silent: it did not answer in time"
+    assert line == "round 1 of 3, gap: b dropped out: it did not answer in time"
     board.note(RoundEvent(1, "gap", 0, "answered"))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(board.table())

@@ -20,16 +20,16 @@ from veracal.artifact import PrivateClassifier
 from veracal.data import Scores, load, save_scores
 from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.messages import Answer, Request, unsealed_reply
-from veracal.federation.protocol.questions import KINDS, USUAL
+from veracal.federation.protocol.messages import Answer, Request, unseal_reply
+from veracal.federation.protocol.queries import KINDS, DEFAULT_KINDS
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.source.enrollment import read_enrolment
+from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import read_source
 from veracal.federation.source.serving import open_source
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
 
 Run = Callable[..., tuple[int, str, str]]
-CALIBRATOR = PrivateKey.new()
+COORDINATOR = PrivateKey.new()
 MODEL = ("--model-hash", "b" * 64)
 
 
@@ -46,7 +46,7 @@ def north(run: Run) -> Path:
 def enroll(run: Run, *more: str, out: str = "north.terms") -> tuple[int, str, str]:
     """Enroll the scores, as a hospital types it."""
     options = {
-        "--calibrator": CALIBRATOR.public.text,
+        "--coordinator": COORDINATOR.public.text,
         "--epsilon": "1",
         "--scores": "scores.npz",
         "--model-hash": "b" * 64,
@@ -59,13 +59,13 @@ def enroll(run: Run, *more: str, out: str = "north.terms") -> tuple[int, str, st
 
 @pytest.fixture
 def terms(run: Run, north: Path) -> Terms:
-    """The terms of an enrolment."""
+    """The terms of an enrollment."""
     assert enroll(run)[0] == 0
-    return Terms.unsealed(Path("north.terms").read_bytes())
+    return Terms.unseal(Path("north.terms").read_bytes())
 
 
 def request(terms: Terms, kind: str = "counts", **changed: object) -> bytes:
-    """A request of the calibrator."""
+    """A request of the coordinator."""
     told = {
         "source": terms.source,
         "data": terms.data,
@@ -74,7 +74,7 @@ def request(terms: Terms, kind: str = "counts", **changed: object) -> bytes:
         "argument": {},
         "micro_epsilon": 100_000,
     }
-    return Request(**{**told, **changed}).sealed(CALIBRATOR)  # type: ignore[arg-type]
+    return Request(**{**told, **changed}).seal(COORDINATOR)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- init
@@ -92,20 +92,20 @@ def test_a_new_source_is_shown_with_what_its_budget_means(run: Run):
         "--unit",
         "patient",
     )
-    code, out, _ = run(*words, "--at-most", "3", "--heads", "heads")
+    code, out, _ = run(*words, "--max-contributions", "3", "--heads", "heads")
     assert code == 0
     assert read_source("north").public.fingerprint in out
     assert "one patient (at most 3 rows)" in out
     text = " ".join(out.split())
     assert "if one patient, with up to 3 rows, were left out" in text
     assert "more than 2.72 times as likely" in text
-    assert "Nothing outside of the folder" not in text
+    assert "Without a file outside of the folder" not in text
     assert Path("heads").exists()
 
 
 def test_without_a_second_file_of_heads_its_owner_is_told(run: Run):
     out = run("source", "init", "n", "--name", "N", "--epsilon", "1")[1]
-    assert "Nothing outside of the folder would notice" in " ".join(out.split())
+    assert "Without a file outside of the folder would notice" in " ".join(out.split())
     assert json.loads(run("source", "init", "m", "--name", "N", "--epsilon", "1", "--json")[1])
 
 
@@ -116,7 +116,7 @@ def test_without_a_second_file_of_heads_its_owner_is_told(run: Run):
         (("--name", "N", "--epsilon", "nan"), 2),
         (("--name", "", "--epsilon", "1"), 2),
         (("--name", "N", "--epsilon", "1", "--relation", "both"), 2),
-        (("--name", "N", "--epsilon", "1", "--at-most", "0"), 2),
+        (("--name", "N", "--epsilon", "1", "--max-contributions", "0"), 2),
         (("--name", "N", "--epsilon", "1", "--heads", "north/heads"), 1),
         (("--name", "N", "--epsilon", "1", "--heads", "no/heads"), 1),
     ],
@@ -131,27 +131,31 @@ def test_what_cannot_be_a_source_is_refused(run: Run, words: tuple[str, ...], co
 
 
 def test_what_is_about_to_be_allowed_is_said_before_and_after(run: Run, north: Path):
-    code, out, _ = enroll(run, "--expires", "2099-12-31", "--most-each", "0.5")
+    code, out, _ = enroll(run, "--expires", "2099-12-31", "--max-per-answer", "0.5")
     assert code == 0
     before, after = " ".join(out.split()).split("What you have allowed")
     for text in (before, after):
-        assert CALIBRATOR.public.fingerprint in text
+        assert COORDINATOR.public.fingerprint in text
         assert "cost at most epsilon 1 for each record" in text
         assert "One answer costs at most epsilon 0.5" in text
         assert "2.72 times as likely" in text
         assert "until 2099-12-31 (UTC), or until you revoke it" in text
-        assert all(KINDS[kind].words in text for kind in USUAL)
+        assert all(KINDS[kind].description in text for kind in DEFAULT_KINDS)
         assert "your public key, and that you protect one record, under add-remove" in text
-    assert "epsilon 2 would be left for other calibrators" in before
-    assert "epsilon 2 is left for other calibrators" in after
-    terms = Terms.unsealed(Path("north.terms").read_bytes())
+    assert "epsilon 2 would be left for other coordinators" in before
+    assert "epsilon 2 is left for other coordinators" in after
+    terms = Terms.unseal(Path("north.terms").read_bytes())
     assert terms.source in after and terms.key.fingerprint in after
-    assert (terms.kinds, terms.micro_epsilon, terms.most_each) == (USUAL, 1_000_000, 500_000)
+    assert (terms.kinds, terms.micro_epsilon, terms.max_per_answer) == (
+        DEFAULT_KINDS,
+        1_000_000,
+        500_000,
+    )
 
 
 def test_whoever_says_no_allows_nothing(run: Run, north: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    words = ("--calibrator", CALIBRATOR.public.text, "--epsilon", "1", "--out", "t")
+    words = ("--coordinator", COORDINATOR.public.text, "--epsilon", "1", "--out", "t")
     code, out, err = run("source", "enroll", "north", "--scores", "scores.npz", *MODEL, *words)
     assert code == 1 and "about to allow" in out and "nothing is allowed" in err
     assert not Path("t").exists() and not list(Path("north/enrolled").iterdir())
@@ -159,42 +163,42 @@ def test_whoever_says_no_allows_nothing(run: Run, north: Path, monkeypatch: pyte
 
 
 def test_terms_for_programs(run: Run, north: Path):
-    told = ("--calibrator", CALIBRATOR.public.text, "--epsilon", "1", "--out", "t")
+    told = ("--coordinator", COORDINATOR.public.text, "--epsilon", "1", "--out", "t")
     words = ("source", "enroll", "north", "--scores", "scores.npz", *MODEL, *told, "--json")
     assert run(*words)[0] == 2  # nobody is asked, so somebody has to know
     code, out, _ = run(*words, "--yes")
     assert code == 0
-    assert Terms.from_json(json.loads(out)["terms"]) == Terms.unsealed(Path("t").read_bytes())
+    assert Terms.from_json(json.loads(out)["terms"]) == Terms.unseal(Path("t").read_bytes())
 
 
 def test_everything_that_is_declared_is_in_the_terms(run: Run, north: Path):
-    Path("key.pub").write_text(f"Heart study: {CALIBRATOR.public.text}\n")
+    Path("key.pub").write_text(f"Heart study: {COORDINATOR.public.text}\n")
     more = {
-        "--calibrator": "key.pub",
+        "--coordinator": "key.pub",
         "--kinds": "usual,bins,loss",
         "--temperatures": "0.25,8",
         "--bins": "7",
         "--clamp": "5",
         "--parameters": "10,8,4",
-        "--least-records": "200",
-        "--most-records": "1000",
+        "--min-records": "200",
+        "--max-records": "1000",
         "--deadline": "30",
-        "--most-each": "0.125",
+        "--max-per-answer": "0.125",
     }
     assert enroll(run, *(word for pair in more.items() for word in pair))[0] == 0
-    terms = Terms.unsealed(Path("north.terms").read_bytes())
-    assert terms.calibrator == CALIBRATOR.public
-    assert terms.kinds == (*USUAL, "bins", "loss")
+    terms = Terms.unseal(Path("north.terms").read_bytes())
+    assert terms.coordinator == COORDINATOR.public
+    assert terms.kinds == (*DEFAULT_KINDS, "bins", "loss")
     assert (terms.temperatures.low, terms.temperatures.high) == (0.25, 8.0)
     assert (terms.bins, terms.clamp, terms.deadline) == (7, 5.0, 30.0)
     assert (terms.parameters.bits, terms.parameters.most_bias) == (10, 4)
-    assert (terms.least_records, terms.most_records) == (200, 1_000)
+    assert (terms.min_records, terms.max_records) == (200, 1_000)
 
 
 def test_a_node_key_is_made_once_and_handed_over(run: Run, north: Path):
     assert enroll(run, "--node-key-out", "node.pub")[0] == 0
     code, out, _ = enroll(run, "--node-key-out", "again.pub", out="again.terms")
-    assert code == 0 and "Hand over again.terms and again.pub" in out
+    assert code == 0 and "Give again.terms and again.pub" in out
     assert "serve north --flower HOST:PORT --ca FILE" in out
     assert Path("node.pub").read_bytes() == Path("again.pub").read_bytes()
     assert Path("north/node.key").stat().st_mode & 0o077 == 0
@@ -207,20 +211,20 @@ def test_questions_are_named_by_a_method_too(run: Run):
     words = ("source", "init", "north", "--name", "N", "--epsilon", "3", "--delta", "1e-5")
     assert run(*words)[0] == 0
     out = enroll(run, "--kinds", "platt,bins", "--delta", "1e-6")[1]
-    terms = Terms.unsealed(Path("north.terms").read_bytes())
+    terms = Terms.unseal(Path("north.terms").read_bytes())
     assert terms.kinds == ("platt-counts", "gap", "platt-curvature", "platt-equations", "bins")
     text = " ".join(out.split())
     assert "epsilon 1 and delta 0.000001 for each record" in text
-    assert "but for a chance of 0.000001" in text
+    assert "except with probability 0.000001" in text
 
 
 @pytest.mark.parametrize(
     ("more", "code", "why"),
     [
-        (("--calibrator", "12"), 2, "64 hexadecimal digits"),
+        (("--coordinator", "12"), 2, "64 hexadecimal digits"),
         (("--epsilon", "0"), 2, "epsilon > 0"),
         (("--epsilon", "4"), 1, "needs epsilon=4"),
-        (("--most-each", "2"), 2, "at most the whole budget"),
+        (("--max-per-answer", "2"), 2, "at most the whole budget"),
         (("--kinds", "weights"), 2, "different kinds"),
         (("--kinds", "platt"), 2, "delta above 0"),
         (("--kinds", "platt", "--delta", "1e-5"), 2, "pure cost"),
@@ -232,8 +236,8 @@ def test_questions_are_named_by_a_method_too(run: Run):
         (("--deadline", "0"), 2, "deadline > 0"),
         (("--expires", "2020-01-01"), 2, "still to come"),
         (("--expires", "soon"), 2, "Expected a day"),
-        (("--least-records", "301"), 1, "from 301 to"),
-        (("--most-records", "299"), 1, "from 100 to 299"),
+        (("--min-records", "301"), 1, "from 301 to"),
+        (("--max-records", "299"), 1, "from 100 to 299"),
         (("--model-hash", "xyz"), 2, "SHA-256"),
         (("--scores", "no.npz"), 1, "nothing at that path"),
         (("--model", "scores.npz"), 2, "once"),
@@ -262,7 +266,7 @@ def test_what_cannot_be_enrolled_is_refused_and_nothing_is_left(
         ([[1.0, 0.0]] * 20, [0] * 20, "from 100 to"),
     ],
 )
-def test_records_that_are_none_are_refused_at_enrolment(
+def test_records_that_are_none_are_refused_at_enrollment(
     run: Run, north: Path, logits: list, labels: list | None, why: str
 ):
     arrays = {"logits": logits} if labels is None else {"logits": logits, "labels": labels}
@@ -275,13 +279,13 @@ def test_a_table_is_scored_by_an_artifact_before_its_map(run: Run, tmp_path: Pat
     write_model(tmp_path)
     run("source", "init", "north", "--name", "North", "--epsilon", "3")
     options = ("--model", "model", "--data", "visits.csv", "--out", "north.terms")
-    key = ("--calibrator", CALIBRATOR.public.text, "--epsilon", "1")
+    key = ("--coordinator", COORDINATOR.public.text, "--epsilon", "1")
     code, out, err = run("source", "enroll", "north", *options, *key, "--yes")
     assert code == 0, err
     assert "600 records from" in out and "visits.csv" in out
-    terms = Terms.unsealed(Path("north.terms").read_bytes())
+    terms = Terms.unseal(Path("north.terms").read_bytes())
     assert terms.model == model_hash("model") and terms.reads == "logits"
-    kept = read_enrolment(read_source("north"), terms.source).records()
+    kept = read_enrollment(read_source("north"), terms.source).records()
     classifier = PrivateClassifier.load("model")
     assert kept.classes == classifier.manifest.classes
     given = load("visits.csv", schema=classifier.schema)
@@ -326,20 +330,18 @@ def serve_once(run: Run, *raws: bytes) -> tuple[int, str, str]:
 
 
 def test_one_answer_may_cost_all_unless_less_is_declared(terms: Terms):
-    assert terms.most_each == terms.micro_epsilon == 1_000_000
+    assert terms.max_per_answer == terms.micro_epsilon == 1_000_000
 
 
 def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
-    assert enroll(run, "--deadline", "0.5", "--most-each", "0.25")[0] == 0
-    terms = Terms.unsealed(Path("north.terms").read_bytes())
+    assert enroll(run, "--deadline", "0.5", "--max-per-answer", "0.25")[0] == 0
+    terms = Terms.unseal(Path("north.terms").read_bytes())
     dear = request(terms, "gap", argument={"inverse": 1 << 16}, micro_epsilon=500_000)
     code, out, err = serve_once(run, request(terms), dear)
     assert code == 0 and "answered or refused: 2" in out
     assert "answered: counts (entry 1 of the ledger)" in err
-    assert "refused: it asks for epsilon 0.5 at once" in err
-    replies = [
-        unsealed_reply(path.read_bytes(), terms.key) for path in Path("outbox").iterdir()
-    ]
+    assert "refused: it requests an answer for epsilon 0.5" in err
+    replies = [unseal_reply(path.read_bytes(), terms.key) for path in Path("outbox").iterdir()]
     assert sorted(isinstance(reply, Answer) for reply in replies) == [False, True]
 
     code, out, _ = run("source", "log", "north")
@@ -347,26 +349,26 @@ def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
     (answer,) = (reply for reply in replies if isinstance(reply, Answer))
     right, wrong = answer.units
     assert code == 0
-    assert "1. how many predictions were right, and how many wrong" in text
+    assert "1. how many predictions were right, and how many were wrong" in text
     assert f"sent right {right:,}; wrong {wrong:,}; noise of about ±14.1" in text
-    assert "cost epsilon 0.1; in all so far 0.1, 0.9 left" in text
-    assert "it asks for epsilon 0.5 at once, more than the 0.25" in text
-    assert "The books are sound" in text
+    assert "cost epsilon 0.1; in total so far 0.1, 0.9 left" in text
+    assert "it requests an answer for epsilon 0.5, more than the maximum of 0.25" in text
+    assert "The ledger is valid" in text
 
-    found = json.loads(run("source", "log", "north", "--json")[1])["enrolments"][0]
+    found = json.loads(run("source", "log", "north", "--json")[1])["enrollments"][0]
     assert found["answers"][0]["values"] == [right, wrong] and found["sound"]
     assert len(found["refusals"]) == 1
 
     code, out, _ = run("source", "status", "north")
     text = " ".join(out.split())
-    assert code == 0 and "1 is granted, to 1 enrolment" in text
+    assert code == 0 and "1 is granted, to 1 enrollment" in text
     assert "epsilon 1: 0.1 spent, 0.9 left" in text and "1 × counts" in text
 
 
 def test_every_way_to_ask_is_told_in_words(run: Run, north: Path):
     assert enroll(run, "--kinds", "all")[0] == 0
-    terms = Terms.unsealed(Path("north.terms").read_bytes())
-    desk, inverse = open_source("north"), {"inverse": 1 << 15}
+    terms = Terms.unseal(Path("north.terms").read_bytes())
+    server, inverse = open_source("north"), {"inverse": 1 << 15}
     for kind, argument in (
         ("gap", inverse),
         ("map-gain", {"map": inverse}),
@@ -374,9 +376,9 @@ def test_every_way_to_ask_is_told_in_words(run: Run, north: Path):
         ("bins", {}),
     ):
         raw = request(terms, kind, argument=argument, micro_epsilon=10_000)
-        assert desk.reply(raw) != desk.refusal
+        assert server.reply(raw) != server.refusal
     text = " ".join(run("source", "log", "north")[1].split())
-    assert "than their confidence says, at temperature 2" in text
+    assert "than the confidences predict, at temperature 2" in text
     assert "(the Brier score); the map: temperature 2" in text
     assert "the map: accuracy by bin 0.5" in text
     assert "right, by bin:" in text
@@ -386,16 +388,16 @@ def test_every_way_to_ask_is_told_in_words(run: Run, north: Path):
 def test_a_changed_file_and_a_ledger_put_back_are_told(run: Run, terms: Terms):
     ledger = Path("north/enrolled") / terms.source / "spent.ledger"
     shutil.copy(ledger, "old")
-    desk = open_source("north")
-    desk.reply(request(terms))
+    server = open_source("north")
+    server.reply(request(terms))
     assert run("source", "status", "north")[0] == 0
     new = ledger.read_bytes()
     shutil.copy("old", ledger)
     for command in ("status", "log"):
         code, out, _ = run("source", command, "north")
-        assert code == 1 and "older copy of spent.ledger was put back" in " ".join(out.split())
+        assert code == 1 and "older copy of spent.ledger was restored" in " ".join(out.split())
     facts = json.loads(run("source", "status", "north", "--json")[1])
-    assert "lacks entry 1" in facts["enrolments"][0]["problems"][0]
+    assert "lacks entry 1" in facts["enrollments"][0]["problems"][0]
     ledger.write_bytes(new)
     assert run("source", "status", "north")[0] == 0
     with Path("scores.npz").open("ab") as file:
@@ -411,16 +413,16 @@ def test_a_ledger_that_is_gone_is_told(run: Run, terms: Terms):
         assert code == 1 and "found nothing" in " ".join(out.split()), err
 
 
-def test_a_revoked_enrolment_is_over(run: Run, terms: Terms, monkeypatch: pytest.MonkeyPatch):
+def test_a_revoked_enrollment_is_over(run: Run, terms: Terms, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert run("source", "revoke", "north", terms.source[:6])[0] == 1
-    assert not read_enrolment(read_source("north"), terms.source).is_revoked
+    assert not read_enrollment(read_source("north"), terms.source).is_revoked
     assert run("source", "revoke", "north", terms.source[:6], "--json")[0] == 2
     code, out, _ = run("source", "revoke", "north", terms.source[:6], "--yes")
-    assert code == 0 and "answered no more" in out
+    assert code == 0 and "is revoked" in out
     assert run("source", "revoke", "north", terms.source, "--yes", "--json")[0] == 0
-    desk = open_source("north", terms.source)
-    assert desk.reply(request(terms)) == desk.refusal
+    server = open_source("north", terms.source)
+    assert server.reply(request(terms)) == server.refusal
     assert "revoked: nothing is answered" in run("source", "status", "north")[1]
     code, _, err = run("source", "revoke", "north", "zz", "--yes")
     assert code == 1 and "0 of 1" in err
@@ -461,23 +463,32 @@ def test_serving_ends_in_peace_when_it_is_told_to(
         [sys.executable, "-m", "veracal", *words], stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
-    assert "North Hospital answers the calibrator" in process.stderr.readline()
+    assert "North Hospital answers the coordinator" in process.stderr.readline()
     process.send_signal(number)
     _, err = process.communicate(timeout=240)
-    assert process.returncode == 0 and "What was answered is kept" in err
+    assert process.returncode == 0 and "All answers are stored" in err
 
 
 # ---------------------------------------------------------------- the data set's ledger
 
 
-def test_enrolments_of_the_same_records_share_the_ledger_of_the_data_set(run: Run, north: Path):
+def test_enrollments_of_the_same_records_share_the_ledger_of_the_data_set(
+    run: Run, north: Path
+):
     """A second folder of the same records is not a second budget."""
     code, _, err = enroll(run)
     ledger = Ledger(default_ledger_path("scores.npz"))
-    assert code == 0 and "Opened the ledger of scores.npz" in err
+    assert code == 0 and "Created the ledger of scores.npz" in err
     assert (ledger.budget.epsilon, ledger.spent().epsilon) == (3.0, 1.0)
     assert run("source", "init", "south", "--name", "South", "--epsilon", "9")[0] == 0
-    words = ("--calibrator", CALIBRATOR.public.text, "--scores", "scores.npz", *MODEL, "--yes")
+    words = (
+        "--coordinator",
+        COORDINATOR.public.text,
+        "--scores",
+        "scores.npz",
+        *MODEL,
+        "--yes",
+    )
     code, out, err = run(
         "source", "enroll", "south", *words, "--epsilon", "2.5", "--out", "south.terms"
     )
@@ -492,7 +503,7 @@ def test_enrolments_of_the_same_records_share_the_ledger_of_the_data_set(run: Ru
 def test_a_source_of_other_units_than_the_ledger_is_refused(run: Run, north: Path):
     open_ledger(default_ledger_path("scores.npz"), Budget(5.0, relation="replace-one"))
     code, out, err = enroll(run)
-    assert code == 1 and not out and "do not add" in err
+    assert code == 1 and not out and "cannot be added" in err
     assert not list(Path("north/enrolled").iterdir())
 
 
@@ -502,7 +513,16 @@ def test_units_of_several_rows_pay_once_for_all_of_their_rows(run: Run):
         rng.normal(0, 2, (300, 3)), rng.integers(0, 3, 300), units=np.arange(300) // 3
     )
     save_scores(scores, "scores.npz", unit="patient")
-    words = ("--name", "North", "--epsilon", "3", "--unit", "patient", "--at-most", "3")
+    words = (
+        "--name",
+        "North",
+        "--epsilon",
+        "3",
+        "--unit",
+        "patient",
+        "--max-contributions",
+        "3",
+    )
     assert run("source", "init", "north", *words)[0] == 0
     code, _, err = enroll(run, "--unit", "patient")
     assert code == 0, err
@@ -519,7 +539,7 @@ def test_a_partition_is_enrolled_as_its_ledger_has_assigned_it(run: Run, tmp_pat
     assert run("source", "init", "north", "--name", "North", "--epsilon", "1")[0] == 0
     words = (
         *("source", "enroll", "north", "--model", "model", "--data", "visits.csv", "--yes"),
-        *("--calibrator", CALIBRATOR.public.text, "--epsilon", "1", "--out", "north.terms"),
+        *("--coordinator", COORDINATOR.public.text, "--epsilon", "1", "--out", "north.terms"),
     )
     code, _, err = run(*words, "--partition", "test")
     assert code == 1 and "veracal ledger extend" in err  # the fit has spent its caps
@@ -529,7 +549,7 @@ def test_a_partition_is_enrolled_as_its_ledger_has_assigned_it(run: Run, tmp_pat
     code, _, err = run(*words, "--partition", "test")
     assert code == 0, err
     source = read_source("north")
-    n = len(read_enrolment(source, source.enrolled()[0]).records())
+    n = len(read_enrollment(source, source.enrollment_ids()[0]).records())
     assert 60 < n < 180  # a fifth of 600: 9.8 standard deviations on each side
     assert ledger.spent("test").epsilon == pytest.approx(3.0, abs=1e-4)
     assert ledger.spent("train").epsilon < 2.1

@@ -322,7 +322,7 @@ class Manifest:
         Of the libraries it was made with.
     federation : mapping or None
         Who has recalibrated it since, and what that cost whom
-        (:func:`veracal.federation.coordinator.federated.record`).
+        (:func:`veracal.federation.coordinator.pool.record`).
     """
 
     name: str

@@ -1,7 +1,4 @@
-"""A SuperLink for a federation: started with what its folder says.
-
-A federation on this machine: its processes, who is well, and what to type next.
-"""
+"""The processes of a local federation, and a SuperLink for the folder of a federation."""
 
 import os
 import shlex
@@ -17,285 +14,275 @@ import typer
 
 from veracal._checks import extra
 from veracal.accounting import MICRO, rounded_up
-from veracal.cli import _output as _show
-from veracal.cli._signals import Tell, until_stopped
+from veracal.cli import _output
+from veracal.cli._signals import Log, until_stopped
 from veracal.errors import DataError
 from veracal.federation import (
-    CARRIERS,
-    LOCAL,
-    Carrier,
+    TRANSPORT_KINDS,
+    LOCAL_HOSTS,
+    TransportKind,
     SuperLink,
-    address_of,
-    carrier_of,
-    every_enrolment,
-    node_keys,
+    read_address,
+    read_transport_kind,
+    list_enrollments,
+    read_node_keys,
     read_source,
     register_nodes,
-    server_files,
-    start,
-    stop,
+    make_server_files,
+    start_process,
+    stop_process,
 )
 from veracal.workflow import (
-    EACH,
+    STUDY_EPSILON,
     Courier,
     Hospital,
     LocalFederation,
-    is_made,
+    exists_local,
     make_local,
     open_local,
 )
 
-FLOWER = "flower"  # folder for all that is Flower's, inside the calibrator's
+FLOWER = "flower"  # subfolder for Flower's files
 AUTHORITY = "ca.crt"
-PATIENCE = 30.0  # seconds for Flower's processes to end when they are stopped
+STOP_TIMEOUT = 30.0  # seconds for Flower's processes to end
 
 
 @contextmanager
 def superlink(
-    folder: Path, listen: str | None = None, *, tell: Callable[[str], None] = _show.status
+    folder: Path, listen: str | None = None, *, log: Callable[[str], None] = _output.status
 ) -> Iterator[SuperLink]:
-    """A running SuperLink that lets in the nodes of those who take part.
+    """Run a SuperLink with the registered nodes of a federation.
 
     Parameters
     ----------
     folder : path
-        Of the federation.
+        Folder of the federation.
     listen : str, optional
         Address of this machine to listen on; by default the host of the federation's address.
-    tell : callable
-        Is told in a line what is done.
+    log : callable
+        Receives one line for each step.
     """
     host, port = _address(folder)
-    place = folder / FLOWER
-    place.mkdir(mode=0o700, exist_ok=True)
-    names = tuple(dict.fromkeys((host, *LOCAL, *([] if listen is None else [listen]))))
-    files = server_files(place, names)
-    tell(f"Starting a SuperLink at {host}:{port}, over TLS")
-    with SuperLink(place, files, host=listen or host, port=port) as link:
-        keys = node_keys(folder)
+    home = folder / FLOWER
+    home.mkdir(mode=0o700, exist_ok=True)
+    names = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *([] if listen is None else [listen]))))
+    files = make_server_files(home, names)
+    log(f"Starting a SuperLink at {host}:{port}, over TLS")
+    with SuperLink(home, files, host=listen or host, port=port) as link:
+        keys = read_node_keys(folder)
         if keys:
-            near = link.address if listen is None else f"{LOCAL[1]}:{port}"
-            register_nodes(near, ca=files.authority, nodes=keys, home=place / "home")
+            local = link.address if listen is None else f"{LOCAL_HOSTS[1]}:{port}"
+            register_nodes(local, ca=files.authority, nodes=keys, home=home / "home")
         yield link
 
 
 def _address(folder: Path) -> tuple[str, int]:
     """Host and port of the federation's SuperLink."""
-    if carrier_of(folder) != "flower":
+    if read_transport_kind(folder) != "flower":
         raise DataError(
             str(folder),
             "a federation over Flower",
-            "one by files",
+            "a federation by files",
             "It needs no SuperLink.",
         )
-    host, _, port = address_of(folder).rpartition(":")
+    host, _, port = read_address(folder).rpartition(":")
     if not host or not port.isdecimal():
         raise DataError(
-            str(folder), "an address as in localhost:9092", address_of(folder), "Correct it."
+            str(folder),
+            "an address such as localhost:9092",
+            read_address(folder),
+            "Correct it.",
         )
     return host, int(port)
 
 
-EPSILON = EACH / 2  # what the recalibration that is shown costs at each hospital
+EPSILON = STUDY_EPSILON / 2  # cost of the printed recalibration at each hospital
 _SOURCES = 3
-_LOOK = 0.5  # seconds
-_PATIENCE = 60.0  # for all processes to end, which are stopped one after another
-WAIT = 60  # for files that somebody carries at once
+_POLL = 0.5  # seconds
+_STOP_TIMEOUT = 60.0  # for all processes, which are stopped one after another
+WAIT = 60  # for files that the courier carries
 _HOST = "127.0.0.1"
-
-Options = Callable[[Hospital], list[str]]
 
 
 @dataclass
 class Server:
-    """A hospital's server: its process, and what was last told of it."""
+    """The server process of a hospital."""
 
     hospital: Hospital
     command: list[str]
     process: "subprocess.Popen[bytes]"
-    told: str = field(default="")
+    last_line: str = field(default="")  # of its status
 
     def line(self) -> str:
-        """How it is, in a line."""
+        """Its status in one line: process, answers and spending by its own ledger."""
         code = self.process.poll()
         if code is None:
-            how = f"served by process {self.process.pid}"
+            state = f"served by process {self.process.pid}"
         else:
-            how = "killed" if code < 0 else f"ended with exit code {code}"
-            how = f"{how} (log: {self.hospital.log})"
-        return f"{self.hospital.name}: {how}; {account(self.hospital)}"
+            state = "killed" if code < 0 else f"ended with exit code {code}"
+            state = f"{state} (log: {self.hospital.log})"
+        (enrollment,) = list_enrollments(read_source(self.hospital.source))
+        entries = enrollment.ledger.entries()
+        spent = rounded_up(sum(entry.cost for entry in entries) / MICRO, 6)
+        return (
+            f"{self.hospital.name}: {state}; {_output.counted(len(entries), 'answer')}, epsilon "
+            f"{spent} of {STUDY_EPSILON:g} spent"
+        )
 
 
-def opened(
+def open_or_create(
     folder: Path,
     sources: int | None,
     transport: str | None,
     port: int | None,
     *,
     wait: int = WAIT,
-) -> tuple[LocalFederation, Carrier]:
-    """The federation that is in a folder, or a new one."""
-    if is_made(folder):
-        made, carrier = open_local(folder), carrier_of(folder / "study")
-        _check_same(folder, "sources", sources, len(made.hospitals))
-        _check_same(folder, "transport", transport, carrier)
-        if carrier == "flower":
-            _check_same(folder, "port", port, int(address_of(made.study).rpartition(":")[2]))
-        return made, carrier
-    if transport is not None and transport not in CARRIERS:
+) -> tuple[LocalFederation, TransportKind]:
+    """Open the local federation in a folder, or create one."""
+    if exists_local(folder):
+        federation, kind = open_local(folder), read_transport_kind(folder / "study")
+        _check_same(folder, "sources", sources, len(federation.hospitals))
+        _check_same(folder, "transport", transport, kind)
+        if kind == "flower":
+            current = int(read_address(federation.study).rpartition(":")[2])
+            _check_same(folder, "port", port, current)
+        return federation, kind
+    if transport is not None and transport not in TRANSPORT_KINDS:
         raise typer.BadParameter(
-            f"expected {' or '.join(CARRIERS)}, got {transport!r}.", param_hint="--transport"
+            f"expected {' or '.join(TRANSPORT_KINDS)}, got {transport!r}.",
+            param_hint="--transport",
         )
-    chosen: Carrier = "flower" if transport is None else transport
+    kind = "flower" if transport is None else transport
     address = ""
-    if chosen == "flower":
-        extra("flwr", "flower")  # before anything is made
-        from veracal.federation import free_port
+    if kind == "flower":
+        extra("flwr", "flower")  # before anything is created
+        from veracal.federation import find_port
 
-        address = f"{_HOST}:{free_port(_HOST, port)}"
+        address = f"{_HOST}:{find_port(_HOST, port)}"
     count = _SOURCES if sources is None else sources
-    made = make_local(
-        folder, count, carrier=chosen, address=address, wait=wait, tell=_show.status
+    federation = make_local(
+        folder, count, transport=kind, address=address, wait=wait, log=_output.status
     )
-    return made, chosen
+    return federation, kind
 
 
 @contextmanager
 def running(
-    made: LocalFederation, carrier: Carrier, *, courier: bool, tell: Tell = _show.status
+    federation: LocalFederation,
+    transport: TransportKind,
+    *,
+    courier: bool,
+    log: Log = _output.status,
 ) -> Iterator[list[Server]]:
-    """Everything that runs, for as long as the block lasts; it ends with this process."""
+    """Run all processes while the block lasts. They end with this process."""
     with ExitStack() as stack:
-        options: Options = _by_files
-        if carrier == "flower":
-            options = _by_flower(made, stack, tell)
+        link = None
+        if transport == "flower":
+            link = stack.enter_context(superlink(federation.study, log=log))
         elif courier:
-            stack.enter_context(Courier(made))
+            stack.enter_context(Courier(federation))
         servers = []
-        for hospital in made.hospitals:
-            command = _program("source", "serve", str(hospital.source), *options(hospital))
-            process = start(command, log=hospital.log, environment=dict(os.environ))
-            stack.callback(stop, process)
+        for hospital in federation.hospitals:
+            options = ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
+            if link is not None:
+                options = [
+                    *("--flower", link.address),
+                    *("--ca", str(federation.study / FLOWER / AUTHORITY)),
+                    *("--node-key", str(hospital.node_key)),
+                ]
+            command = _program("source", "serve", str(hospital.source), *options)
+            process = start_process(command, log=hospital.log, environment=dict(os.environ))
+            stack.callback(stop_process, process)
             servers.append(Server(hospital, command, process))
         yield servers
 
 
-def keep_running(made: LocalFederation, carrier: Carrier, *, by_hand: bool) -> None:
-    """Run everything until stopped; say what to type, and tell what changes at a hospital."""
+def keep_running(
+    federation: LocalFederation, transport: TransportKind, *, by_hand: bool
+) -> None:
+    """Run all processes until stopped; print instructions and status changes of hospitals."""
 
-    def work(stop: threading.Event, tell: Tell) -> None:
-        with running(made, carrier, courier=not by_hand, tell=tell) as servers:
-            typer.echo(instructions(made, servers, by_hand=by_hand))
+    def work(stop: threading.Event, log: Log) -> None:
+        with running(federation, transport, courier=not by_hand, log=log) as servers:
+            typer.echo(instructions(federation, servers, by_hand=by_hand))
             while not stop.is_set():
                 for server in servers:
                     line = server.line()
-                    if line != server.told:
-                        server.told = line
-                        tell(line)
-                stop.wait(_LOOK)
+                    if line != server.last_line:
+                        server.last_line = line
+                        log(line)
+                stop.wait(_POLL)
 
-    closing = "Everything ends. What was answered stays paid for."
-    until_stopped(work, closing, patience=_PATIENCE)
-
-
-def account(hospital: Hospital) -> str:
-    """What a hospital has answered and spent, by its own ledger."""
-    (enrolment,) = every_enrolment(read_source(hospital.source))
-    entries = enrolment.ledger.entries()
-    spent = rounded_up(sum(entry.cost for entry in entries) / MICRO, 6)
-    return f"{_show.counted(len(entries), 'answer')}, epsilon {spent} of {EACH:g} spent"
+    closing = "Stopped. All answers stay charged."
+    until_stopped(work, closing, timeout=_STOP_TIMEOUT)
 
 
-def recalibration(made: LocalFederation) -> list[str]:
-    """The command that recalibrates the model."""
+def recalibration_command(federation: LocalFederation) -> list[str]:
+    """Arguments of the command that recalibrates the model."""
     return [
-        *("recalibrate", str(made.model), "--sources", str(made.listing)),
-        *("--epsilon", f"{EPSILON:g}", "--out", str(made.folder / "recalibrated")),
+        *("recalibrate", str(federation.model), "--sources", str(federation.source_list)),
+        *("--epsilon", f"{EPSILON:g}", "--out", str(federation.folder / "recalibrated")),
     ]
 
 
-def recalibrated(made: LocalFederation) -> int:
-    """Run that command, and give its exit code."""
-    _show.status(f"$ veracal {shlex.join(recalibration(made))}")
-    return subprocess.run(_program(*recalibration(made)), check=False).returncode
+def run_recalibration(federation: LocalFederation) -> int:
+    """Run that command and return its exit code."""
+    command = recalibration_command(federation)
+    _output.status(f"$ veracal {shlex.join(command)}")
+    return subprocess.run(_program(*command), check=False).returncode
 
 
-def instructions(made: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
-    """What to type in a second terminal."""
+def instructions(federation: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
+    """Commands for a second terminal."""
     first = servers[0]
-    source, study = shlex.quote(str(first.hospital.source)), shlex.quote(str(made.study))
+    source = shlex.quote(str(first.hospital.source))
+    study = shlex.quote(str(federation.study))
+    restart = f"veracal {shlex.join(first.command[len(_program()) :])}"
     return f"""
-{len(servers)} hospitals are served. In a second terminal, recalibrate the model:
+{len(servers)} hospitals are running. In a second terminal, recalibrate the model:
 
-  veracal {shlex.join(recalibration(made))}
-{_carrying(made) if by_hand else ""}
-See what {first.hospital.name} was asked, what left it, and what is left of its budget:
+  veracal {shlex.join(recalibration_command(federation))}
+{_carrying(federation) if by_hand else ""}
+Show the queries to {first.hospital.name}, its answers, and its remaining budget:
 
   veracal source log {source}
   veracal source status {source}
   veracal federation status {study}
 
-Kill {first.hospital.name} while it is asked, and start it again:
+Kill {first.hospital.name} during a recalibration, and start it again:
 
   kill -9 {first.process.pid}
-  {_shown(first.command)}
+  {restart}
 
-Ctrl-C ends everything. What was answered stays paid for; the same command starts the
-hospitals again.
+Ctrl-C stops everything. Answers stay charged. The same command starts the hospitals again.
 """
 
 
-def _carrying(made: LocalFederation) -> str:
-    """How files are carried by hand."""
-    lines = ["", "It says what to carry. In place of mail, SFTP or a stick:", ""]
-    requests = shlex.quote(str(made.study / "requests"))
-    answers = shlex.quote(str(made.study / "answers"))
-    for one in made.hospitals:
-        box = shlex.quote(str(one.inbox))
-        lines.append(f"  mv {requests}/{one.name}-*.request {box}")
+def _carrying(federation: LocalFederation) -> str:
+    """Commands that carry files by hand."""
+    lines = ["", "It says which files to carry. In place of mail, SFTP or a USB stick:", ""]
+    requests = shlex.quote(str(federation.study / "requests"))
+    answers = shlex.quote(str(federation.study / "answers"))
+    for hospital in federation.hospitals:
+        inbox = shlex.quote(str(hospital.inbox))
+        lines.append(f"  mv {requests}/{hospital.name}-*.request {inbox}")
     lines.append("")
-    for one in made.hospitals:
-        lines.append(f"  mv {shlex.quote(str(one.outbox))}/*.answer {answers}")
-    return "\n".join([*lines, "", "and type the first line again, for the next round.", ""])
-
-
-def _shown(command: list[str]) -> str:
-    """A command as it is typed, by the name of the program."""
-    return f"veracal {shlex.join(command[len(_program()) :])}"
-
-
-def _by_files(hospital: Hospital) -> list[str]:
-    """How a hospital serves files."""
-    return ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
-
-
-def _by_flower(made: LocalFederation, stack: ExitStack, tell: Tell) -> Options:
-    """How a hospital connects to a SuperLink, which is started."""
-    pass
-
-    link = stack.enter_context(superlink(made.study, tell=tell))
-
-    def options(hospital: Hospital) -> list[str]:
-        return [
-            *("--flower", link.address),
-            *("--ca", str(made.study / FLOWER / AUTHORITY)),
-            *("--node-key", str(hospital.node_key)),
-        ]
-
-    return options
+    for hospital in federation.hospitals:
+        lines.append(f"  mv {shlex.quote(str(hospital.outbox))}/*.answer {answers}")
+    return "\n".join([*lines, "", "and repeat the first command for the next round.", ""])
 
 
 def _program(*words: str) -> list[str]:
-    """Veracal, as this Python runs it."""
+    """Command line of Veracal in this Python environment."""
     return [sys.executable, "-m", "veracal", *words]
 
 
-def _check_same(folder: Path, what: str, asked: object, there: object) -> None:
-    """Refuse another setting than that of the federation in a folder."""
-    if asked is not None and asked != there:
+def _check_same(folder: Path, option: str, given: object, current: object) -> None:
+    """Refuse an option that differs from the federation in a folder."""
+    if given is not None and given != current:
         raise DataError(
             str(folder),
-            f"a federation with {what} {asked}",
-            f"one with {there}",
-            f"Leave out --{what} to start that one again, or name another folder.",
+            f"a federation with {option} {given}",
+            f"a federation with {current}",
+            f"Omit --{option} to start that federation again, or choose another folder.",
         )

@@ -159,7 +159,7 @@ def elsewhere(
     outcome.check()
     key = PrivateKey.read(listing.key)
     with (
-        RequestHistory(listing.book, key.public) as book,
+        RequestHistory(listing.history, key.public) as history,
         ConfiguredTransport(listing) as transport,
     ):
         try:
@@ -167,8 +167,8 @@ def elsewhere(
                 listing.terms,
                 key,
                 transport,
-                book,
-                least=whom.least or listing.least,
+                history,
+                least=whom.least or listing.min_sources,
                 run=_run(fit, spending, whom.run),
                 timeout=listing.timeout,
             )
@@ -199,12 +199,12 @@ def _listing(whom: RemoteOptions) -> SourceList:
     """The list, with the patience that was typed."""
     listing = read_listing(whom.listing)
     try:
-        listing = listing.waiting(whom.wait, whom.given_up)
+        listing = listing.with_wait(whom.wait, whom.given_up)
     except VeracalError:
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--wait") from error
-    least = whom.least or listing.least
+    least = whom.least or listing.min_sources
     if least is not None and not 1 <= least <= len(listing.sources):
         raise typer.BadParameter(
             f"expected at most {len(listing.sources)}, the number of institutions, got "
@@ -312,11 +312,11 @@ class Board:
     def note(self, heard: RoundEvent) -> str:
         """Take note of something; the line that says it."""
         self._last[heard.source] = heard
-        if heard.fate == "answered":  # and so did it in every round before
+        if heard.status == "answered":  # and so did it in every round before
             self._answers[heard.source] = heard.round
         who, why = self._names[heard.source], f": {heard.why}" if heard.why else ""
-        where = f"round {heard.round} of {max(self._rounds, heard.round)}, {heard.question}"
-        return f"{where}: {who} {heard.fate}{why}"
+        where = f"round {heard.round} of {max(self._rounds, heard.round)}, {heard.query}"
+        return f"{where}: {who} {heard.status}{why}"
 
     def table(self) -> "Group":
         """All of them, as they are now."""
@@ -332,7 +332,7 @@ class Board:
         if last is None:
             return "", "", "not asked yet"
         why = f": {last.why}" if last.why else ""
-        return f"{last.round}", last.question, f"{last.fate}{why}"
+        return f"{last.round}", last.query, f"{last.status}{why}"
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Serving on the command line: one desk, and one of the ways in which bytes get to it.
-
-Enrolling on the command line: what is typed, what is shown before and after.
-"""
+"""The commands that enroll and serve a source: options, summaries and confirmation."""
 
 import os
 import threading
@@ -13,19 +10,19 @@ from typing import Any
 import typer
 
 from veracal.calibration import ParameterGrid, TemperatureGrid
-from veracal.cli import _output as _show
+from veracal.cli import _output
 from veracal.cli._output import check_new
-from veracal.cli._signals import Tell, until_stopped
-from veracal.cli._source_output import allowed
+from veracal.cli._signals import Log, until_stopped
+from veracal.cli._source_output import describe_allowance
 from veracal.cli._source_records import EnrolledRecords, RecordPaths, read_records
 from veracal.data import new_file, placed
 from veracal.errors import DataError
 from veracal.federation import (
-    ASKS,
+    METHOD_KINDS,
     ENROLLED,
     KINDS,
     TERMS,
-    USUAL,
+    DEFAULT_KINDS,
     Declaration,
     Proposal,
     SourceFolder,
@@ -33,23 +30,23 @@ from veracal.federation import (
     accept,
     data_event,
     open_source,
-    problems_of,
+    find_problems,
     propose,
-    read_enrolment,
+    read_enrollment,
     read_source,
     share_event,
 )
 from veracal.ledger import Amount, Ledger
 from veracal.workflow import open_data_ledger
 
-FLOWER = "flower"  # folder for what Flower keeps, inside the source's
-NODE_KEY = "node.key"  # by which Flower knows the source
-_PATIENCE = 2.0  # seconds for what is being written or signed off when it is stopped
+FLOWER = "flower"  # subfolder for Flower's files
+NODE_KEY = "node.key"  # private key of the source's Flower node
+_STOP_TIMEOUT = 2.0  # seconds to finish writing and to disconnect
 
 
 @dataclass(frozen=True)
 class TransportOptions:
-    """How requests arrive, as it was typed."""
+    """Options that say how requests arrive."""
 
     inbox: Path | None
     outbox: Path | None
@@ -59,12 +56,12 @@ class TransportOptions:
     once: bool
 
     def check(self) -> None:
-        """Refuse none, both, or half of one."""
+        """Require the options of exactly one transport."""
         files = (self.inbox, self.outbox)
         network = (self.flower, self.ca)
         if not (any(files) ^ any((*network, self.node_key))):
             raise typer.BadParameter(
-                "name one way: --inbox and --outbox for files, or --flower and --ca.",
+                "choose one transport: --inbox and --outbox for files, or --flower and --ca.",
                 param_hint="--inbox",
             )
         if any(files) and not all(files):
@@ -72,133 +69,140 @@ class TransportOptions:
         if not any(files) and not all(network):
             raise typer.BadParameter("--flower and --ca go together.", param_hint="--flower")
         if self.once and self.inbox is None:
-            raise typer.BadParameter("is for files only.", param_hint="--once")
+            raise typer.BadParameter("only for files.", param_hint="--once")
 
 
-def serve_source(folder: Path, enrolment: str | None, ways: TransportOptions) -> None:
-    """Answer until stopped, by Ctrl-C or by the system.
+def serve_source(folder: Path, enrollment: str | None, transport: TransportOptions) -> None:
+    """Answer requests until Ctrl-C or SIGTERM.
 
-    What is being computed then is committed whole or undone by the ledger; what was not sent
-    yet is sent when it is asked for again.
+    The ledger commits or rolls back an answer that is being computed. An answer that was not
+    sent is sent when its request is repeated.
     """
-    ways.check()
+    transport.check()
 
-    def work(stop: threading.Event, tell: Tell) -> None:
-        desk = _opened(folder, enrolment, tell)
-        _serve(desk, Path(folder).absolute(), ways, stop, tell)
+    def work(stop: threading.Event, log: Log) -> None:
+        server = _open_server(folder, enrollment, log)
+        _serve(server, Path(folder).absolute(), transport, stop, log)
 
-    until_stopped(work, "Stopped. What was answered is kept.", patience=_PATIENCE)
+    until_stopped(work, "Stopped. All answers are stored.", timeout=_STOP_TIMEOUT)
 
 
-def _opened(folder: Path, enrolment: str | None, tell: Tell) -> SourceServer:
-    """Open a desk, and say who is answered and what stands in the way."""
-    desk, source = open_source(folder, enrolment, tell=tell), read_source(folder)
-    terms = desk.terms
-    for problem in problems_of(source, read_enrolment(source, terms.source)):
-        tell(f"warning: everything is refused for now. {problem}")
-    tell(
-        f"{terms.name} answers the calibrator {terms.calibrator.fingerprint} (enrolment "
-        f"{terms.source[:12]}), {terms.deadline:g} seconds after each request. Ctrl-C stops it."
+def _open_server(folder: Path, enrollment: str | None, log: Log) -> SourceServer:
+    """Open a server, and log which coordinator it answers and any problems."""
+    server, source = open_source(folder, enrollment, log=log), read_source(folder)
+    terms = server.terms
+    for problem in find_problems(source, read_enrollment(source, terms.source)):
+        log(f"warning: all requests are refused. {problem}")
+    log(
+        f"{terms.name} answers the coordinator {terms.coordinator.fingerprint} (enrollment "
+        f"{terms.source[:12]}), {terms.deadline:g} seconds after each request. Stop it with "
+        "Ctrl-C."
     )
-    return desk
+    return server
 
 
 def _serve(
-    desk: SourceServer, folder: Path, ways: TransportOptions, stop: threading.Event, tell: Tell
+    server: SourceServer,
+    folder: Path,
+    transport: TransportOptions,
+    stop: threading.Event,
+    log: Log,
 ) -> None:
-    """By files or over Flower."""
-    if ways.inbox is not None and ways.outbox is not None:
+    """Serve requests by files or over Flower."""
+    if transport.inbox is not None and transport.outbox is not None:
         from veracal.federation import serve_folder
 
-        many = serve_folder(desk, ways.inbox, ways.outbox, once=ways.once, stop=stop, tell=tell)
+        count = serve_folder(
+            server, transport.inbox, transport.outbox, once=transport.once, stop=stop, log=log
+        )
         if not stop.is_set():
-            _show.say(f"Requests answered or refused: {many}.")
+            _output.say(f"Requests answered or refused: {count}.")
         return
     from veracal.federation import serve_node
 
-    assert ways.flower is not None
-    assert ways.ca is not None
+    assert transport.flower is not None
+    assert transport.ca is not None
     serve_node(
-        desk.answer,
-        address=ways.flower,
-        ca=ways.ca,
-        node_key=ways.node_key or folder / NODE_KEY,
+        server.answer,
+        address=transport.flower,
+        ca=transport.ca,
+        node_key=transport.node_key or folder / NODE_KEY,
         home=folder / FLOWER,
         stop=stop,
-        tell=tell,
+        log=log,
     )
 
 
-_NAMED: dict[str, tuple[str, ...]] = {
-    "usual": USUAL,
+_KINDS_BY_NAME: dict[str, tuple[str, ...]] = {
+    "default": DEFAULT_KINDS,
     "all": tuple(kind for kind in KINDS if not KINDS[kind].gaussian),
-    **ASKS,
+    **METHOD_KINDS,
 }
 
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """Files to hand over, as they were typed: terms, and the public key of a node."""
+    """Files for the coordinator: terms, and the public key of a node."""
 
     terms: Path
     node_key: Path | None
 
     def check(self) -> None:
-        """Refuse places to write to, before the work and not after it."""
+        """Refuse paths that cannot be written, before any work."""
         for path, option in ((self.terms, "--out"), (self.node_key, "--node-key-out")):
             if path is not None:
                 check_new(path, force=False, option=option)
                 new_file(path)
 
-    @property
-    def words(self) -> str:
-        """What to hand over."""
+    def text(self) -> str:
+        """The files by name."""
         return str(self.terms) if self.node_key is None else f"{self.terms} and {self.node_key}"
 
 
-def declaration(**told: Any) -> Declaration:
-    """A declaration of options as they were typed."""
-    kinds = [kind.strip() for kind in told.pop("kinds").split(",")]
-    low, high = _numbers(told.pop("temperatures"), 2, float, "--temperatures")
-    grid = _numbers(told.pop("parameters"), 3, int, "--parameters")
+def parse_declaration(**options: Any) -> Declaration:
+    """Convert options to a declaration."""
+    kinds = [kind.strip() for kind in options.pop("kinds").split(",")]
+    low, high = _numbers(options.pop("temperatures"), 2, float, "--temperatures")
+    grid = _numbers(options.pop("parameters"), 3, int, "--parameters")
+    expanded = [each for kind in kinds for each in _KINDS_BY_NAME.get(kind, (kind,))]
     return Declaration(
-        kinds=tuple(dict.fromkeys(one for kind in kinds for one in _NAMED.get(kind, (kind,)))),
+        kinds=tuple(dict.fromkeys(expanded)),
         temperatures=TemperatureGrid(low, high),
         parameters=ParameterGrid(*grid),
-        **told,
+        **options,
     )
 
 
 def enroll_source(
     folder: Path,
-    places: RecordPaths,
-    declared: Callable[[str], Declaration],
-    outs: OutputFiles,
+    paths: RecordPaths,
+    declare: Callable[[str], Declaration],
+    outputs: OutputFiles,
     *,
     yes: bool,
     json: bool,
 ) -> None:
-    """Check everything, show what it allows, and write it if that is wanted."""
+    """Check an enrollment, show what it allows, and write it after confirmation."""
     source = read_source(folder)
-    budget = declared("0" * 64).budget(source)  # of what was typed
-    outs.check()
-    places.check()
-    place = places.ledger_place()
-    # What cannot be paid is refused before a record is read.
-    if os.path.lexists(place):
-        ledger = Ledger(place)
-        places.check_partition(ledger.opening.parts)
-        ledger.require(data_event(budget, ledger), "enrolment", part=places.partition)
-    source.shares.require(share_event(budget), "enrolment")
-    records = read_records(places, source.budget.relation, source.marks)
-    _show.status("Trying every question once; the answers are thrown away.")
-    proposal = propose(folder, records.scores, declared(records.model))
+    budget = declare("0" * 64).budget(source)  # checks the options
+    outputs.check()
+    paths.check()
+    ledger_path = paths.ledger_path()
+    # Refuse what the budgets do not cover before a record is read.
+    if os.path.lexists(ledger_path):
+        ledger = Ledger(ledger_path)
+        paths.check_partition(ledger.opening.parts)
+        ledger.require(data_event(budget, ledger), "enrollment", part=paths.partition)
+    source.shares.require(share_event(budget), "enrollment")
+    records = read_records(paths, source.budget.relation, source.marks)
+    _output.status("Evaluating every query once; the answers are discarded.")
+    proposal = propose(folder, records.scores, declare(records.model))
     if not json:
-        _tell(proposal, "What you are about to allow", before=True)
-        _show.say("")
-        _show.say(_about(records))
+        _print_allowance(proposal, "What you are about to allow", before=True)
+        _output.say("")
+        _output.say(_describe_records(records))
     if not (yes or typer.confirm("\nAllow this?", err=True)):
-        _show.status("Nothing was written, and nothing is allowed.")
+        _output.status("Nothing was written, and nothing is allowed.")
         raise typer.Exit(1)
     if records.seal is not None:
         records.seal()
@@ -206,105 +210,101 @@ def enroll_source(
         proposal,
         records.scores,
         data=records.data,
-        model=records.model_place,
-        ledger=_ledger(source, place, places.records),
-        part=places.partition,
+        model=records.model_path,
+        ledger=_ledger(source, ledger_path, paths.records),
+        part=paths.partition,
     )
-    _hand_over(source.path / ENROLLED / terms.source / TERMS, outs.terms)
-    if outs.node_key is not None:
-        _hand_over(_node_key(source.path), outs.node_key)
+    _copy_output(source.path / ENROLLED / terms.source / TERMS, outputs.terms)
+    if outputs.node_key is not None:
+        from veracal.federation import make_node_key
+
+        public = source.path / f"{NODE_KEY}.pub"
+        if not public.exists():
+            make_node_key(source.path / NODE_KEY)
+        _copy_output(public, outputs.node_key)
     if json:
-        told = {"enrolment": terms.source, "out": str(outs.terms), "terms": terms.to_json()}
-        _show.print_json(told)
+        _output.print_json(
+            {"enrollment": terms.source, "out": str(outputs.terms), "terms": terms.to_json()}
+        )
     else:
-        _afterwards(proposal, folder, outs)
+        _print_next_steps(proposal, folder, outputs)
 
 
-def _ledger(source: SourceFolder, place: Path, records: str) -> Ledger:
-    """The ledger of the data set, opened with the source's whole budget if there is none."""
-    if os.path.lexists(place):
-        return Ledger(place)
-    ledger = open_data_ledger(place, source.budget, records)
-    _show.status(
-        f"Opened the ledger of {records} with the source's whole budget as caps: {place}. "
-        "Further runs and enrolments of the same records are charged to it, too."
+def _ledger(source: SourceFolder, path: Path, records: str) -> Ledger:
+    """The ledger of the data set, created with the source's whole budget if there is none."""
+    if os.path.lexists(path):
+        return Ledger(path)
+    ledger = open_data_ledger(path, source.budget, records)
+    _output.status(
+        f"Created the ledger of {records} with the source's whole budget: {path}. Other runs "
+        "and enrollments of the same records are charged to it too."
     )
     return ledger
 
 
-def _node_key(folder: Path) -> Path:
-    """The public half of the key of a source's node, which is made when first asked for."""
-    from veracal.federation import make_node_key
-
-    public = folder / f"{NODE_KEY}.pub"
-    return public if public.exists() else make_node_key(folder / NODE_KEY)
-
-
-def _hand_over(kept: Path, out: Path) -> None:
-    """Copy a file to where it is wanted."""
+def _copy_output(stored: Path, out: Path) -> None:
+    """Copy a stored file to the path that the user gave."""
     try:
         with placed(out) as file:
-            file.write(kept.read_bytes())
+            file.write(stored.read_bytes())
     except DataError as cause:
         raise DataError(
             str(out),
-            "a place to write",
+            "a path that can be written",
             cause.found,
-            f"The enrolment stands all the same: copy {kept} yourself.",
+            f"The enrollment is complete: copy {stored} yourself.",
         ) from cause
 
 
-def _afterwards(proposal: Proposal, folder: Path, outs: OutputFiles) -> None:
-    """The same words again, and what to do next."""
+def _print_next_steps(proposal: Proposal, folder: Path, outputs: OutputFiles) -> None:
+    """Print what was allowed, and the next commands."""
     terms = proposal.terms
-    _tell(proposal, "What you have allowed", before=False)
-    _show.say("")
-    _show.say(f"Enrolment   {terms.source}")
-    _show.say(f"Your key    {terms.key.fingerprint}")
-    _show.say("")
-    _show.say(f"Hand over {outs.words}, and read the calibrator 'Your key' by telephone. Then:")
-    way = "--inbox IN --outbox OUT" if outs.node_key is None else "--flower HOST:PORT --ca FILE"
-    _show.say(f"  veracal source serve {folder} {way}    answer requests")
-    _show.say(f"  veracal source log {folder}    see what was asked, and what left")
-    _show.say(f"  veracal source revoke {folder} {terms.source[:8]}    end it")
+    _print_allowance(proposal, "What you have allowed", before=False)
+    _output.say("")
+    _output.say(f"Enrollment  {terms.source}")
+    _output.say(f"Your key    {terms.key.fingerprint}")
+    _output.say("")
+    _output.say(
+        f"Give {outputs.text()} to the coordinator, and read out 'Your key' by telephone. Then:"
+    )
+    by_files = outputs.node_key is None
+    options = "--inbox IN --outbox OUT" if by_files else "--flower HOST:PORT --ca FILE"
+    _output.say(f"  veracal source serve {folder} {options}    answer requests")
+    _output.say(f"  veracal source log {folder}    show requests and answers")
+    _output.say(f"  veracal source revoke {folder} {terms.source[:8]}    revoke the enrollment")
 
 
-def _tell(proposal: Proposal, title: str, *, before: bool) -> None:
-    """Say in plain words what an enrolment allows."""
+def _print_allowance(proposal: Proposal, title: str, *, before: bool) -> None:
+    """Print in plain English what an enrollment allows."""
     from rich.text import Text
 
-    _show.console().print(Text(f"\n{title}\n", style="bold"))
-    for line in allowed(proposal.terms, _left(proposal, before=before), before=before):
-        _show.say(line)
-
-
-def _left(proposal: Proposal, *, before: bool) -> Amount:
-    """What other calibrators may still be granted, after this one."""
     left = proposal.folder.shares.remaining()
-    if not before:
-        return left
-    share = proposal.terms.budget
-    return Amount(round(left.epsilon - share.epsilon, 9), left.delta - share.delta)
+    if before:
+        share = proposal.terms.budget
+        left = Amount(round(left.epsilon - share.epsilon, 9), left.delta - share.delta)
+    _output.console().print(Text(f"\n{title}\n", style="bold"))
+    for line in describe_allowance(proposal.terms, left, before=before):
+        _output.say(line)
 
 
-def _about(records: EnrolledRecords) -> str:
-    """What is enrolled, for its owner alone."""
+def _describe_records(records: EnrolledRecords) -> str:
+    """Describe the enrolled records for their owner."""
     scores = records.scores
-    where = "" if records.data is None else f" from {records.data.path}"
+    origin = "" if records.data is None else f" from {records.data.path}"
     return (
-        f"On your side: {_show.counted(len(scores), 'record')}{where}, classes "
-        f"{_show.listed(scores.classes)}. They are copied into the source's folder."
+        f"On your side: {_output.counted(len(scores), 'record')}{origin}, classes "
+        f"{_output.listed(scores.classes)}. They are copied to the source's folder."
     )
 
 
-def _numbers(text: str, many: int, kind: Callable[[str], Any], hint: str) -> list[Any]:
-    """So many numbers between commas."""
+def _numbers(text: str, count: int, kind: Callable[[str], Any], option: str) -> list[Any]:
+    """Parse a fixed number of comma-separated numbers."""
     try:
-        found = [kind(part) for part in text.split(",")]
+        numbers = [kind(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if len(found) != many:
+        numbers = []
+    if len(numbers) != count:
         raise typer.BadParameter(
-            f"expected {many} numbers between commas, got {text!r}.", param_hint=hint
+            f"expected {count} comma-separated numbers, got {text!r}.", param_hint=option
         )
-    return found
+    return numbers

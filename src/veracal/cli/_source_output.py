@@ -1,7 +1,4 @@
-"""What a source allows and has told, in words for people who are no engineers.
-
-What the commands of a source print: a new source, its status, its log.
-"""
+"""What the commands of a source print: an allowance in plain English, status and log."""
 
 import datetime
 import math
@@ -16,171 +13,163 @@ import typer
 
 from veracal.accounting import MICRO, Budget, rounded_down, rounded_up
 from veracal.cli import _methods
-from veracal.cli import _output as _show
+from veracal.cli import _output
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
     KINDS,
     AnsweredRequest,
     Enrollment,
-    History,
+    AnswerLog,
     SourceFolder,
     Terms,
-    every_enrolment,
-    history,
-    map_of,
-    problems_of,
-    read_enrolment,
+    list_enrollments,
+    read_answer_log,
+    decode_map,
+    find_problems,
+    read_enrollment,
     read_source,
-    share_problems,
+    find_share_problems,
 )
-from veracal.federation import revoke as revoke_enrolment
+from veracal.federation import revoke as revoke_enrollment
 from veracal.ledger import Amount
 
 _WIDTH = 88
-_MANY = 40  # numbers of an answer that are written out
+_MAX_NUMBERS = 40  # of an answer that are printed
 
 
-def allowed(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
-    """Lines that say what an enrolment allows, before and after it is made."""
+def describe_allowance(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
+    """Lines that explain what an enrollment allows, before and after it is written."""
     would = "would be" if before else "is"
     yield from paragraph(
-        f"Whoever holds the key {terms.calibrator.fingerprint} (the calibrator) may ask "
-        f"{terms.name} about the predictions of one model on the enrolled records. The answers "
-        "are sums and counts over all of the records, with noise. No record leaves this "
-        "machine, and nobody else is answered."
+        f"The coordinator with the key {terms.coordinator.fingerprint} may query {terms.name} "
+        "about the predictions of one model on the enrolled records. The answers are sums and "
+        "counts over all records, with noise. No record leaves this machine, and no other "
+        "party is answered."
     )
     yield ""
-    yield from _list("It may learn, each time with noise:", _questions(terms))
+    yield from _list(
+        "It may learn, each time with noise:", [KINDS[kind].description for kind in terms.kinds]
+    )
     yield from paragraph(
-        "A temperature, or a map, is a way to make the model's probabilities more or less "
-        "cautious, which the calibrator tries out. It cannot choose anything else."
+        "A temperature or a map makes the model's probabilities more or less cautious. The "
+        "coordinator chooses which ones to try, and nothing else."
     )
     yield ""
-    yield from paragraph(f"All of its answers together cost at most {_amount(terms.budget)}.")
-    yield from paragraph(promise(terms.budget))
+    yield from paragraph(f"All answers together cost at most {_budget_text(terms.budget)}.")
+    yield from paragraph(explain_epsilon(terms.budget))
     yield from paragraph(
-        f"One answer costs at most epsilon {terms.most_each / MICRO:g}. When the budget is "
-        "used up, nothing more is answered, ever; the same question asked again gets the same "
-        "answer and costs nothing."
+        f"One answer costs at most epsilon {terms.max_per_answer / MICRO:g}. When the budget is "
+        "spent, no new query is ever answered. A repeated query gets the same answer and costs "
+        "nothing."
     )
     yield from paragraph(
-        f"Of this source's whole budget, epsilon {rounded_down(left.epsilon, 6)} {would} left "
-        "for other calibrators. What is granted now is never given back, used or not."
+        f"Of this source's total budget, epsilon {rounded_down(left.epsilon, 6)} {would} left "
+        "for other coordinators. A granted budget is never refunded, used or not."
     )
     yield ""
-    yield from _list("You declare to the calibrator, and nothing else is told:", _facts(terms))
+    yield from _list("You declare to the coordinator, and nothing else:", _declarations(terms))
     yield ""
     until = f"until {terms.expires} (UTC), or " if terms.expires else ""
     yield from paragraph(
-        f"This holds {until}until you revoke it. Every reply, answer or refusal, leaves "
-        f"{terms.deadline:g} seconds after its request, so that the time it takes tells "
-        "nothing. If the data file changes, nothing more is answered."
+        f"This holds {until}until you revoke it. Every reply, answer or refusal, is sent "
+        f"{terms.deadline:g} seconds after its request, so that its time reveals nothing. If "
+        "the data file changes, all requests are refused."
     )
 
 
-def promise(budget: Budget) -> str:
-    """What epsilon means for one person."""
-    whom = f"one {budget.unit.name}"
+def explain_epsilon(budget: Budget) -> str:
+    """What epsilon means for one unit."""
+    unit = f"one {budget.unit.name}"
     rows = f", with up to {budget.unit.at_most} rows," if budget.unit.at_most > 1 else ""
-    change = "were left out" if budget.relation == "add-remove" else "were another"
+    change = "were left out" if budget.relation == "add-remove" else "were replaced"
     factor = rounded_up(math.exp(min(budget.epsilon, 700.0)), 3)
-    slack = f", but for a chance of {rounded_up(budget.delta)}" if budget.delta else ""
+    slack = f", except with probability {rounded_up(budget.delta)}" if budget.delta else ""
     return (
-        f"That means: if {whom}{rows} {change}, no possible outcome would become more than "
-        f"{factor} times as likely, or as unlikely{slack}. (1 would mean no influence at all.)"
+        f"That means: if {unit}{rows} {change}, no possible outcome would become more than "
+        f"{factor} times as likely, or as unlikely{slack}. (A factor of 1 means no influence.)"
     )
 
 
-def question(kind: str, argument: Mapping[str, Any], terms: Terms) -> str:
-    """What was asked, and where."""
-    words = KINDS[kind].words if kind in KINDS else kind
+def describe_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> str:
+    """Describe a query with its argument."""
+    text = KINDS[kind].description if kind in KINDS else kind
     if "inverse" in argument:
         value = 2.0**terms.temperatures.bits / argument["inverse"]
-        return words.replace("at a temperature", f"at temperature {value:.5g}")
+        return text.replace("at a temperature", f"at temperature {value:.5g}")
     if "map" in argument:
-        map_ = map_of(argument["map"], terms)
-        return f"{words}; the map: {_methods.words(map_)}"
-    return words
+        map_ = decode_map(argument["map"], terms)
+        return f"{text}; the map: {_methods.words(map_)}"
+    return text
 
 
-def sent(asked: AnsweredRequest) -> str:
-    """The numbers that left."""
-    if not asked.values:
+def describe_answer(answer: AnsweredRequest) -> str:
+    """The numbers that were sent."""
+    if not answer.values:
         return "nothing: the answer could not be computed"
-    numbers = list(asked.values)
-    noise = f"noise of about ±{asked.noise_std:.3g} on each"
-    if asked.kind in _PAIRS and len(numbers) % 2 == 0:
-        first, second = _PAIRS[asked.kind]
+    numbers = list(answer.values)
+    noise = f"noise of about ±{answer.noise_std:.3g} on each"
+    if answer.kind in _PAIRS and len(numbers) % 2 == 0:
+        first, second = _PAIRS[answer.kind]
         return f"{first} {_numbers(numbers[::2])}; {second} {_numbers(numbers[1::2])}; {noise}"
     return f"{_numbers(numbers)}; {noise}"
 
 
-def paid(asked: AnsweredRequest) -> str:
-    """What an answer cost, and what is left."""
+def describe_cost(answer: AnsweredRequest) -> str:
+    """The cost of an answer and the remaining budget."""
     return (
-        f"epsilon {rounded_up(asked.epsilon, 6)}; in all so far "
-        f"{rounded_up(asked.spent.epsilon, 6)}, {rounded_down(asked.left.epsilon, 6)} left"
+        f"epsilon {rounded_up(answer.epsilon, 6)}; in total so far "
+        f"{rounded_up(answer.spent.epsilon, 6)}, {rounded_down(answer.left.epsilon, 6)} left"
     )
 
 
 def indented(label: str, text: str, *, width: int = 10) -> list[str]:
-    """A label and text that goes on below itself."""
+    """A label and a text with hanging indent."""
     start = f"   {label:<{width}}"
     return textwrap.wrap(
         text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start)
     ) or [start.rstrip()]
 
 
-def _questions(terms: Terms) -> list[str]:
-    """What may be asked."""
-    return [KINDS[kind].words for kind in terms.kinds]
-
-
-def _facts(terms: Terms) -> list[str]:
-    """What the terms tell, none of which was read off the records."""
+def _declarations(terms: Terms) -> list[str]:
+    """What the terms declare, without values computed from the records."""
     grid, maps = terms.temperatures, terms.parameters
     return [
         f"your name, your public key, and that you protect {terms.unit}, under "
         f"{terms.relation}",
-        f"that there are from {terms.least_records:,} to {terms.most_records:,} records, of "
+        f"that there are from {terms.min_records:,} to {terms.max_records:,} records, of "
         f"{terms.classes} classes, scored by the model {terms.model[:12]}… as {terms.reads}",
-        f"that temperatures are from {grid.low:g} to {grid.high:g}, confidence is sorted into "
+        f"that temperatures are from {grid.low:g} to {grid.high:g}, confidence is grouped into "
         f"{terms.bins} bins, the loss of one record counts up to {terms.clamp:g}, and "
         f"affine maps have weights up to {maps.most_weight} and biases up to {maps.most_bias}",
-        "the questions above, the budget, the day it ends, and the seconds after which replies "
-        "leave",
+        "the queries above, the budget, the last day, and the seconds after which replies are "
+        "sent",
     ]
 
 
-def _amount(budget: Budget) -> str:
-    """A budget in figures."""
+def _budget_text(budget: Budget) -> str:
+    """A budget as text."""
     delta = f" and delta {rounded_up(budget.delta)}" if budget.delta else ""
-    return f"epsilon {budget.epsilon:g}{delta} for {_whom(budget)}"
-
-
-def _whom(budget: Budget) -> str:
-    """Whom a budget protects."""
-    return f"each {budget.unit.name}"
+    return f"epsilon {budget.epsilon:g}{delta} for each {budget.unit.name}"
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """Numbers, as many as can be read."""
-    shown = ", ".join(_number(value) for value in values[:_MANY])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > _MANY else shown
+    """Numbers, abbreviated if there are many."""
+    text = ", ".join(_number(value) for value in values[:_MAX_NUMBERS])
+    return f"{text}, … ({len(values)} in total)" if len(values) > _MAX_NUMBERS else text
 
 
 def _number(value: float) -> str:
-    """A number as people write it."""
+    """A number with thousands separators."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
 
 
 def paragraph(text: str) -> list[str]:
-    """Lines of readable length."""
+    """Wrap a text."""
     return textwrap.wrap(text, _WIDTH)
 
 
 def _list(title: str, items: Sequence[str]) -> Iterator[str]:
-    """A title and points below it."""
+    """A title and a bulleted list."""
     yield title
     for item in items:
         yield from textwrap.wrap(item, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
@@ -199,10 +188,10 @@ _LATEST = 5  # refusals in a status
 
 
 def show_new(source: SourceFolder, *, json: bool) -> None:
-    """Print a source that was just made."""
+    """Print a new source."""
     budget = source.budget
     if json:
-        _show.print_json(
+        _output.print_json(
             {
                 "folder": str(source.path),
                 "name": source.name,
@@ -213,87 +202,92 @@ def show_new(source: SourceFolder, *, json: bool) -> None:
         )
         return
     rows = [
-        ("folder", f"{source.path}; for your eyes only"),
+        ("folder", f"{source.path}; keep it private"),
         ("your key", source.public.fingerprint),
-        ("budget", f"epsilon {budget.epsilon:g}, delta {budget.delta:g}, for good"),
+        ("budget", f"epsilon {budget.epsilon:g}, delta {budget.delta:g}, fixed"),
         ("protects", f"{budget.unit}, under {budget.relation}"),
         ("signed heads", "in the folder" if source.heads is None else f"also {source.heads}"),
     ]
-    _show.console().print(_show.table(f"{source.name}: a new source", ("", ""), rows))
-    _show.say("")
-    _say_paragraph(promise(budget))
+    _output.console().print(_output.table(f"{source.name}: a new source", ("", ""), rows))
+    _output.say("")
+    _say_paragraph(explain_epsilon(budget))
     if source.heads is None:
         _say_paragraph(
-            "Nothing outside of the folder would notice that a backup of all of it was put "
-            "back. Consider a second file of heads on another disk: init --heads FILE.",
+            "Without a file outside of the folder, a restored backup of the whole folder is not "
+            "detected. Consider a second file of heads on another disk: init --heads FILE.",
         )
-    _show.say("")
-    _show.say("Next:  veracal source enroll --help")
+    _output.say("")
+    _output.say("Next:  veracal source enroll --help")
 
 
 def show_status(folder: Path, *, json: bool) -> bool:
-    """Print how a source stands; False if something is wrong."""
+    """Print the status of a source; return False if there is a problem."""
     source = read_source(folder)
-    wrong = list(share_problems(source))
-    facts = {**_source_facts(source), "problems": wrong}
-    facts["enrolments"] = [_status_facts(source, each) for each in every_enrolment(source)]
+    problems = list(find_share_problems(source))
+    facts = {**_source_facts(source), "problems": problems}
+    facts["enrollments"] = [_status_facts(source, each) for each in list_enrollments(source)]
     if json:
-        _show.print_json(facts)
+        _output.print_json(facts)
     else:
         _print_source(source, facts)
-        for each in facts["enrolments"]:
-            _print_enrolment(each)
-    return not wrong and not any(each["problems"] for each in facts["enrolments"])
+        for each in facts["enrollments"]:
+            _print_enrollment(each)
+    return not problems and not any(each["problems"] for each in facts["enrollments"])
 
 
-def show_log(folder: Path, enrolment: str | None, last: int | None, *, json: bool) -> bool:
-    """Print what was asked and told; False if the books are not sound."""
+def show_log(folder: Path, enrollment: str | None, last: int | None, *, json: bool) -> bool:
+    """Print requests and answers; return False if there is a problem."""
     source = read_source(folder)
-    chosen = _chosen(source, enrolment)
-    found = [(each, history(source, each)) for each in chosen]
+    enrollments = _select(source, enrollment)
+    logs = [(each, read_answer_log(source, each)) for each in enrollments]
     if json:
-        _show.print_json({"enrolments": [_log_facts(each, told) for each, told in found]})
+        _output.print_json({"enrollments": [_log_facts(each, log) for each, log in logs]})
     else:
-        for each, told in found:
-            _print_log(each, told, last)
-    return not any(told.problems for _, told in found)
+        for each, log in logs:
+            _print_log(each, log, last)
+    return not any(log.problems for _, log in logs)
 
 
-def revoke(folder: Path, mark: str, *, yes: bool, json: bool) -> None:
-    """Revoke an enrolment, once that was confirmed."""
+def revoke(folder: Path, prefix: str, *, yes: bool, json: bool) -> None:
+    """Revoke an enrollment after confirmation."""
     source = read_source(folder)
-    enrolment = read_enrolment(source, mark)
-    terms = enrolment.terms
+    enrollment = read_enrollment(source, prefix)
+    terms = enrollment.terms
     if json and not yes:
-        raise typer.BadParameter("add --yes: nobody is asked here.", param_hint="--json")
-    whose = f"{terms.source[:12]} of the calibrator {terms.calibrator.fingerprint}"
-    if not (yes or typer.confirm(f"End enrolment {whose}, for good?", err=True)):
-        _show.status("Nothing was changed.")
+        raise typer.BadParameter(
+            "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
+        )
+    which = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
+    if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
+        _output.status("Nothing was changed.")
         raise typer.Exit(1)
-    revoke_enrolment(source, enrolment)
+    revoke_enrollment(source, enrollment)
     if json:
-        _show.print_json({"enrolment": terms.source, "revoked": True})
+        _output.print_json({"enrollment": terms.source, "revoked": True})
     else:
-        _show.say(
-            f"Enrolment {terms.source[:12]} is revoked: this calibrator is answered no more. "
-            "Its share of the budget is not given back."
+        _output.say(
+            f"Enrollment {terms.source[:12]} is revoked. All further requests are refused. Its "
+            "share of the budget is not refunded."
         )
 
 
-def _chosen(source: SourceFolder, enrolment: str | None) -> list[Enrollment]:
-    """One enrolment, or all of them."""
-    if enrolment is not None:
-        return [read_enrolment(source, enrolment)]
-    found = every_enrolment(source)
-    if not found:
+def _select(source: SourceFolder, enrollment: str | None) -> list[Enrollment]:
+    """One enrollment, or all of them."""
+    if enrollment is not None:
+        return [read_enrollment(source, enrollment)]
+    enrollments = list_enrollments(source)
+    if not enrollments:
         raise DataError(
-            str(source.path), "an enrolment", "none yet", "Enroll: `veracal source enroll`."
+            str(source.path),
+            "an enrollment",
+            "none",
+            "Enroll records: `veracal source enroll`.",
         )
-    return found
+    return enrollments
 
 
 def _source_facts(source: SourceFolder) -> dict[str, Any]:
-    """What is shown of a source as a whole."""
+    """Status of a source as a whole."""
     budget = source.budget
     return {
         "folder": str(source.path),
@@ -313,150 +307,148 @@ def _source_facts(source: SourceFolder) -> dict[str, Any]:
     }
 
 
-def _status_facts(source: SourceFolder, enrolment: Enrollment) -> dict[str, Any]:
-    """What is shown of one enrolment."""
-    terms, refusals = enrolment.terms, enrolment.refusals.lines()
-    problems = list(problems_of(source, enrolment))
-    told: dict[str, Any] = {"spent": None, "left": None, "answers": None}
+def _status_facts(source: SourceFolder, enrollment: Enrollment) -> dict[str, Any]:
+    """Status of one enrollment."""
+    terms, refusals = enrollment.terms, enrollment.refusals.lines()
+    problems = list(find_problems(source, enrollment))
+    spending: dict[str, Any] = {"spent": None, "left": None, "answers": None}
     try:
-        ledger = enrolment.ledger
-        told["spent"], told["left"] = asdict(ledger.spent()), asdict(ledger.remaining())
-        told["answers"] = dict(Counter(entry.purpose for entry in ledger.entries()))
+        ledger = enrollment.ledger
+        spending["spent"], spending["left"] = asdict(ledger.spent()), asdict(ledger.remaining())
+        spending["answers"] = dict(Counter(entry.purpose for entry in ledger.entries()))
     except VeracalError:
-        pass  # it is among the problems
+        pass  # it is one of the problems
     return {
-        "enrolment": terms.source,
-        "calibrator": terms.calibrator.fingerprint,
-        "since": enrolment.private.enrolled,
-        "state": _state(enrolment, problems),
-        "data": None if enrolment.private.data is None else enrolment.private.data.path,
+        "enrollment": terms.source,
+        "coordinator": terms.coordinator.fingerprint,
+        "since": enrollment.settings.enrolled,
+        "state": _state(enrollment, problems),
+        "data": None if enrollment.settings.data is None else enrollment.settings.data.path,
         "budget": {"epsilon": terms.budget.epsilon, "delta": terms.delta},
-        **told,
+        **spending,
         "refusals": [{"when": when, "why": why} for when, why in refusals],
         "problems": problems,
     }
 
 
-def _state(enrolment: Enrollment, problems: list[str]) -> str:
-    """Whether an enrolment answers, in a few words."""
-    if enrolment.is_revoked:
-        return "revoked: nothing is answered"
-    if enrolment.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
-        return f"over since {enrolment.terms.expires}: nothing is answered"
+def _state(enrollment: Enrollment, problems: list[str]) -> str:
+    """State of an enrollment in a few words."""
+    if enrollment.is_revoked:
+        return "revoked: all requests are refused"
+    if enrollment.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+        return f"expired on {enrollment.terms.expires}: all requests are refused"
     if problems:
-        return "SOMETHING IS WRONG: nothing is answered"
-    until = f" until {enrolment.terms.expires}" if enrolment.terms.expires else ""
-    return f"answers{until}"
+        return "PROBLEM: all requests are refused"
+    until = f" until {enrollment.terms.expires}" if enrollment.terms.expires else ""
+    return f"open{until}"
 
 
 def _print_source(source: SourceFolder, facts: dict[str, Any]) -> None:
     """Print a source as a whole."""
     budget, left = source.budget, facts["left"]
-    many = _show.counted(len(facts["enrolments"]), "enrolment")
+    count = _output.counted(len(facts["enrollments"]), "enrollment")
     rows = [
         ("since", source.created),
         ("your key", source.public.fingerprint),
         ("protects", f"{budget.unit}, under {budget.relation}"),
-        ("budget", f"epsilon {budget.epsilon:g}{_delta(budget.delta)}, of which"),
-        ("", f"{rounded_up(facts['granted']['epsilon'], 6)} is granted, to {many}"),
+        ("budget", f"epsilon {budget.epsilon:g}{_delta(budget.delta)}:"),
+        ("", f"{rounded_up(facts['granted']['epsilon'], 6)} is granted, to {count}"),
         ("", f"{rounded_down(left['epsilon'], 6)} can still be granted"),
         ("signed heads", "in the folder" if source.heads is None else f"also {source.heads}"),
         *(("PROBLEM", problem) for problem in facts["problems"]),
     ]
-    _show.console().print(_show.table(source.name, ("", ""), rows))
+    _output.console().print(_output.table(source.name, ("", ""), rows))
 
 
-def _print_enrolment(facts: dict[str, Any]) -> None:
-    """Print one enrolment."""
+def _print_enrollment(facts: dict[str, Any]) -> None:
+    """Print one enrollment."""
     rows = [
-        ("calibrator", facts["calibrator"]),
+        ("coordinator", facts["coordinator"]),
         ("state", facts["state"]),
         *(("PROBLEM", problem) for problem in facts["problems"]),
         ("since", facts["since"]),
-        ("data", facts["data"] or "given by a program"),
+        ("data", facts["data"] or "from a program"),
     ]
     if facts["spent"] is not None:
         total, delta = facts["budget"]["epsilon"], _delta(facts["budget"]["delta"])
         spent = rounded_up(facts["spent"]["epsilon"], 6)
         left = rounded_down(facts["left"]["epsilon"], 6)
-        many = [f"{count} × {kind}" for kind, count in facts["answers"].items()]
+        answers = [f"{count} × {kind}" for kind, count in facts["answers"].items()]
         rows += [
             ("budget", f"epsilon {total:g}{delta}: {spent} spent, {left} left"),
-            ("answered", ", ".join(many) or "nothing yet"),
+            ("answered", ", ".join(answers) or "nothing yet"),
         ]
     refusals = facts["refusals"]
     rows.append(("refused", f"{len(refusals):,} in the log" if refusals else "nothing"))
     rows += [("", f"{one['when']}  {one['why']}") for one in refusals[-_LATEST:]]
-    _show.console().print(_show.table(f"Enrolment {facts['enrolment'][:12]}", ("", ""), rows))
+    _output.console().print(
+        _output.table(f"Enrollment {facts['enrollment'][:12]}", ("", ""), rows)
+    )
 
 
-def _log_facts(enrolment: Enrollment, told: History) -> dict[str, Any]:
-    """A log for programs."""
-    terms = enrolment.terms
+def _log_facts(enrollment: Enrollment, log: AnswerLog) -> dict[str, Any]:
+    """The log of an enrollment in JSON types."""
+    terms = enrollment.terms
     return {
-        "enrolment": terms.source,
-        "calibrator": terms.calibrator.text,
+        "enrollment": terms.source,
+        "coordinator": terms.coordinator.text,
         "answers": [
-            {**one.to_json(), "asked": question(one.kind, one.argument, terms)}
-            for one in told.asked
+            {**each.to_json(), "query": describe_query(each.kind, each.argument, terms)}
+            for each in log.answers
         ],
-        "refusals": [{"when": when, "why": why} for when, why in told.refused],
-        "sound": not told.problems,
-        "problems": list(told.problems),
+        "refusals": [{"when": when, "why": why} for when, why in log.refusals],
+        "valid": not log.problems,
+        "problems": list(log.problems),
     }
 
 
-def _print_log(enrolment: Enrollment, told: History, last: int | None) -> None:
-    """Print what was asked and told, in order."""
+def _print_log(enrollment: Enrollment, log: AnswerLog, last: int | None) -> None:
+    """Print requests and answers in order, and refused requests."""
     from rich.text import Text
 
-    terms = enrolment.terms
-    title = f"{terms.name}: what the calibrator {terms.calibrator.fingerprint} was told"
-    _show.console().print(Text(f"\n{title}", style="bold"))
-    _show.say(f"Enrolment {terms.source[:12]}. Answers are kept in order, without times.")
-    asked = told.asked if last is None else told.asked[-last:]
-    for one in asked:
-        _show.say("")
-        _say_indented(f"{one.number}.", question(one.kind, one.argument, terms), width=4)
-        _say_indented("    sent", sent(one))
-        _say_indented("    cost", paid(one))
-    if not told.asked:
-        _show.say("Nothing was asked yet.")
-    _print_refused(told, last)
-    _show.say("")
-    for problem in told.problems:
+    terms = enrollment.terms
+    title = f"{terms.name}: answers to the coordinator {terms.coordinator.fingerprint}"
+    _output.console().print(Text(f"\n{title}", style="bold"))
+    _output.say(f"Enrollment {terms.source[:12]}. Answers are stored in order, without times.")
+    for each in log.answers if last is None else log.answers[-last:]:
+        _output.say("")
+        query = describe_query(each.kind, each.argument, terms)
+        _say_indented(f"{each.number}.", query, width=4)
+        _say_indented("    sent", describe_answer(each))
+        _say_indented("    cost", describe_cost(each))
+    if not log.answers:
+        _output.say("No query was answered yet.")
+    refusals = log.refusals if last is None else log.refusals[-last:]
+    if refusals:
+        _output.say("")
+        _output.say(
+            "Refused, at no cost unless stated. The sender got the same refusal for every"
+        )
+        _output.say("reason (times are UTC):")
+    for when, why in refusals:
+        _say_indented(when, why, width=21)
+    _output.say("")
+    for problem in log.problems:
         _say_indented("PROBLEM", problem)
-    if not told.problems:
-        _show.say(
-            "The books are sound: every answer and cost is as it was written, and every signed "
-            "head is in the ledger."
+    if not log.problems:
+        _output.say(
+            "The ledger is valid: its hash chain is intact, and it contains every signed head and "
+            "answer."
         )
 
 
-def _print_refused(told: History, last: int | None) -> None:
-    """Print what was refused."""
-    refused = told.refused if last is None else told.refused[-last:]
-    if not refused:
-        return
-    _show.say("")
-    _show.say("Refused, at no cost unless it says so; whoever asked got the same refusal for")
-    _show.say("every reason (times are UTC):")
-    for when, why in refused:
-        _say_indented(when, why, width=21)
-
-
 def _say_indented(label: str, text: str, *, width: int = 10) -> None:
-    """Print a label and text beside it."""
+    """Print a label and a text with hanging indent."""
     for line in indented(label, text, width=width):
-        _show.say(line)
+        _output.say(line)
 
 
 def _say_paragraph(text: str) -> None:
-    """Print lines of readable length."""
+    """Print a wrapped text."""
     for line in paragraph(text):
-        _show.say(line)
+        _output.say(line)
 
 
 def _delta(delta: float) -> str:
-    """A delta, if there is one."""
+    """Text for a delta, empty if it is 0."""
     return f" and delta {rounded_up(delta)}" if delta else ""

@@ -1,4 +1,4 @@
-"""Records that a source enrolls: from a file of scores, or from a table and an artifact."""
+"""Records that a source enrolls, from a file of scores or from a table and an artifact."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import typer
 
 from veracal.accounting import Relation
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _payment as _paying
+from veracal.cli import _payment
 from veracal.cli import _predictions
 from veracal.cli._artifacts import is_name, read_table
 from veracal.cli._run_output import show_notice
@@ -27,36 +27,35 @@ from veracal.federation import (
 from veracal.ledger import PartitionRule, PartitionStore, split_and_assign
 from veracal.workflow import partitions_path
 
-_MOST_KEY = 4_096  # bytes of a file with a public key
+_MAX_KEY_BYTES = 4_096
 
 
 @dataclass(frozen=True)
 class EnrolledRecords:
-    """Scored records, and where they come from.
+    """Scored records and their origin.
 
     Attributes
     ----------
     scores : Scores
     model : str
         Hash of the model.
-    data : Origin or None
-        The file that they come from, as it was when they were read.
-    model_place : path or None
-        Where the model lies.
+    data : RecordFile or None
+        State of the data file when it was read.
+    model_path : path or None
     seal : callable or None
-        Of a partition: records its new individuals. To be called before the charge.
+        For a partition: records its new individuals. Call it before the charge.
     """
 
     scores: Scores
     model: str
     data: RecordFile | None
-    model_place: Path | None
+    model_path: Path | None
     seal: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
 class RecordPaths:
-    """Where records and model are, as it was typed."""
+    """Options that say where the records and the model are."""
 
     scores: Path | None
     data: str | None
@@ -69,40 +68,40 @@ class RecordPaths:
 
     @property
     def records(self) -> str:
-        """The file or set that the records come from."""
+        """The file or built-in set of the records."""
         return str(self.scores if self.data is None else self.data)
 
-    def ledger_place(self) -> Path:
-        """Where the ledger of the records is, or will be."""
-        return _paying.ledger_place(self.records, self.ledger)
+    def ledger_path(self) -> Path:
+        """Path of the ledger of the records, which may not exist yet."""
+        return _payment.ledger_place(self.records, self.ledger)
 
     def check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse inconsistent options."""
         if (self.scores is None) == (self.data is None):
             raise typer.BadParameter(
-                "name the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
+                "give the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
                 param_hint="--scores",
             )
         if (self.model is None) == (self.model_hash is None):
             raise typer.BadParameter(
-                "name the model that the records were scored by, once: --model FILE or FOLDER, "
-                "or --model-hash HEX.",
+                "give the model that scored the records once: --model FILE or FOLDER, or "
+                "--model-hash HEX.",
                 param_hint="--model",
             )
         if self.data is None:
             if self.partition is not None:
-                raise typer.BadParameter("it needs --data TABLE.", param_hint="--partition")
+                raise typer.BadParameter("requires --data TABLE.", param_hint="--partition")
             return
         if self.model is None:
-            raise typer.BadParameter("it needs --model ARTIFACT.", param_hint="--data")
+            raise typer.BadParameter("requires --model ARTIFACT.", param_hint="--data")
         if self.classes is not None or self.unit is not None:
             raise typer.BadParameter(
-                "the artifact's schema names classes and units of a table.",
+                "not with --data: the artifact's schema declares classes and units.",
                 param_hint="--classes" if self.classes is not None else "--unit",
             )
 
     def check_partition(self, known: Collection[str]) -> None:
-        """Refuse a partition that there is not."""
+        """Refuse an unknown partition."""
         if self.partition is not None and self.partition not in known:
             raise typer.BadParameter(
                 f"expected one of {', '.join(known)}, got {self.partition!r}.",
@@ -110,83 +109,81 @@ class RecordPaths:
             )
 
 
-def read_records(
-    places: RecordPaths, relation: Relation, marks: FileMarkKey
-) -> EnrolledRecords:
-    """Read the records, and score them if that is still to be done."""
-    if places.data is not None:
-        assert places.model is not None
-        return _scored(places, relation, marks)
-    assert places.scores is not None
-    mark = places.model_hash or model_hash(places.model or "")
-    if not is_hexadecimal(mark, 64):
+def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:
+    """Read the records, and score a table with the artifact."""
+    if paths.data is not None:
+        assert paths.model is not None
+        return _score_table(paths, relation, marks)
+    assert paths.scores is not None
+    model_id = paths.model_hash or model_hash(paths.model or "")
+    if not is_hexadecimal(model_id, 64):
         raise typer.BadParameter(
             "expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
         )
-    origin = RecordFile.of(places.scores, marks)
-    told = _predictions.settings(places.classes, None, places.unit, None)
-    scores = _predictions.load(places.scores, told)
-    return EnrolledRecords(scores, mark, origin.checked(marks), places.model)
+    file = RecordFile.read(paths.scores, marks)
+    settings = _predictions.settings(paths.classes, None, paths.unit, None)
+    scores = _predictions.load(paths.scores, settings)
+    return EnrolledRecords(scores, model_id, file.verify(marks), paths.model)
 
 
 def read_key(text: str) -> PublicKey:
-    """A calibrator's public key: its digits, or a file with them."""
+    """Read a coordinator's public key: its digits, or a file that contains them."""
     if is_hexadecimal(text, 64):
         return PublicKey(text)
     path = Path(text)
     try:
         with path.open("rb") as file:
-            words = file.read(_MOST_KEY).decode("ascii", "replace").split()
+            words = file.read(_MAX_KEY_BYTES).decode("ascii", "replace").split()
     except (OSError, ValueError) as cause:
-        raise _no_key(text) from cause
-    found = {word for word in words if is_hexadecimal(word, 64)}
-    if len(found) != 1:
-        raise _no_key(text)
-    return PublicKey(found.pop())
+        raise _key_error(text) from cause
+    keys = {word for word in words if is_hexadecimal(word, 64)}
+    if len(keys) != 1:
+        raise _key_error(text)
+    return PublicKey(keys.pop())
 
 
-def _scored(places: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:
-    """Let an artifact score a table, before any map, classes in the order of its weights."""
-    model, data = places.model, places.data
+def _score_table(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:
+    """Score a table without calibration map, with classes in the order of the weights."""
+    model, data = paths.model, paths.data
     assert model is not None
     assert data is not None
     classifier = PrivateClassifier.load(model)
-    origin = None if is_name(data) else RecordFile.of(Path(data), marks)
-    records = read_table(classifier, data, row_digests=places.partition is not None)
+    file = None if is_name(data) else RecordFile.read(Path(data), marks)
+    records = read_table(classifier, data, row_digests=paths.partition is not None)
     seal = None
-    if places.partition is not None:
+    if paths.partition is not None:
         schema = classifier.schema
-        records, seal = partition(records, schema, places)
+        records, seal = partition(records, schema, paths)
     if relation == "replace-one" and records.may_drop:
         raise DataError(
             data,
-            "as many rows after replacing a record as before",
+            "the same number of rows after a record is replaced",
             "a table from which rows were dropped",
-            "Make a source with --relation add-remove, or declare how to fill in what is "
-            "missing.",
+            "Create a source with --relation add-remove, or declare how to impute missing "
+            "values.",
         )
-    scores = _in_order(classifier, classifier.scores(records, mapped=False))
-    still = None if origin is None else origin.checked(marks)
-    return EnrolledRecords(scores, artifact_hash(classifier), still, model, seal)
+    scores = _reorder_classes(classifier, classifier.scores(records, mapped=False))
+    file = None if file is None else file.verify(marks)
+    return EnrolledRecords(scores, artifact_hash(classifier), file, model, seal)
 
 
 def partition(
-    records: Dataset, schema: Schema | None, places: RecordPaths
+    records: Dataset, schema: Schema | None, paths: RecordPaths
 ) -> tuple[Dataset, Callable[[], None]]:
-    """The records of one partition, as the ledger of their data set has assigned them.
+    """Select the records of one partition, as the ledger of their data set assigned them.
 
     Returns
     -------
     tuple of (Dataset, callable)
-        The records, and what records the individuals among them that are new.
+        The records, and a function that records the new individuals among them.
 
     Raises
     ------
     LedgerError
-        If the schema identifies individuals by other columns than earlier runs did: each would
-        be somebody else, and in another partition.
+        If the schema identifies individuals by other columns than earlier runs, which would
+        assign them to other partitions.
     """
-    ledger, name = places.ledger_place(), places.partition
+    ledger, name = paths.ledger_path(), paths.partition
     assert name is not None
     path = partitions_path(ledger)
     if not path.exists():
@@ -194,39 +191,39 @@ def partition(
             records.name,
             f"the partitions that 'veracal fit' recorded beside {ledger}",
             "none",
-            "Leave out --partition: then all records are enrolled, and every partition pays.",
+            "Omit --partition to enroll all records and charge every partition.",
         )
-    kept = PartitionStore(path).rule
+    stored = PartitionStore(path).rule
     rule = PartitionRule.for_dataset(
-        records, kept.fractions, kept.relation, kept.split_key, schema=schema
+        records, stored.fractions, stored.relation, stored.split_key, schema=schema
     )
     store = PartitionStore.obtain(path, rule, fresh=False)
     split, assignment = split_and_assign(records, store, fresh=False)
-    places.check_partition(split.parts)
+    paths.check_partition(split.parts)
     if assignment.notice is not None:
         show_notice(assignment.notice)
     return split.parts[name], partial(store.seal, assignment)
 
 
-def _in_order(classifier: PrivateClassifier, scores: Scores) -> Scores:
-    """The same scores, with classes as the artifact has them: maps know them so."""
+def _reorder_classes(classifier: PrivateClassifier, scores: Scores) -> Scores:
+    """Order classes as in the artifact, as calibration maps expect."""
     classes = classifier.manifest.classes
     columns = [scores.classes.index(label) for label in classes]
-    place = np.argsort(columns)
+    position = np.argsort(columns)
     return Scores(
         scores.values[:, columns],
         scores.kind,
         classes,
-        place[scores.known_labels],
+        position[scores.known_labels],
         units=scores.units,
         name=scores.name,
     )
 
 
-def _no_key(text: str) -> typer.BadParameter:
-    """Error for what is no public key."""
+def _key_error(text: str) -> typer.BadParameter:
+    """Error for an invalid public key."""
     return typer.BadParameter(
-        f"expected 64 hexadecimal digits, or a file with them, got {text[:80]!r}. The "
-        "calibrator's `veracal federation init` prints them.",
-        param_hint="--calibrator",
+        f"expected 64 hexadecimal digits, or a file that contains them, got {text[:80]!r}. "
+        "`veracal federation init` prints them for the coordinator.",
+        param_hint="--coordinator",
     )

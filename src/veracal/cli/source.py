@@ -1,4 +1,4 @@
-"""Commands of an institution that answers questions about its records from afar."""
+"""Commands of an institution that answers remote queries about its records."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,78 +13,87 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Answer a calibrator about your records, behind your own budget, and see what left.",
+    help="Answer a coordinator's queries about your records within your own privacy budget.",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of the source.")]
 Which = Annotated[
     str | None,
-    typer.Option("--enrolment", metavar="ID", help="Which enrolment, or how its id begins."),
+    typer.Option("--enrollment", metavar="ID", help="Id of the enrollment, or a prefix of it."),
 ]
 
 
 @app.command(
     epilog="Example:  veracal source init north --name 'North Hospital' --epsilon 3 "
-    "--unit patient --at-most 3 --heads /mnt/other/north.heads"
+    "--unit patient --max-contributions 3 --heads /mnt/other/north.heads"
 )
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder, on a local disk.")],
-    name: Annotated[str, typer.Option(help="What the institution is called in public.")],
-    epsilon: Annotated[float, typer.Option(help="Most that all calibrators may ever spend.")],
-    delta: Annotated[float, typer.Option(help="Failure probability; 0 for pure.")] = 0.0,
+    name: Annotated[str, typer.Option(help="Public name of the institution.")],
+    epsilon: Annotated[float, typer.Option(help="Total budget for all coordinators.")],
+    delta: Annotated[
+        float, typer.Option(help="Delta of the budget; 0 for pure differential privacy.")
+    ] = 0.0,
     relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    unit: Annotated[str, typer.Option(help="Whom to protect: record, patient, …")] = "record",
-    at_most: Annotated[int, typer.Option(help="Most rows of one unit.")] = 1,
+    unit: Annotated[str, typer.Option(help="Unit of privacy: record, patient, …")] = "record",
+    max_contributions: Annotated[
+        int, typer.Option(help="Maximum number of rows of one unit.")
+    ] = 1,
     heads: Annotated[
         Path | None,
         typer.Option(
-            help="File on another disk or share in which signed heads of the ledgers are kept "
-            "as well, so that a restored backup of the folder is noticed."
+            help="Second file for the signed heads of the ledgers, on another disk or share, "
+            "so that a restored backup of the folder is detected."
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a source: a key, and a budget for one set of people that never changes.
+    """Create a source: a key, and a fixed privacy budget for one set of individuals.
 
-    Everybody who is asked about shares one budget, however many calibrators
-    there are: make one source for one set of people, and no second one.
+    All coordinators share this budget. Create exactly one source for each set of
+    individuals.
     """
     from veracal.accounting import Budget, Unit
-    from veracal.cli import _source_output as _source_show
+    from veracal.cli import _source_output
     from veracal.errors import VeracalError
     from veracal.federation import create_source
 
     try:
-        budget = Budget(epsilon, delta, relation, Unit(unit, at_most))  # type: ignore[arg-type]
+        budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
         source = create_source(folder, name, budget, heads=heads)
     except VeracalError:
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    _source_show.show_new(source, json=json)
+    _source_output.show_new(source, json=json)
 
 
 @app.command(
-    epilog="Example:  veracal source enroll north --calibrator study.pub --epsilon 1 "
-    "--most-each 0.6 --model model --data visits.csv --out north.terms"
+    epilog="Example:  veracal source enroll north --coordinator study.pub --epsilon 1 "
+    "--max-per-answer 0.6 --model model --data visits.csv --out north.terms"
 )
 def enroll(
     folder: Folder,
-    calibrator: Annotated[
-        str, typer.Option(metavar="KEY", help="Calibrator's public key, or a file with it.")
+    coordinator: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="Coordinator's public key, or a file that contains it."
+        ),
     ],
-    epsilon: Annotated[float, typer.Option(help="Most that this calibrator may ever spend.")],
-    out: Annotated[Path, typer.Option(help="New file for the terms, to hand over.")],
-    most_each: Annotated[
-        float | None, typer.Option(help="Most that one answer may cost; by default all.")
+    epsilon: Annotated[float, typer.Option(help="Total budget of this coordinator.")],
+    out: Annotated[
+        Path, typer.Option(help="New file for the signed terms, for the coordinator.")
+    ],
+    max_per_answer: Annotated[
+        float | None, typer.Option(help="Largest epsilon of one answer; by default the budget.")
     ] = None,
     scores: Annotated[
         Path | None,
         typer.Option(
-            help="File of logits or probabilities, with labels (npz, CSV, Parquet). It is a "
-            "data set of its own, with a full budget beside that of the table it was computed "
-            "from, unless --ledger names the ledger of that table."
+            help="File of logits or probabilities, with labels (npz, CSV, Parquet). It counts "
+            "as a separate data set with its own budget, unless --ledger gives the ledger of "
+            "the table that it was computed from."
         ),
     ] = None,
     data: Annotated[
@@ -92,7 +101,7 @@ def enroll(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Artifact of 'veracal fit', or the file of any other model."),
+        typer.Option(help="Artifact of 'veracal fit', or the file of another model."),
     ] = None,
     model_hash: Annotated[
         str | None, typer.Option(metavar="HEX", help="SHA-256 of the model, without its file.")
@@ -102,102 +111,97 @@ def enroll(
     ledger: Annotated[
         Path | None,
         typer.Option(
-            help="Ledger of the data set, which pays as well; by default that of --data or "
-            "--scores, opened with the source's whole budget if there is none."
+            help="Ledger of the data set, which is charged too; by default that of --data or "
+            "--scores, created with the source's whole budget if there is none."
         ),
     ] = None,
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Of --data, enroll only the records of this partition (train, test), as the "
-            "ledger has assigned them, and charge that one alone."
+            help="Enroll only the records of --data in this partition (train, test), as the "
+            "ledger assigned them, and charge only this partition."
         ),
     ] = None,
     kinds: Annotated[
         str,
         typer.Option(
             metavar="A,B,…",
-            help="Questions to answer: their names, those of a method (binning, platt, …), "
-            "'usual' (a temperature, its guard and figures), or 'all' that need no delta.",
+            help="Queries to answer: their names, a method (binning, platt, …), 'default' (a "
+            "temperature with guard and measurement), or 'all' that need no delta.",
         ),
-    ] = "usual",
-    delta: Annotated[
-        float, typer.Option(help="Failure probability, for Gaussian noise; 0 for none.")
-    ] = 0.0,
+    ] = "default",
+    delta: Annotated[float, typer.Option(help="Delta, for Gaussian noise; 0 for none.")] = 0.0,
     temperatures: Annotated[
-        str, typer.Option(metavar="LOW,HIGH", help="Range of temperatures that are answered.")
+        str, typer.Option(metavar="LOW,HIGH", help="Range of temperatures in queries.")
     ] = "0.5,6",
-    bins: Annotated[int, typer.Option(help="Bins of confidence.")] = 15,
-    clamp: Annotated[
-        float, typer.Option(help="Most that the loss of one record counts.")
-    ] = 10.0,
+    bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = 15,
+    clamp: Annotated[float, typer.Option(help="Bound on the loss of one record.")] = 10.0,
     parameters: Annotated[
         str,
         typer.Option(
             metavar="BITS,WEIGHT,BIAS", help="Grid and bounds of the parameters of affine maps."
         ),
     ] = "12,16,16",
-    least_records: Annotated[
-        int, typer.Option(help="Records there are at least; the calibrator reads it.")
+    min_records: Annotated[
+        int, typer.Option(help="Public lower bound on the number of records.")
     ] = 100,
-    most_records: Annotated[
-        int, typer.Option(help="Records there are at most; the calibrator reads it.")
+    max_records: Annotated[
+        int, typer.Option(help="Public upper bound on the number of records.")
     ] = 1_000_000,
     deadline: Annotated[
-        float, typer.Option(help="Seconds after which every reply leaves.")
+        float, typer.Option(help="Seconds after which every reply is sent.")
     ] = 10.0,
     expires: Annotated[
-        str | None, typer.Option(metavar="DAY", help="Last day, as in 2027-12-31 (UTC).")
+        str | None, typer.Option(metavar="DATE", help="Last day, such as 2027-12-31 (UTC).")
     ] = None,
     node_key_out: Annotated[
         Path | None,
         typer.Option(
-            help="For Flower: new file for the public key of this source's node, to hand over "
-            "with the terms."
+            help="For Flower: new file for the public key of this source's node, for the "
+            "coordinator."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to go on.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Declare what one calibrator may ask about your records, and how often.
+    """Declare which queries one coordinator may send, at which total cost.
 
-    Everything is declared here, by you; a request can choose among it and bring
-    nothing of its own. The records are checked and copied now, every question
-    is tried once (its answer is thrown away), and what you are about to allow
-    is shown before anything is written.
+    Requests can only choose among these declarations. The records are checked
+    and copied now, every query is evaluated once (its answer is discarded), and
+    a summary is shown for confirmation before anything is written.
     """
     from veracal.cli import _source_enroll, _source_records
     from veracal.errors import VeracalError
 
     if json and not yes:
         raise typer.BadParameter(
-            "add --yes, if you know what you allow: nobody is asked here.", param_hint="--json"
+            "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
         )
-    places = _source_records.RecordPaths(
+    paths = _source_records.RecordPaths(
         scores, data, model, model_hash, classes, unit, ledger, partition
     )
 
-    def declared(mark: str) -> "Declaration":
-        return _source_enroll.declaration(
-            calibrator=_source_records.read_key(calibrator),
-            model=mark,
+    def declare(model_id: str) -> "Declaration":
+        return _source_enroll.parse_declaration(
+            coordinator=_source_records.read_key(coordinator),
+            model=model_id,
             epsilon=epsilon,
-            most_each=most_each,
+            max_per_answer=max_per_answer,
             delta=delta,
             kinds=kinds,
             temperatures=temperatures,
             bins=bins,
             clamp=clamp,
             parameters=parameters,
-            least_records=least_records,
-            most_records=most_records,
+            min_records=min_records,
+            max_records=max_records,
             deadline=deadline,
             expires=expires,
         )
 
     try:
-        outs = _source_enroll.OutputFiles(out, node_key_out)
-        _source_enroll.enroll_source(folder, places, declared, outs, yes=yes, json=json)
+        outputs = _source_enroll.OutputFiles(out, node_key_out)
+        _source_enroll.enroll_source(folder, paths, declare, outputs, yes=yes, json=json)
     except VeracalError:
         raise
     except ValueError as error:
@@ -207,84 +211,84 @@ def enroll(
 @app.command(epilog="Example:  veracal source serve north --inbox in --outbox out")
 def serve(
     folder: Folder,
-    enrolment: Which = None,
+    enrollment: Which = None,
     inbox: Annotated[
-        Path | None, typer.Option(help="Folder in which requests arrive as files.")
+        Path | None, typer.Option(help="Folder where request files arrive.")
     ] = None,
     outbox: Annotated[
-        Path | None, typer.Option(help="Folder for the answers, which you carry back.")
+        Path | None, typer.Option(help="Folder for answer files, which you carry back.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="With files: answer what is there, and end.")
+        bool,
+        typer.Option("--once", help="With files: answer the existing requests, then exit."),
     ] = False,
     flower: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="SuperLink of Flower to connect to."),
+        typer.Option(metavar="HOST:PORT", help="Flower SuperLink to connect to."),
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="With --flower: certificate that it must show.")
+        Path | None, typer.Option(help="With --flower: certificate of its authority.")
     ] = None,
     node_key: Annotated[
         Path | None,
-        typer.Option(help="With --flower: private key of this node, if not the folder's own."),
+        typer.Option(help="With --flower: private key of this node, if not in the folder."),
     ] = None,
 ) -> None:
-    """Answer requests until stopped by Ctrl-C, by files or over Flower.
+    """Answer requests by files or over Flower, until stopped by Ctrl-C.
 
-    Nothing that arrives is run or trusted: a request is at most 4 KiB, signed by
-    the calibrator, and asks for what you enrolled, or it is refused. What
-    happens is told here, and kept for 'veracal source log'.
+    Requests are untrusted: each is at most 4 KiB, signed by the coordinator, and
+    within your declarations, or it is refused. Every step is printed here and
+    stored for 'veracal source log'.
     """
     from veracal.cli import _source_enroll
 
-    ways = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
-    _source_enroll.serve_source(folder, enrolment, ways)
+    transport = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
+    _source_enroll.serve_source(folder, enrollment, transport)
 
 
 @app.command(epilog="Example:  veracal source status north")
 def status(folder: Folder, json: Json = False) -> None:
-    """Show what is granted, spent and left, and whether files and books are in order.
+    """Show granted, spent and remaining budgets, and check files and ledgers.
 
-    Exit 1 if something is wrong.
+    The exit code is 1 if there is a problem.
     """
-    from veracal.cli import _source_output as _source_show
+    from veracal.cli import _source_output
 
-    if not _source_show.show_status(folder, json=json):
+    if not _source_output.show_status(folder, json=json):
         raise typer.Exit(1)
 
 
 @app.command(epilog="Example:  veracal source log north")
 def log(
     folder: Folder,
-    enrolment: Which = None,
+    enrollment: Which = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Show so many answers and refusals only.")
+        int | None, typer.Option(min=1, help="Show only the latest answers and refusals.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show every question that was answered, the numbers that left, and what was refused.
+    """Show every answered query with the numbers that were sent, and refused requests.
 
-    The ledger's chain of hashes, the answers and the signed heads are checked
-    while they are read; exit 1 if something is wrong with them.
+    The hash chain of the ledger, the answers and the signed heads are verified.
+    The exit code is 1 if there is a problem.
     """
-    from veracal.cli import _source_output as _source_show
+    from veracal.cli import _source_output
 
-    if not _source_show.show_log(folder, enrolment, last, json=json):
+    if not _source_output.show_log(folder, enrollment, last, json=json):
         raise typer.Exit(1)
 
 
 @app.command(epilog="Example:  veracal source revoke north 4f3a")
 def revoke(
     folder: Folder,
-    enrolment: Annotated[str, typer.Argument(metavar="ID", help="Or how it begins.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to go on.")] = False,
+    enrollment: Annotated[str, typer.Argument(metavar="ID", help="Id, or a prefix of it.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Answer a calibrator no more, from now on and for good.
+    """Permanently stop answering a coordinator.
 
-    What it was granted is not given back to the budget, and what it was told
-    cannot be taken back.
+    Its granted budget is not refunded, and sent answers cannot be recalled.
     """
-    from veracal.cli import _source_output as _source_show
+    from veracal.cli import _source_output
 
-    _source_show.revoke(folder, enrolment, yes=yes, json=json)
+    _source_output.revoke(folder, enrollment, yes=yes, json=json)

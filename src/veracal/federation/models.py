@@ -1,4 +1,4 @@
-"""Which model a federation is about, as one hash that both sides compute."""
+"""The hash that identifies a model for sources and coordinators."""
 
 import hashlib
 from pathlib import Path
@@ -7,35 +7,35 @@ from veracal.artifact import WEIGHTS, PrivateClassifier
 from veracal.data import no_surprises, readable
 from veracal.ledger import canonical, digest
 
-_BLOCK = 2**20  # bytes that are read at a time
+_BLOCK = 2**20  # bytes per read
 
 
 def model_hash(path: str | Path) -> str:
-    """Hash of a model: of an artifact's folder, or of any other file.
+    """Hash of a model: an artifact or any other file.
 
     Parameters
     ----------
     path : path
-        A folder that ``veracal fit`` wrote, or a file, such as a network's weights.
+        A folder that ``veracal fit`` wrote, or a file such as the weights of a network.
 
     Returns
     -------
     str
-        SHA-256 in hexadecimal. Of a file, that of its bytes. Of an artifact, that of all that
-        its scores depend on before any map: so it stays as it is when a map is written into
-        the artifact.
+        SHA-256 in hexadecimal: of the bytes of a file, or of everything that the scores of an
+        artifact depend on before calibration. So it does not change when a calibration map is
+        written to the artifact.
 
     Raises
     ------
     DataError
-        If there is nothing, or an artifact that is not as it was written.
+        If the path does not exist, or the artifact was changed.
     """
-    place = Path(path)
-    return artifact_hash(PrivateClassifier.load(place)) if place.is_dir() else file_hash(place)
+    path = Path(path)
+    return artifact_hash(PrivateClassifier.load(path)) if path.is_dir() else file_hash(path)
 
 
 def artifact_hash(classifier: PrivateClassifier) -> str:
-    """Hash of all that the scores of an artifact depend on before any map."""
+    """Hash of everything that the scores of an artifact depend on before calibration."""
     manifest = classifier.manifest
     return digest(
         canonical(
@@ -52,8 +52,8 @@ def artifact_hash(classifier: PrivateClassifier) -> str:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with no_surprises(path), readable(path).open("rb") as file:
         while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+            sha256.update(block)
+    return sha256.hexdigest()

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     )
     from veracal.workflow.job import today
     from veracal.workflow.local_federation import (
-        EACH,
+        STUDY_EPSILON,
         Courier,
         Hospital,
         LocalFederation,
-        is_made,
+        exists_local,
         make_local,
         open_local,
     )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from veracal.workflow.steps import TEST
 
 __all__ = [
-    "EACH",
+    "STUDY_EPSILON",
     "RESULTS",
     "TEST",
     "AuditRun",
@@ -58,7 +58,7 @@ __all__ = [
     "compare_ways",
     "found_near",
     "is_begun",
-    "is_made",
+    "exists_local",
     "keep_place",
     "ledger_path",
     "make_local",
@@ -103,10 +103,10 @@ __getattr__, __dir__ = attach(
         "job": ("today",),
         "local_federation": (
             "Courier",
-            "EACH",
+            "STUDY_EPSILON",
             "Hospital",
             "LocalFederation",
-            "is_made",
+            "exists_local",
             "make_local",
             "open_local",
         ),

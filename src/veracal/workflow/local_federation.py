@@ -1,11 +1,8 @@
-"""Visits that nobody made to hospitals that are not there, to try a federation with.
+"""A demonstration federation of synthetic hospitals in one folder.
 
-A model learns from one hospital where readmission follows age, stay and pulse closely. At the
-others it follows them less: there the model is right less often, and as sure as before.
-
-A whole federation in one folder, of made-up hospitals, to try everything with.
-
-Somebody who carries files between made-up hospitals and their calibrator, all day.
+The model is trained on a hospital where readmission depends strongly on age, stay and pulse. At
+the other hospitals it depends on them less: the model is less accurate there, and equally
+confident. A courier thread carries files between the hospitals and the coordinator.
 """
 
 import shutil
@@ -23,26 +20,26 @@ from veracal.artifact import PrivateClassifier
 from veracal.data import load, no_surprises, private_folder, write_new
 from veracal.errors import DataError
 from veracal.federation import (
-    ANSWERS,
+    ANSWER_SUFFIX,
     ENROLLED,
-    LISTING,
-    MOST_ANSWER,
-    MOST_REQUEST,
-    REQUESTS,
+    LIST_FILE,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    REQUEST_SUFFIX,
     TERMS,
-    Carrier,
+    TransportKind,
     Declaration,
     PublicKey,
     Terms,
     create_source,
-    empty_folder,
+    prepare_folder,
     enroll,
-    found,
-    join,
-    look,
+    create_federation,
+    add_source,
+    read_untrusted_file,
     model_hash,
-    names,
-    put,
+    list_names,
+    deliver_file,
     read_terms,
     slug,
 )
@@ -56,8 +53,8 @@ from veracal.workflow.config import (
 from veracal.workflow.running import run
 
 TABLE, SCHEMA = "visits.csv", "visits.toml"
-AT_HOME, ELSEWHERE = 8.0, 1.3  # how closely readmission follows
-_SEED = 20  # public: the table is made up
+TRAINING_SLOPE, HOSPITAL_SLOPE = 8.0, 1.3  # dependence of readmission on the columns
+_SEED = 20  # public: the tables are synthetic
 _COMPASS = ("north", "south", "west", "east", "hill", "lake", "port", "bridge")
 
 SCHEMA_TEXT = """\
@@ -80,60 +77,60 @@ kind = "number"
 lower = 40
 upper = 160
 
-[columns.back]
+[columns.readmitted]
 kind = "target"
 classes = ["no", "yes"]
 """
 
 
 def hospital_names(count: int) -> tuple[str, ...]:
-    """What made-up hospitals are called."""
+    """Names of synthetic hospitals."""
     more = tuple(f"hospital-{i}" for i in range(len(_COMPASS) + 1, count + 1))
     return (*_COMPASS, *more)[:count]
 
 
-def visits(rows: int, *, closeness: float, which: int) -> pl.DataFrame:
-    """Made-up visits to one hospital.
+def visits(rows: int, *, slope: float, hospital: int) -> pl.DataFrame:
+    """Generate synthetic visits to one hospital.
 
     Parameters
     ----------
     rows : int
-    closeness : float
-        How closely readmission follows age, stay and pulse.
-    which : int
-        Number of the hospital; patients of another are a little older, or younger.
+    slope : float
+        Dependence of readmission on age, stay and pulse.
+    hospital : int
+        Number of the hospital, which determines the mean age and the random draws.
     """
-    rng = np.random.default_rng([_SEED, which])
-    older = 6 * np.sin(which)
-    age = np.clip(rng.normal(50 + older, 20, rows), 0, 100).round()
+    rng = np.random.default_rng([_SEED, hospital])
+    age_shift = 6 * np.sin(hospital)
+    age = np.clip(rng.normal(50 + age_shift, 20, rows), 0, 100).round()
     stay = np.clip(rng.gamma(2, 4, rows), 0, 30).round()
     pulse = np.clip(rng.normal(80, 15, rows), 40, 160).round()
-    logit = closeness * ((age - 50) / 20 + (stay - 8) / 6 + (pulse - 80) / 15)
-    back = rng.random(rows) < 1 / (1 + np.exp(-logit))
+    logit = slope * ((age - 50) / 20 + (stay - 8) / 6 + (pulse - 80) / 15)
+    readmitted = rng.random(rows) < 1 / (1 + np.exp(-logit))
     columns = {"age": age.astype(int), "stay": stay.astype(int), "pulse": pulse.astype(int)}
-    labels: Sequence[str] = np.where(back, "yes", "no").tolist()
-    return pl.DataFrame({**columns, "back": labels})
+    labels: Sequence[str] = np.where(readmitted, "yes", "no").tolist()
+    return pl.DataFrame({**columns, "readmitted": labels})
 
 
-MOST_SOURCES = 20
-ALL, EACH, ANSWER = 4.0, 1.0, 0.5  # epsilon: of a hospital, for this study, for one answer
-_TAUGHT, _ROWS = 5_000, 3_000
-_DEADLINE, _TIMEOUT = 2.0, 45  # seconds: a hospital can be killed and started again
+MAX_SOURCES = 20
+SOURCE_EPSILON, STUDY_EPSILON, ANSWER_EPSILON = 4.0, 1.0, 0.5
+_TRAINING_ROWS, _HOSPITAL_ROWS = 5_000, 3_000
+_DEADLINE, _TIMEOUT = 2.0, 45  # seconds: enough to kill a hospital and start it again
 _MODEL, _STUDY, _HOSPITALS, _SOURCE = "model", "study", "hospitals", "source"
 _KEY = "node.key"
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Hospital:
-    """One of the made-up hospitals.
+    """A synthetic hospital.
 
     Attributes
     ----------
     name : str
     folder : path
-        Everything that is the hospital's.
+        Folder with all files of the hospital.
     """
 
     name: str
@@ -146,28 +143,28 @@ class Hospital:
 
     @property
     def inbox(self) -> Path:
-        """Where requests arrive, as files."""
+        """Folder where request files arrive."""
         return self.folder / "inbox"
 
     @property
     def outbox(self) -> Path:
-        """Where answers wait to be carried, as files."""
+        """Folder of answer files to be carried."""
         return self.folder / "outbox"
 
     @property
     def node_key(self) -> Path:
-        """Key of its node, with Flower."""
+        """Private key of its Flower node."""
         return self.folder / _KEY
 
     @property
     def log(self) -> Path:
-        """What its server says."""
+        """Log of its server."""
         return self.folder / "serve.log"
 
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """Where everything is.
+    """The paths of a local federation.
 
     Attributes
     ----------
@@ -180,170 +177,168 @@ class LocalFederation:
 
     @property
     def model(self) -> Path:
-        """The artifact that is to be recalibrated."""
+        """The artifact to recalibrate."""
         return self.folder / _MODEL
 
     @property
     def study(self) -> Path:
-        """The calibrator's folder."""
+        """Folder of the coordinator."""
         return self.folder / _STUDY
 
     @property
-    def listing(self) -> Path:
+    def source_list(self) -> Path:
         """The list of sources."""
-        return self.study / LISTING
+        return self.study / LIST_FILE
 
 
-def is_made(folder: Path) -> bool:
-    """Whether a federation was made in a folder before, to its end."""
-    return (folder / _STUDY / LISTING).is_file()
+def exists_local(folder: Path) -> bool:
+    """Whether a folder contains a complete local federation."""
+    return (folder / _STUDY / LIST_FILE).is_file()
 
 
 def open_local(folder: Path) -> LocalFederation:
-    """The federation that was made in a folder."""
+    """Open the local federation in a folder."""
     with no_surprises(folder):
-        places = sorted((folder / _HOSPITALS).iterdir())
-    order = {name: i for i, name in enumerate(hospital_names(MOST_SOURCES))}
-    there = sorted((p for p in places if p.name in order), key=lambda p: order[p.name])
-    return LocalFederation(folder, tuple(Hospital(place.name, place) for place in there))
+        names = {path.name for path in (folder / _HOSPITALS).iterdir()}
+    present = [name for name in hospital_names(MAX_SOURCES) if name in names]
+    hospitals = tuple(Hospital(name, folder / _HOSPITALS / name) for name in present)
+    return LocalFederation(folder, hospitals)
 
 
 def make_local(
     folder: Path,
     sources: int,
     *,
-    carrier: Carrier = "flower",
+    transport: TransportKind = "flower",
     address: str = "127.0.0.1:9092",
     wait: int = 0,
-    tell: Tell = lambda line: None,
+    log: Log = lambda line: None,
 ) -> LocalFederation:
-    """Make a federation: tables, a private model, a calibrator, and sources that enrolled it.
+    """Create a federation: tables, a private model, a coordinator, and enrolled sources.
 
     Parameters
     ----------
     folder : path
-        New, or empty.
+        A new or empty folder. It is removed again if an error occurs.
     sources : int
-        How many hospitals.
-    carrier : {"files", "flower"}
+        Number of hospitals.
+    transport : {"files", "flower"}
     address : str
-        Of the SuperLink, for Flower.
+        Address of the SuperLink, for Flower.
     wait : int
-        With files: seconds that the calibrator watches for answers.
-    tell : callable
-        Is told what is being made.
+        With files: seconds that the coordinator waits for answers.
+    log : callable
+        Receives one line for each step.
 
     Raises
     ------
     DataError
-        If something is in the folder; if making fails, it is removed again.
+        If the folder is not empty.
     """
     _checks.whole(sources=sources)
-    if sources > MOST_SOURCES:
-        raise ValueError(f"Expected at most {MOST_SOURCES} sources here, got {sources!r}.")
-    empty_folder(folder)
-    made = LocalFederation(
+    if sources > MAX_SOURCES:
+        raise ValueError(f"Expected at most {MAX_SOURCES} sources here, got {sources!r}.")
+    prepare_folder(folder)
+    federation = LocalFederation(
         folder,
         tuple(Hospital(name, folder / _HOSPITALS / name) for name in hospital_names(sources)),
     )
     try:
-        _make(made, tell, carrier=carrier, address=address, wait=wait)
+        _create(federation, log, transport=transport, address=address, wait=wait)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return made
+    return federation
 
 
-def _make(
-    made: LocalFederation, tell: Tell, *, carrier: Carrier, address: str, wait: int
+def _create(
+    federation: LocalFederation,
+    log: Log,
+    *,
+    transport: TransportKind,
+    address: str,
+    wait: int,
 ) -> None:
-    """Everything, in the order in which it happens between institutions."""
-    tell("Training a private model on made-up visits to another hospital")
-    _train(made)
-    tell("The calibrator makes its key")
-    building = made.folder / f".{_STUDY}"  # under its own name once everybody takes part
-    public = found(
-        building,
-        "Readmissions",
-        carrier=carrier,
-        address=address,
-        least=max(1, len(made.hospitals) - 1),
-        timeout=_TIMEOUT,
-        wait=wait,
-    )
-    for number, hospital in enumerate(made.hospitals, start=1):
-        tell(f"{hospital.name} scores its visits with the model, and enrolls the calibrator")
-        terms = _enrolled(made, hospital, public, number)
-        key = _node_key(hospital) if carrier == "flower" else None
-        read, raw = read_terms(hospital.source / ENROLLED / terms.source / TERMS)
-        join(building, read, raw, node_key=key)
-    building.rename(made.study)
-
-
-def _train(made: LocalFederation) -> None:
-    """A model of another hospital's visits, where they are easy to foresee."""
-    place = private_folder(made.folder / "elsewhere")
-    visits(_TAUGHT, closeness=AT_HOME, which=0).write_csv(place / TABLE)
-    write_new(place / SCHEMA, SCHEMA_TEXT.format(size=_TAUGHT))
+    """Perform all steps in the order in which institutions perform them."""
+    log("Training a private model on synthetic visits to another hospital")
+    training = private_folder(federation.folder / "elsewhere")
+    table = visits(_TRAINING_ROWS, slope=TRAINING_SLOPE, hospital=0)
+    table.write_csv(training / TABLE)
+    write_new(training / SCHEMA, SCHEMA_TEXT.format(size=_TRAINING_ROWS))
     config = Config(
-        DataConfig(str(place / TABLE), str(place / SCHEMA)),
+        DataConfig(str(training / TABLE), str(training / SCHEMA)),
         PrivacyConfig(3.0),
         "visits",
         ModelConfig(learning_rate=4.0),
         RecalibrationConfig("none"),
     )
-    run(config, made.model)
+    run(config, federation.model)
+    log("The coordinator creates its key")
+    temporary = federation.folder / f".{_STUDY}"  # renamed when all sources are members
+    public = create_federation(
+        temporary,
+        "Readmissions",
+        transport=transport,
+        address=address,
+        min_sources=max(1, len(federation.hospitals) - 1),
+        timeout=_TIMEOUT,
+        wait=wait,
+    )
+    for number, hospital in enumerate(federation.hospitals, start=1):
+        log(f"{hospital.name} scores its visits with the model, and enrolls the coordinator")
+        terms = _enroll(federation, hospital, public, number)
+        key = None
+        if transport == "flower":
+            from veracal.federation import make_node_key
+
+            key = make_node_key(hospital.node_key)
+        signed = read_terms(hospital.source / ENROLLED / terms.source / TERMS)
+        add_source(temporary, *signed, node_key=key)
+    temporary.rename(federation.study)
 
 
-def _enrolled(
-    made: LocalFederation, hospital: Hospital, public: PublicKey, number: int
+def _enroll(
+    federation: LocalFederation, hospital: Hospital, public: PublicKey, number: int
 ) -> Terms:
-    """A hospital with a table, a source, and an enrolment of its scored records."""
-    place = private_folder(hospital.folder)
-    table = place / TABLE
-    visits(_ROWS, closeness=ELSEWHERE, which=number).write_csv(table)
+    """Create a hospital's table and source, and enroll its scored records."""
+    folder = private_folder(hospital.folder)
+    table = folder / TABLE
+    visits(_HOSPITAL_ROWS, slope=HOSPITAL_SLOPE, hospital=number).write_csv(table)
     for box in (hospital.inbox, hospital.outbox):
         private_folder(box)
-    create_source(hospital.source, hospital.name, Budget(ALL), heads=place / "heads-elsewhere")
-    model = PrivateClassifier.load(made.model)
+    budget = Budget(SOURCE_EPSILON)
+    create_source(hospital.source, hospital.name, budget, heads=folder / "heads-elsewhere")
+    model = PrivateClassifier.load(federation.model)
     scores = model.scores(load(table, schema=model.schema), mapped=False)
-    declared = Declaration(
+    declaration = Declaration(
         public,
-        model_hash(made.model),
-        EACH,
-        ANSWER,
-        least_records=1_000,
-        most_records=10_000,
+        model_hash(federation.model),
+        STUDY_EPSILON,
+        ANSWER_EPSILON,
+        min_records=1_000,
+        max_records=10_000,
         deadline=_DEADLINE,
     )
-    return enroll(hospital.source, scores, declared, data=table, model=made.model)
+    return enroll(hospital.source, scores, declaration, data=table, model=federation.model)
 
 
-def _node_key(hospital: Hospital) -> Path:
-    """A key for the hospital's node; the half that the calibrator gets."""
-    from veracal.federation import make_node_key
-
-    return make_node_key(hospital.node_key)
-
-
-_EVERY = 0.2  # seconds
+_COURIER_POLL = 0.2  # seconds
 
 
 class Courier:
-    """Copies requests to the hospitals they are for, and answers back.
+    """Copies requests to hospitals, and their answers back, in a thread.
 
-    It stands for a person with a stick, a mail program or an SFTP client, and believes
-    nobody: only small plain files are carried.
+    It simulates a person with a USB stick, mail or SFTP. Only small regular files are copied.
 
     Parameters
     ----------
-    made : LocalFederation
+    federation : LocalFederation
     """
 
-    def __init__(self, made: LocalFederation) -> None:
-        self._made, self._carried = made, set[str]()
+    def __init__(self, federation: LocalFederation) -> None:
+        self._federation, self._carried = federation, set[str]()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._walk, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Courier":
         self._thread.start()
@@ -353,32 +348,45 @@ class Courier:
         self._stop.set()
         self._thread.join()
 
-    def go(self) -> int:
-        """Carry what there is, and say how many files that were."""
-        requests, answers = self._made.study / "requests", self._made.study / "answers"
+    def carry(self) -> int:
+        """Carry all waiting files, and return their number."""
+        requests, answers = (
+            self._federation.study / "requests",
+            self._federation.study / "answers",
+        )
         count = 0
-        for hospital in self._made.hospitals:
-            mine = f"{slug(hospital.name)}-"
-            count += self._carry(requests, hospital.inbox, mine, REQUESTS, MOST_REQUEST)
-            count += self._carry(hospital.outbox, answers, mine, ANSWERS, MOST_ANSWER)
+        for hospital in self._federation.hospitals:
+            prefix = f"{slug(hospital.name)}-"
+            count += self._copy(
+                requests, hospital.inbox, prefix, REQUEST_SUFFIX, MAX_REQUEST_BYTES
+            )
+            count += self._copy(
+                hospital.outbox, answers, prefix, ANSWER_SUFFIX, MAX_REPLY_BYTES
+            )
         return count
 
-    def _carry(self, here: Path, there: Path, mine: str, suffix: str, most: int) -> int:
-        """Copy the files of a hospital that were not carried before."""
-        if not (here.is_dir() and there.is_dir()):
-            return 0  # nothing was asked yet
-        new = [n for n in names(here, suffix) if n.startswith(mine) and n not in self._carried]
+    def _copy(
+        self, source: Path, target: Path, prefix: str, suffix: str, max_bytes: int
+    ) -> int:
+        """Copy the files of a hospital that were not copied before."""
+        if not (source.is_dir() and target.is_dir()):
+            return 0  # no request yet
+        new = [
+            name
+            for name in list_names(source, suffix)
+            if name.startswith(prefix) and name not in self._carried
+        ]
         for name in new:
-            found = look(here, name, most)
-            if found is not None and found.content is not None:
-                put(there, name, found.content, newer=True)
+            file = read_untrusted_file(source, name, max_bytes)
+            if file is not None and file.content is not None:
+                deliver_file(target, name, file.content, newer=True)
             self._carried.add(name)
         return len(new)
 
-    def _walk(self) -> None:
-        """Go back and forth until it is time to stop."""
-        while not self._stop.wait(_EVERY):
+    def _run(self) -> None:
+        """Carry files until stopped."""
+        while not self._stop.wait(_COURIER_POLL):
             try:
-                self.go()
-            except (DataError, OSError):  # somebody is rearranging folders: once more
+                self.carry()
+            except (DataError, OSError):  # the folders are changing: try again
                 continue

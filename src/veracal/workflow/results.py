@@ -217,7 +217,7 @@ def write_recalibrated(
         map, and says so.
     record : mapping
         Who they are and what it cost whom, as
-        :func:`veracal.federation.coordinator.federated.record` writes it.
+        :func:`veracal.federation.coordinator.pool.record` writes it.
     out : path
         The artifact to write; the same folder, with ``force``, is replaced.
     force : bool

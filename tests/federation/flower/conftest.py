@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from veracal.federation.flower import superlink as children
-from veracal.federation.flower.superlink import SuperLink, server_files
+from veracal.federation.flower.superlink import SuperLink, make_server_files
 from veracal.federation.flower.transport import FlowerTransport, register_nodes
 from veracal.federation.flower.wire import environment, make_node_key
 
@@ -46,8 +46,10 @@ class Federation:
         paths = (self.link.files.authority, self.key(key or name), self.folder / f"{name}.home")
         command = [sys.executable, STAND_IN, mode, self.link.address, *paths]
         variables = environment(self.folder / f"{name}.home") | {"HOME": str(self.user)}
-        process = children.start(list(map(str, command)), log=log, environment=variables)
-        self._started.callback(children.stop, process)
+        process = children.start_process(
+            list(map(str, command)), log=log, environment=variables
+        )
+        self._started.callback(children.stop_process, process)
         return process
 
     def log(self, name: str) -> Path:
@@ -63,7 +65,7 @@ class Federation:
 
     def register(self, *names: str) -> dict[str, int]:
         nodes = {name: self.public(name) for name in names}
-        ca, home = self.link.files.authority, self.folder / "calibrator.home"
+        ca, home = self.link.files.authority, self.folder / "coordinator.home"
         return register_nodes(self.link.address, ca=ca, nodes=nodes, home=home)
 
     def transport(self, *names: str) -> FlowerTransport:
@@ -72,7 +74,7 @@ class Federation:
             ca=self.link.files.authority,
             secret=self.link.secret,
             nodes={name: self.public(name) for name in names},
-            home=self.folder / "calibrator.home",
+            home=self.folder / "coordinator.home",
         )
 
     def close(self) -> None:
@@ -86,7 +88,7 @@ def federation(tmp_path_factory) -> Iterator[Federation]:
     before = dict(os.environ)
     place = folder / "superlink"
     place.mkdir()
-    with SuperLink(place, server_files(folder)) as link:
+    with SuperLink(place, make_server_files(folder)) as link:
         made = Federation(folder, link)
         try:
             yield made

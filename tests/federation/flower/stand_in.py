@@ -16,7 +16,7 @@ def echo(request: bytes) -> bytes:
 
 
 def slow(request: bytes) -> bytes:
-    print("asked", flush=True)
+    print("queried", flush=True)
     time.sleep(2)
     return echo(request)
 
@@ -53,6 +53,6 @@ if __name__ == "__main__":
         node_key=Path(key),
         home=Path(home),
         stop=STOP,
-        tell=tell,
+        log=tell,
         poll=0.2,
     )

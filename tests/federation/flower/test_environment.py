@@ -11,7 +11,7 @@ from veracal.federation.flower.wire import environment, switch_off
 pytestmark = pytest.mark.full
 
 
-def test_what_the_caller_says_to_flower_is_left_out(monkeypatch, tmp_path):
+def test_the_callers_flower_settings_are_removed(monkeypatch, tmp_path):
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
     monkeypatch.setenv("OTHER", "kept")
@@ -25,13 +25,13 @@ def test_what_the_caller_says_to_flower_is_left_out(monkeypatch, tmp_path):
     }
 
 
-def test_this_program_tells_flower_the_same(monkeypatch, tmp_path):
+def test_this_process_has_the_same_settings(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", {"FLWR_X": "1", "A": "b"})
     switch_off(tmp_path)
     assert os.environ == environment(tmp_path)
 
 
-def test_flower_is_imported_after_it_was_told(tmp_path):
+def test_flower_is_imported_after_its_settings(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
         "import veracal.federation.flower.supernode, veracal.federation.flower.transport\n"

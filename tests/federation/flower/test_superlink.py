@@ -9,8 +9,8 @@ import pytest
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower.superlink import (
     SuperLink,
-    free_port,
-    server_files,
+    find_port,
+    make_server_files,
     superlink_command,
 )
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def files(tmp_path):
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.fixture
@@ -29,40 +29,44 @@ def taken():
         yield listening.getsockname()[1]
 
 
-def test_a_port_in_use_is_named_in_a_line(tmp_path, files, taken):
+def test_a_port_in_use_is_named(tmp_path, files, taken):
     with pytest.raises(TransportError) as caught:
         SuperLink(tmp_path, files, port=taken).__enter__()
     assert str(caught.value) == (
-        f"Port {taken} of 127.0.0.1 is in use by another program. Stop that one, or name "
+        f"Port {taken} of 127.0.0.1 is in use by another program. Stop it, or choose "
         "another port."
     )
 
 
-def test_a_port_that_is_free_is_taken_as_given(taken):
-    assert free_port("127.0.0.1") != taken
-    free = free_port("127.0.0.1")
-    assert free_port("127.0.0.1", free) == free
+def test_a_free_port_is_used(taken):
+    assert find_port("127.0.0.1") != taken
+    free = find_port("127.0.0.1")
+    assert find_port("127.0.0.1", free) == free
 
 
-def test_a_host_of_another_machine_is_refused():
-    with pytest.raises(TransportError, match="cannot be listened on"):
-        free_port("192.0.2.1", 8000)
+def test_a_host_of_another_machine_is_rejected():
+    with pytest.raises(TransportError, match="is not available"):
+        find_port("192.0.2.1", 8000)
 
 
 @pytest.mark.parametrize(
     ("host", "key", "problem"),
     [
-        ("127.0.0.2", "server.key", "a certificate for 127.0.0.2, found one for localhost"),
-        ("127.0.0.1", "ca.key", "found the key of another"),
+        (
+            "127.0.0.2",
+            "server.key",
+            "a certificate for 127.0.0.2, found a certificate for localhost",
+        ),
+        ("127.0.0.1", "ca.key", "found another key"),
     ],
 )
-def test_a_certificate_that_does_not_match_is_refused(tmp_path, files, host, key, problem):
+def test_a_certificate_that_does_not_match_is_rejected(tmp_path, files, host, key, problem):
     wrong = dataclasses.replace(files, key=tmp_path / key)
     with pytest.raises(DataError, match=problem):
         SuperLink(tmp_path, wrong, host=host).__enter__()
 
 
-def test_a_superlink_runs_no_code_and_asks_for_keys(tmp_path, files):
+def test_a_superlink_runs_no_code_and_requires_keys(tmp_path, files):
     command = superlink_command(tmp_path, files, "127.0.0.1", 8000)
     assert command[command.index("--isolation") + 1] == "process"
     assert "--enable-supernode-auth" in command
@@ -71,13 +75,13 @@ def test_a_superlink_runs_no_code_and_asks_for_keys(tmp_path, files):
     assert "--insecure" not in command
 
 
-def test_a_superlink_that_fails_says_what_it_said_last(tmp_path, files):
+def test_a_failed_superlink_reports_its_last_line(tmp_path, files):
     (tmp_path / "superlink.db").write_bytes(b"no database at all, not even a header of one")
     with pytest.raises(TransportError, match=r"The SuperLink stopped: .*superlink\.log"):
         SuperLink(tmp_path, files).__enter__()
 
 
-def test_a_superlink_is_gone_after_its_block(tmp_path, files):
+def test_a_superlink_ends_with_its_block(tmp_path, files):
     link = SuperLink(tmp_path, files)
     with pytest.raises(RuntimeError, match="with block"):
         _ = link.address

@@ -10,9 +10,9 @@ import pytest
 from tests.federation.flower.conftest import until
 from tests.federation.flower.hostile import hostile_class, served
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.superlink import server_files
+from veracal.federation.flower.superlink import make_server_files
 from veracal.federation.flower.supernode import serve_node
-from veracal.federation.flower.wire import make_node_key, metadata, packed
+from veracal.federation.flower.wire import make_node_key, metadata, pack_message
 
 pytestmark = pytest.mark.full
 
@@ -47,7 +47,7 @@ class Node:
                 node_key=folder / "node.key",
                 home=folder / "home",
                 stop=self.stop,
-                tell=self.told.append,
+                log=self.told.append,
                 poll=0.01,
             )
         except BaseException as problem:
@@ -75,7 +75,7 @@ def running(folder, address, ca, answer=lambda request: b"answer to " + request)
 def files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     make_node_key(tmp_path / "node.key")
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def link(files) -> Iterator[tuple[str, type]]:
 
 
 def letter(body: bytes, lasts: float = 60.0):
-    return packed(body, metadata(1, sender=1, receiver=7, lasts=lasts))
+    return pack_message(body, metadata(1, sender=1, receiver=7, ttl=lasts))
 
 
-def test_a_request_is_answered_and_no_app_is_asked_for(tmp_path, files, link):
+def test_a_request_is_answered_and_no_app_is_fetched(tmp_path, files, link):
     address, handler = link
     handler.letters += [letter(b"one"), letter(b"two")]
     with running(tmp_path, address, files.authority) as node:
@@ -100,7 +100,7 @@ def test_a_request_is_answered_and_no_app_is_asked_for(tmp_path, files, link):
     assert handler.visits[-1] == "deactivate-node"
 
 
-def test_how_long_an_answer_took_is_not_said(tmp_path, files, link):
+def test_the_time_of_an_answer_is_not_reported(tmp_path, files, link):
     address, handler = link
     handler.letters.append(letter(b"one"))
     with running(tmp_path, address, files.authority):
@@ -108,7 +108,7 @@ def test_how_long_an_answer_took_is_not_said(tmp_path, files, link):
     assert list(handler.pushed[0].clientapp_runtime_list) == [0.0]
 
 
-def test_a_reply_lasts_as_long_as_its_request_and_no_longer(tmp_path, files, link):
+def test_a_reply_expires_with_its_request(tmp_path, files, link):
     # A SuperLink drops a reply that outlasts its request by a tenth of a second, and says so
     # to nobody: a machine that is busy between two looks at the clock would lose its answer.
     address, handler = link
@@ -131,7 +131,7 @@ def test_a_reply_lasts_as_long_as_its_request_and_no_longer(tmp_path, files, lin
         pytest.param("confirm", marks=pytest.mark.long),
     ],
 )
-def test_a_node_outlives_whatever_a_superlink_does(tmp_path, files, link, mode, call):
+def test_a_node_survives_errors_of_a_superlink(tmp_path, files, link, mode, call):
     address, handler = link
     handler.mode, handler.only, handler.elsewhere = mode, call, f"https://{address}/inner"
     handler.letters += [letter(b"first"), letter(b"second")]
@@ -169,7 +169,7 @@ def other_bytes():
     ],
     ids=["long", "longer", "longest", "pieces", "bytes", "bare", "gone"],
 )
-def test_a_message_that_is_no_request_is_dropped(tmp_path, files, link, spoiled):
+def test_an_invalid_message_is_dropped(tmp_path, files, link, spoiled):
     address, handler = link
     handler.letters += [spoiled(), letter(b"proper")]
     with running(tmp_path, address, files.authority) as node:
@@ -179,7 +179,7 @@ def test_a_message_that_is_no_request_is_dropped(tmp_path, files, link, spoiled)
 
 
 @pytest.mark.parametrize("lasts", [float("nan"), float("-inf"), -1e300, 0.0])
-def test_a_time_that_makes_no_sense_does_no_harm(tmp_path, files, link, lasts):
+def test_an_invalid_expiry_is_harmless(tmp_path, files, link, lasts):
     address, handler = link
     handler.letters += [letter(b"odd", lasts), letter(b"proper")]
     with running(tmp_path, address, files.authority) as node:
@@ -187,29 +187,29 @@ def test_a_time_that_makes_no_sense_does_no_harm(tmp_path, files, link, lasts):
     assert node.problem is None
 
 
-def test_a_signature_that_is_not_believed_is_explained_once(tmp_path, files, link):
+def test_a_rejected_signature_is_explained_once(tmp_path, files, link):
     address, handler = link
     handler.mode = "unsigned"
     with running(tmp_path, address, files.authority) as node:
         until(lambda: handler.visits.count("activate-node") >= 2)
     (line,) = node.told
-    assert "does not believe this node's signature: its clock may be wrong" in line
+    assert "rejects this node's signature: its clock may be wrong" in line
 
 
-def test_a_superlink_that_is_not_there_is_tried_again(tmp_path, files):
+def test_an_unreachable_superlink_is_retried(tmp_path, files):
     with running(tmp_path, "127.0.0.1:1", files.authority) as node:
         until(lambda: node.told)
     assert node.told == ["127.0.0.1:1 cannot be reached. Trying again."]
 
 
-def test_a_superlink_of_another_authority_is_told_nothing(tmp_path, files, link):
+def test_nothing_is_sent_to_a_superlink_of_another_authority(tmp_path, files, link):
     address, handler = link
     other = tmp_path / "other"
     other.mkdir()
-    with running(tmp_path, address, server_files(other).authority) as node:
+    with running(tmp_path, address, make_server_files(other).authority) as node:
         node.thread.join(240)
     assert isinstance(node.problem, TransportError)
-    assert f"The certificate of {address} is not one that" in str(node.problem)
+    assert f"The certificate of {address} is not signed by" in str(node.problem)
     assert handler.visits == []
 
 

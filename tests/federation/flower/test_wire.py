@@ -8,19 +8,19 @@ import pytest
 
 from tests.federation.flower.hostile import Hostile, hostile_class, served
 from veracal.errors import DataError, TransportError
-from veracal.federation.flower.superlink import server_files
+from veracal.federation.flower.superlink import make_server_files
 from veracal.federation.flower.wire import (
     ChunkedMessage,
     Connection,
-    ParcelError,
-    checked_address,
-    distrust,
+    MessageError,
+    check_address,
+    certificate_error,
     flower,
     metadata,
-    packed,
-    refused,
-    status,
-    unreachable,
+    pack_message,
+    http_error,
+    http_status,
+    connection_error,
 )
 
 pytestmark = pytest.mark.full
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def files(tmp_path):
-    return server_files(tmp_path)
+    return make_server_files(tmp_path)
 
 
 @pytest.fixture
@@ -41,92 +41,94 @@ def hostile(files) -> Iterator[tuple[str, type[Hostile]]]:
 def ask(address: str, ca: Path):
     """Make a call of a node's."""
     request = flower().fleet.ActivateNodeRequest(public_key=b"k", heartbeat_interval=30)
-    with closing(Connection(flower().FleetClient, address, ca, most=70_000)) as connection:
+    with closing(Connection(flower().FleetClient, address, ca, max_bytes=70_000)) as connection:
         return connection.call("ActivateNode", request)
 
 
-def test_a_proper_response_is_read(hostile, files):
+def test_a_valid_response_is_read(hostile, files):
     address, handler = hostile
     handler.mode = "proper"
     assert ask(address, files.authority).node_id == 7
 
 
-def test_nobody_is_led_astray(hostile, files):
+def test_redirects_are_not_followed(hostile, files):
     address, handler = hostile
     handler.mode, handler.elsewhere = "astray", f"https://{address}/inner"
-    with pytest.raises(refused()) as caught:
+    with pytest.raises(http_error()) as caught:
         ask(address, files.authority)
-    assert status(caught.value) == 307
+    assert http_status(caught.value) == 307
     assert handler.visits == ["activate-node"]
 
 
 @pytest.mark.parametrize(
     ("mode", "problem"),
     [
-        ("bomb", "was packed"),
+        ("bomb", "was compressed"),
         ("flood", "more than 70000 bytes"),
-        ("noise", "cannot be read"),
+        ("noise", "is invalid"),
     ],
 )
-def test_no_response_grows_beyond_its_limit(hostile, files, mode, problem):
+def test_responses_are_limited(hostile, files, mode, problem):
     address, handler = hostile
     handler.mode = mode
-    with pytest.raises(ParcelError, match=problem):
+    with pytest.raises(MessageError, match=problem):
         ask(address, files.authority)
     assert sum(handler.flooded) < 20_000_000  # what was on its way, and no more
 
 
-def test_another_certificate_is_explained(hostile, files, tmp_path):
+def test_an_untrusted_certificate_is_explained(hostile, files, tmp_path):
     address, handler = hostile
     handler.mode = "proper"
     other = tmp_path / "other"
     other.mkdir()
-    ca = server_files(other).authority
-    with pytest.raises(unreachable()) as caught:
+    ca = make_server_files(other).authority
+    with pytest.raises(connection_error()) as caught:
         ask(address, ca)
-    explained = distrust(caught.value, address, ca)
+    explained = certificate_error(caught.value, address, ca)
     assert isinstance(explained, TransportError)
-    assert f"The certificate of {address} is not one that {ca} vouches for" in str(explained)
+    assert f"The certificate of {address} is not signed by {ca}" in str(explained)
     assert handler.visits == []
 
 
 def test_a_certificate_for_another_host_is_explained(tmp_path):
-    files = server_files(tmp_path, ["elsewhere.example"])
+    files = make_server_files(tmp_path, ["elsewhere.example"])
     for address in served(files, hostile_class()):
-        with pytest.raises(unreachable()) as caught:
+        with pytest.raises(connection_error()) as caught:
             ask(address, files.authority)
-    assert "IP address mismatch" in str(distrust(caught.value, address, files.authority))
+    assert "IP address mismatch" in str(
+        certificate_error(caught.value, address, files.authority)
+    )
 
 
-def test_what_is_merely_out_of_reach_is_no_question_of_trust(files):
-    with pytest.raises(unreachable()) as caught:
+def test_an_unreachable_server_is_not_a_certificate_error(files):
+    with pytest.raises(connection_error()) as caught:
         ask("127.0.0.1:1", files.authority)
-    assert distrust(caught.value, "127.0.0.1:1", files.authority) is None
+    assert certificate_error(caught.value, "127.0.0.1:1", files.authority) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
-def test_an_authority_that_is_none_is_named(tmp_path, content):
+def test_an_invalid_authority_file_is_named(tmp_path, content):
     ca = tmp_path / "ca.crt"
     if content is not None:
         ca.write_bytes(content)
     with pytest.raises(DataError, match="a certificate"):
-        Connection(flower().FleetClient, "127.0.0.1:1", ca, most=1)
+        Connection(flower().FleetClient, "127.0.0.1:1", ca, max_bytes=1)
 
 
 @pytest.mark.parametrize(
     "address", ["", "host", "host:", ":80", "host:0", "host:70000", "https://host:80", "a:b"]
 )
-def test_an_address_is_a_host_and_a_port(address):
+def test_an_address_must_be_a_host_and_a_port(address):
     with pytest.raises(ValueError, match="Expected an address like host:port"):
-        checked_address(address)
+        check_address(address)
 
 
 # ---------------------------------------------------------------- messages
 
 
 def message(body: bytes):
-    outside = metadata(1, sender=1, receiver=2, lasts=60.0)
-    return packed(body, outside)
+    outside = metadata(1, sender=1, receiver=2, ttl=60.0)
+    return pack_message(body, outside)
 
 
 def found(content: bytes, *, there: bool = True, complete: bool = True):
@@ -135,12 +137,12 @@ def found(content: bytes, *, there: bool = True, complete: bool = True):
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\xff", bytes(range(256)) * 4_096])
-def test_bytes_come_out_as_they_went_in(body):
+def test_bytes_are_unpacked_unchanged(body):
     proto, tree, pieces = message(body)
     assert ChunkedMessage(proto, tree).fetch(lambda name: found(pieces[name])) == body
 
 
-def test_a_message_is_waited_for_until_it_is_complete():
+def test_a_message_is_returned_when_it_is_complete():
     proto, tree, pieces = message(b"body")
     parcel, asked = ChunkedMessage(proto, tree), []
 
@@ -153,23 +155,23 @@ def test_a_message_is_waited_for_until_it_is_complete():
     assert len(asked) == 4  # no piece is fetched twice
 
 
-def test_a_piece_that_is_gone_is_noticed():
+def test_a_lost_piece_is_detected():
     proto, tree, _ = message(b"body")
-    with pytest.raises(ParcelError, match="gone"):
+    with pytest.raises(MessageError, match="lost"):
         ChunkedMessage(proto, tree).fetch(lambda _: found(b"", there=False))
 
 
-def test_only_messages_like_ours_are_fetched():
+def test_messages_with_other_pieces_are_rejected():
     proto, tree, _ = message(b"body")
     tree.children.append(tree.children[0])
-    with pytest.raises(ParcelError, match="other pieces"):
+    with pytest.raises(MessageError, match="expected pieces"):
         ChunkedMessage(proto, tree)
 
 
-def test_errors_of_flowers_are_no_messages_of_ours():
+def test_error_messages_of_flower_are_rejected():
     proto, tree, _ = message(b"body")
     proto.error.code = 1
-    with pytest.raises(ParcelError, match="other pieces"):
+    with pytest.raises(MessageError, match="expected pieces"):
         ChunkedMessage(proto, tree)
 
 
@@ -185,18 +187,18 @@ def test_errors_of_flowers_are_no_messages_of_ours():
         lambda piece: b"Message  0\0",
     ],
 )
-def test_whatever_a_message_holds_it_is_read_or_dropped(spoil):
+def test_every_message_is_read_or_dropped(spoil):
     proto, tree, pieces = message(b"the bytes")
-    with pytest.raises(ParcelError):
+    with pytest.raises(MessageError):
         ChunkedMessage(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
 
 
-def test_a_text_is_not_taken_for_bytes():
+def test_text_is_not_accepted_as_bytes():
     library = flower()
-    outside = metadata(1, sender=1, receiver=2, lasts=60.0)
+    outside = metadata(1, sender=1, receiver=2, ttl=60.0)
     records = library.RecordDict({"veracal": library.ConfigRecord({"body": "text"})})
     made = library.make_message(metadata=outside, content=records)
     pieces = {name: piece.deflate() for name, piece in library.all_objects(made).items()}
     proto = library.message_to_proto(library.without_content(made))
-    with pytest.raises(ParcelError, match="no bytes"):
+    with pytest.raises(MessageError, match="no bytes"):
         ChunkedMessage(proto, library.object_tree(made)).fetch(lambda name: found(pieces[name]))

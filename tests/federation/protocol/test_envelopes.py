@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.federation.protocol.made import CALIBRATOR, STRANGER
+from tests.federation.protocol.example_terms import COORDINATOR, STRANGER
 from veracal.federation.protocol import envelopes
 from veracal.federation.protocol.envelopes import (
     ANSWER,
     REQUEST,
     EnvelopeError,
-    parsed,
+    parse_object,
     seal,
     unseal,
 )
@@ -21,34 +21,34 @@ BODY = {"kind": "gap", "numbers": [1, 2.5, None], "text": "é"}
 
 
 def signed(content: bytes, purpose: str = REQUEST) -> bytes:
-    """An envelope around any bytes, signed by the calibrator: a hostile one."""
-    signature = CALIBRATOR.sign(purpose.encode() + b"\n" + content).encode()
+    """An envelope around any bytes, signed by the coordinator: a hostile one."""
+    signature = COORDINATOR.sign(purpose.encode() + b"\n" + content).encode()
     return b"\n".join((purpose.encode(), signature, content))
 
 
-def opened(raw: bytes, most: int = 4_096) -> dict:
-    return unseal(REQUEST, raw, CALIBRATOR.public, most=most)
+def opened(raw: bytes, max_bytes: int = 4_096) -> dict:
+    return unseal(REQUEST, raw, COORDINATOR.public, max_bytes=max_bytes)
 
 
-def test_a_body_comes_back_as_it_was():
-    assert opened(seal(REQUEST, BODY, CALIBRATOR)) == BODY
+def test_a_body_is_read_back_unchanged():
+    assert opened(seal(REQUEST, BODY, COORDINATOR)) == BODY
 
 
-def test_what_somebody_else_signed_is_refused():
-    with pytest.raises(EnvelopeError, match="signature does not hold"):
+def test_a_signature_of_another_key_is_rejected():
+    with pytest.raises(EnvelopeError, match="signature is not valid"):
         opened(seal(REQUEST, BODY, STRANGER))
 
 
-def test_what_was_signed_for_another_purpose_is_refused():
-    with pytest.raises(EnvelopeError, match="does not begin"):
-        opened(seal(ANSWER, BODY, CALIBRATOR))
-    renamed = seal(ANSWER, BODY, CALIBRATOR).replace(ANSWER.encode(), REQUEST.encode())
-    with pytest.raises(EnvelopeError, match="signature does not hold"):
+def test_a_signature_for_another_purpose_is_rejected():
+    with pytest.raises(EnvelopeError, match="does not begin with"):
+        opened(seal(ANSWER, BODY, COORDINATOR))
+    renamed = seal(ANSWER, BODY, COORDINATOR).replace(ANSWER.encode(), REQUEST.encode())
+    with pytest.raises(EnvelopeError, match="signature is not valid"):
         opened(renamed)
 
 
-def test_every_changed_bit_is_refused():
-    raw = seal(REQUEST, {"n": 1}, CALIBRATOR)
+def test_every_changed_bit_is_rejected():
+    raw = seal(REQUEST, {"n": 1}, COORDINATOR)
     for place in range(len(raw)):
         for bit in range(8):
             changed = bytearray(raw)
@@ -57,17 +57,17 @@ def test_every_changed_bit_is_refused():
                 opened(bytes(changed))
 
 
-def test_what_is_too_long_is_refused_though_it_is_signed():
-    raw = seal(REQUEST, {"text": "x" * 5_000}, CALIBRATOR)
+def test_a_signed_envelope_that_is_too_long_is_rejected():
+    raw = seal(REQUEST, {"text": "x" * 5_000}, COORDINATOR)
 
     with pytest.raises(EnvelopeError, match="longer than 4096 bytes"):
         opened(raw)
-    assert opened(raw, most=6_000) == {"text": "x" * 5_000}
+    assert opened(raw, max_bytes=6_000) == {"text": "x" * 5_000}
 
 
-def test_nothing_is_parsed_before_the_signature_holds(monkeypatch):
-    monkeypatch.setattr(envelopes, "parsed", lambda _: pytest.fail("parsed"))
-    with pytest.raises(EnvelopeError, match="signature does not hold"):
+def test_nothing_is_parsed_before_the_signature_is_verified(monkeypatch):
+    monkeypatch.setattr(envelopes, "parse_object", lambda _: pytest.fail("parsed"))
+    with pytest.raises(EnvelopeError, match="signature is not valid"):
         opened(seal(REQUEST, BODY, STRANGER))
 
 
@@ -100,28 +100,28 @@ def test_nothing_is_parsed_before_the_signature_holds(monkeypatch):
         b'\xef\xbb\xbf{"a":1}',
     ],
 )
-def test_a_hostile_signer_gets_no_other_spelling_through(content):
+def test_a_signed_body_that_is_not_canonical_is_rejected(content):
     with pytest.raises(EnvelopeError):
         opened(signed(content))
 
 
-def test_huge_integers_are_read_as_they_are_for_a_schema_to_refuse():
+def test_huge_integers_are_parsed_exactly_for_the_schema_to_reject():
     assert opened(signed(b'{"a":1' + b"0" * 400 + b"}")) == {"a": 10**400}
 
 
-def test_an_integer_with_more_digits_than_can_be_read_is_refused():
-    with pytest.raises(EnvelopeError, match="no JSON object"):
-        opened(signed(b'{"a":' + b"1" * 6_000 + b"}"), most=10_000)
+def test_an_integer_with_too_many_digits_is_rejected():
+    with pytest.raises(EnvelopeError, match="not a JSON object"):
+        opened(signed(b'{"a":' + b"1" * 6_000 + b"}"), max_bytes=10_000)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_refused_and_nothing_else_happens(raw):
+def test_arbitrary_bytes_raise_an_envelope_error(raw):
     with pytest.raises(EnvelopeError):
         opened(raw)
 
 
 @given(st.binary(max_size=200))
-def test_any_signed_bytes_are_refused_or_mean_what_they_spell(content):
+def test_arbitrary_signed_bytes_are_rejected_or_canonical(content):
     try:
         body = opened(signed(content))
     except EnvelopeError:
@@ -129,7 +129,7 @@ def test_any_signed_bytes_are_refused_or_mean_what_they_spell(content):
     assert json.dumps(body, sort_keys=True, separators=(",", ":")).encode() == content
 
 
-def test_only_objects_are_bodies():
-    assert parsed(b'{"a":[{"b":[1]}]}') == {"a": [{"b": [1]}]}
+def test_a_body_must_be_an_object():
+    assert parse_object(b'{"a":[{"b":[1]}]}') == {"a": [{"b": [1]}]}
     with pytest.raises(EnvelopeError, match="nested too deep"):
-        parsed(b'{"a":[{"b":[[1]]}]}')
+        parse_object(b'{"a":[{"b":[[1]]}]}')

@@ -2,29 +2,29 @@
 
 import pytest
 
-from tests.federation.protocol.made import CALIBRATOR, SOURCE
+from tests.federation.protocol.example_terms import COORDINATOR, SOURCE
 from veracal.federation.protocol.envelopes import ANSWER, EnvelopeError, seal
-from veracal.federation.protocol.messages import Answer, Head, Refusal, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, Refusal, unseal_reply
 
-HEAD = Head.signed("a" * 32, 1, "1" * 64, "2" * 64, SOURCE)
+HEAD = Head.sign("a" * 32, 1, "1" * 64, "2" * 64, SOURCE)
 REPLY = Answer("f" * 64, (3, -4, 2**62), HEAD)
 
 
-def test_an_answer_comes_back_as_it_was_and_is_the_same_bytes_each_time():
-    assert unsealed_reply(REPLY.sealed(SOURCE), SOURCE.public) == REPLY
-    assert REPLY.sealed(SOURCE) == REPLY.sealed(SOURCE)
+def test_an_answer_is_read_back_and_has_the_same_bytes_each_time():
+    assert unseal_reply(REPLY.seal(SOURCE), SOURCE.public) == REPLY
+    assert REPLY.seal(SOURCE) == REPLY.seal(SOURCE)
 
 
-def test_there_is_one_refusal():
-    raw = Refusal("a" * 32).sealed(SOURCE)
+def test_all_refusals_have_the_same_bytes():
+    raw = Refusal("a" * 32).seal(SOURCE)
 
-    assert raw == Refusal("a" * 32).sealed(SOURCE)
-    assert unsealed_reply(raw, SOURCE.public) == Refusal("a" * 32)
+    assert raw == Refusal("a" * 32).seal(SOURCE)
+    assert unseal_reply(raw, SOURCE.public) == Refusal("a" * 32)
 
 
-def test_what_somebody_else_signed_is_refused():
+def test_a_signature_of_another_key_is_rejected():
     with pytest.raises(EnvelopeError, match="signature"):
-        unsealed_reply(REPLY.sealed(CALIBRATOR), SOURCE.public)
+        unseal_reply(REPLY.seal(COORDINATOR), SOURCE.public)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_somebody_else_signed_is_refused():
     ],
     ids=lambda changed: repr(changed)[:40],
 )
-def test_what_is_no_reply_is_refused(changed):
+def test_an_invalid_reply_is_rejected(changed):
     body = {
         "head": HEAD.to_json(),
         "refused": False,
@@ -54,7 +54,7 @@ def test_what_is_no_reply_is_refused(changed):
         "source": HEAD.source,
         "units": [1],
     }
-    assert unsealed_reply(seal(ANSWER, body, SOURCE), SOURCE.public).units == (1,)
+    assert unseal_reply(seal(ANSWER, body, SOURCE), SOURCE.public).units == (1,)
 
     with pytest.raises(EnvelopeError):
-        unsealed_reply(seal(ANSWER, {**body, **changed}, SOURCE), SOURCE.public)
+        unseal_reply(seal(ANSWER, {**body, **changed}, SOURCE), SOURCE.public)

@@ -1,12 +1,12 @@
-"""A request is one question to one source, and nothing more."""
+"""A request is one query to one source, and nothing more."""
 
 import pytest
 
-from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
+from tests.federation.protocol.example_terms import COORDINATOR, SOURCE, STRANGER, terms
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError, seal
 from veracal.federation.protocol.messages import Head, Request
 
-HEAD = Head.signed("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
+HEAD = Head.sign("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
 
 
 def request(**changed):
@@ -27,25 +27,25 @@ def request(**changed):
 def body(**changed):
     """What a request carries, changed by somebody who can sign."""
     one = request()
-    whole = {**one.question, "head": HEAD.to_json(), "id": one.id, "round": 2}
+    whole = {**one.query, "head": HEAD.to_json(), "id": one.id, "round": 2}
     return {**whole, **changed}
 
 
-def test_a_request_comes_back_as_it_was_signed():
+def test_a_request_is_read_back_unchanged():
     for one in (
         request(),
         request(head=None, round=0),
         request(micro_epsilon=None, noise_multiplier=12.5),
     ):
-        assert Request.unsealed(one.sealed(CALIBRATOR), CALIBRATOR.public) == one
+        assert Request.unseal(one.seal(COORDINATOR), COORDINATOR.public) == one
 
 
-def test_a_request_of_a_stranger_is_refused():
+def test_a_request_signed_by_another_key_is_rejected():
     with pytest.raises(EnvelopeError, match="signature"):
-        Request.unsealed(request().sealed(STRANGER), CALIBRATOR.public)
+        Request.unseal(request().seal(STRANGER), COORDINATOR.public)
 
 
-def test_the_id_is_that_of_the_question_whatever_the_round():
+def test_the_id_depends_on_the_query_and_not_on_the_round():
     assert request().id == request(round=9, head=None).id
     others = [
         request(source="d" * 32),
@@ -63,7 +63,7 @@ def test_the_id_is_that_of_the_question_whatever_the_round():
     "changed",
     [
         {"id": "0" * 64},
-        {"kind": "loss"},  # under the id of another question
+        {"kind": "loss"},  # under the id of another query
         {"argument": []},
         {"argument": None},
         {"micro_epsilon": 0},
@@ -92,29 +92,29 @@ def test_the_id_is_that_of_the_question_whatever_the_round():
     ],
     ids=lambda changed: repr(changed)[:40],  # keys are new in each process
 )
-def test_what_is_not_in_the_closed_schema_is_refused(changed):
-    raw = seal(REQUEST, body(**changed), CALIBRATOR)
+def test_a_request_outside_of_the_closed_schema_is_rejected(changed):
+    raw = seal(REQUEST, body(**changed), COORDINATOR)
 
     with pytest.raises(EnvelopeError):
-        Request.unsealed(raw, CALIBRATOR.public)
+        Request.unseal(raw, COORDINATOR.public)
 
 
-def test_every_field_is_needed():
+def test_every_field_is_required():
     for name in body():
         less = {k: v for k, v in body().items() if k != name}
         with pytest.raises(EnvelopeError):
-            Request.unsealed(seal(REQUEST, less, CALIBRATOR), CALIBRATOR.public)
+            Request.unseal(seal(REQUEST, less, COORDINATOR), COORDINATOR.public)
 
 
-def test_a_request_that_no_source_would_read_is_not_made():
+def test_a_request_that_is_too_long_is_not_created():
     long = request(argument={"map": {"units": list(range(2_000))}})
 
     with pytest.raises(ValueError, match="at most 4096 bytes"):
-        long.sealed(CALIBRATOR)
+        long.seal(COORDINATOR)
 
 
-def test_a_head_holds_for_its_source_and_its_key_alone():
-    assert HEAD.holds(SOURCE.public)
-    assert not HEAD.holds(CALIBRATOR.public)
-    assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)
-    assert not Head("a" * 32, 8, HEAD.hash, HEAD.previous, HEAD.signature).holds(SOURCE.public)
+def test_a_head_is_valid_only_for_its_source_and_key():
+    assert HEAD.verify(SOURCE.public)
+    assert not HEAD.verify(COORDINATOR.public)
+    assert not Head("d" * 32, 7, HEAD.hash, HEAD.previous, HEAD.signature).verify(SOURCE.public)
+    assert not Head("a" * 32, 8, HEAD.hash, HEAD.previous, HEAD.signature).verify(SOURCE.public)

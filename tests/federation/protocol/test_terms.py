@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from tests.federation.protocol.made import CALIBRATOR, SOURCE, STRANGER, terms
+from tests.federation.protocol.example_terms import COORDINATOR, SOURCE, STRANGER, terms
 from veracal.accounting import Budget, Unit
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.errors import DataError
@@ -12,7 +12,7 @@ from veracal.federation.protocol.envelopes import TERMS, EnvelopeError, seal
 from veracal.federation.protocol.terms import Terms
 
 
-def test_terms_come_back_as_they_were_signed():
+def test_terms_are_read_back_unchanged():
     made = terms(
         unit=Unit("patient", 3),
         temperatures=TemperatureGrid(0.25, 8.0, 12),
@@ -20,19 +20,19 @@ def test_terms_come_back_as_they_were_signed():
         relation="replace-one",
     )
 
-    assert Terms.unsealed(made.sealed(SOURCE)) == made
+    assert Terms.unseal(made.seal(SOURCE)) == made
     assert made.budget == Budget(1.0, 1e-5, "replace-one", Unit("patient", 3))
 
 
-def test_terms_that_another_key_signed_are_refused():
-    with pytest.raises(DataError, match="signature does not hold"):
-        Terms.unsealed(terms().sealed(STRANGER))
+def test_terms_signed_by_another_key_are_rejected():
+    with pytest.raises(DataError, match="signature is not valid"):
+        Terms.unseal(terms().seal(STRANGER))
 
 
 @pytest.mark.parametrize("raw", [b"", b"veracal terms 1\n", b"\0" * 70_000])
-def test_what_is_no_terms_is_refused(raw):
-    with pytest.raises(DataError, match="terms as `veracal source enroll` writes them"):
-        Terms.unsealed(raw)
+def test_invalid_terms_are_rejected(raw):
+    with pytest.raises(DataError, match="terms that `veracal source enroll` wrote"):
+        Terms.unseal(raw)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_no_terms_is_refused(raw):
         {"unit": [1]},
         {"micro_epsilon": 0},
         {"micro_epsilon": 10**12},
-        {"most_each": 2_000_000},
+        {"max_per_answer": 2_000_000},
         {"delta": 0},
         {"delta": 0.5},
         {"kinds": []},
@@ -60,8 +60,8 @@ def test_what_is_no_terms_is_refused(raw):
         {"clamp": 1e9},
         {"parameters": [12, 16]},
         {"parameters": [99, 16, 16]},
-        {"least_records": 0},
-        {"least_records": 2_000_000},
+        {"min_records": 0},
+        {"min_records": 2_000_000},
         {"deadline": 0.0},
         {"expires": "tomorrow!!"},
         {"name": "two\nlines"},
@@ -72,23 +72,23 @@ def test_what_is_no_terms_is_refused(raw):
     ],
     ids=repr,
 )
-def test_terms_out_of_bounds_are_refused(changed):
+def test_terms_out_of_bounds_are_rejected(changed):
     body = {**terms().to_json(), **changed}
 
     with pytest.raises((EnvelopeError, ValueError)):
         Terms.from_json(body)
     with pytest.raises(DataError):
-        Terms.unsealed(seal(TERMS, body, SOURCE))
+        Terms.unseal(seal(TERMS, body, SOURCE))
 
 
-def test_every_field_is_needed():
+def test_every_field_is_required():
     for name in terms().to_json():
         body = {k: v for k, v in terms().to_json().items() if k != name}
         with pytest.raises(EnvelopeError, match=name):
             Terms.from_json(body)
 
 
-def test_a_key_is_good_through_its_last_day():
+def test_terms_are_valid_through_their_last_day():
     made = terms(expires="2027-12-31")
 
     assert not made.is_expired(datetime.date(2027, 12, 31))
@@ -96,11 +96,11 @@ def test_a_key_is_good_through_its_last_day():
     assert not terms().is_expired(datetime.date(9999, 1, 1))
 
 
-def test_an_answer_may_not_cost_more_than_all():
+def test_an_answer_cannot_cost_more_than_the_budget():
     with pytest.raises(ValueError, match="at most the whole budget, got 2 of 1"):
-        terms(most_each=2_000_000)
+        terms(max_per_answer=2_000_000)
 
 
 def test_terms_name_both_keys():
     assert terms().key == SOURCE.public
-    assert terms().calibrator == CALIBRATOR.public
+    assert terms().coordinator == COORDINATOR.public

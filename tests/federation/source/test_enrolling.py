@@ -11,16 +11,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.federation.source.made import CALIBRATOR, declaration, made, scores
+from tests.federation.source.enrolled import COORDINATOR, declaration, made, scores
 from veracal.accounting import Budget, Unit
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError
-from veracal.federation.protocol.questions import KINDS, built
+from veracal.federation.protocol.queries import KINDS, build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source import enrolling
 from veracal.federation.source import enrolling as rehearsal
-from veracal.federation.source.enrolling import check_deadline, enroll, examples, propose
-from veracal.federation.source.enrollment import read_enrolment
+from veracal.federation.source.enrolling import (
+    check_deadline,
+    enroll,
+    example_arguments,
+    propose,
+)
+from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import create_source, read_source
 
 
@@ -30,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "north"
 
 
-def test_a_source_is_for_its_owners_eyes_only(tmp_path: Path):
+def test_only_the_owner_can_read_a_source(tmp_path: Path):
     north = made(tmp_path / "north")
     old = os.umask(0)
     try:
@@ -43,7 +48,7 @@ def test_a_source_is_for_its_owners_eyes_only(tmp_path: Path):
             assert mode & 0o077 == 0, (path, oct(mode))
 
 
-def test_a_data_file_is_known_by_keyed_marks_alone(tmp_path: Path):
+def test_only_keyed_digests_of_the_data_file_are_stored(tmp_path: Path):
     data = tmp_path / "data.csv"
     data.write_text("a,b\n" + "1,2\n" * 1_000)
     told = []
@@ -57,33 +62,33 @@ def test_a_data_file_is_known_by_keyed_marks_alone(tmp_path: Path):
     assert told[0]["data"]["content"] != told[1]["data"]["content"]  # each has its own key
 
 
-def test_without_the_key_of_the_marks_nothing_is_served(tmp_path: Path):
+def test_without_the_digest_key_all_requests_are_refused(tmp_path: Path):
     north = made(tmp_path / "north")
     (north.path / "mark.key").write_bytes(b"short")
     with pytest.raises(DataError, match="Restore the file"):
         north.reopened()
     (north.path / "mark.key").write_bytes(bytes(32))
-    assert north.reopened().desk.reply(north.raw()) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw()) == north.server.refusal
     assert not north.ledger.entries()
 
 
-def test_terms_are_signed_and_say_what_was_declared(folder: Path):
-    terms = enroll(folder, scores(), declaration(bins=7, least_records=50, deadline=3.0))
+def test_terms_are_signed_and_contain_the_declaration(folder: Path):
+    terms = enroll(folder, scores(), declaration(bins=7, min_records=50, deadline=3.0))
     raw = (folder / "enrolled" / terms.source / "terms").read_bytes()
-    assert Terms.unsealed(raw) == terms
-    assert (terms.name, terms.calibrator, terms.bins) == ("North", CALIBRATOR.public, 7)
+    assert Terms.unseal(raw) == terms
+    assert (terms.name, terms.coordinator, terms.bins) == ("North", COORDINATOR.public, 7)
     assert (terms.classes, terms.reads, terms.deadline) == (3, "logits", 3.0)
     assert terms.key == read_source(folder).public
 
 
-def test_each_enrolment_takes_its_whole_budget_for_good(folder: Path):
+def test_each_enrollment_is_charged_its_whole_budget_permanently(folder: Path):
     source = read_source(folder)
     for _ in range(2):
         enroll(folder, scores(), declaration())
     assert source.shares.remaining().epsilon == 0
     with pytest.raises(BudgetError):
-        enroll(folder, scores(), declaration(epsilon=0.000001, most_each=0.000001))
-    enrolling.revoke(source, read_enrolment(source, source.enrolled()[0]))
+        enroll(folder, scores(), declaration(epsilon=0.000001, max_per_answer=0.000001))
+    enrolling.revoke(source, read_enrollment(source, source.enrollment_ids()[0]))
     assert source.shares.remaining().epsilon == 0
     assert len(list((folder / "enrolled").iterdir())) == 2
 
@@ -92,17 +97,17 @@ def test_shares_with_a_delta_add_up_exactly(tmp_path: Path):
     folder = tmp_path / "north"
     create_source(folder, "North", Budget(0.3, 3e-6))
     for _ in range(3):
-        enroll(folder, scores(), declaration(epsilon=0.1, most_each=0.1, delta=1e-6))
+        enroll(folder, scores(), declaration(epsilon=0.1, max_per_answer=0.1, delta=1e-6))
     with pytest.raises(BudgetError):
-        propose(folder, scores(), declaration(epsilon=0.1, most_each=0.1, delta=1e-6))
+        propose(folder, scores(), declaration(epsilon=0.1, max_per_answer=0.1, delta=1e-6))
 
 
-def test_a_delta_needs_an_institution_that_allows_one(folder: Path):
+def test_a_delta_requires_an_institution_with_a_delta(folder: Path):
     with pytest.raises(ValueError, match="pure cost"):
         propose(folder, scores(), declaration(delta=1e-6))
 
 
-def test_shares_count_units_with_all_of_their_rows_once(tmp_path: Path):
+def test_a_share_covers_all_rows_of_a_unit(tmp_path: Path):
     budget = Budget(1.0, unit=Unit("patient", 3))
     north = made(tmp_path / "n", scores(6, units=[0, 0, 0, 1, 1, 2]), budget=budget)
     assert read_source(north.path).shares.remaining().epsilon == 0
@@ -116,16 +121,16 @@ PATIENTS = Budget(2.0, unit=Unit("patient", 2))
 @pytest.mark.parametrize(
     ("budget", "records", "changed", "why"),
     [
-        (None, Scores.from_logits(np.zeros((9, 3))), {}, "the right answer of every record"),
-        (None, scores(9), {"least_records": 10}, "from 10 to 1,000,000, as declared, found 9"),
-        (None, scores(9), {"most_records": 8}, "from 1 to 8, as declared, found 9"),
+        (None, Scores.from_logits(np.zeros((9, 3))), {}, "a label for every record"),
+        (None, scores(9), {"min_records": 10}, "from 10 to 1,000,000, as declared, found 9"),
+        (None, scores(9), {"max_records": 8}, "from 1 to 8, as declared, found 9"),
         (None, scores(9, units=range(9)), {}, "protects single records"),
-        (PATIENTS, scores(9), {}, "which patient each row belongs to"),
+        (PATIENTS, scores(9), {}, "the patient that each row belongs to"),
         (PATIENTS, scores(9, units=[0] * 9), {}, "at most 2 rows of patient"),
         (None, scores(0), {}, "from 1 to"),
     ],
 )
-def test_records_that_are_not_as_declared_are_refused_and_nothing_is_left(
+def test_records_that_do_not_match_the_declaration_are_rejected_without_trace(
     tmp_path: Path, budget: Budget | None, records: Scores, changed: dict, why: str
 ):
     folder = tmp_path / "north"
@@ -136,7 +141,7 @@ def test_records_that_are_not_as_declared_are_refused_and_nothing_is_left(
     assert not read_source(folder).shares.entries()
 
 
-def test_values_that_are_no_scores_are_refused_before_they_are_records():
+def test_invalid_scores_are_rejected():
     with pytest.raises(DataError, match="finite logits"):
         Scores.from_logits([[np.nan, 0.0]], [0])
     with pytest.raises(DataError, match="labels"):
@@ -150,43 +155,43 @@ def test_values_that_are_no_scores_are_refused_before_they_are_records():
         ({"kinds": ("counts", "counts")}, "different kinds"),
         ({"kinds": ("weights",)}, "different kinds"),
         ({"kinds": ("platt-equations",)}, "delta above 0"),
-        ({"most_each": 2.0}, "at most the whole budget"),
+        ({"max_per_answer": 2.0}, "at most the whole budget"),
         ({"deadline": 0.0}, "deadline > 0"),
         ({"model": "x"}, "64 hexadecimal"),
-        ({"expires": "tomorrow"}, "Expected a day"),
-        ({"expires": "2020-01-01"}, "still to come"),
+        ({"expires": "tomorrow"}, "Expected a date"),
+        ({"expires": "2020-01-01"}, "in the future"),
         ({"epsilon": -1.0}, "epsilon > 0"),
     ],
 )
-def test_a_declaration_that_cannot_be_meant_is_refused(folder: Path, changed: dict, why: str):
+def test_an_invalid_declaration_is_rejected(folder: Path, changed: dict, why: str):
     with pytest.raises(ValueError, match=why):
         enroll(folder, scores(), declaration(**changed))
     assert not read_source(folder).shares.entries()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_an_example_that_a_request_can_carry(tmp_path: Path, kind: str):
+def test_every_kind_has_example_arguments_that_fit_into_a_request(tmp_path: Path, kind: str):
     terms = made(tmp_path / "n", scores(20, 27)).terms
     terms = Terms(**{**vars(terms), "kinds": tuple(KINDS)})
-    found = list(examples(kind, terms))
-    assert found and all(built(kind, argument, terms).entries for argument in found)
+    found = list(example_arguments(kind, terms))
+    assert found and all(build_query(kind, argument, terms).entries for argument in found)
     if kind.startswith("map-"):
         assert len(found) >= 5
 
 
-def test_a_question_that_fails_is_refused_at_enrolment_and_tells_nothing(
+def test_a_failing_query_is_rejected_at_enrollment_without_details(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(*_: object) -> None:
         raise ZeroDivisionError("record 17")
 
     monkeypatch.setattr("veracal.federation.source.enrolling.evaluate_query", broken)
-    with pytest.raises(DataError, match="can be asked for how many") as caught:
+    with pytest.raises(DataError, match="can answer how many") as caught:
         enroll(folder, scores(), declaration())
     assert "17" not in str(caught.value)
 
 
-def test_a_deadline_that_answers_could_miss_is_refused_with_one_that_will_do(tmp_path: Path):
+def test_a_short_deadline_is_rejected_with_a_recommendation(tmp_path: Path):
     terms = made(tmp_path / "n", deadline=2.0).terms
     check_deadline(0.5, terms, "x")
     with pytest.raises(DataError, match="Declare a deadline of 5 seconds"):
@@ -195,27 +200,27 @@ def test_a_deadline_that_answers_could_miss_is_refused_with_one_that_will_do(tmp
         check_deadline(10_000.0, terms, "x")
 
 
-def test_the_deadline_is_compared_with_what_the_slowest_question_takes(
+def test_the_deadline_is_compared_with_the_slowest_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Every question takes 3 seconds, and reading the records as long again."""
+    """Every query takes 3 seconds, and reading the records as long again."""
     clock = SimpleNamespace(perf_counter=count(0, 3.0).__next__)
     monkeypatch.setattr(rehearsal, "time", clock)
-    with pytest.raises(DataError, match="4 times .* that takes 3. .* of 20 seconds"):
+    with pytest.raises(DataError, match="4 times .* that takes 3 seconds.* of 20 seconds"):
         made(tmp_path / "a", deadline=11.9)
-    with pytest.raises(DataError, match="4 times .* that takes 6. .* of 60 seconds"):
+    with pytest.raises(DataError, match="4 times .* that takes 6 seconds.* of 60 seconds"):
         made(tmp_path / "b", deadline=23.9)
     made(tmp_path / "c", deadline=24.0)
 
 
-def test_an_enrolment_that_is_interrupted_leaves_nothing_half_made(
+def test_an_interrupted_enrollment_leaves_no_partial_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(enrolling, "_take_share", stop)
+        patched.setattr(enrolling, "_charge_share", stop)
         with pytest.raises(KeyboardInterrupt):
             enroll(folder, scores(), declaration())
     assert not list((folder / "enrolled").iterdir())
@@ -223,7 +228,7 @@ def test_an_enrolment_that_is_interrupted_leaves_nothing_half_made(
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_records_are_kept_as_they_are(tmp_path: Path, kind: str):
+def test_records_are_stored_unchanged(tmp_path: Path, kind: str):
     rng = np.random.default_rng(0)
     classes = ["no", "yes, perhaps"]
     labels = np.array(classes)[rng.integers(0, 2, 30)]
@@ -232,7 +237,7 @@ def test_records_are_kept_as_they_are(tmp_path: Path, kind: str):
     units = [f"p{i // 2}" for i in range(30)]
     given = make(shares, labels, classes=classes, units=units)
     north = made(tmp_path / "n", given, budget=Budget(1.0, unit=Unit("patient", 2)))
-    kept = read_enrolment(read_source(north.path), north.terms.source).records()
+    kept = read_enrollment(read_source(north.path), north.terms.source).records()
     assert kept.kind == kind == north.terms.reads
     assert np.array_equal(kept.values, given.values) and kept.values.dtype == np.float64
     assert np.array_equal(kept.known_labels, given.known_labels)

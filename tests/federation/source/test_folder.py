@@ -10,40 +10,40 @@ from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.source.folder import create_source, read_source
 
 
-def test_a_source_comes_back_as_it_was_made(tmp_path: Path):
+def test_a_source_is_read_back_unchanged(tmp_path: Path):
     budget = Budget(2.0, 1e-6, "replace-one", Unit("patient", 3))
     made = create_source(tmp_path / "n", "St. Mary's, Ünit 4", budget, heads=tmp_path / "h")
     assert read_source(tmp_path / "n") == made
     assert made.budget == budget
-    assert made.enrolled() == ()
+    assert made.enrollment_ids() == ()
     assert made.key.public == made.public
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
+def test_an_existing_folder_is_not_changed(tmp_path: Path):
     with pytest.raises(DataError, match="a new folder, found one that exists"):
         create_source(tmp_path, "North", Budget(1.0))
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 101, "\x1b[2J"])
-def test_a_name_that_cannot_be_printed_is_refused(tmp_path: Path, name: str):
+def test_a_name_that_is_not_printable_is_rejected(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="printable"):
         create_source(tmp_path / "n", name, Budget(1.0))
     assert not (tmp_path / "n").exists()
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path):
+def test_an_invalid_source_folder_is_rejected(tmp_path: Path):
     with pytest.raises(DataError, match="no folder"):
         read_source(tmp_path / "n")
     with pytest.raises(DataError, match="a file source.json"):
         read_source(tmp_path)
     (tmp_path / "source.json").write_text('{"format":"another"}')
-    with pytest.raises(DataError, match="another description"):
+    with pytest.raises(DataError, match="an invalid description"):
         read_source(tmp_path)
 
 
-def test_another_key_is_refused(tmp_path: Path):
+def test_a_replaced_key_is_rejected(tmp_path: Path):
     made = create_source(tmp_path / "n", "North", Budget(1.0))
     (made.path / "key.pem").unlink()
     PrivateKey.new().save(made.path / "key.pem")
-    with pytest.raises(DataError, match="the key that this source was made with"):
+    with pytest.raises(DataError, match="the key that this source was created with"):
         _ = made.key

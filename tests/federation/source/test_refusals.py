@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from veracal.federation.source.folder import MOST_LINES, Refusals
+from veracal.federation.source.folder import MAX_LINES, RefusalLog
 
 
-def test_a_reason_is_one_printable_line(tmp_path: Path):
-    log = Refusals(tmp_path / "log")
+def test_a_reason_is_stored_as_one_printable_line(tmp_path: Path):
+    log = RefusalLog(tmp_path / "log")
     assert log.lines() == []
     log.add("first\nsecond\x1b[2J\u2028 " + "x" * 1_000)
     ((when, why),) = log.lines()
@@ -14,11 +14,11 @@ def test_a_reason_is_one_printable_line(tmp_path: Path):
     assert (tmp_path / "log").stat().st_mode & 0o077 == 0
 
 
-def test_only_the_last_ones_are_kept(tmp_path: Path):
-    log = Refusals(tmp_path / "log")
-    for number in range(MOST_LINES + 500):
+def test_only_the_latest_refusals_are_stored(tmp_path: Path):
+    log = RefusalLog(tmp_path / "log")
+    for number in range(MAX_LINES + 500):
         log.add(f"reason number {number:05d} in some words more")
     lines = (tmp_path / "log").read_text().splitlines()
-    assert MOST_LINES <= len(lines) <= MOST_LINES + 200
+    assert MAX_LINES <= len(lines) <= MAX_LINES + 200
     assert log.lines()[-1][1].startswith("reason number 01499")
-    assert len(log.lines()) == MOST_LINES
+    assert len(log.lines()) == MAX_LINES

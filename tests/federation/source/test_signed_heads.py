@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.made import Made, declaration, made, scores
+from tests.federation.source.enrolled import Made, declaration, made, scores
 from veracal.accounting import Budget
 from veracal.errors import DataError, LedgerError
 from veracal.federation.source.enrolling import enroll, propose, revoke
-from veracal.federation.source.enrollment import problems_of, read_enrolment
+from veracal.federation.source.enrollment import find_problems, read_enrollment
 from veracal.federation.source.folder import RollbackError, create_source, read_source
 
 INVERSE = {"inverse": 1 << 16}
@@ -27,17 +27,19 @@ def put_back(copy: Path, ledger: Path) -> None:
     shutil.copy(copy, ledger)
 
 
-def test_an_older_ledger_is_refused_until_the_right_one_is_back(north: Made, tmp_path: Path):
+def test_an_older_ledger_is_refused_until_the_right_one_is_restored(
+    north: Made, tmp_path: Path
+):
     ledger = north.folder / "spent.ledger"
     north.ask()
     old = copied(ledger, tmp_path / "old")
     north.ask("bins")
     new = copied(ledger, tmp_path / "new")
     put_back(old, ledger)
-    for desk in (north.desk, north.reopened().desk):
-        assert desk.reply(north.raw("gap", argument=INVERSE)) == desk.refusal
-        assert "older copy of spent.ledger was put back: it lacks entry 2" in north.why
-        assert desk.reply(north.raw()) == desk.refusal  # what it has answered, neither
+    for server in (north.server, north.reopened().server):
+        assert server.reply(north.raw("gap", argument=INVERSE)) == server.refusal
+        assert "older copy of spent.ledger was restored: it lacks entry 2" in north.why
+        assert server.reply(north.raw()) == server.refusal  # what it has answered, neither
     assert len(north.ledger.entries()) == 1
     put_back(new, ledger)
     assert north.ask("gap", argument=INVERSE).head.index == 3
@@ -47,10 +49,10 @@ def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(north: Made, tmp_path:
     old = copied(north.folder / "spent.ledger", tmp_path / "old")
     north.ask()
     put_back(old, north.folder / "spent.ledger")
-    assert north.reopened().desk.reply(north.raw("bins")) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw("bins")) == north.server.refusal
 
 
-def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Path):
+def test_a_rollback_of_the_folder_is_detected_by_the_external_heads(tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
     north = made(tmp_path / "north", heads=elsewhere)
     north.ask()
@@ -58,11 +60,11 @@ def test_a_whole_folder_put_back_is_noticed_by_the_heads_elsewhere(tmp_path: Pat
     north.ask("bins")
     shutil.rmtree(north.path)
     shutil.copytree(tmp_path / "backup", north.path)
-    assert north.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw("bins-paper")) == north.server.refusal
     assert "lacks entry 2" in north.why
 
 
-def test_a_whole_folder_put_back_is_noticed_by_the_head_that_a_request_quotes(tmp_path: Path):
+def test_a_rollback_of_the_folder_is_detected_by_a_quoted_head(tmp_path: Path):
     north = made(tmp_path / "north")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
@@ -70,17 +72,15 @@ def test_a_whole_folder_put_back_is_noticed_by_the_head_that_a_request_quotes(tm
     shutil.rmtree(north.path)
     shutil.copytree(tmp_path / "backup", north.path)
     again = north.reopened()
-    assert again.desk.reply(north.raw("bins-paper", head=head)) == north.desk.refusal
+    assert again.server.reply(north.raw("bins-paper", head=head)) == north.server.refusal
     assert "lacks entry 2" in north.why
     # And from now on also without it, after a restart too.
-    assert again.desk.reply(north.raw("bins-paper")) == north.desk.refusal
-    assert again.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+    assert again.server.reply(north.raw("bins-paper")) == north.server.refusal
+    assert again.reopened().server.reply(north.raw("bins-paper")) == north.server.refusal
 
 
 @pytest.mark.parametrize("quoting", [True, False])
-def test_a_desk_that_was_open_tells_the_next_one_that_the_folder_was_put_back(
-    tmp_path: Path, quoting: bool
-):
+def test_an_open_server_records_a_rollback_for_later_servers(tmp_path: Path, quoting: bool):
     north = made(tmp_path / "north")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
@@ -89,20 +89,20 @@ def test_a_desk_that_was_open_tells_the_next_one_that_the_folder_was_put_back(
     shutil.copytree(tmp_path / "backup", north.path)
     raw = north.raw("bins-paper", head=head if quoting else None)
     for _ in range(3):
-        assert north.desk.reply(raw) == north.desk.refusal
-    assert north.reopened().desk.reply(north.raw("bins-paper")) == north.desk.refusal
+        assert north.server.reply(raw) == north.server.refusal
+    assert north.reopened().server.reply(north.raw("bins-paper")) == north.server.refusal
     assert len((north.folder / "heads").read_text().splitlines()) == 2
 
 
-def test_a_head_that_was_never_signed_is_refused_and_forgotten(north: Made):
+def test_a_quoted_head_with_an_invalid_signature_is_refused_and_not_stored(north: Made):
     head = north.ask().head
     forged = type(head)(head.source, 9, "f" * 64, head.hash, head.signature)
-    assert north.desk.reply(north.raw("bins", head=forged)) == north.desk.refusal
-    assert "has not signed" in north.why
+    assert north.server.reply(north.raw("bins", head=forged)) == north.server.refusal
+    assert "did not sign" in north.why
     assert north.ask("bins").head.index == 2
 
 
-def test_torn_foreign_and_forged_lines_are_passed_over(north: Made):
+def test_incomplete_foreign_and_forged_heads_are_ignored(north: Made):
     head = north.ask().head
     path = north.folder / "heads"
     forged = path.read_text().replace('"index":1', '"index":5')
@@ -116,27 +116,27 @@ def test_torn_foreign_and_forged_lines_are_passed_over(north: Made):
 
 
 @pytest.mark.parametrize("which", ["inside", "elsewhere"])
-def test_without_a_file_of_heads_nothing_is_answered(tmp_path: Path, which: str):
+def test_without_a_file_of_heads_all_requests_are_refused(tmp_path: Path, which: str):
     elsewhere = tmp_path / "elsewhere"
     north = made(tmp_path / "north", heads=elsewhere)
     gone = north.folder / "heads" if which == "inside" else elsewhere
     kept = gone.read_bytes()
     gone.unlink()
-    assert north.desk.reply(north.raw()) == north.desk.refusal
+    assert north.server.reply(north.raw()) == north.server.refusal
     assert "Mount or restore it" in north.why and not north.ledger.entries()
     gone.write_bytes(kept)
     assert north.ask().units
 
 
-def test_a_file_elsewhere_may_serve_several_sources(tmp_path: Path):
+def test_several_sources_can_share_an_external_file_of_heads(tmp_path: Path):
     elsewhere = tmp_path / "heads"
     one, two = (made(tmp_path / name, heads=elsewhere) for name in ("one", "two"))
     for source in (one, two, one):
         source.ask()
-    assert len(elsewhere.read_text().splitlines()) == 4  # two enrolments, two answers
+    assert len(elsewhere.read_text().splitlines()) == 4  # two enrollments, two answers
 
 
-def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path):
+def test_a_rollback_of_the_institutions_ledger_prevents_enrollment(tmp_path: Path):
     folder = tmp_path / "north"
     create_source(folder, "North", Budget(1.5))
     old = copied(folder / "shares.ledger", tmp_path / "old")
@@ -146,24 +146,24 @@ def test_an_institution_whose_shares_were_set_back_enrolls_nobody(tmp_path: Path
         propose(folder, scores(), declaration())
 
 
-def test_a_revoked_enrolment_stays_so_when_the_folder_is_put_back(tmp_path: Path):
+def test_a_revocation_survives_a_rollback_of_the_folder(tmp_path: Path):
     north = made(tmp_path / "north", heads=tmp_path / "elsewhere")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
     source = read_source(north.path)
-    enrolment = read_enrolment(source, north.terms.source)
-    revoke(source, enrolment)
-    revoke(source, enrolment)
-    assert list(problems_of(source, enrolment)) == []
+    enrollment = read_enrollment(source, north.terms.source)
+    revoke(source, enrollment)
+    revoke(source, enrollment)
+    assert list(find_problems(source, enrollment)) == []
     shutil.rmtree(north.path)
     shutil.copytree(tmp_path / "backup", north.path)
-    assert north.reopened().desk.reply(north.raw()) == north.desk.refusal
+    assert north.reopened().server.reply(north.raw()) == north.server.refusal
     assert "was revoked" in north.why
-    (problem,) = problems_of(source, enrolment)
-    assert "an older copy of the folder was put back" in problem
+    (problem,) = find_problems(source, enrollment)
+    assert "an older copy was restored" in problem
 
 
-def test_the_second_file_lies_elsewhere(tmp_path: Path):
+def test_the_external_file_of_heads_must_lie_outside_of_the_folder(tmp_path: Path):
     with pytest.raises(DataError, match="outside of the source's folder"):
         create_source(tmp_path / "n", "North", Budget(1.0), heads=tmp_path / "n" / "heads2")
     with pytest.raises(DataError, match="no such folder"):

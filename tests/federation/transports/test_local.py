@@ -8,7 +8,7 @@ from veracal.federation.transports import base as local
 from veracal.federation.transports.base import LocalTransport, Transport
 
 
-def test_every_source_gets_its_own_request_and_replies_are_yielded_as_they_come():
+def test_every_source_gets_its_request_and_replies_are_yielded_on_arrival():
     first = threading.Event()
 
     def slow(raw):
@@ -23,7 +23,7 @@ def test_every_source_gets_its_own_request_and_replies_are_yielded_as_they_come(
     assert isinstance(transport, Transport)
 
 
-def test_who_fails_is_unknown_or_too_slow_is_not_yielded(monkeypatch):
+def test_failing_unknown_and_slow_sources_are_not_yielded(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0]))
 

@@ -1,15 +1,11 @@
-"""The file of a calibrator's book: SQLite, of which every change is on the disk at once.
+"""The coordinator's history: requests, answers and signed heads in an SQLite file.
 
-A calibrator's book: what it has asked, what was answered, and where ledgers were then.
+Each step is one transaction that is on disk before the next step. After a crash, the history
+shows which requests were sent and answered, so that no query is charged twice and rounds are
+repeated with the same sources.
 
-Every step is one transaction, written before the next is taken. Whoever opens the book after
-a crash knows what was sent and what has come back, so that nothing is asked twice at new cost
-and the same sources take part as before.
-
-What a source can still pay, as far as a calibrator knows: its terms minus what was asked.
-
-A source's own ledger decides. This is kept by the same rule, so that nothing is asked of a
-source that could not answer everything.
+:class:`SourceAccount` computes the remaining budget of a source from its terms and the history,
+by the same rule as the source's ledger, which is authoritative.
 """
 
 import json
@@ -37,13 +33,13 @@ from veracal.accounting import (
 from veracal.data import no_surprises
 from veracal.errors import BudgetError, ConflictError, DataError
 from veracal.federation.protocol.envelopes import EnvelopeError, PublicKey
-from veracal.federation.protocol.messages import Answer, Head, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Head, unseal_reply
 from veracal.federation.protocol.terms import Terms
 from veracal.ledger import Cost, EpsilonSums, Item, Renyi, best_order, canonical
 
-APPLICATION = 0x5643424B  # "VCBK", in the header of the file
+APPLICATION = 0x56435248  # "VCRH", in the header of the file
 FORMAT = 1
-_PATIENCE = 60.0  # seconds to wait for another command that writes to the same book
+_LOCK_TIMEOUT = 60.0  # seconds to wait for another command that writes to the same file
 _FULL = 2  # of PRAGMA synchronous
 _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -79,9 +75,9 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE TABLE rounds (
     run TEXT NOT NULL,
-    question TEXT NOT NULL,
+    query TEXT NOT NULL,
     closed TEXT NOT NULL,
-    PRIMARY KEY (run, question)
+    PRIMARY KEY (run, query)
 ) STRICT;
 CREATE TABLE labels (
     run TEXT NOT NULL,
@@ -93,42 +89,51 @@ CREATE TABLE labels (
 """
 
 
-def opened(path: Path | None) -> sqlite3.Connection:
-    """Open the file, or make it for its owner's eyes only; None keeps all in memory."""
+def open_database(path: Path | None) -> sqlite3.Connection:
+    """Open the file, or create it readable only by its owner; None stays in memory."""
     if path is None:
         connection = sqlite3.connect(":memory:", isolation_level=None)
     else:
         with no_surprises(path):
             new = not path.exists()
         if new:
-            _make(path)
-        with kept(path):
-            connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
-    with kept(path):
+            try:  # readable only by its owner from the start
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(path, flags, 0o600))
+            except OSError as cause:
+                raise DataError(
+                    str(path),
+                    "a path where a history can be created",
+                    cause.strerror or "none",
+                    "Choose another path.",
+                ) from cause
+        with explain_database_errors(path):
+            connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)
+    with explain_database_errors(path):
         connection.execute(f"PRAGMA synchronous = {_FULL}")
-        _check(connection, path)
+        _check_format(connection, path)
     return connection
 
 
 @contextmanager
-def kept(path: Path | None) -> Iterator[None]:
-    """Tell what the disk or the file does not allow, in a line for the owner."""
+def explain_database_errors(path: Path | None) -> Iterator[None]:
+    """Convert database errors to messages for the owner."""
     try:
         yield
     except sqlite3.Error as cause:
         raise DataError(
             str(path),
-            "a book of a calibrator that can be read and written",
+            "a coordinator's history that can be read and written",
             str(cause),
-            "Make room on the disk, or name the right file. What was answered is not lost: "
-            "sources repeat their answers at no cost.",
+            "Free disk space, or choose the right file. Answers are not lost: sources repeat "
+            "them at no cost.",
         ) from cause
 
 
 @contextmanager
-def writing(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
-    """One change, whole or not at all."""
-    with kept(path):
+def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
+    """An atomic change."""
+    with explain_database_errors(path):
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -138,19 +143,9 @@ def writing(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]
         connection.execute("COMMIT")
 
 
-def _make(path: Path) -> None:
-    """An empty file, before anything secret could be in it."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError as cause:
-        raise DataError(
-            str(path), "a place for a book", cause.strerror or "none", "Name another place."
-        ) from cause
-
-
-def _check(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Fill a new file; refuse one that is something else, or of a later version."""
-    with writing(connection, path):
+def _check_format(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Create the tables of a new file; refuse other files and formats."""
+    with transaction(connection, path):
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -162,31 +157,30 @@ def _check(connection: sqlite3.Connection, path: Path | None) -> None:
         elif (application, version) != (APPLICATION, FORMAT):
             raise DataError(
                 str(path),
-                f"a book of a calibrator, of format {FORMAT}",
+                f"a coordinator's history of format {FORMAT}",
                 "another file" if application != APPLICATION else f"format {version}",
-                "Name the right file, or a new one.",
+                "Choose the right file, or a new one.",
             )
 
 
 State = Literal["sent", "answered", "refused", "unusable"]
-FORKED = "it has signed two ledgers that contradict each other"
+FORKED = "it signed two contradictory versions of its ledger"
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A request that went out.
+class SentRequest:
+    """A request that was sent.
 
     Attributes
     ----------
     state : {"sent", "answered", "refused", "unusable"}
-        What is known of its fate: nothing, an answer, a signed refusal, or a reply that cannot
-        be used.
+        No reply yet, an answer, a signed refusal, or an invalid reply.
     purpose : str
-        What the question is called.
+        Name of the query.
     event : Event
         What the source charges for an answer.
     raw : bytes
-        As it was sent: sent again it is the same bytes.
+        The bytes that were sent. A repeat sends the same bytes.
     """
 
     state: State
@@ -196,50 +190,53 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Closed:
-    """A round that is over.
+class ClosedRound:
+    """The outcome of a finished round.
 
     Attributes
     ----------
-    asked : tuple of str
+    requested : tuple of str
         Ids of the sources that a request was sent to.
-    silences : mapping of str to str
-        Why sources were silent, by their ids.
+    dropouts : mapping of str to str
+        Why sources did not answer, by id.
     """
 
-    asked: tuple[str, ...]
-    silences: Mapping[str, str]
+    requested: tuple[str, ...]
+    dropouts: Mapping[str, str]
 
 
 class RequestHistory:
-    """A calibrator's book, in a file or in memory.
+    """The coordinator's requests and answers, in a file or in memory.
 
     Parameters
     ----------
     path : path or None
-        None: it is lost with the process, and with it what is known of costs.
-    calibrator : PublicKey
-        Whose it is: the requests in it are signed by that key.
+        None keeps the history in memory. It is lost with the process, and with it the record
+        of costs.
+    coordinator : PublicKey
+        Key that signs the requests.
 
     Guarantees
     ----------
-    What is read from it was signed by a source, and is checked again when it is read. A change
-    is on the disk before it counts. It holds nothing that was not sent or received: whoever
-    reads it learns what the calibrator knows.
+    An answer that is read was signed by a source, and its signature is verified again. A change
+    is on disk before it takes effect. The file contains only messages that were sent or
+    received.
     """
 
-    def __init__(self, path: Path | None, calibrator: PublicKey) -> None:
+    def __init__(self, path: Path | None, coordinator: PublicKey) -> None:
         self.path = path
-        self._connection = opened(path)
-        with writing(self._connection, path):
-            self._run("INSERT OR IGNORE INTO about VALUES ('calibrator', ?)", calibrator.text)
-        ((owner,),) = self._all("SELECT value FROM about WHERE name = 'calibrator'")
-        if owner != calibrator.text:
+        self._connection = open_database(path)
+        with transaction(self._connection, path):
+            self._execute(
+                "INSERT OR IGNORE INTO about VALUES ('coordinator', ?)", coordinator.text
+            )
+        ((owner,),) = self._fetch_all("SELECT value FROM about WHERE name = 'coordinator'")
+        if owner != coordinator.text:
             raise DataError(
                 str(path),
-                "the book of the calibrator whose key this is",
-                f"that of {owner[:12]}…",
-                "Name the right key, or a new book.",
+                "the history of the coordinator with this key",
+                f"the history of {owner[:12]}…",
+                "Use the right key, or a new history.",
             )
 
     def __repr__(self) -> str:
@@ -252,186 +249,194 @@ class RequestHistory:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     # ------------------------------------------------------------------ sources
 
-    def meet(self, terms: Terms) -> None:
-        """Take note of a source, and refuse other terms under an id that is known."""
-        told = canonical(terms.to_json())
-        with writing(self._connection, self.path):
-            self._run("INSERT OR IGNORE INTO sources VALUES (?, ?, NULL)", terms.source, told)
-        if self._one("SELECT terms FROM sources WHERE id = ?", terms.source) != (told,):
+    def add_source(self, terms: Terms) -> None:
+        """Store the terms of a source; refuse other terms with a known id."""
+        text = canonical(terms.to_json())
+        with transaction(self._connection, self.path):
+            self._execute(
+                "INSERT OR IGNORE INTO sources VALUES (?, ?, NULL)", terms.source, text
+            )
+        if self._fetch_one("SELECT terms FROM sources WHERE id = ?", terms.source) != (text,):
             raise DataError(
                 f"terms of {terms.name}",
-                "the terms that the book knows",
-                "others under the same id",
-                "Terms never change: ask the source which are right, and enroll again if need "
-                "be.",
+                "the terms in the history",
+                "other terms with the same id",
+                "Terms never change: ask the source which are right, and enroll again if "
+                "necessary.",
             )
 
     def fault(self, source: str) -> str | None:
-        """Why a source is not believed any more; None if it is."""
-        found = self._one("SELECT fault FROM sources WHERE id = ?", source)
-        return None if found is None else found[0]
+        """Why a source is no longer trusted; None if it is trusted."""
+        row = self._fetch_one("SELECT fault FROM sources WHERE id = ?", source)
+        return None if row is None else row[0]
 
     def head(self, source: str) -> Head | None:
-        """The last that a source has signed."""
-        found = self._one(
+        """The last head that a source signed."""
+        row = self._fetch_one(
             "SELECT number, hash, previous, signature FROM heads WHERE source = ? "
             "ORDER BY number DESC LIMIT 1",
             source,
         )
-        return None if found is None else Head(source, *found)
+        return None if row is None else Head(source, *row)
 
     # ----------------------------------------------------------------- requests
 
-    def sent(self, source: str, request: str) -> Sent | None:
-        """A request, if it ever went out."""
-        found = self._one(
+    def find_request(self, source: str, request: str) -> SentRequest | None:
+        """A request that was sent; None if it was not."""
+        row = self._fetch_one(
             "SELECT state, purpose, event, raw FROM requests WHERE source = ? AND id = ?",
             source,
             request,
         )
-        if found is None:
+        if row is None:
             return None
-        state, purpose, event, raw = found
-        return Sent(state, purpose, event_from_json(json.loads(event)), raw)
+        state, purpose, event, raw = row
+        return SentRequest(state, purpose, event_from_json(json.loads(event)), raw)
 
-    def send(self, run: str, source: str, request: str, told: Sent) -> None:
-        """Take note of a request before it goes out; of one that went out before, once more."""
-        event = canonical(event_to_json(told.event))
-        with writing(self._connection, self.path):
-            self._run("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request)
-            self._run(
+    def record_request(
+        self, run: str, source: str, request_id: str, request: SentRequest
+    ) -> None:
+        """Store a request before it is sent or repeated."""
+        event = canonical(event_to_json(request.event))
+        with transaction(self._connection, self.path):
+            self._execute(
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request_id
+            )
+            self._execute(
                 "INSERT INTO requests VALUES (?, ?, 'sent', ?, ?, ?, NULL) "
                 "ON CONFLICT DO UPDATE SET state = 'sent', raw = excluded.raw "
                 "WHERE state IN ('refused', 'unusable')",
-                *(source, request, told.purpose, event, told.raw),
+                *(source, request_id, request.purpose, event, request.raw),
             )
 
-    def took_part(self, run: str, source: str, request: str) -> None:
-        """Take note that a run makes use of a request that was answered before."""
-        with writing(self._connection, self.path):
-            self._run("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request)
+    def link_run(self, run: str, source: str, request: str) -> None:
+        """Record that a run uses a request that was answered before."""
+        with transaction(self._connection, self.path):
+            self._execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request)
 
     def label(self, run: str, source: str, label: str, request: str) -> None:
-        """Give a request a caller's id; another under the same one is refused."""
-        with writing(self._connection, self.path):
-            self._run(
+        """Assign the caller's id to a request; refuse an id of another request."""
+        with transaction(self._connection, self.path):
+            self._execute(
                 "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)", run, source, label, request
             )
-        found = self._one(
+        row = self._fetch_one(
             "SELECT id FROM labels WHERE run = ? AND source = ? AND label = ?",
             *(run, source, label),
         )
-        if found != (request,):
+        if row != (request,):
             raise ConflictError(
-                f"Request id {label!r} was used before, for another question; nothing was "
-                "asked. Use another id."
+                f"Request id {label!r} was already used for another query. Nothing was sent. Use "
+                "another id."
             )
 
-    def failed(self, source: str, request: str, state: State) -> None:
-        """Take note of a refusal, or of a reply that cannot be used."""
-        with writing(self._connection, self.path):
-            self._run(
+    def record_failure(self, source: str, request: str, state: State) -> None:
+        """Record a refusal or an invalid reply."""
+        with transaction(self._connection, self.path):
+            self._execute(
                 "UPDATE requests SET state = ? WHERE source = ? AND id = ? AND state = 'sent'",
                 *(state, source, request),
             )
 
-    def answered(self, request: str, answer: Answer, reply: bytes) -> str | None:
-        """Keep an answer, unless its head contradicts what the source has signed before.
+    def record_answer(self, request: str, answer: Answer, reply: bytes) -> str | None:
+        """Store an answer, unless its head contradicts an earlier head of the source.
 
         Returns
         -------
         str or None
-            Why it is not believed; the source is not asked any more.
+            Why the answer is rejected. The source is no longer trusted then.
         """
         head = answer.head
-        with writing(self._connection, self.path):
+        with transaction(self._connection, self.path):
             if self._contradicts(head, request):
-                self._run("UPDATE sources SET fault = ? WHERE id = ?", FORKED, head.source)
+                self._execute("UPDATE sources SET fault = ? WHERE id = ?", FORKED, head.source)
                 return FORKED
-            self._run(
+            self._execute(
                 "INSERT OR IGNORE INTO heads VALUES (?, ?, ?, ?, ?, ?)",
                 *(head.source, head.index, head.hash, head.previous, head.signature, request),
             )
-            self._run(
+            self._execute(
                 "UPDATE requests SET state = 'answered', reply = ? "
                 "WHERE source = ? AND id = ? AND state <> 'answered'",
                 *(reply, head.source, request),
             )
         return None
 
-    def answer(self, terms: Terms, request: str) -> Answer | None:
-        """An answer that was kept."""
-        found = self._one(
+    def read_answer(self, terms: Terms, request: str) -> Answer | None:
+        """Read and verify a stored answer; None if there is none."""
+        row = self._fetch_one(
             "SELECT reply FROM requests WHERE source = ? AND id = ? AND state = 'answered'",
             *(terms.source, request),
         )
-        if found is None:
+        if row is None:
             return None
         try:
-            answer = unsealed_reply(found[0], terms.key)
+            answer = unseal_reply(row[0], terms.key)
             if not isinstance(answer, Answer) or answer.request != request:
-                raise EnvelopeError("it is to another question")
+                raise EnvelopeError("it answers another query")
         except EnvelopeError as cause:
             raise DataError(
                 str(self.path),
-                f"answers as {terms.name} signed them",
-                "one that was changed since",
-                "Look for what wrote to the book. In a new book the same questions get the "
-                "same answers, at no cost.",
+                f"answers that {terms.name} signed",
+                "an answer that was changed since",
+                "Find out what wrote to the history. With a new history the same queries get "
+                "the same answers at no cost.",
             ) from cause
         return answer
 
-    def charges(self, source: str, run: str | None = None) -> list[Sent]:
-        """Everything that a source may have charged: answered, or of unknown fate.
+    def charges(self, source: str, run: str | None = None) -> list[SentRequest]:
+        """Requests that a source may have charged: answered, or without a known outcome.
 
         Parameters
         ----------
         source : str
         run : str, optional
-            Only what this run has asked.
+            Only requests of this run.
         """
-        chosen = "" if run is None else "JOIN runs USING (source, id)"
+        join = "" if run is None else "JOIN runs USING (source, id)"
         where = "" if run is None else "AND run = ?"
-        rows = self._all(
-            f"SELECT state, purpose, event, raw FROM requests {chosen} "  # noqa: S608 - our words
+        rows = self._fetch_all(
+            f"SELECT state, purpose, event, raw FROM requests {join} "  # noqa: S608 - constants
             f"WHERE source = ? AND state <> 'refused' {where} ORDER BY id",
             *(source, *(() if run is None else (run,))),
         )
-        return [Sent(s, p, event_from_json(json.loads(e)), raw) for s, p, e, raw in rows]
+        return [SentRequest(s, p, event_from_json(json.loads(e)), raw) for s, p, e, raw in rows]
 
     # ------------------------------------------------------------------- rounds
 
-    def closed(self, run: str, question: str) -> Closed | None:
-        """A round that is over."""
-        found = self._one(
-            "SELECT closed FROM rounds WHERE run = ? AND question = ?", run, question
+    def find_round(self, run: str, query: str) -> ClosedRound | None:
+        """A finished round; None if it is not finished."""
+        row = self._fetch_one(
+            "SELECT closed FROM rounds WHERE run = ? AND query = ?", run, query
         )
-        if found is None:
+        if row is None:
             return None
-        told = json.loads(found[0])
-        return Closed(tuple(told["asked"]), Frozen(told["silences"]))
+        body = json.loads(row[0])
+        return ClosedRound(tuple(body["requested"]), Frozen(body["dropouts"]))
 
-    def close_round(self, run: str, question: str, over: Closed) -> Closed:
-        """Take note that a round is over, and who was silent; the first to say so is right.
+    def close_round(self, run: str, query: str, outcome: ClosedRound) -> ClosedRound:
+        """Store the outcome of a round, unless another process stored one first.
 
         Returns
         -------
         Closed
-            What the first has said, who may be another process.
+            The stored outcome.
         """
-        told = canonical({"asked": list(over.asked), "silences": dict(over.silences)})
-        with writing(self._connection, self.path):
-            self._run("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?)", run, question, told)
-        return self.closed(run, question) or over
+        text = canonical(
+            {"dropouts": dict(outcome.dropouts), "requested": list(outcome.requested)}
+        )
+        with transaction(self._connection, self.path):
+            self._execute("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?)", run, query, text)
+        return self.find_round(run, query) or outcome
 
     def _contradicts(self, head: Head, request: str) -> bool:
-        """Whether a head cannot belong to the chain that is known, link by link."""
-        rows = self._all(
+        """Whether a head is inconsistent with the known links of the source's hash chain."""
+        rows = self._fetch_all(
             "SELECT number, hash, previous, request FROM heads "
             "WHERE source = ? AND number BETWEEN ? AND ?",
             *(head.source, head.index - 1, head.index + 1),
@@ -444,26 +449,26 @@ class RequestHistory:
             or (after is not None and after[1] != head.hash)
         )
 
-    def _run(self, statement: str, *values: Any) -> None:
-        """Change something, inside a transaction."""
+    def _execute(self, statement: str, *values: Any) -> None:
+        """Execute a statement inside of a transaction."""
         self._connection.execute(statement, values)
 
-    def _one(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
-        """The one row there is, or None."""
-        found = self._all(statement, *values)
-        return found[0] if found else None
+    def _fetch_one(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        rows = self._fetch_all(statement, *values)
+        return rows[0] if rows else None
 
-    def _all(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _fetch_all(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows."""
-        with kept(self.path):
+        with explain_database_errors(self.path):
             return self._connection.execute(statement, values).fetchall()
 
 
-_MOST_ITEMS = 10**6
+_MAX_ITEMS = 10**6
 
 
 class SourceAccount:
-    """A source's budget for this calibrator, by the rule that its ledger goes by.
+    """A source's budget for this coordinator, by the rule of its ledger.
 
     Parameters
     ----------
@@ -472,74 +477,68 @@ class SourceAccount:
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.budget = terms, terms.budget
-        self._most_each = terms.most_each
 
     @cached_property
     def rule(self) -> EpsilonSums | Renyi:
-        """How costs add up."""
+        """Composition rule of costs."""
         return EpsilonSums() if self.budget.pure else Renyi(best_order(self.budget))
 
     def spent(self, events: Iterable[Event]) -> Cost:
-        """What events cost together."""
-        found = Cost(0)
-        for event in events:
-            found = found + self.rule.cost(event, self.budget, None)
-        return found
+        """Total cost of events."""
+        return sum((self.rule.cost(event, self.budget, None) for event in events), Cost(0))
 
     def privacy(self, events: Iterable[Event]) -> tuple[float, float]:
-        """Epsilon and delta that events amount to."""
+        """Epsilon and delta of events."""
         return self.rule.privacy(self.spent(events), self.budget)
 
     def left(self, events: Iterable[Event]) -> tuple[float, float]:
-        """Epsilon and delta that are left after events."""
+        """Remaining epsilon and delta after events."""
         return self.rule.left(self.spent(events), self.budget)
 
     def require(self, items: Sequence[Item], before: Sequence[Event]) -> None:
-        """Refuse items that do not fit into what is left.
+        """Refuse items that exceed the remaining budget.
 
         Parameters
         ----------
         items : sequence of Item
         before : sequence of Event
-            What was charged already, or may have been.
+            Events that were charged or may have been.
 
         Raises
         ------
         BudgetError
-            Nothing was asked.
+            Nothing was sent.
         """
         for item in items:
-            self._check_each(item)
-        events = [item.event for item in items for _ in range(min(item.times, _MOST_ITEMS))]
+            self._check_item(item)
+        events = [item.event for item in items for _ in range(min(item.times, _MAX_ITEMS))]
         if (self.spent(before) + self.spent(events)).within(self.rule.total(self.budget)):
             return
-        asked, left = self.privacy(events)[0], self.left(before)[0]
+        requested, left = self.privacy(events)[0], self.left(before)[0]
         raise BudgetError(
-            f"{self.terms.name} is asked for epsilon={rounded_up(asked, 6)}, but "
-            f"{rounded_down(left, 6)} of {self.budget.epsilon:g} is left, as far as the book "
-            "knows; it was not asked. Ask for less, or ask its owner to enroll again with a "
-            "larger budget."
+            f"{self.terms.name}: the queries cost epsilon={rounded_up(requested, 6)}, but "
+            f"{rounded_down(left, 6)} of {self.budget.epsilon:g} is left according to the "
+            "history. Nothing was sent. Reduce epsilon, or ask the owner to enroll again with "
+            "a larger budget."
         )
 
-    def _check_each(self, item: Item) -> None:
-        """Refuse an answer that costs more than the source allows for one."""
-        cost = pure_epsilon(item.event, self.budget.unit)
-        if cost is None and self.budget.pure:
+    def _check_item(self, item: Item) -> None:
+        """Refuse an answer that exceeds the maximum cost of one answer."""
+        is_pure = pure_epsilon(item.event, self.budget.unit) is not None
+        if not is_pure and self.budget.pure:
             raise BudgetError(
-                f"{self.terms.name} answers with Laplace noise alone (delta = 0), but "
-                f"{item.purpose!r} needs Gaussian noise; it was not asked. Use a method "
-                "without a delta, or ask its owner to enroll again with one."
+                f"{self.terms.name} answers with Laplace noise only (delta = 0), but "
+                f"{item.purpose!r} needs Gaussian noise. Nothing was sent. Use a method "
+                "without a delta, or ask the owner to enroll again with a delta."
             )
-        each = self._each(item.event)
-        if each > self._most_each:
+        if is_pure:
+            cost: float = micro_epsilon(item.event, self.budget.unit)
+        else:
+            cost = epsilon_for(item.event, self.budget.delta, self.budget.unit) * MICRO
+        if cost > self.terms.max_per_answer:
             raise BudgetError(
-                f"{self.terms.name} allows epsilon={self._most_each / MICRO:g} for one answer, "
-                f"but {item.purpose!r} costs {rounded_up(each / MICRO, 6)}; it was not asked. "
-                "Ask for less, or ask its owner to enroll again with a larger --most-each."
+                f"{self.terms.name} allows epsilon={self.terms.max_per_answer / MICRO:g} for one "
+                f"answer, but {item.purpose!r} costs {rounded_up(cost / MICRO, 6)}. Nothing was "
+                "sent. Reduce epsilon, or ask the owner to enroll again with a larger "
+                "--max-per-answer."
             )
-
-    def _each(self, event: Event) -> float:
-        """What one answer costs by itself, in millionths of epsilon."""
-        if pure_epsilon(event, self.budget.unit) is not None:
-            return micro_epsilon(event, self.budget.unit)
-        return epsilon_for(event, self.budget.delta, self.budget.unit) * MICRO

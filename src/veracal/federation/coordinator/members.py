@@ -1,7 +1,4 @@
-"""The folder of a federation: a calibrator's key, and the list of who may be asked.
-
-Who takes part in a federation, and what each has spent as far as the calibrator knows.
-"""
+"""The folder of a federation: the coordinator's key, the terms and list of sources, spending."""
 
 import datetime
 import json
@@ -15,36 +12,36 @@ from veracal import _checks
 from veracal.data import Limits, no_surprises, opened, placed, private_folder, write_new
 from veracal.errors import DataError
 from veracal.federation.coordinator.history import RequestHistory, SourceAccount
-from veracal.federation.protocol.envelopes import MOST_TERMS, PrivateKey, PublicKey
+from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, PrivateKey, PublicKey
 from veracal.federation.protocol.messages import Head
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.files import slug
 
-Carrier = Literal["files", "flower"]
-CARRIERS: tuple[Carrier, ...] = get_args(Carrier)
-LISTING, KEY, PUBLIC = "federation.toml", "calibrator.pem", "calibrator.pub"
-_BOOK = "calibrator.book"
-_MOST = 2**20  # bytes of a list
+TransportKind = Literal["files", "flower"]
+TRANSPORT_KINDS: tuple[TransportKind, ...] = get_args(TransportKind)
+LIST_FILE, KEY_FILE, PUBLIC_KEY_FILE = "federation.toml", "coordinator.pem", "coordinator.pub"
+_HISTORY = "coordinator.history"
+_MAX_LIST_BYTES = 2**20
 
 _HEADING = """\
-# Who is asked, and how. Paths are relative to this file.
+# The sources of a federation and the transport. Paths are relative to this file.
 
-[calibrator]
+[coordinator]
 name = {name}
-key = "calibrator.pem"    # private: it signs what is asked
-book = "calibrator.book"  # what was asked and answered; keep it
-{least}  # how many sources must answer; else all
-{timeout}  # seconds to wait in a round; else by the terms
+key = "coordinator.pem"          # private key, which signs requests
+history = "coordinator.history"  # requests and answers; keep this file
+{min_sources}  # sources that must answer; by default all
+{timeout}  # seconds to wait in a round; by default from the terms
 
 """
 _TRANSPORTS: dict[str, str] = {
     "files": """\
 [transport]
 kind = "files"
-requests = "requests"     # carry what appears here to the sources,
-answers = "answers"       # and bring back what they answer
-wait = {wait:<4}               # seconds to watch for answers before the command ends
-given_up = []             # names of sources that nobody waits for any longer
+requests = "requests"     # carry files from here to the sources,
+answers = "answers"       # and bring their answers here
+wait = {wait:<4}               # seconds to wait for answers before the command ends
+given_up = []             # names of sources to wait for no longer
 """,
     "flower": """\
 [transport]
@@ -55,7 +52,7 @@ secret = "flower/superlink.secret"
 home = "flower/home"
 """,
 }
-# Sources that answer as one are asked the same question: it must mean the same to each.
+# All sources answer the same query, so it must mean the same to each of them.
 _SHARED = {
     "model": "another model",
     "classes": "another number of classes",
@@ -67,266 +64,257 @@ _SHARED = {
 }
 
 
-def found(
+def create_federation(
     folder: Path,
     name: str,
     *,
-    carrier: Carrier = "files",
+    transport: TransportKind = "files",
     address: str = "127.0.0.1:9092",
-    least: int | None = None,
+    min_sources: int | None = None,
     timeout: int | None = None,
     wait: int = 0,
 ) -> PublicKey:
-    """Make the folder of a federation in which nobody takes part yet.
+    """Create the folder of a federation without sources.
 
     Parameters
     ----------
     folder : path
-        New, or empty.
+        A new or empty folder.
     name : str
-        What the study is called.
-    carrier : {"files", "flower"}
-        How requests get to sources.
+        Name of the study.
+    transport : {"files", "flower"}
+        How requests reach the sources.
     address : str
-        Of the SuperLink, for Flower.
-    least : int, optional
-        How many sources must answer; by default all.
+        Address of the SuperLink, for Flower.
+    min_sources : int, optional
+        Number of sources that must answer; by default all.
     timeout : int, optional
-        Seconds to wait in a round; by default twice the longest deadline, and a minute.
+        Seconds to wait in a round; by default a minute more than twice the longest deadline.
     wait : int
-        With files: seconds to watch for answers before a command ends and says what to carry.
+        With files: seconds to wait for answers before a command ends and says what to carry.
 
     Returns
     -------
     PublicKey
-        The calibrator's, which sources enroll.
+        The coordinator's public key, for enrollment at the sources.
     """
-    _checks.one_of(CARRIERS, carrier=carrier)
+    _checks.one_of(TRANSPORT_KINDS, transport=transport)
     if not (name.isprintable() and 0 < len(name) <= 100):
         raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
-    empty_folder(folder)
+    prepare_folder(folder)
     key = PrivateKey.new()
-    key.save(folder / KEY)
-    write_new(folder / PUBLIC, key.public.text + "\n")
+    key.save(folder / KEY_FILE)
+    write_new(folder / PUBLIC_KEY_FILE, key.public.text + "\n")
     text = _HEADING.format(
         name=_quoted(name),
-        least=f"{'# least = 2' if least is None else f'least = {least}':<24}",
-        timeout=f"{'# timeout = 120' if timeout is None else f'timeout = {timeout}':<24}",
+        min_sources=f"{'# min_sources = 2' if min_sources is None else f'min_sources = {min_sources}':<31}",
+        timeout=f"{'# timeout = 120' if timeout is None else f'timeout = {timeout}':<31}",
     )
-    text += _TRANSPORTS[carrier].format(address=address, wait=wait)
-    with placed(folder / LISTING) as file:
+    text += _TRANSPORTS[transport].format(address=address, wait=wait)
+    with placed(folder / LIST_FILE) as file:
         file.write(text.encode())
     return key.public
 
 
-def empty_folder(folder: Path) -> Path:
-    """A folder that only its owner can enter, and in which nothing is; or raise."""
+def prepare_folder(folder: Path) -> Path:
+    """Create an empty folder that only its owner can access; raise if it is not empty."""
     with no_surprises(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(
-                str(folder), "a new or empty folder", "something there", "Name another."
+                str(folder), "a new or empty folder", "a folder with files", "Choose another."
             )
     return private_folder(folder)
 
 
 def read_terms(path: Path) -> tuple[Terms, bytes]:
-    """Terms in a file, and the bytes that the source signed."""
-    with opened(path, Limits(file_bytes=MOST_TERMS)) as file:
-        raw = file.read(MOST_TERMS + 1)
-    return Terms.unsealed(raw, str(path)), raw
+    """Read terms from a file; return them and the signed bytes."""
+    with opened(path, Limits(file_bytes=MAX_TERMS_BYTES)) as file:
+        raw = file.read(MAX_TERMS_BYTES + 1)
+    return Terms.unseal(raw, str(path)), raw
 
 
-def check_joining(folder: Path, terms: Terms, today: datetime.date | None = None) -> None:
-    """Refuse terms that do not go with those who take part already.
+def check_compatible(folder: Path, terms: Terms, today: datetime.date | None = None) -> None:
+    """Refuse terms that are incompatible with the federation.
 
     Raises
     ------
     DataError
-        If they were made for another calibrator, are no longer good, take part already or
-        would make one question mean two things.
+        If the terms are for another coordinator, are expired, belong to a member, or would
+        give a query another meaning than the terms of the members.
     """
-    where, public = f"terms of {terms.name}", PrivateKey.read(folder / KEY).public
-    if terms.calibrator != public:
+    where, public = f"terms of {terms.name}", PrivateKey.read(folder / KEY_FILE).public
+    if terms.coordinator != public:
         raise DataError(
             where,
-            f"terms for this calibrator ({public.fingerprint})",
-            f"terms for another ({terms.calibrator.fingerprint})",
-            "Ask the source to enroll with the public key of this federation.",
+            f"terms for this coordinator ({public.fingerprint})",
+            f"terms for another coordinator ({terms.coordinator.fingerprint})",
+            "Ask the source to enroll the public key of this federation.",
         )
     if terms.is_expired(today or datetime.datetime.now(datetime.UTC).date()):
         raise DataError(
             where,
-            "terms that are still good",
-            f"an end at {terms.expires}",
-            "Ask for new ones.",
+            "terms that are not expired",
+            f"terms that expired on {terms.expires}",
+            "Ask for new terms.",
         )
-    for other in members(folder):
-        _check_beside(where, terms, other)
+    for other in read_members(folder):
+        _check_pair(where, terms, other)
 
 
-def join(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None) -> Path:
-    """Let a source take part: keep its terms, and list them.
+def add_source(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None) -> Path:
+    """Add a source: store its terms and add them to the list.
 
     Parameters
     ----------
     folder : path
     terms, raw
-        As :func:`read_terms` gives them.
+        As returned by :func:`read_terms`.
     node_key : path, optional
         Public key of the source's node, for Flower.
 
     Returns
     -------
     path
-        Where the terms are kept.
+        The stored terms.
     """
-    check_joining(folder, terms)
+    check_compatible(folder, terms)
     stem = f"{slug(terms.name)}-{terms.source[:6]}"
-    place = folder / f"{stem}.terms"
-    lines = ["", "[[sources]]", f"terms = {_quoted(place.name)}"]
+    stored = folder / f"{stem}.terms"
+    lines = ["", "[[sources]]", f"terms = {_quoted(stored.name)}"]
     if node_key is not None:
-        with opened(node_key, Limits(file_bytes=_MOST)) as file:
-            public = file.read(_MOST)
+        with opened(node_key, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
+            public = file.read(_MAX_LIST_BYTES)
         with placed(folder / f"{stem}.pub", force=True) as file:
             file.write(public)
         lines.append(f"node_key = {_quoted(stem + '.pub')}")
-    with placed(place, force=True) as file:
+    with placed(stored, force=True) as file:
         file.write(raw)
-    listing = folder / LISTING
+    listing = folder / LIST_FILE
     with no_surprises(listing):
         before = listing.read_bytes()
     with placed(listing, force=True) as file:
         file.write(before.rstrip(b"\n") + ("\n".join(["", *lines]) + "\n").encode())
-    return place
+    return stored
 
 
-def members(folder: Path) -> list[Terms]:
-    """Terms of everybody who takes part."""
-    return [read_terms(folder / str(one.get("terms")))[0] for one in _sources(folder)]
+def read_members(folder: Path) -> list[Terms]:
+    """Terms of all sources of a federation."""
+    return [read_terms(folder / str(each.get("terms")))[0] for each in _sources(folder)]
 
 
-def carrier_of(folder: Path) -> Carrier:
-    """How requests get to the sources of a federation."""
+def read_transport_kind(folder: Path) -> TransportKind:
+    """Transport of a federation."""
     kind = _table(folder, "transport").get("kind")
-    for known in CARRIERS:
+    for known in TRANSPORT_KINDS:
         if kind == known:
             return known
-    raise _wrong(folder, f"a transport of kind {kind!r}"[:80])
+    raise _list_error(folder / LIST_FILE, f"a transport of kind {kind!r}"[:80])
 
 
-def node_keys(folder: Path) -> dict[str, Path]:
-    """Public keys of the nodes of those who take part over Flower, by id of the source."""
-    listed = zip(members(folder), _sources(folder), strict=True)
+def read_node_keys(folder: Path) -> dict[str, Path]:
+    """Public keys of the sources' Flower nodes, by id of the source."""
+    pairs = zip(read_members(folder), _sources(folder), strict=True)
     return {
-        terms.source: folder / str(one["node_key"])
-        for terms, one in listed
-        if "node_key" in one
+        terms.source: folder / str(entry["node_key"])
+        for terms, entry in pairs
+        if "node_key" in entry
     }
 
 
-def address_of(folder: Path) -> str:
-    """Where the SuperLink of a federation is, as ``host:port``."""
+def read_address(folder: Path) -> str:
+    """Address of a federation's SuperLink, as ``host:port``."""
     return str(_table(folder, "transport").get("address"))
 
 
-def book_of(folder: Path) -> Path:
-    """Where the calibrator's book is, or will be."""
-    named = _table(folder, "calibrator").get("book")
-    return folder / (named if isinstance(named, str) else _BOOK)
+def history_path(folder: Path) -> Path:
+    """Path of the coordinator's history, which may not exist yet."""
+    named = _table(folder, "coordinator").get("history")
+    return folder / (named if isinstance(named, str) else _HISTORY)
 
 
-def _check_beside(where: str, terms: Terms, other: Terms) -> None:
-    """Two sources are two, and are asked the same questions."""
+def _check_pair(where: str, terms: Terms, other: Terms) -> None:
+    """Check that two sources are different and agree on the meaning of queries."""
     if terms.source == other.source or terms.name == other.name:
-        what = "its enrolment" if terms.source == other.source else "one of that name"
+        what = "its enrollment" if terms.source == other.source else "a source of that name"
         raise DataError(
             where,
-            "a source that does not take part yet",
+            "a source that is not a member yet",
             f"{what} in the list",
-            f"Remove the other from {LISTING} if this is to take its place; what was answered "
-            "stays paid for.",
+            f"Remove the other source from {LIST_FILE} if this one replaces it. Answers that "
+            "were charged stay charged.",
         )
     if terms.key == other.key:
         raise DataError(
             where,
             "a source with a key of its own",
             f"the key of {other.name}",
-            "One institution takes part once: its records would count twice.",
+            "Add each institution once: its records would count twice.",
         )
-    for field, words in _SHARED.items():
+    for field, difference in _SHARED.items():
         if getattr(terms, field) != getattr(other, field):
             raise DataError(
                 where,
                 f"the same {field} as {other.name}",
-                words,
-                "Ask the source to enroll with what the others have declared.",
+                difference,
+                "Ask the source to enroll with the declarations of the other sources.",
             )
 
 
 def _sources(folder: Path) -> Sequence[dict[str, Any]]:
-    """The sources of the list."""
-    listed = _listing(folder).get("sources", [])
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise _wrong(folder, "sources that are no tables")
-    return listed
+    """Entries of the sources in the list."""
+    sources = read_tables(folder / LIST_FILE).get("sources", [])
+    if not isinstance(sources, list) or not all(isinstance(each, dict) for each in sources):
+        raise _list_error(folder / LIST_FILE, "sources that are not tables")
+    return sources
 
 
 def _table(folder: Path, name: str) -> dict[str, Any]:
     """A table of the list."""
-    found = _listing(folder).get(name)
-    if not isinstance(found, dict):
-        raise _wrong(folder, f"no table [{name}]")
-    return found
-
-
-def _listing(folder: Path) -> dict[str, Any]:
-    """The list as it stands in its file."""
-    return read_tables(folder / LISTING)
+    table = read_tables(folder / LIST_FILE).get(name)
+    if not isinstance(table, dict):
+        raise _list_error(folder / LIST_FILE, f"no table [{name}]")
+    return table
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """A list of sources as it is written, wherever it is."""
-    with opened(path, Limits(file_bytes=_MOST)) as file:
-        content = file.read(_MOST)
+    """Parse a list of sources."""
+    with opened(path, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
+        content = file.read(_MAX_LIST_BYTES)
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as cause:
-        raise _no_list(path, f"no TOML: {cause}"[:200]) from cause
+        raise _list_error(path, f"invalid TOML: {cause}"[:200]) from cause
 
 
-def _wrong(folder: Path, found: str) -> DataError:
-    """Error for the list of a federation that cannot be read."""
-    return _no_list(folder / LISTING, found)
-
-
-def _no_list(path: Path, found: str) -> DataError:
-    """Error for a list that cannot be read."""
+def _list_error(path: Path, actual: str) -> DataError:
+    """Error for an invalid list of sources."""
     return DataError(
-        str(path), "a list as `veracal federation init` makes it", found, "Correct it."
+        str(path), "a list as `veracal federation init` writes it", actual, "Correct the file."
     )
 
 
 def _quoted(text: str) -> str:
-    """Printable text as TOML writes it."""
+    """Quote printable text for TOML."""
     return json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """A source, as its calibrator's book knows it.
+    """A source's status according to the coordinator's history.
 
     Attributes
     ----------
     terms : Terms
     answered, unknown : int
-        Answers that have come, and requests whose fate is not known: they count as charged.
+        Numbers of answers, and of requests without a known outcome, which count as charged.
     spent, left : tuple of (epsilon, delta)
-        Of what was answered, or may have been. The source's own ledger decides: one that
-        refused has as a rule charged nothing, but its answer may have come too late.
+        Of answers and of requests without a known outcome. The source's own ledger is
+        authoritative: a refused request was usually not charged, but its answer may have
+        missed the deadline.
     head : Head or None
-        The last that it has signed.
+        The last head that the source signed.
     fault : str or None
-        Why it is not believed any more.
+        Why the source is no longer trusted.
     """
 
     terms: Terms
@@ -339,11 +327,11 @@ class MemberStatus:
 
     @property
     def missing(self) -> int:
-        """Entries that the source's ledger has, and that this book knows nothing of."""
+        """Number of entries of the source's ledger that are not in this history."""
         return 0 if self.head is None else max(0, self.head.index - self.answered)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """Convert to JSON types."""
         return {
             "name": self.terms.name,
             "source": self.terms.source,
@@ -359,27 +347,27 @@ class MemberStatus:
         }
 
 
-def standings(folder: Path) -> list[MemberStatus]:
-    """Everybody who takes part."""
-    sources, place = members(folder), book_of(folder)
-    if not place.exists():  # looking makes no book
-        return [_standing(terms, None) for terms in sources]
-    with RequestHistory(place, PrivateKey.read(folder / KEY).public) as book:
-        return [_standing(terms, book) for terms in sources]
+def summarize_members(folder: Path) -> list[MemberStatus]:
+    """Status of every source of a federation."""
+    sources, path = read_members(folder), history_path(folder)
+    if not path.exists():  # a status must not create it
+        return [summarize_member(terms, None) for terms in sources]
+    with RequestHistory(path, PrivateKey.read(folder / KEY_FILE).public) as history:
+        return [summarize_member(terms, history) for terms in sources]
 
 
-def _standing(terms: Terms, book: RequestHistory | None) -> MemberStatus:
-    """One source."""
+def summarize_member(terms: Terms, history: RequestHistory | None) -> MemberStatus:
+    """Status of one source."""
     account = SourceAccount(terms)
-    charges = [] if book is None else book.charges(terms.source)
-    events = [sent.event for sent in charges]
-    answered = sum(sent.state == "answered" for sent in charges)
+    charges = [] if history is None else history.charges(terms.source)
+    events = [request.event for request in charges]
+    answered = sum(request.state == "answered" for request in charges)
     return MemberStatus(
         terms,
         answered,
         len(charges) - answered,
         account.privacy(events),
         account.left(events),
-        None if book is None else book.head(terms.source),
-        None if book is None else book.fault(terms.source),
+        None if history is None else history.head(terms.source),
+        None if history is None else history.fault(terms.source),
     )

@@ -1,9 +1,7 @@
-"""What a node says to its SuperLink, call by call.
+"""A source as a Flower node that answers messages and runs no foreign code.
 
-A source as a node of Flower's: it answers with its own code, and runs no other.
-
-Flower's own SuperNode fetches an app from whoever started a run, and executes it. This one
-speaks to the SuperLink in the same way, with the same keys, and asks for messages only.
+Flower's own SuperNode fetches an app from the client that started a run, and executes it. This
+node uses the same protocol and keys, but fetches messages only.
 """
 
 import threading
@@ -15,40 +13,40 @@ from pathlib import Path
 from typing import Any
 
 from veracal.federation.flower.wire import (
-    AROUND,
-    REQUEST,
+    OVERHEAD_BYTES,
+    MAX_REQUEST_BYTES,
     SUPERLINK,
     ChunkedMessage,
     Connection,
-    ParcelError,
-    distrust,
+    MessageError,
+    certificate_error,
     flower,
     metadata,
-    packed,
+    pack_message,
     public_form,
     read_node_key,
-    refused,
-    status,
+    http_error,
+    http_status,
     switch_off,
-    unreachable,
+    connection_error,
 )
 
-_INTERVAL = 30.0  # seconds; after twice that without a beat a node counts as gone
-_BEAT = 10.0
-_PIECES = 0.1
+_INTERVAL = 30.0  # seconds; after twice that without a heartbeat a node is disconnected
+_HEARTBEAT = 10.0
+_PIECE_POLL = 0.1
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request as it was received.
+    """A request that a node received.
 
     Parameters
     ----------
     body : bytes
     run, id : int, str
-        What its answer refers to.
+        Ids of the run and the message, for the reply.
     expires : float
-        Until when an answer is waited for, in seconds since 1970.
+        When the reply is no longer expected, in seconds since 1970.
     """
 
     body: bytes
@@ -58,33 +56,37 @@ class ReceivedRequest:
 
 
 class NodeConnection:
-    """A node's connection to a SuperLink. It fetches messages, and never an app.
+    """A node's connection to a SuperLink. It fetches messages and never an app.
 
     Parameters
     ----------
     address : str
         As ``host:port``.
     ca, node_key : path
-        The authority's certificate, and the node's private key.
-    remembered : path
-        Where the node keeps the number it was given: by it, it can sign off an earlier self
-        that was killed and still counts as present.
+        Certificate of the authority, and the node's private key.
+    state : path
+        File that stores the node id, to disconnect an earlier process that was killed.
     """
 
-    def __init__(self, address: str, *, ca: Path, node_key: Path, remembered: Path) -> None:
+    def __init__(self, address: str, *, ca: Path, node_key: Path, state: Path) -> None:
         key = read_node_key(node_key)
         self._public = public_form(key.public_key())
-        self._remembered = remembered
+        self._state = state
         library = flower()
         signature = library.NodeSignature(key, key.public_key())
         self._connection = Connection(
-            library.FleetClient, address, ca, [signature], most=REQUEST + AROUND
+            library.FleetClient,
+            address,
+            ca,
+            [signature],
+            max_bytes=MAX_REQUEST_BYTES + OVERHEAD_BYTES,
         )
         self._node: Any = None
 
-    def join(self) -> None:
-        """Sign on, so that messages are handed out; those handed out before are sent again."""
-        self._sign_off_earlier_self()
+    def connect(self) -> None:
+        """Connect, after disconnecting an earlier process with the same key."""
+        with suppress(OSError, ValueError, http_error()):  # no state, or unknown there
+            self._deactivate(int(self._state.read_text(encoding="ascii")))
         response = self._connection.call(
             "ActivateNode",
             flower().fleet.ActivateNodeRequest(
@@ -92,16 +94,16 @@ class NodeConnection:
             ),
         )
         self._node = flower().node.Node(node_id=response.node_id)
-        with suppress(OSError):  # a full disk costs a minute after the next crash, no more
-            self._remembered.write_text(str(response.node_id), encoding="ascii")
+        with suppress(OSError):  # a full disk only delays the connection after the next crash
+            self._state.write_text(str(response.node_id), encoding="ascii")
 
     def next(self) -> ReceivedRequest | None:
-        """Fetch the next request, if there is one.
+        """Fetch the next request; None if there is none.
 
         Raises
         ------
         ParcelError
-            If what came is not one of ours. It is gone then.
+            If the message is invalid. It is dropped then.
         """
         response = self._connection.call(
             "PullMessages", flower().fleet.PullMessagesRequest(node=self._node)
@@ -109,47 +111,47 @@ class NodeConnection:
         if not response.messages_list:
             return None
         if not response.message_object_trees:
-            raise ParcelError("A message has no pieces.")
-        parcel = ChunkedMessage(response.messages_list[0], response.message_object_trees[0])
-        return self._opened(parcel)
+            raise MessageError("A message has no pieces.")
+        message = ChunkedMessage(response.messages_list[0], response.message_object_trees[0])
+        return self._fetch(message)
 
-    def reply(self, letter: ReceivedRequest, body: bytes) -> None:
-        """Send the answer to a request."""
+    def reply(self, request: ReceivedRequest, body: bytes) -> None:
+        """Send the reply to a request."""
         library = flower()
-        now = time.time()  # once: a reply that seems to outlast its request is dropped
-        outside = metadata(
-            letter.run,
+        now = time.time()  # read once: a reply that expires after its request is dropped
+        envelope = metadata(
+            request.run,
             sender=self._node.node_id,
             receiver=SUPERLINK,
-            lasts=max(letter.expires - now, 0.001),
-            reply_to=letter.id,
+            ttl=max(request.expires - now, 0.001),
+            reply_to=request.id,
             created=now,
         )
-        proto, tree, pieces = packed(body, outside)
+        proto, tree, pieces = pack_message(body, envelope)
         response = self._connection.call(
             "PushMessages",
             library.fleet.PushMessagesRequest(
                 node=self._node,
                 messages_list=[proto],
                 message_object_trees=[tree],
-                clientapp_runtime_list=[0.0],  # how long an answer took is nobody's business
+                clientapp_runtime_list=[0.0],  # do not reveal how long an answer took
             ),
         )
         for name in response.objects_to_push:
-            if name in pieces:  # the SuperLink names pieces; it gets none but this answer's
+            if name in pieces:  # the SuperLink may only request pieces of this reply
                 self._connection.call(
                     "PushObject",
                     library.message.PushObjectRequest(
                         node=self._node,
-                        run_id=letter.run,
+                        run_id=request.run,
                         object_id=name,
                         object_content=pieces[name],
                         session_id=response.session_id,
                     ),
                 )
 
-    def beat(self) -> None:
-        """Say that the node is there."""
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat."""
         node = self._node
         if node is not None:
             self._connection.call(
@@ -159,77 +161,75 @@ class NodeConnection:
                 ),
             )
 
-    def leave(self) -> None:
-        """Sign off, if that can be said, and close."""
-        with closing(self._connection), suppress(unreachable(), refused(), ParcelError):
+    def close(self) -> None:
+        """Disconnect if possible, and close the connection."""
+        with (
+            closing(self._connection),
+            suppress(connection_error(), http_error(), MessageError),
+        ):
             if self._node is not None:
-                self._sign_off(self._node.node_id)
+                self._deactivate(self._node.node_id)
 
-    def _opened(self, parcel: ChunkedMessage) -> ReceivedRequest:
-        """Fetch the pieces of a message, and say that they arrived."""
-        outside, library = parcel.metadata, flower()
+    def _fetch(self, message: ChunkedMessage) -> ReceivedRequest:
+        """Fetch the pieces of a message and confirm it."""
+        envelope, library = message.metadata, flower()
 
         def pull(name: str) -> Any:
             return self._connection.call(
                 "PullObject",
                 library.message.PullObjectRequest(
-                    node=self._node, run_id=outside.run_id, object_id=name
+                    node=self._node, run_id=envelope.run_id, object_id=name
                 ),
             )
 
-        expires = outside.created_at + outside.ttl
-        while (body := parcel.fetch(pull)) is None:
+        expires = envelope.created_at + envelope.ttl
+        while (body := message.fetch(pull)) is None:
             if not time.time() < expires:
-                raise ParcelError("A message expired before it was complete.")
-            time.sleep(_PIECES)
+                raise MessageError("A message expired before it was complete.")
+            time.sleep(_PIECE_POLL)
         self._connection.call(
             "ConfirmMessageReceived",
             library.message.ConfirmMessageReceivedRequest(
-                node=self._node, run_id=outside.run_id, message_object_id=outside.message_id
+                node=self._node, run_id=envelope.run_id, message_object_id=envelope.message_id
             ),
         )
-        if len(body) > REQUEST:
-            raise ParcelError(f"A request has more than {REQUEST} bytes.")
-        return ReceivedRequest(body, outside.run_id, outside.message_id, expires)
+        if len(body) > MAX_REQUEST_BYTES:
+            raise MessageError(f"A request has more than {MAX_REQUEST_BYTES} bytes.")
+        return ReceivedRequest(body, envelope.run_id, envelope.message_id, expires)
 
-    def _sign_off_earlier_self(self) -> None:
-        """Sign off whoever signed on with this key before; a second one is not let in."""
-        with suppress(OSError, ValueError, refused()):  # nobody is remembered, or known there
-            self._sign_off(int(self._remembered.read_text(encoding="ascii")))
-
-    def _sign_off(self, number: int) -> None:
-        """Tell the SuperLink that a node is gone."""
+    def _deactivate(self, node_id: int) -> None:
+        """Disconnect a node from the SuperLink."""
         self._connection.call(
-            "DeactivateNode", flower().fleet.DeactivateNodeRequest(node_id=number)
+            "DeactivateNode", flower().fleet.DeactivateNodeRequest(node_id=node_id)
         )
 
 
 class Heartbeat:
-    """Beats from time to time, so that a node that takes its time still counts as present."""
+    """Sends heartbeats in a thread, so that a busy node stays connected."""
 
-    def __init__(self, beat: Callable[[], None]) -> None:
-        self._beat = beat
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="node's pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        self._thread.join(_BEAT)  # a call that hangs is left to end by itself
+        self._thread.join(_HEARTBEAT)  # a call that hangs ends with its own timeout
 
     def _run(self) -> None:
-        """Beat until told to stop."""
-        while not self._over.wait(_BEAT):
-            # Whoever fetches messages notices, too, and signs on again.
-            with suppress(unreachable(), refused(), ParcelError):
-                self._beat()
+        """Send heartbeats until the end."""
+        while not self._over.wait(_HEARTBEAT):
+            # The loop that fetches messages has the same error, and connects again.
+            with suppress(connection_error(), http_error(), MessageError):
+                self._send()
 
 
 _POLL = 0.5  # seconds
-_FIRST, _MOST = 0.5, 5.0  # of waiting, after something went wrong
-_UNKNOWN, _UNSIGNED = 412, 401  # how a SuperLink refuses a key, and a signature
+_MIN_WAIT, _MAX_WAIT = 0.5, 5.0  # before a retry
+_UNKNOWN_KEY, _INVALID_SIGNATURE = 412, 401  # status codes of a SuperLink
 
 
 def serve_node(
@@ -240,56 +240,56 @@ def serve_node(
     node_key: Path,
     home: Path,
     stop: threading.Event,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     poll: float = _POLL,
 ) -> None:
-    """Answer the requests that a SuperLink hands out, until told to stop.
+    """Answer requests from a SuperLink until stopped.
 
-    A SuperLink that cannot be reached, or does not know the key yet, is tried again until it
-    does; the owner is told once.
+    While a SuperLink cannot be reached, or does not know the key, connecting is repeated. The
+    problem is logged once.
 
     Parameters
     ----------
     answer : function
-        From a request, of at most 4 KiB, to its answer.
+        ``answer(request) -> reply``, for requests of at most 4 KiB.
     address : str
-        Of the SuperLink, as ``host:port``.
+        Address of the SuperLink, as ``host:port``.
     ca : path
-        Certificate of the authority that vouches for the SuperLink.
+        Certificate of the authority that signed the SuperLink's certificate.
     node_key : path
         The node's private key.
     home : path
-        A folder for what the node remembers.
+        A folder for the state of the node.
     stop : threading.Event
-        Set when it is time to end.
-    tell : function
-        Is given lines for the owner.
+        Another thread sets it to end the function.
+    log : function
+        Receives lines for the owner.
     poll : float
-        Seconds between two looks for requests.
+        Seconds between two polls.
 
     Raises
     ------
     TransportError
-        If, at the start, the SuperLink's certificate is not one that ``ca`` vouches for.
+        If the SuperLink's certificate is not signed by ``ca`` at the first connection.
 
     Guarantees
     ----------
-    No code comes from the SuperLink: apps are never fetched. What it sends is bounded in
-    size before it is read, and reaches ``answer`` as bytes.
+    No code comes from the SuperLink: apps are never fetched. Messages are bounded in size
+    before they are read, and reach ``answer`` as bytes.
     """
     switch_off(home)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fleet = NodeConnection(address, ca=ca, node_key=node_key, remembered=home / "node")
-    node = _Node(fleet, answer, address, ca, stop, tell)
+    fleet = NodeConnection(address, ca=ca, node_key=node_key, state=home / "node")
+    node = _Node(fleet, answer, address, ca, stop, log)
     try:
-        with Heartbeat(fleet.beat):
+        with Heartbeat(fleet.send_heartbeat):
             node.run(poll)
     finally:
-        fleet.leave()
+        fleet.close()
 
 
 class _Node:
-    """The loop of a node, and what it has told its owner."""
+    """The loop of a node."""
 
     def __init__(
         self,
@@ -298,94 +298,94 @@ class _Node:
         address: str,
         ca: Path,
         stop: threading.Event,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self._fleet, self._answer, self._stop, self._tell = fleet, answer, stop, tell
+        self._fleet, self._answer, self._stop, self._log = fleet, answer, stop, log
         self._address, self._ca = address, ca
-        self._connected = f"Connected to {address}; requests are answered."
-        self._told = ""
-        self._was_here = False
+        self._connected = f"Connected to {address}. Requests are answered."
+        self._last_line = ""
+        self._was_connected = False
 
     def run(self, poll: float) -> None:
-        """Sign on, answer, and after trouble sign on again."""
-        wait = _FIRST
+        """Connect, answer requests, and connect again after errors."""
+        wait = _MIN_WAIT
         while not self._stop.is_set():
             try:
-                self._fleet.join()
-                self._say(self._connected)
-                self._was_here, wait = True, _FIRST
-                self._attend(poll)
-            except (unreachable(), refused(), ParcelError) as problem:
+                self._fleet.connect()
+                self._log_change(self._connected)
+                self._was_connected, wait = True, _MIN_WAIT
+                self._answer_requests(poll)
+            except (connection_error(), http_error(), MessageError) as problem:
                 self._explain(problem)
                 self._stop.wait(wait)
-                wait = min(2 * wait, _MOST)
+                wait = min(2 * wait, _MAX_WAIT)
 
-    def _attend(self, poll: float) -> None:
+    def _answer_requests(self, poll: float) -> None:
         """Answer requests as they come."""
         while not self._stop.is_set():
-            letter = self._next()
-            if letter is None:
+            request = self._next()
+            if request is None:
                 self._stop.wait(poll)
             else:
-                self._handle(letter)
+                self._handle(request)
 
     def _next(self) -> ReceivedRequest | None:
-        """The next request, if there is one that can be read."""
+        """The next valid request, or None."""
         try:
             return self._fleet.next()
-        except ParcelError as problem:
-            self._say(f"A message was dropped. {problem}")
-        except refused() as problem:
-            if status(problem) == _UNSIGNED:
+        except MessageError as problem:
+            self._log_change(f"A message was dropped. {problem}")
+        except http_error() as problem:
+            if http_status(problem) == _INVALID_SIGNATURE:
                 raise
-            # Otherwise its run is over.
+            # Otherwise the run of the request is over.
         return None
 
-    def _handle(self, letter: ReceivedRequest) -> None:
-        """Answer one request, and hold on to the answer until it is delivered or too late."""
+    def _handle(self, request: ReceivedRequest) -> None:
+        """Answer one request, and try to deliver the reply until it expires."""
         try:
-            body = self._answer(letter.body)
-        except Exception as problem:  # an answer is total; if not, the node goes on
-            self._say(f"A request was not answered ({type(problem).__name__}).")
+            body = self._answer(request.body)
+        except Exception as problem:  # answer() should not raise; the node continues if it does
+            self._log_change(f"A request was not answered ({type(problem).__name__}).")
             return
-        wait = _FIRST
-        while time.time() < letter.expires and not self._stop.is_set():
+        wait = _MIN_WAIT
+        while time.time() < request.expires and not self._stop.is_set():
             try:
-                self._fleet.reply(letter, body)
-                self._say(self._connected)  # if there was trouble
+                self._fleet.reply(request, body)
+                self._log_change(self._connected)  # after an error
                 return
-            except (refused(), ParcelError):
-                return  # nobody waits for it any more
-            except unreachable() as problem:
+            except (http_error(), MessageError):
+                return  # the reply is no longer expected
+            except connection_error() as problem:
                 self._explain(problem)
                 self._stop.wait(wait)
-                wait = min(2 * wait, _MOST)
+                wait = min(2 * wait, _MAX_WAIT)
 
     def _explain(self, problem: Exception) -> None:
-        """Tell the owner what is wrong, or raise if it will not mend itself."""
-        mistrust = distrust(problem, self._address, self._ca)
-        if mistrust is not None and not self._was_here:
-            raise mistrust from problem
-        self._say(str(mistrust) if mistrust else self._reason(problem))
+        """Log a problem, or raise if retrying cannot help."""
+        untrusted = certificate_error(problem, self._address, self._ca)
+        if untrusted is not None and not self._was_connected:
+            raise untrusted from problem
+        self._log_change(str(untrusted) if untrusted else self._reason(problem))
 
     def _reason(self, problem: Exception) -> str:
-        """What is wrong, in a line."""
-        number = status(problem)
-        if number == _UNKNOWN:
+        """Describe a problem in one line."""
+        code = http_status(problem)
+        if code == _UNKNOWN_KEY:
             return (
-                f"{self._address} does not let this node in: its key is not registered there, "
-                "or another node uses it (after a crash, for a minute). Trying again."
+                f"{self._address} rejects this node: its key is not registered there, or another "
+                "node uses it (for a minute after a crash). Trying again."
             )
-        if number == _UNSIGNED:
+        if code == _INVALID_SIGNATURE:
             return (
-                f"{self._address} does not believe this node's signature: its clock may be "
-                "wrong, or its key is no longer registered. Trying again."
+                f"{self._address} rejects this node's signature: its clock may be wrong, or its "
+                "key is no longer registered. Trying again."
             )
-        what = f"answers with error {number}" if number else "cannot be reached"
+        what = f"responds with error {code}" if code else "cannot be reached"
         return f"{self._address} {what}. Trying again."
 
-    def _say(self, line: str) -> None:
-        """Tell the owner, unless it was the last thing told."""
-        if line != self._told:
-            self._told = line
-            self._tell(line)
+    def _log_change(self, line: str) -> None:
+        """Log a line unless it repeats the previous one."""
+        if line != self._last_line:
+            self._last_line = line
+            self._log(line)

@@ -1,16 +1,11 @@
-"""All that we use of Flower, in one place.
+"""Everything used of Flower: its parts, settings, node keys, messages and bounded connections.
 
-Most of it is not Flower's public interface, which knows no way to answer without running
-code from outside: a new release of Flower is to be read against this list.
+Most of these parts are not Flower's public interface, which cannot answer messages without
+running foreign code. Compare this module with each new release of Flower.
 
-What Flower is told before it starts: call nobody, install nothing, stay in your folder.
-
-Keys by which a SuperLink tells its nodes apart.
-
-Flower takes keys on the curves of NIST only, in OpenSSH's form. They say who is connected;
-what is asked and answered is signed by other keys, inside the bytes.
-
-Bytes into Flower's messages and out of them, over connections that keep their limits.
+Flower is configured to send no telemetry, install nothing and write only to its folder. Node
+keys (NIST curves, in OpenSSH format) identify connections. Requests and answers are signed with
+other keys, inside of the messages.
 """
 
 import ipaddress
@@ -27,8 +22,8 @@ from veracal._checks import extra
 from veracal.data import new_file, placed
 from veracal.errors import DataError, TransportError, VeracalError
 
-# Name here: where it lives in flwr 1.41, and what it is called there.
-_PARTS = {
+# Name here: module in flwr 1.41, and name there.
+_FLOWER_NAMES = {
     "FleetClient": ("supernode.fleet_http_client", "FleetHttpClient"),
     "ControlClient": ("supercore.control", "ControlHttpClient"),
     "RuntimeClient": ("supercore.runtime", "RuntimeHttpClient"),
@@ -51,21 +46,24 @@ _MESSAGES = ("control", "fab", "fleet", "heartbeat", "message", "node", "runtime
 
 @cache
 def flower() -> Any:
-    """Flower's parts by the names above, and its protobuf messages by their own.
+    """Flower's parts by the names above, and its protobuf modules by their own names.
 
     Raises
     ------
     MissingExtraError
         If Flower is not installed.
     """
-    found = {name: getattr(_module(where), what) for name, (where, what) in _PARTS.items()}
+    parts = {
+        name: getattr(_module(path), attribute)
+        for name, (path, attribute) in _FLOWER_NAMES.items()
+    }
     messages = {name: _module(f"proto.{name}_pb2") for name in _MESSAGES}
-    return SimpleNamespace(**found, **messages)
+    return SimpleNamespace(**parts, **messages)
 
 
-def _module(where: str) -> Any:
+def _module(path: str) -> Any:
     """A module of Flower."""
-    return extra(f"flwr.{where}", "flower")
+    return extra(f"flwr.{path}", "flower")
 
 
 OFF = {
@@ -76,53 +74,47 @@ OFF = {
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Variables for a program of Flower's.
+    """Environment for a program of Flower.
 
-    Whatever the caller's environment says to Flower is left out: some of its variables open
-    further ports.
+    Flower's variables in the caller's environment are removed: some of them open ports.
 
     Parameters
     ----------
     home : path
-        Where Flower may write. Even with telemetry off it keeps an identity there.
+        Folder that Flower may write to. It stores an identity there even without telemetry.
 
     Returns
     -------
     dict
-        The caller's variables without Flower's own, and ours.
+        The caller's variables without those of Flower, and our settings.
     """
-    kept = {name: value for name, value in os.environ.items() if not _is_flowers(name)}
-    return kept | OFF | {"FLWR_HOME": str(home.absolute())}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
+    return others | OFF | {"FLWR_HOME": str(home.absolute())}
 
 
 def switch_off(home: Path) -> None:
-    """Tell Flower the same in this program, before the first of its modules is imported."""
-    for name in [name for name in os.environ if _is_flowers(name)]:
+    """Apply the same settings to this process, before Flower is imported."""
+    for name in [name for name in os.environ if name.startswith("FLWR_")]:
         del os.environ[name]
     os.environ.update(OFF, FLWR_HOME=str(home.absolute()))
 
 
-def _is_flowers(name: str) -> bool:
-    """Whether a variable speaks to Flower."""
-    return name.startswith("FLWR_")
-
-
-_MOST = 16_384  # bytes of a key file
+_MAX_KEY_BYTES = 16_384
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a new key for a node, and beside it the half that the SuperLink is given.
+    """Write a new private key of a node and its public key.
 
     Parameters
     ----------
     path : path
-        Of the private half, which its owner alone can read.
+        Path of the private key, which only its owner can read.
 
     Returns
     -------
     path
-        Of the public half: the same name with ``.pub`` behind it.
+        Path of the public key: the same name with the suffix ``.pub``.
     """
     public = path.with_name(f"{path.name}.pub")
     for new in (path, public):
@@ -139,47 +131,49 @@ def make_node_key(path: Path) -> Path:
 
 
 def read_node_key(path: Path) -> Any:
-    """Read the private half, if nobody else can.
+    """Read a private key that only its owner can access.
 
     Raises
     ------
     DataError
-        If it is not there, is no such key, or is open to others.
+        If the file is missing, is not such a key, or is accessible to other users.
     """
     content = _read(path)
     if path.stat().st_mode & 0o077:
-        expected = "a key that its owner alone can read"
-        remedy = "Change its mode to 600; if others may have read it, make a new key."
-        raise DataError(str(path), expected, "a file that others can read or write", remedy)
+        expected = "a key that only its owner can read"
+        remedy = "Change its mode to 600. If others may have read it, create a new key."
+        raise DataError(
+            str(path), expected, "a file that other users can read or write", remedy
+        )
     try:
         key = _serialization().load_ssh_private_key(content, password=None)
     except (ValueError, TypeError, _unsupported()) as cause:
-        raise _no_key(path, "private", "something else") from cause
+        raise _key_error(path, "private", "something else") from cause
     if not isinstance(key, _curves().EllipticCurvePrivateKey) or key.curve.name not in _CURVES:
-        raise _no_key(path, "private", "a key of another kind")
+        raise _key_error(path, "private", "another type of key")
     return key
 
 
 def read_public_node_key(path: Path) -> bytes:
-    """Read the public half, in the form (PEM) in which a SuperLink keeps it.
+    """Read a public key, in the PEM form that a SuperLink stores.
 
     Raises
     ------
     DataError
-        If it is not there, or is no such key.
+        If the file is missing or is not such a key.
     """
     content = _read(path)
     try:
         key = _serialization().load_ssh_public_key(content)
     except (ValueError, TypeError, _unsupported()) as cause:
-        raise _no_key(path, "public", "something else") from cause
+        raise _key_error(path, "public", "something else") from cause
     if not isinstance(key, _curves().EllipticCurvePublicKey) or key.curve.name not in _CURVES:
-        raise _no_key(path, "public", "a key of another kind")
+        raise _key_error(path, "public", "another type of key")
     return public_form(key)
 
 
 def public_form(public: Any) -> bytes:
-    """A public key as a SuperLink keeps it."""
+    """Encode a public key in the form that a SuperLink stores."""
     forms = _serialization()
     form = forms.PublicFormat.SubjectPublicKeyInfo
     content: bytes = public.public_bytes(forms.Encoding.PEM, form)
@@ -190,85 +184,85 @@ def _read(path: Path) -> bytes:
     """Read a small file."""
     try:
         with path.open("rb") as file:
-            return file.read(_MOST)
+            return file.read(_MAX_KEY_BYTES)
     except OSError as cause:
-        raise _no_key(path, "node's", cause.strerror or "nothing") from cause
+        raise _key_error(path, "node's", cause.strerror or "nothing") from cause
 
 
-def _no_key(path: Path, half: str, found: str) -> DataError:
-    """Error for a file that is no key of a node."""
-    remedy = "Make one with  ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
-    return DataError(str(path), f"a {half} key on a NIST curve (OpenSSH)", found, remedy)
+def _key_error(path: Path, half: str, actual: str) -> DataError:
+    """Error for a file that is not a key of a node."""
+    remedy = "Create one with  ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
+    return DataError(str(path), f"a {half} key on a NIST curve (OpenSSH)", actual, remedy)
 
 
 def _curves() -> Any:
-    """Elliptic curves."""
+    """Elliptic curves of the ``cryptography`` library."""
     return extra("cryptography.hazmat.primitives.asymmetric.ec", "flower")
 
 
 def _serialization() -> Any:
-    """How keys are written."""
+    """Key formats of the ``cryptography`` library."""
     return extra("cryptography.hazmat.primitives.serialization", "flower")
 
 
 def _unsupported() -> type[Exception]:
-    """What is raised for a kind of key that is not known."""
+    """Exception for an unknown type of key."""
     kind: type[Exception] = extra("cryptography.exceptions", "flower").UnsupportedAlgorithm
     return kind
 
 
-REQUEST = 4_096  # bytes, at most
-REPLY = 1_048_576
-AROUND = 65_536  # what Flower puts around them
-SUPERLINK = 1  # the number of the SuperLink among its nodes
-_SECONDS = 30.0
+MAX_REQUEST_BYTES = 4_096
+MAX_REPLY_BYTES = 1_048_576
+OVERHEAD_BYTES = 65_536  # of Flower's messages around them
+SUPERLINK = 1  # node id of the SuperLink
+_TIMEOUT = 30.0  # seconds
 _RECORD, _BODY = "veracal", "body"
 _OBJECTS = 3  # a message, its records, the one record with the bytes
 
 
-class ParcelError(VeracalError):
-    """A message is not one of ours, or is too large; it is dropped."""
+class MessageError(VeracalError):
+    """A message is not one of Veracal's, or is too large. It is dropped."""
 
 
 class LimitedClient:
-    """Sends requests for Flower's clients, in the place of their own way.
+    """Sends HTTP requests for Flower's clients, with limits.
 
     Parameters
     ----------
     address : str
         As ``host:port``.
     authority : ssl.SSLContext
-        Whose certificates are believed.
-    most : int
-        Bytes of a response, at most.
+        TLS context with the trusted authority.
+    max_bytes : int
+        Maximum size of a response.
 
     Guarantees
     ----------
-    Nobody at the other end can lead a request to another place (redirects are not followed),
-    have a small response grow when it is unpacked, or fill the memory with a large one.
+    The other side cannot redirect a request, send a compressed response, or exhaust the memory
+    with a large response.
     """
 
-    def __init__(self, address: str, authority: ssl.SSLContext, most: int) -> None:
-        self._most = most
+    def __init__(self, address: str, authority: ssl.SSLContext, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._http = _httpx().Client(
             verify=authority,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT,
             follow_redirects=False,
-            trust_env=not _is_local(address),  # a proxy of the caller's own, to the outside
+            trust_env=not _is_local(address),  # the caller's proxy, for remote addresses
         )
 
     def intercept(self, context: Any, call_next: object) -> Any:
-        """Send a request and read the response, as far as the limit."""
+        """Send a request and read the response up to the limit."""
         context.request.headers["accept-encoding"] = "identity"
         response = self._http.send(context.request, stream=True)
         try:
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise ParcelError("A response was packed, and nobody asked for that.")
+                raise MessageError("A response was compressed although that was not requested.")
             content = bytearray()
             for chunk in response.iter_raw():
                 content += chunk
-                if len(content) > self._most:
-                    raise ParcelError(f"A response has more than {self._most} bytes.")
+                if len(content) > self._max_bytes:
+                    raise MessageError(f"A response has more than {self._max_bytes} bytes.")
         finally:
             response.close()
         return _httpx().Response(
@@ -276,104 +270,110 @@ class LimitedClient:
         )
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._http.close()
 
 
 class Connection:
-    """One of Flower's clients, over TLS, within limits.
+    """One of Flower's clients over TLS, with limits.
 
     Parameters
     ----------
     client : class
-        Of Flower.
+        Client class of Flower.
     address : str
         As ``host:port``.
     ca : path
         Certificate of the federation's authority.
     signers : sequence
-        What is added to each request: signatures and tokens.
-    most : int
-        Bytes of a response, at most.
+        Interceptors that add signatures and tokens to each request.
+    max_bytes : int
+        Maximum size of a response.
     """
 
     def __init__(
-        self, client: Any, address: str, ca: Path, signers: Sequence[Any] = (), *, most: int
+        self,
+        client: Any,
+        address: str,
+        ca: Path,
+        signers: Sequence[Any] = (),
+        *,
+        max_bytes: int,
     ) -> None:
-        authority = trusted(ca)
-        self._bounded = LimitedClient(checked_address(address), authority, most)
-        interceptors = (*signers, self._bounded)
+        authority = tls_context(ca)
+        self._limited = LimitedClient(check_address(address), authority, max_bytes)
+        interceptors = (*signers, self._limited)
         self._client = client(f"https://{address}", interceptors=interceptors, verify=authority)
 
     def call(self, name: str, request: Any) -> Any:
-        """Make a call, by the name it has at Flower.
+        """Make a call by its name in Flower.
 
         Raises
         ------
         ParcelError
-            If what comes back cannot be read.
+            If the response is invalid.
         """
         try:
             return getattr(self._client, name)(request)
         except ValueError as cause:
-            raise ParcelError("A response cannot be read.") from cause
+            raise MessageError("A response is invalid.") from cause
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._client.close()
-        self._bounded.close()
+        self._limited.close()
 
 
 class ChunkedMessage:
-    """A message that is being fetched, piece by piece.
+    """A message that is fetched in pieces.
 
     Parameters
     ----------
     proto : protobuf message
         The message without its content.
     tree : protobuf message
-        What pieces there are.
+        Tree of its pieces.
 
     Raises
     ------
     ParcelError
-        If no message of ours has such pieces.
+        If Veracal's messages do not have such pieces.
     """
 
     def __init__(self, proto: Any, tree: Any) -> None:
         self.metadata = proto.metadata
         self._names = [piece.object_id for piece in flower().walk_tree(tree)]
         if len(self._names) != _OBJECTS or proto.HasField("error"):
-            raise ParcelError("A message has other pieces than ours have.")
+            raise MessageError("A message does not have the expected pieces.")
         self._root: str = tree.object_id
         self._pieces: dict[str, bytes] = {}
 
     def fetch(self, pull: Callable[[str], Any]) -> bytes | None:
-        """Fetch what is still missing; return the bytes once everything is there.
+        """Fetch the missing pieces; return the bytes when all are available, else None.
 
         Parameters
         ----------
         pull : function
-            From the name of a piece to Flower's response.
+            ``pull(name) -> response`` of Flower for a piece.
 
         Raises
         ------
         ParcelError
-            If a piece is gone, or the message is not one of ours.
+            If a piece is lost, or the message is not one of Veracal's.
         """
         for name in self._names:
             if name not in self._pieces:
                 response = pull(name)
                 if not response.object_found:
-                    raise ParcelError("A piece of a message is gone.")
+                    raise MessageError("A piece of a message is lost.")
                 if not response.object_available:
                     return None
                 self._pieces[name] = response.object_content
         return _body(self._root, dict(self._pieces))
 
 
-def packed(body: bytes, metadata: Any) -> tuple[Any, Any, dict[str, bytes]]:
-    """Bytes as a message of Flower's: the message, the tree of its pieces, and the pieces."""
+def pack_message(body: bytes, metadata: Any) -> tuple[Any, Any, dict[str, bytes]]:
+    """Pack bytes into a Flower message: the message, the tree of its pieces, the pieces."""
     library = flower()
     record = library.ConfigRecord({_BODY: body})
     message = library.make_message(
@@ -390,11 +390,11 @@ def metadata(
     *,
     sender: int,
     receiver: int,
-    lasts: float,
+    ttl: float,
     reply_to: str = "",
     created: float | None = None,
 ) -> Any:
-    """What is written on the outside of a message, which was created now or at a given time."""
+    """Metadata of a message that was created now or at a given time."""
     return flower().Metadata(
         run_id=run,
         message_id="",
@@ -403,72 +403,72 @@ def metadata(
         reply_to_message_id=reply_to,
         group_id="",
         created_at=time.time() if created is None else created,
-        ttl=lasts,
+        ttl=ttl,
         message_type="query",
     )
 
 
-def trusted(ca: Path) -> ssl.SSLContext:
-    """Believe certificates by one authority and by no other."""
+def tls_context(ca: Path) -> ssl.SSLContext:
+    """TLS context that trusts exactly one certificate authority."""
     try:
         return ssl.create_default_context(cafile=str(ca))
-    except OSError as cause:  # an SSLError is one, too
-        found = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
-        remedy = "Ask whoever runs the SuperLink for its ca.crt."
-        raise DataError(str(ca), "a certificate (PEM)", str(found), remedy) from cause
+    except OSError as cause:  # includes SSLError
+        actual = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
+        remedy = "Ask the operator of the SuperLink for its ca.crt."
+        raise DataError(str(ca), "a certificate (PEM)", str(actual), remedy) from cause
 
 
-def checked_address(address: str) -> str:
-    """Return an address of the form ``host:port``, or raise."""
+def check_address(address: str) -> str:
+    """Return an address of the form ``host:port``; raise if it is invalid."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536) or "/" in host:
         raise ValueError(f"Expected an address like host:port, got {address[:80]!r}.")
     return address
 
 
-def distrust(problem: BaseException, address: str, ca: Path) -> TransportError | None:
-    """The error for an address that shows a certificate we do not believe, if it is that."""
+def certificate_error(problem: BaseException, address: str, ca: Path) -> TransportError | None:
+    """Error for a server with an untrusted certificate; None for other problems."""
     for cause in _causes(problem):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return TransportError(
-                f"The certificate of {address} is not one that {ca} vouches for: "
-                f"{cause.verify_message}. Nothing was sent. Check the address, and ask "
-                "whoever runs the SuperLink for its ca.crt."
+                f"The certificate of {address} is not signed by {ca}: {cause.verify_message}. "
+                "Nothing was sent. Check the address, and ask the operator of the SuperLink "
+                "for its ca.crt."
             )
     return None
 
 
-def unreachable() -> type[Exception]:
-    """What is raised if the other end cannot be reached, or is gone in the middle."""
+def connection_error() -> type[Exception]:
+    """Exception for a server that cannot be reached or closes the connection."""
     kind: type[Exception] = _httpx().TransportError
     return kind
 
 
-def refused() -> type[Exception]:
-    """What is raised if the other end says no."""
+def http_error() -> type[Exception]:
+    """Exception for an HTTP error status."""
     kind: type[Exception] = _httpx().HTTPStatusError
     return kind
 
 
-def status(problem: Any) -> int | None:
-    """Number by which the other end says no, if it is that."""
-    kind: Any = refused()
+def http_status(problem: Any) -> int | None:
+    """HTTP status of an exception, or None."""
+    kind: Any = http_error()
     return int(problem.response.status_code) if isinstance(problem, kind) else None
 
 
 def _body(root: str, pieces: dict[str, bytes]) -> bytes:
-    """The bytes in a message that may come from anyone."""
+    """Extract the bytes from an untrusted message."""
     try:
         body = flower().inflate(root, pieces).content[_RECORD][_BODY]
-    except Exception as cause:  # Flower names no exceptions for what is malformed
-        raise ParcelError("A message cannot be read.") from cause
+    except Exception as cause:  # Flower documents no exceptions for malformed input
+        raise MessageError("A message is invalid.") from cause
     if not isinstance(body, bytes):
-        raise ParcelError("A message holds no bytes.")
+        raise MessageError("A message contains no bytes.")
     return body
 
 
 def _causes(problem: BaseException | None) -> Iterator[BaseException]:
-    """An exception and what led to it."""
+    """An exception and its causes."""
     while problem is not None:
         yield problem
         problem = problem.__cause__ or problem.__context__
@@ -484,5 +484,5 @@ def _is_local(address: str) -> bool:
 
 
 def _httpx() -> Any:
-    """What Flower speaks HTTP with."""
+    """The HTTP library of Flower."""
     return extra("httpx", "flower")

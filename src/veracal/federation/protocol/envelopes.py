@@ -1,9 +1,10 @@
-r"""Keys that sign: one for each source, one for each calibrator.
+r"""Signed envelopes: keys, signatures, and the field-by-field validation of message bodies.
 
-Ed25519 (RFC 8032) by the ``cryptography`` library. Signatures are deterministic, so the same
-answer is the same bytes each time it is sent.
+Sources and coordinators sign with Ed25519 (RFC 8032, from the ``cryptography`` library).
+Signatures are deterministic, so a repeated answer has the same bytes.
 
-Signed bytes: a signature, a line break, and a body that is read only once it holds.
+An envelope is its purpose, a signature and a body. The body is parsed only after its signature
+was verified.
 
 .. code-block:: text
 
@@ -11,13 +12,12 @@ Signed bytes: a signature, a line break, and a body that is read only once it ho
     <128 hexadecimal digits>
     {"argument":{},"data":...}
 
-The signature is over the first line and the body, so that what was signed for one purpose is
-worth nothing for another.
+The signature covers the first line and the body, so a signature for one purpose is invalid
+for another.
 
-Closed schemas: what a body may say, field by field, and nothing else.
-
-Checks are of exact types: a truth value is no number, a float no integer. What is wrong is
-told to whoever received the body; the words name fields and never values of records.
+Schemas are closed: a body has exactly the declared fields. Types are exact: a bool is not a
+number and a float is not an integer. Errors name fields, never values, and go to the log of
+the receiver.
 """
 
 import hashlib
@@ -34,15 +34,15 @@ from veracal.data import new_file, placed
 from veracal.errors import DataError
 from veracal.ledger import canonical
 
-SIGNATURE = 128  # hexadecimal digits
+SIGNATURE_DIGITS = 128  # hexadecimal digits
 _PUBLIC = 64
-_MOST = 4_096  # bytes of a key file
+_MAX_KEY_BYTES = 4_096
 _DIGITS = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Whose signatures are believed.
+    """An Ed25519 public key, which verifies signatures.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class PublicKey:
 
     @property
     def fingerprint(self) -> str:
-        """What two people compare by telephone: eight groups of four digits.
+        """Short digest that two people compare by telephone: eight groups of four digits.
 
         Examples
         --------
@@ -72,11 +72,10 @@ class PublicKey:
         return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
 
     def verify(self, signature: str, content: bytes) -> bool:
-        """Whether the owner of the key signed these bytes."""
-        if not is_hexadecimal(signature, SIGNATURE):
+        """Whether the signature of these bytes is valid under this key."""
+        if not is_hexadecimal(signature, SIGNATURE_DIGITS):
             return False
-        library = _library()
-        key = library.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.text))
+        key = _ed25519().Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.text))
         try:
             key.verify(bytes.fromhex(signature), content)
         except extra("cryptography.exceptions", "federation").InvalidSignature:
@@ -85,12 +84,12 @@ class PublicKey:
 
 
 class PrivateKey:
-    """What signs. It is never printed, and leaves only into a file for its owner's eyes.
+    """An Ed25519 private key. It is never printed, and is saved only with mode 600.
 
     Parameters
     ----------
     key : Ed25519PrivateKey
-        Of the ``cryptography`` library.
+        A key of the ``cryptography`` library.
     """
 
     __slots__ = ("_key",)
@@ -102,34 +101,34 @@ class PrivateKey:
         return f"PrivateKey(of {self.public.text[:12]}…)"
 
     def __reduce__(self) -> Any:
-        raise TypeError("Expected nobody to copy a private key. Read it from its file.")
+        raise TypeError("A private key cannot be copied or pickled. Read it from its file.")
 
     @classmethod
     def new(cls) -> "PrivateKey":
-        """A fresh key, from the randomness of the operating system."""
-        return cls(_library().Ed25519PrivateKey.generate())
+        """Generate a key from the operating system's entropy."""
+        return cls(_ed25519().Ed25519PrivateKey.generate())
 
     @classmethod
     def read(cls, path: Path) -> "PrivateKey":
-        """Read a key file, if nobody else can.
+        """Read a key file that only its owner can access.
 
         Raises
         ------
         DataError
-            If it is not there, is no key, or is open to others.
+            If the file is missing, is not a key, or is accessible to other users.
         """
         content = _read_secret(path)
         serialization = _serialization()
         try:
             key = serialization.load_pem_private_key(content, password=None)
         except (ValueError, TypeError) as cause:
-            raise _no_key(path, "something else") from cause
-        if not isinstance(key, _library().Ed25519PrivateKey):
-            raise _no_key(path, "a key of another kind")
+            raise _key_error(path, "something else") from cause
+        if not isinstance(key, _ed25519().Ed25519PrivateKey):
+            raise _key_error(path, "another type of key")
         return cls(key)
 
     def save(self, path: Path) -> None:
-        """Write a new file, which its owner alone can read."""
+        """Write a new file that only its owner can read."""
         serialization = _serialization()
         content = self._key.private_bytes(
             serialization.Encoding.PEM,
@@ -142,51 +141,53 @@ class PrivateKey:
 
     @property
     def public(self) -> PublicKey:
-        """What others check signatures by."""
+        """The public key."""
         return PublicKey(self._key.public_key().public_bytes_raw().hex())
 
     def sign(self, content: bytes) -> str:
-        """Sign bytes; the same bytes get the same signature."""
+        """Sign bytes. The signature is deterministic."""
         signature: bytes = self._key.sign(content)
         return signature.hex()
 
 
 def is_hexadecimal(text: object, digits: int) -> bool:
-    """Whether a text is so many hexadecimal digits, in the one way we write them."""
+    """Whether a value is a string of exactly this many lowercase hexadecimal digits."""
     return isinstance(text, str) and len(text) == digits and _DIGITS.issuperset(text)
 
 
 def _read_secret(path: Path) -> bytes:
-    """Read a small file that belongs to one reader."""
+    """Read a small file, and refuse it if other users can access it."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read(_MOST + 1)
+            content = file.read(_MAX_KEY_BYTES + 1)
     except OSError as cause:
-        raise _no_key(path, cause.strerror or "nothing") from cause
+        raise _key_error(path, cause.strerror or "nothing") from cause
     if mode & 0o077:
         raise DataError(
             str(path),
-            "a key that its owner alone can read",
-            f"a file that others can read or write (mode {mode & 0o777:o})",
-            "Change its mode to 600; if others may have read it, make a new key and enroll "
+            "a key that only its owner can read",
+            f"a file that other users can read or write (mode {mode & 0o777:o})",
+            "Change its mode to 600. If others may have read it, create a new key and enroll "
             "again.",
         )
     return content
 
 
-def _no_key(path: Path, found: str) -> DataError:
-    """Error for a file that is no key of ours."""
-    return DataError(str(path), "a private key as `init` makes it", found, "Name its file.")
+def _key_error(path: Path, actual: str) -> DataError:
+    """Error for a file that is not a private key."""
+    return DataError(
+        str(path), "a private key that `init` wrote", actual, "Give the path of that file."
+    )
 
 
-def _library() -> Any:
-    """Ed25519, if it is installed."""
+def _ed25519() -> Any:
+    """Ed25519 of the ``cryptography`` library, if it is installed."""
     return extra("cryptography.hazmat.primitives.asymmetric.ed25519", "federation")
 
 
 def _serialization() -> Any:
-    """How keys are written."""
+    """Key formats of the ``cryptography`` library."""
     return extra("cryptography.hazmat.primitives.serialization", "federation")
 
 
@@ -196,175 +197,157 @@ REQUEST, ANSWER, TERMS, HEAD = (
     "veracal terms 1",
     "veracal head 1",
 )
-MOST_REQUEST = 4_096  # bytes, of the whole envelope
-MOST_ANSWER = 2**20
-MOST_TERMS = 2**16
-_DEEPEST = 4  # nested objects and lists in a body
+MAX_REQUEST_BYTES = 4_096  # of the whole envelope
+MAX_REPLY_BYTES = 2**20
+MAX_TERMS_BYTES = 2**16
+_MAX_DEPTH = 4  # nested objects and lists in a body
 
 
 class EnvelopeError(ValueError):
-    """Bytes that are not what somebody known has signed.
+    """Bytes that are not a valid, signed envelope.
 
-    The message is for the log of whoever received them, never for whoever sent them.
+    The message is for the log of the receiver and is never sent back.
     """
 
 
 def seal(purpose: str, body: dict[str, Any], key: PrivateKey) -> bytes:
-    """Write a body in the one way there is, and sign it."""
+    """Write a body as canonical JSON and sign it."""
     content = canonical(body).encode("ascii")
-    return b"\n".join((purpose.encode(), _sign(purpose, content, key), content))
+    signature = key.sign(purpose.encode() + b"\n" + content).encode()
+    return b"\n".join((purpose.encode(), signature, content))
 
 
-def unseal(purpose: str, raw: bytes, key: PublicKey, *, most: int) -> dict[str, Any]:
-    """Check the signature over the raw bytes, and only then read the body.
+def unseal(purpose: str, raw: bytes, key: PublicKey, *, max_bytes: int) -> dict[str, Any]:
+    """Verify the signature over the raw bytes, then parse the body.
 
     Parameters
     ----------
     purpose : str
     raw : bytes
     key : PublicKey
-    most : int
-        Longest envelope that is looked at.
+    max_bytes : int
+        Longest envelope that is accepted.
 
     Raises
     ------
     EnvelopeError
-        For whatever is too long, not signed for this purpose by this key, or not written in
-        the one way that :func:`seal` writes.
+        If the envelope is too long, was not signed for this purpose by this key, or its body
+        is not canonical JSON.
 
     Guarantees
     ----------
-    Nothing of the body is parsed before its signature holds. What is accepted is one object,
-    written canonically, so two different bodies never mean the same: no key twice, no NaN or
-    infinity, no blank, no other spelling of a number, nothing nested deep.
+    No part of the body is parsed before the signature is verified. An accepted body is one
+    object in canonical form, so two different bodies never mean the same: no duplicate keys,
+    no NaN or infinity, no whitespace, one spelling of each number, bounded nesting.
     """
-    content = _verified(purpose, raw, key, most)
-    body = parsed(content)
+    signature, content = _split(purpose, raw, max_bytes)
+    if not key.verify(signature, purpose.encode() + b"\n" + content):
+        raise EnvelopeError("its signature is not valid for the enrolled key")
+    body = parse_object(content)
     try:
-        written = canonical(body)
-    except ValueError as cause:  # a number beyond all floats
-        raise EnvelopeError("its body has a number that is none") from cause
-    if written.encode("ascii") != content:
-        raise EnvelopeError("its body is not written in canonical form")
+        rewritten = canonical(body)
+    except ValueError as cause:  # a number outside the range of floats
+        raise EnvelopeError("its body has a number that is not finite") from cause
+    if rewritten.encode("ascii") != content:
+        raise EnvelopeError("its body is not in canonical form")
     return body
 
 
-def peek(purpose: str, raw: bytes, *, most: int) -> dict[str, Any]:
-    """Read a body that says itself who signed it, such as terms; check it afterwards."""
-    return parsed(_parts(purpose, raw, most)[1])
+def read_unverified(purpose: str, raw: bytes, *, max_bytes: int) -> dict[str, Any]:
+    """Parse a body without verifying its signature, to find the key that it names."""
+    return parse_object(_split(purpose, raw, max_bytes)[1])
 
 
-def parsed(content: bytes) -> dict[str, Any]:
-    """Read one JSON object, whatever the bytes are; anything else is refused."""
-    if _too_deep(content):
-        raise EnvelopeError("its body is nested too deep")
+def parse_object(content: bytes) -> dict[str, Any]:
+    """Parse untrusted bytes as one JSON object; refuse anything else."""
+    depth = 0
+    for byte in content:  # before a recursive parser sees them
+        depth += (byte in b"[{") - (byte in b"]}")
+        if depth > _MAX_DEPTH:
+            raise EnvelopeError("its body is nested too deep")
     try:
         body = json.loads(content.decode("ascii"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as cause:  # of digits, of characters, of form
-        raise EnvelopeError("its body is no JSON object") from cause
+    except (ValueError, RecursionError) as cause:
+        raise EnvelopeError("its body is not a JSON object") from cause
     if not isinstance(body, dict):
-        raise EnvelopeError("its body is no JSON object")
+        raise EnvelopeError("its body is not a JSON object")
     return body
 
 
-def _verified(purpose: str, raw: bytes, key: PublicKey, most: int) -> bytes:
-    """The body, once its signature holds."""
-    signature, content = _parts(purpose, raw, most)
-    if not key.verify(signature, purpose.encode() + b"\n" + content):
-        raise EnvelopeError("its signature does not hold for the enrolled key")
-    return content
-
-
-def _parts(purpose: str, raw: bytes, most: int) -> tuple[str, bytes]:
-    """Signature and body, by their places; nothing is interpreted."""
-    if not isinstance(raw, bytes) or len(raw) > most:
-        raise EnvelopeError(f"it is longer than {most} bytes")
+def _split(purpose: str, raw: bytes, max_bytes: int) -> tuple[str, bytes]:
+    """Signature and body by their positions, without interpreting them."""
+    if not isinstance(raw, bytes) or len(raw) > max_bytes:
+        raise EnvelopeError(f"it is longer than {max_bytes} bytes")
     start = purpose.encode() + b"\n"
-    end = len(start) + SIGNATURE
+    end = len(start) + SIGNATURE_DIGITS
     if not raw.startswith(start) or raw[end : end + 1] != b"\n":
-        raise EnvelopeError(f"it does not begin as a {purpose!r}")
+        raise EnvelopeError(f"it does not begin with {purpose!r}")
     return raw[len(start) : end].decode("ascii", "replace"), raw[end + 1 :]
 
 
-def _sign(purpose: str, content: bytes, key: PrivateKey) -> bytes:
-    """Signature over purpose and content."""
-    return key.sign(purpose.encode() + b"\n" + content).encode()
-
-
-def _too_deep(content: bytes) -> bool:
-    """Whether brackets are nested deeper than any body of ours, before a parser sees them."""
-    depth = 0
-    for byte in content:
-        if byte in b"[{":
-            depth += 1
-            if depth > _DEEPEST:
-                return True
-        elif byte in b"]}":
-            depth -= 1
-    return False
-
-
 def _refuse_constant(word: str) -> None:
-    """Refuse NaN and infinity by name."""
+    """Refuse NaN and infinity."""
     raise ValueError(word)
 
 
 Check = Callable[[object], bool]
 
 
-def closed(body: object, checks: Mapping[str, Check], what: str) -> dict[str, Any]:
-    """A body with exactly these fields, each of which passes its check."""
+def check_fields(body: object, checks: Mapping[str, Check], what: str) -> dict[str, Any]:
+    """Return the body if it has exactly these fields and each passes its check."""
     if not isinstance(body, dict):
-        raise EnvelopeError(f"{what} is no object")
+        raise EnvelopeError(f"{what} is not an object")
     if body.keys() != checks.keys():
         odd = sorted(str(name)[:40] for name in body.keys() ^ checks.keys())
-        raise EnvelopeError(f"{what} has other fields than it should: {', '.join(odd[:5])}")
+        raise EnvelopeError(f"{what} has missing or unknown fields: {', '.join(odd[:5])}")
     for name, check in checks.items():
         if not check(body[name]):
-            raise EnvelopeError(f"{name!r} of {what} is not what it may be")
+            raise EnvelopeError(f"{name!r} of {what} has an invalid value")
     return body
 
 
 def integer(low: int, high: int) -> Check:
-    """An integer within bounds, both included."""
+    """Check for an integer in [low, high]."""
     return lambda value: type(value) is int and low <= value <= high
 
 
 def number(low: float, high: float) -> Check:
-    """A finite float within bounds, both included."""
+    """Check for a finite float in [low, high]."""
     return lambda value: type(value) is float and math.isfinite(value) and low <= value <= high
 
 
 def hexadecimal(digits: int) -> Check:
-    """So many hexadecimal digits."""
+    """Check for exactly this many hexadecimal digits."""
     return lambda value: is_hexadecimal(value, digits)
 
 
-def text(most: int, *, least: int = 1) -> Check:
-    """Printable text of bounded length, without line breaks."""
+def text(max_length: int, *, min_length: int = 1) -> Check:
+    """Check for printable text of bounded length, without line breaks."""
     return lambda value: (
-        isinstance(value, str) and least <= len(value) <= most and value.isprintable()
+        isinstance(value, str)
+        and min_length <= len(value) <= max_length
+        and value.isprintable()
     )
 
 
-def one_of(words: Iterable[str]) -> Check:
-    """One of some words."""
-    known = frozenset(words)
+def one_of(values: Iterable[str]) -> Check:
+    """Check for one of some strings."""
+    known = frozenset(values)
     return lambda value: isinstance(value, str) and value in known
 
 
-def listed(check: Check, low: int, high: int) -> Check:
-    """A list of bounded length, every item of which passes a check."""
+def list_of(check: Check, low: int, high: int) -> Check:
+    """Check for a list of bounded length whose items all pass a check."""
     return lambda value: (
         isinstance(value, list) and low <= len(value) <= high and all(map(check, value))
     )
 
 
 def optional(check: Check) -> Check:
-    """Null, or what passes a check."""
+    """Check for null or a value that passes a check."""
     return lambda value: value is None or check(value)
 
 
 def is_object(value: object) -> bool:
-    """An object, whose fields are checked by whoever knows them."""
+    """Whether a value is an object. Its fields are checked later."""
     return isinstance(value, dict)

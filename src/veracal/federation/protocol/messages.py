@@ -1,12 +1,10 @@
-"""Signed heads: where a source's ledger was when it answered.
+"""Messages on the wire: requests, answers, refusals, and signed heads of ledgers.
 
-Whoever holds a signed head can show later that the ledger once was that far. A source that is
-shown one that its ledger does not contain has been set back, by a restored backup or by
-somebody who wanted it to forget what it has spent.
-
-A request: which of the declared questions, where, and for how much.
-
-What a source sends back: an answer, or the one refusal there is.
+A request names one of the declared queries, its argument and its cost. A reply is an answer,
+or the one refusal, which has the same bytes for every reason. Each answer carries a signed
+head: the ledger entry that paid for it. A signed head proves that the ledger once had this
+entry. A source whose ledger lacks an entry that it signed was rolled back, for example by a
+restored backup.
 """
 
 from dataclasses import dataclass
@@ -16,35 +14,37 @@ from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
     ANSWER,
     HEAD,
-    MOST_ANSWER,
-    MOST_REQUEST,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
     REQUEST,
-    SIGNATURE,
+    SIGNATURE_DIGITS,
     EnvelopeError,
     PrivateKey,
     PublicKey,
     seal,
     unseal,
 )
-from veracal.federation.protocol.terms import MARK, MODEL, MOST_MICRO
+from veracal.federation.protocol.terms import ID_DIGITS, HASH_DIGITS, MAX_MICRO_EPSILON
 from veracal.ledger import canonical, digest
 
-HASH = 64
-MOST_INDEX = 2**53
+MAX_INDEX = 2**53
+MAX_ROUND = 10**6
+MAX_ENTRIES = 10_000
+_MAX_UNITS = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Head:
-    """An entry of a ledger, by number and hash, signed by the ledger's owner.
+    """Number and hash of a ledger entry, signed by the owner of the ledger.
 
     Attributes
     ----------
     source : str
-        Id of the enrolment whose ledger it is.
+        Id of the enrollment that the ledger belongs to.
     index : int
-        Number of the entry, from 1.
+        Number of the entry, counted from 1.
     hash, previous : str
-        Of the entry, and of the one before it (or of the opening).
+        Hash of the entry, and of the one before it (or of the opening record).
     signature : str
     """
 
@@ -55,7 +55,7 @@ class Head:
     signature: str
 
     @classmethod
-    def signed(
+    def sign(
         cls, source: str, index: int, hash_: str, previous: str, key: PrivateKey
     ) -> "Head":
         """Sign an entry."""
@@ -64,21 +64,21 @@ class Head:
 
     @property
     def content(self) -> bytes:
-        """What is signed."""
-        told = {
+        """Bytes that are signed."""
+        body = {
             "hash": self.hash,
             "index": self.index,
             "previous": self.previous,
             "source": self.source,
         }
-        return f"{HEAD}\n{canonical(told)}".encode("ascii")
+        return f"{HEAD}\n{canonical(body)}".encode("ascii")
 
-    def holds(self, key: PublicKey) -> bool:
-        """Whether the owner of the key signed it."""
+    def verify(self, key: PublicKey) -> bool:
+        """Whether the signature is valid under this key."""
         return key.verify(self.signature, self.content)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the source, which stands beside it."""
+        """Convert to JSON types, without the source, which the enclosing message names."""
         return {
             "hash": self.hash,
             "index": self.index,
@@ -88,46 +88,45 @@ class Head:
 
     @classmethod
     def from_json(cls, body: Any, source: str) -> "Head":
-        """Read what :meth:`to_json` wrote; its signature is still to be checked."""
-        told = schema.closed(body, _CHECKS, "the head")
-        return cls(source, told["index"], told["hash"], told["previous"], told["signature"])
+        """Read the output of :meth:`to_json`. The signature is not verified here."""
+        fields = schema.check_fields(body, _HEAD_CHECKS, "the head")
+        return cls(
+            source, fields["index"], fields["hash"], fields["previous"], fields["signature"]
+        )
 
 
-_CHECKS: dict[str, schema.Check] = {
-    "hash": schema.hexadecimal(HASH),
-    "index": schema.integer(1, MOST_INDEX),
-    "previous": schema.hexadecimal(HASH),
-    "signature": schema.hexadecimal(SIGNATURE),
+_HEAD_CHECKS: dict[str, schema.Check] = {
+    "hash": schema.hexadecimal(HASH_DIGITS),
+    "index": schema.integer(1, MAX_INDEX),
+    "previous": schema.hexadecimal(HASH_DIGITS),
+    "signature": schema.hexadecimal(SIGNATURE_DIGITS),
 }
-
-
-MOST_ROUND = 10**6
 
 
 @dataclass(frozen=True)
 class Request:
-    """One question to one source.
+    """A query on its way to one source, with its cost and its id.
 
-    What is asked (:attr:`question`) has one id, its hash: asked again, by mistake, after a
-    crash or out of malice, it is the same question and gets the same answer. The round and the
-    head say when it was asked, and are not part of it.
+    The id is the hash of :attr:`query`. The same query sent again, by mistake, after a crash
+    or with intent, has the same id and gets the same answer. The round and the head are not
+    part of the query.
 
     Attributes
     ----------
     source, data, model : str
-        Which enrolment, version of the records and model it is about, as of :class:`Terms`.
+        Enrollment, version of the records and model, as in :class:`Terms`.
     kind : str
-        Name of a question.
+        Name of the kind of query.
     argument : dict
-        Where it is asked: whole numbers on public grids.
+        Argument of the query: integers on public grids.
     micro_epsilon : int or None
-        What the answer costs, with Laplace noise.
+        Cost of an answer with Laplace noise, in millionths of epsilon.
     noise_multiplier : float or None
-        The noise of a Gaussian answer, in place of that.
+        Noise multiplier of an answer with Gaussian noise; exactly one of the two is None.
     round : int
-        Which of the calibrator's questions it is, for people who read logs.
+        Number of the coordinator's round, for readers of the log.
     head : Head or None
-        The last that this source has signed; None before its first answer.
+        The last head that this source signed; None before its first answer.
     """
 
     source: str
@@ -141,8 +140,8 @@ class Request:
     head: Head | None = None
 
     @property
-    def question(self) -> dict[str, Any]:
-        """All that tells this question from another."""
+    def query(self) -> dict[str, Any]:
+        """The fields that identify the query."""
         return {
             "argument": self.argument,
             "data": self.data,
@@ -155,100 +154,94 @@ class Request:
 
     @property
     def id(self) -> str:
-        """Hash of the question."""
-        return digest(canonical(self.question))
+        """SHA-256 of the query as canonical JSON."""
+        return digest(canonical(self.query))
 
-    def sealed(self, key: PrivateKey) -> bytes:
-        """Signed by the calibrator, as it is sent.
+    def seal(self, key: PrivateKey) -> bytes:
+        """Sign the request with the coordinator's key.
 
         Raises
         ------
         ValueError
-            If it is longer than a source reads.
+            If the message is longer than a source accepts.
         """
         head = None if self.head is None else self.head.to_json()
-        body = {**self.question, "head": head, "id": self.id, "round": self.round}
+        body = {**self.query, "head": head, "id": self.id, "round": self.round}
         raw = seal(REQUEST, body, key)
-        if len(raw) > MOST_REQUEST:
+        if len(raw) > MAX_REQUEST_BYTES:
             raise ValueError(
-                f"Expected a request of at most {MOST_REQUEST} bytes, got {len(raw)}. Ask "
-                "about a map with fewer parameters, or leave out the guard and the figures."
+                f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(raw)}. Use "
+                "a map with fewer parameters, or leave out the guard and the measurement."
             )
         return raw
 
     @classmethod
-    def unsealed(cls, raw: bytes, key: PublicKey) -> "Request":
-        """Read a request that a calibrator has signed.
+    def unseal(cls, raw: bytes, key: PublicKey) -> "Request":
+        """Verify and read a request.
 
         Raises
         ------
         EnvelopeError
-            For anything else: see :func:`unseal`; for a field that is missing, unknown, of
-            another type or out of bounds; and for an id that is not this question's.
+            If the envelope is invalid (:func:`unseal`), a field is missing, unknown, of the
+            wrong type or out of bounds, or the id is not the hash of the query.
         """
-        told = schema.closed(
-            unseal(REQUEST, raw, key, most=MOST_REQUEST), _REQUEST_CHECKS, "the request"
+        body = unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
+        fields = schema.check_fields(body, _REQUEST_CHECKS, "the request")
+        head = fields["head"]
+        request = cls(
+            fields["source"],
+            fields["data"],
+            fields["model"],
+            fields["kind"],
+            fields["argument"],
+            fields["micro_epsilon"],
+            fields["noise_multiplier"],
+            fields["round"],
+            None if head is None else Head.from_json(head, fields["source"]),
         )
-        head = told["head"]
-        made = cls(
-            told["source"],
-            told["data"],
-            told["model"],
-            told["kind"],
-            told["argument"],
-            told["micro_epsilon"],
-            told["noise_multiplier"],
-            told["round"],
-            None if head is None else Head.from_json(head, told["source"]),
-        )
-        if (made.micro_epsilon is None) == (made.noise_multiplier is None):
-            raise EnvelopeError("the request names no noise, or two")
-        if told["id"] != made.id:
-            raise EnvelopeError("the id of the request is that of another question")
-        return made
+        if (request.micro_epsilon is None) == (request.noise_multiplier is None):
+            raise EnvelopeError("the request must name exactly one kind of noise")
+        if fields["id"] != request.id:
+            raise EnvelopeError("the id of the request is not the hash of its query")
+        return request
 
 
 _REQUEST_CHECKS: dict[str, schema.Check] = {
     "argument": schema.is_object,
-    "data": schema.hexadecimal(MARK),
+    "data": schema.hexadecimal(ID_DIGITS),
     "head": schema.optional(schema.is_object),
     "id": schema.hexadecimal(64),
     "kind": schema.text(40),
-    "micro_epsilon": schema.optional(schema.integer(1, MOST_MICRO)),
-    "model": schema.hexadecimal(MODEL),
+    "micro_epsilon": schema.optional(schema.integer(1, MAX_MICRO_EPSILON)),
+    "model": schema.hexadecimal(HASH_DIGITS),
     "noise_multiplier": schema.optional(schema.number(1e-3, 1e9)),
-    "round": schema.integer(0, MOST_ROUND),
-    "source": schema.hexadecimal(MARK),
+    "round": schema.integer(0, MAX_ROUND),
+    "source": schema.hexadecimal(ID_DIGITS),
 }
-
-
-MOST_ENTRIES = 10_000
-_MOST_UNITS = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, as it leaves a source.
+    """The noisy answer to a query.
 
-    It is made of what the ledger keeps of it, and of nothing else: sent again, it is the same
-    bytes.
+    It is built only from what the ledger stored, so a repeated answer has the same bytes.
 
     Attributes
     ----------
     request : str
-        Id of the question.
+        Id of the request.
     units : tuple of int
-        The noisy answer, in units of the question's grid.
+        Noisy answer in units of the query's grid.
     head : Head
-        Of the very entry that paid for it.
+        Signed head of the ledger entry that paid for the answer.
     """
 
     request: str
     units: tuple[int, ...]
     head: Head
 
-    def sealed(self, key: PrivateKey) -> bytes:
-        """Signed by the source, as it is sent."""
+    def seal(self, key: PrivateKey) -> bytes:
+        """Sign the reply with the source's key."""
         body = {
             "head": self.head.to_json(),
             "refused": False,
@@ -261,12 +254,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A refusal: the same bytes for every reason, which the source's owner alone can read."""
+    """The refusal of a source: the same bytes for every reason. Only its owner sees the reason."""
 
     source: str
 
-    def sealed(self, key: PrivateKey) -> bytes:
-        """Signed by the source, as it is sent."""
+    def seal(self, key: PrivateKey) -> bytes:
+        """Sign the reply with the source's key."""
         body = {
             "head": None,
             "refused": True,
@@ -277,33 +270,34 @@ class Refusal:
         return seal(ANSWER, body, key)
 
 
-def unsealed_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
-    """Read what a source has signed.
+def unseal_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
+    """Verify and read a reply of a source.
 
     Raises
     ------
     EnvelopeError
-        For anything else.
+        If it is not a valid reply that was signed with this key.
     """
-    body = unseal(ANSWER, raw, key, most=MOST_ANSWER)
-    told = schema.closed(body, _REFUSAL if body.get("refused") is True else _ANSWER, "reply")
-    if told["refused"]:
-        return Refusal(told["source"])
-    head = Head.from_json(told["head"], told["source"])
-    return Answer(told["request"], tuple(told["units"]), head)
+    body = unseal(ANSWER, raw, key, max_bytes=MAX_REPLY_BYTES)
+    checks = _REFUSAL_CHECKS if body.get("refused") is True else _ANSWER_CHECKS
+    fields = schema.check_fields(body, checks, "the reply")
+    if fields["refused"]:
+        return Refusal(fields["source"])
+    head = Head.from_json(fields["head"], fields["source"])
+    return Answer(fields["request"], tuple(fields["units"]), head)
 
 
-_ANSWER: dict[str, schema.Check] = {
+_ANSWER_CHECKS: dict[str, schema.Check] = {
     "head": schema.is_object,
     "refused": lambda value: value is False,
     "request": schema.hexadecimal(64),
-    "source": schema.hexadecimal(MARK),
-    "units": schema.listed(schema.integer(-_MOST_UNITS, _MOST_UNITS), 1, MOST_ENTRIES),
+    "source": schema.hexadecimal(ID_DIGITS),
+    "units": schema.list_of(schema.integer(-_MAX_UNITS, _MAX_UNITS), 1, MAX_ENTRIES),
 }
-_REFUSAL: dict[str, schema.Check] = {
+_REFUSAL_CHECKS: dict[str, schema.Check] = {
     "head": lambda value: value is None,
     "refused": lambda value: value is True,
     "request": lambda value: value is None,
-    "source": schema.hexadecimal(MARK),
+    "source": schema.hexadecimal(ID_DIGITS),
     "units": lambda value: value is None,
 }

@@ -1,8 +1,7 @@
-"""What a source declares at enrolment, by itself and in public: its terms.
+"""The public terms that a source declares and signs at enrollment.
 
-Everything that a question needs and that could hurt the people in the records (ranges, bins,
-bounds, budget, whom to protect) stands here, signed by the source. A request can choose among
-what is declared, and nothing more.
+Everything that the privacy of an answer depends on (ranges, bins, bounds, budget, unit of
+privacy) is declared here by the source. A request only chooses among what the terms allow.
 """
 
 import datetime
@@ -10,83 +9,84 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from veracal import _checks
-from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit, to_micro
+from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit
 from veracal.calibration import ParameterGrid, TemperatureGrid
 from veracal.data import Kind
 from veracal.errors import DataError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
-    MOST_TERMS,
+    MAX_TERMS_BYTES,
     TERMS,
     EnvelopeError,
     PrivateKey,
     PublicKey,
     is_hexadecimal,
-    peek,
+    read_unverified,
     seal,
     unseal,
 )
 
-MARK = 32  # hexadecimal digits of the id of an enrolment, and of a version of its data
-MODEL = 64  # of the hash of a model
-MOST_CLASSES = 10_000
-MOST_BINS = 1_000
-MOST_MICRO = 1_000 * MICRO
-_NAME = 100
+ID_DIGITS = 32  # hexadecimal digits of an enrollment id and of a data version
+HASH_DIGITS = 64  # hexadecimal digits of a SHA-256
+MAX_CLASSES = 10_000
+MAX_BINS = 1_000
+MAX_MICRO_EPSILON = 1_000 * MICRO
+_MAX_NAME = 100
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a source answers, to whom, how often, and with which bounds.
+    """What a source answers, to which coordinator, at what cost and with which bounds.
 
     Attributes
     ----------
     source : str
-        Id of the enrolment: 32 random hexadecimal digits.
+        Id of the enrollment, 32 random hexadecimal digits.
     name : str
-        What the institution is called in public.
+        Public name of the institution.
     key : PublicKey
-        The source's, which signs its answers.
-    calibrator : PublicKey
-        The only one whose requests are read.
+        Public key of the source, which verifies its answers.
+    coordinator : PublicKey
+        Public key of the only coordinator whose requests are accepted.
     model : str
-        SHA-256 of the model that the records were scored by.
+        SHA-256 of the model that scored the records.
     data : str
-        Mark of this version of the records: random digits, not a hash of them, which whoever
-        guesses the records could compare.
+        Id of this version of the records: random digits. A hash of the records would let
+        anyone who guesses them confirm the guess.
     classes : int
     reads : {"logits", "probabilities"}
-        Kind of the scores.
+        Type of the scores.
     relation : {"add-remove", "replace-one"}
     unit : Unit
     micro_epsilon : int
-        All that this calibrator may ever spend, in millionths of epsilon.
+        Total budget of this coordinator, in millionths of epsilon.
     delta : float
         0 unless answers with Gaussian noise are allowed.
-    most_each : int
-        Most that one answer may cost, in millionths of epsilon.
+    max_per_answer : int
+        Largest cost of one answer, in millionths of epsilon.
     kinds : tuple of str
-        Questions that are answered (:mod:`veracal.federation.protocol.questions`).
+        Names of the queries that are answered
+        (:mod:`veracal.federation.protocol.queries`).
     temperatures : TemperatureGrid
-        Public range, and grid.
+        Public range and grid of temperatures.
     bins : int
     clamp : float
-        Largest loss of one record.
+        Bound on the loss of one record.
     parameters : ParameterGrid
-        Of affine maps.
-    least_records, most_records : int
-        *Declared*: as many the source has at least, and at most. The first was compared with
-        the records at enrolment; the second bounds what answers can be believed.
+        Grid and bounds of the parameters of affine maps.
+    min_records, max_records : int
+        *Declared* bounds on the number of records, checked at enrollment. The upper bound
+        limits how large an answer the coordinator accepts.
     deadline : float
-        Seconds after which every reply leaves, answer or refusal.
+        Seconds after which every reply is sent, answer or refusal.
     expires : str or None
-        Last day on which the calibrator's key is good, as in 2027-12-31 (UTC).
+        Last day on which requests are accepted, such as 2027-12-31 (UTC).
     """
 
     source: str
     name: str
     key: PublicKey
-    calibrator: PublicKey
+    coordinator: PublicKey
     model: str
     data: str
     classes: int
@@ -95,157 +95,162 @@ class Terms:
     unit: Unit
     micro_epsilon: int
     delta: float
-    most_each: int
+    max_per_answer: int
     kinds: tuple[str, ...]
     temperatures: TemperatureGrid = field(default_factory=lambda: TemperatureGrid(0.5, 6.0))
     bins: int = 15
     clamp: float = 10.0
     parameters: ParameterGrid = field(default_factory=ParameterGrid)
-    least_records: int = 1
-    most_records: int = 1_000_000
+    min_records: int = 1
+    max_records: int = 1_000_000
     deadline: float = 10.0
     expires: str | None = None
 
     def __post_init__(self) -> None:
-        for name, digits in (("source", MARK), ("data", MARK), ("model", MODEL)):
+        for name, digits in (
+            ("source", ID_DIGITS),
+            ("data", ID_DIGITS),
+            ("model", HASH_DIGITS),
+        ):
             if not is_hexadecimal(getattr(self, name), digits):
                 raise ValueError(f"Expected {name} to be {digits} hexadecimal digits.")
         _checks.whole(classes=self.classes, least=2)
-        _checks.whole(micro_epsilon=self.micro_epsilon, most_each=self.most_each)
-        _checks.whole(bins=self.bins, least_records=self.least_records)
-        _checks.whole(most_records=self.most_records, least=int(self.least_records))
+        _checks.whole(micro_epsilon=self.micro_epsilon, max_per_answer=self.max_per_answer)
+        _checks.whole(bins=self.bins, min_records=self.min_records)
+        _checks.whole(max_records=self.max_records, least=int(self.min_records))
         _checks.positive(clamp=self.clamp, deadline=self.deadline)
         _checks.one_of(RELATIONS, relation=self.relation)
-        if self.most_each > self.micro_epsilon:
+        if self.max_per_answer > self.micro_epsilon:
             raise ValueError(
                 f"Expected one answer to cost at most the whole budget, got "
-                f"{self.most_each / MICRO:g} of {self.micro_epsilon / MICRO:g}."
+                f"{self.max_per_answer / MICRO:g} of {self.micro_epsilon / MICRO:g}."
             )
         if self.expires is not None:
-            _day(self.expires)
+            _parse_day(self.expires)
         try:
-            schema.closed(self.to_json(), _CHECKS, "the terms")
+            schema.check_fields(self.to_json(), _CHECKS, "the terms")
         except EnvelopeError as cause:
-            raise ValueError(f"Expected terms that can be declared: {cause}.") from cause
+            raise ValueError(f"Expected valid terms: {cause}.") from cause
 
     @property
     def budget(self) -> Budget:
-        """All that this calibrator may ever spend."""
+        """Total budget of this coordinator."""
         return Budget(self.micro_epsilon / MICRO, self.delta, self.relation, self.unit)
 
     def is_expired(self, today: datetime.date) -> bool:
-        """Whether the calibrator's key is no longer good."""
-        return self.expires is not None and today > _day(self.expires)
+        """Whether the last day of the terms is over."""
+        return self.expires is not None and today > _parse_day(self.expires)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        grid, maps = self.temperatures, self.parameters
+        """Convert to JSON types."""
+        temperatures, parameters = self.temperatures, self.parameters
         return {
             **{one.name: getattr(self, one.name) for one in fields(self)},
             "key": self.key.text,
-            "calibrator": self.calibrator.text,
+            "coordinator": self.coordinator.text,
             "unit": {"at_most": self.unit.at_most, "name": self.unit.name},
             "kinds": list(self.kinds),
             "delta": float(self.delta),
             "clamp": float(self.clamp),
             "deadline": float(self.deadline),
-            "temperatures": [float(grid.low), float(grid.high), int(grid.bits)],
-            "parameters": [maps.bits, maps.most_weight, maps.most_bias],
+            "temperatures": [
+                float(temperatures.low),
+                float(temperatures.high),
+                int(temperatures.bits),
+            ],
+            "parameters": [parameters.bits, parameters.most_weight, parameters.most_bias],
         }
 
-    def sealed(self, key: PrivateKey) -> bytes:
-        """Signed by the source, as it hands them to the calibrator."""
+    def seal(self, key: PrivateKey) -> bytes:
+        """Signed terms, as the source gives them to the coordinator."""
         return seal(TERMS, self.to_json(), key)
 
     @classmethod
-    def unsealed(cls, raw: bytes, where: str = "terms") -> "Terms":
-        """Read terms that a source has signed.
+    def unseal(cls, raw: bytes, where: str = "terms") -> "Terms":
+        """Read signed terms, and verify the signature with the key that they name.
 
-        They name the key that they are signed by: whether it belongs to the institution is for
-        people to find out, by comparing :attr:`key` with what the institution says.
+        That the key belongs to the institution is not verified: compare the fingerprint of
+        :attr:`key` with the institution by telephone or in person.
 
         Raises
         ------
         DataError
-            For anything else.
+            If the bytes are not valid signed terms.
         """
         try:
-            key = PublicKey(str(peek(TERMS, raw, most=MOST_TERMS).get("key")))
-            body = unseal(TERMS, raw, key, most=MOST_TERMS)
+            key = PublicKey(
+                str(read_unverified(TERMS, raw, max_bytes=MAX_TERMS_BYTES).get("key"))
+            )
+            body = unseal(TERMS, raw, key, max_bytes=MAX_TERMS_BYTES)
             return cls.from_json(body)
         except ValueError as cause:
             raise DataError(
                 where,
-                "terms as `veracal source enroll` writes them",
+                "terms that `veracal source enroll` wrote",
                 f"something else: {cause}"[:200],
                 "Get the file again from the source.",
             ) from cause
 
     @classmethod
     def from_json(cls, body: Any) -> "Terms":
-        """Make terms of what :meth:`to_json` gives; whatever is not that is refused."""
-        told = dict(schema.closed(body, _CHECKS, "the terms"))
-        unit = schema.closed(told["unit"], _UNIT, "the unit")
+        """Validate the output of :meth:`to_json` and convert it to terms."""
+        fields = schema.check_fields(body, _CHECKS, "the terms")
+        unit = schema.check_fields(fields["unit"], _UNIT, "the unit")
         return cls(
             **{
-                **told,
-                "key": PublicKey(told["key"]),
-                "calibrator": PublicKey(told["calibrator"]),
+                **fields,
+                "key": PublicKey(fields["key"]),
+                "coordinator": PublicKey(fields["coordinator"]),
                 "unit": Unit(unit["name"], unit["at_most"]),
-                "kinds": tuple(told["kinds"]),
-                "temperatures": _grid(told["temperatures"]),
-                "parameters": ParameterGrid(*told["parameters"]),
+                "kinds": tuple(fields["kinds"]),
+                "temperatures": _parse_temperatures(fields["temperatures"]),
+                "parameters": ParameterGrid(*fields["parameters"]),
             }
         )
 
 
-def micro_of(epsilon: float) -> int:
-    """Millionths of epsilon, as the number is written in decimal."""
-    return to_micro(epsilon)
-
-
-def _grid(told: list[Any]) -> TemperatureGrid:
-    """A range of temperatures and the bits of its grid."""
-    low, high, bits = told
-    numbers = schema.number(1e-6, 1e6)
-    if not (numbers(low) and numbers(high) and schema.integer(0, 30)(bits)):
-        raise EnvelopeError("'temperatures' of the terms is not what it may be")
+def _parse_temperatures(value: list[Any]) -> TemperatureGrid:
+    """Range of temperatures and bits of its grid."""
+    low, high, bits = value
+    is_valid = schema.number(1e-6, 1e6)
+    if not (is_valid(low) and is_valid(high) and schema.integer(0, 30)(bits)):
+        raise EnvelopeError("'temperatures' of the terms has an invalid value")
     return TemperatureGrid(low, high, bits)
 
 
-def _day(text: str) -> datetime.date:
-    """A day, as in 2027-12-31."""
+def _parse_day(text: str) -> datetime.date:
+    """A date in ISO format, such as 2027-12-31."""
     try:
         return datetime.date.fromisoformat(text)
     except (TypeError, ValueError) as cause:
-        raise ValueError(f"Expected a day, as in 2027-12-31, got {text!r}.") from cause
+        raise ValueError(f"Expected a date such as 2027-12-31, got {text!r}.") from cause
 
 
 _UNIT: dict[str, schema.Check] = {
-    "name": schema.text(_NAME),
+    "name": schema.text(_MAX_NAME),
     "at_most": schema.integer(1, 10**6),
 }
 _CHECKS: dict[str, schema.Check] = {
-    "source": schema.hexadecimal(MARK),
-    "name": schema.text(_NAME),
+    "source": schema.hexadecimal(ID_DIGITS),
+    "name": schema.text(_MAX_NAME),
     "key": schema.hexadecimal(64),
-    "calibrator": schema.hexadecimal(64),
-    "model": schema.hexadecimal(MODEL),
-    "data": schema.hexadecimal(MARK),
-    "classes": schema.integer(2, MOST_CLASSES),
+    "coordinator": schema.hexadecimal(64),
+    "model": schema.hexadecimal(HASH_DIGITS),
+    "data": schema.hexadecimal(ID_DIGITS),
+    "classes": schema.integer(2, MAX_CLASSES),
     "reads": schema.one_of(("logits", "probabilities")),
     "relation": schema.one_of(RELATIONS),
     "unit": schema.is_object,
-    "micro_epsilon": schema.integer(1, MOST_MICRO),
+    "micro_epsilon": schema.integer(1, MAX_MICRO_EPSILON),
     "delta": schema.number(0.0, 0.1),
-    "most_each": schema.integer(1, MOST_MICRO),
-    "kinds": schema.listed(schema.text(40), 1, 40),
-    "temperatures": schema.listed(lambda _: True, 3, 3),
-    "bins": schema.integer(1, MOST_BINS),
+    "max_per_answer": schema.integer(1, MAX_MICRO_EPSILON),
+    "kinds": schema.list_of(schema.text(40), 1, 40),
+    "temperatures": schema.list_of(lambda _: True, 3, 3),
+    "bins": schema.integer(1, MAX_BINS),
     "clamp": schema.number(1e-3, 1e3),
-    "parameters": schema.listed(schema.integer(0, 1_024), 3, 3),
-    "least_records": schema.integer(1, 2**40),
-    "most_records": schema.integer(1, 2**40),
+    "parameters": schema.list_of(schema.integer(0, 1_024), 3, 3),
+    "min_records": schema.integer(1, 2**40),
+    "max_records": schema.integer(1, 2**40),
     "deadline": schema.number(0.01, 86_400.0),
-    "expires": schema.optional(schema.text(10, least=10)),
+    "expires": schema.optional(schema.text(10, min_length=10)),
 }

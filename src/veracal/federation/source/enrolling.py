@@ -1,12 +1,9 @@
-"""Whether records are as declared: seen when they are enrolled, never when they are asked.
+"""Enrollment of records for one coordinator: check, time every query, charge, write.
 
-Every declared question, tried once on the records before anybody may ask it.
-
-What comes out is thrown away. It is only seen that each question can be answered at all, and
-how long the slowest takes: whether a question fails, or how long it takes, must not be an
-answer that nobody paid for.
-
-How records are enrolled for one calibrator: checked, rehearsed, charged, written.
+Records are compared with their declaration at enrollment and never later, so a reply cannot
+depend on the comparison. Each declared query is evaluated once and its answer discarded: this
+proves that every query can be answered, and measures the slowest one, so that neither a failure
+nor a running time becomes an answer that was not charged.
 """
 
 import datetime
@@ -24,22 +21,22 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Frozen
-from veracal.accounting import MICRO, Budget, Event, Pure, Unit
+from veracal.accounting import MICRO, Budget, Event, Pure, Unit, to_micro
 from veracal.artifact import sync_folder
 from veracal.calibration import Form, ParameterGrid, TemperatureGrid, weight_shape
 from veracal.data import Scores, no_surprises, placed, save_scores
 from veracal.errors import DataError, LedgerError
-from veracal.federation.protocol.envelopes import MOST_REQUEST, PublicKey
-from veracal.federation.protocol.messages import MOST_ENTRIES, Head
-from veracal.federation.protocol.questions import (
+from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, PublicKey
+from veracal.federation.protocol.messages import MAX_ENTRIES, Head
+from veracal.federation.protocol.queries import (
     ACCURACY_BITS,
     KINDS,
     SCALE_BITS,
-    USUAL,
-    built,
+    DEFAULT_KINDS,
+    build_query,
     inverse_units,
 )
-from veracal.federation.protocol.terms import MARK, Terms, micro_of
+from veracal.federation.protocol.terms import ID_DIGITS, Terms
 from veracal.federation.source.enrollment import (
     PRIVATE,
     RECORDS,
@@ -52,13 +49,13 @@ from veracal.federation.source.enrollment import (
     RecordFile,
 )
 from veracal.federation.source.folder import (
-    BUILDING,
+    TEMPORARY_PREFIX,
     ENROLLED,
     HEADS,
     SourceFolder,
     read_source,
     share_event,
-    start_file,
+    create_heads_file,
 )
 from veracal.ledger import Ledger, as_written, canonical, open_ledger
 from veracal.mechanisms import add_discrete_laplace
@@ -66,95 +63,97 @@ from veracal.queries import check_units, evaluate_query
 
 
 def check_records(scores: Scores, terms: Terms) -> None:
-    """Refuse records that are not as declared, now and not when they are asked.
+    """Refuse records that do not match their declaration.
 
     Raises
     ------
     DataError
-        It is for the owner of the records, and may say how many there are.
+        The message is for the owner of the records and may contain their number.
     """
     n = len(scores)
     if scores.labels is None:
-        raise wrong(scores, "labels", "the right answer of every record", "none", "Add labels.")
-    if not terms.least_records <= n <= terms.most_records:
-        raise wrong(
+        raise records_error(scores, "labels", "a label for every record", "none", "Add labels.")
+    if not terms.min_records <= n <= terms.max_records:
+        raise records_error(
             scores,
             "records",
-            f"from {terms.least_records:,} to {terms.most_records:,}, as declared",
+            f"from {terms.min_records:,} to {terms.max_records:,}, as declared",
             f"{n:,}",
-            "Declare others, in round numbers: the calibrator reads them.",
+            "Declare other bounds, in round numbers: the coordinator reads them.",
         )
     _check_units(scores, terms.unit)
 
 
 def _check_units(scores: Scores, unit: Unit) -> None:
-    """Refuse records of which a unit may have more rows than it is protected with."""
+    """Refuse records in which a unit has more rows than the budget covers."""
     if unit.name != "record" and scores.units is None:
-        raise wrong(
+        raise records_error(
             scores,
             "units",
-            f"which {unit.name} each row belongs to",
+            f"the {unit.name} that each row belongs to",
             "no ids",
-            f"Name the column with the ids of each {unit.name}.",
+            f"Give the name of the column with the {unit.name} ids.",
         )
     if unit.name == "record" and scores.units is not None:
-        raise wrong(
+        raise records_error(
             scores,
             "units",
-            "none, since this source protects single records",
-            "ids of units",
-            "Make a source that protects them (init --unit patient --at-most 3), or leave "
-            "the column out if single records are really what is to be protected.",
+            "no unit ids, because this source protects single records",
+            "unit ids",
+            "Create a source that protects units (init --unit patient --max-contributions 3), "
+            "or omit the column if single records are to be protected.",
         )
     check_units(scores, unit)
 
 
-def wrong(scores: Scores, part: str, expected: str, found: str, remedy: str) -> DataError:
-    """Error for records that are not as declared."""
-    return DataError(f"{scores.name}: {part}", expected, found, remedy)
+def records_error(
+    scores: Scores, what: str, expected: str, actual: str, remedy: str
+) -> DataError:
+    """Error for records that do not match their declaration."""
+    return DataError(f"{scores.name}: {what}", expected, actual, remedy)
 
 
-FACTOR = 4  # the deadline is at least so many times what the slowest question took
+DEADLINE_FACTOR = 4  # the deadline is at least this multiple of the slowest query's time
 _NOISE = 1_000.0
-_ROOM = 1_000  # bytes of a request that are no argument
+_RESERVED_BYTES = 1_000  # of a request, for everything except a map
 _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
-def rehearse(scores: Scores, terms: Terms) -> float:
-    """Try every declared question, and return the seconds that the slowest took.
+def time_queries(scores: Scores, terms: Terms) -> float:
+    """Evaluate every declared query once and return the seconds of the slowest.
 
     Raises
     ------
     DataError
-        If one cannot be answered; the words say which, and nothing about the records.
+        If a query fails. The message names the query and says nothing about the records.
     """
     return max(
-        _seconds(scores, terms, kind, argument)
+        _time_query(scores, terms, kind, argument)
         for kind in terms.kinds
-        for argument in examples(kind, terms)
+        for argument in example_arguments(kind, terms)
     )
 
 
 def check_deadline(seconds: float, terms: Terms, where: str | Path) -> None:
-    """Refuse a deadline that answers could miss.
+    """Refuse a deadline that answers might miss.
 
     Raises
     ------
     DataError
-        Which names one that will do.
+        The message recommends a sufficient deadline.
     """
-    least = FACTOR * seconds
-    if terms.deadline < least:
+    required = DEADLINE_FACTOR * seconds
+    if terms.deadline < required:
         raise DataError(
             str(where),
-            f"a deadline of at least {FACTOR} times what the slowest question takes here",
-            f"{terms.deadline:g} seconds, with a question that takes {seconds:.2g}",
-            f"Declare a deadline of {_roomy(least):g} seconds.",
+            f"a deadline of at least {DEADLINE_FACTOR} times the time of the slowest query",
+            f"{terms.deadline:g} seconds, with a query that takes {seconds:.2g} seconds",
+            f"Declare a deadline of {_recommend_deadline(required):g} seconds.",
         )
 
 
-def examples(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
-    """Arguments of a kind, the largest that fit a request among them."""
+def example_arguments(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
+    """Arguments of a kind of query, including the largest that fit into a request."""
     if kind in ("counts", "bins", "bins-paper"):
         yield {}
     elif kind == "platt-counts":
@@ -166,147 +165,146 @@ def examples(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
     elif kind.startswith("map-"):
         yield from ({"map": map_} for map_ in (*_other_maps(terms), *_affine_maps(terms)))
     else:
-        yield {"inverse": _inverse(terms)}
+        yield {"inverse": _lowest_inverse(terms)}
 
 
-def _seconds(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) -> float:
-    """Ask one question, forget the answer."""
-    query = built(kind, argument, terms)
+def _time_query(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) -> float:
+    """Evaluate one query, add noise, discard the answer, and return the time."""
+    query = build_query(kind, argument, terms)
     start = time.perf_counter()
     try:
         exact = evaluate_query(query, scores)
         add_discrete_laplace(exact, _NOISE)
-    except Exception as cause:  # whatever it says may be about a record
-        raise _unanswerable(scores, kind) from cause
-    if query.entries > MOST_ENTRIES:
-        raise _unanswerable(scores, kind)
+    except Exception as cause:  # its message may contain data of a record
+        raise _unanswerable_error(scores, kind) from cause
+    if query.entries > MAX_ENTRIES:
+        raise _unanswerable_error(scores, kind)
     return time.perf_counter() - start
 
 
-def _unanswerable(scores: Scores, kind: str) -> DataError:
-    """Error for a question that these records cannot be asked."""
+def _unanswerable_error(scores: Scores, kind: str) -> DataError:
+    """Error for a query that cannot be evaluated on these records."""
     return DataError(
         scores.name,
-        f"records that can be asked for {KINDS[kind].words}",
-        f"some that cannot ({kind!r})",
-        "Leave this kind of question out.",
+        f"records that can answer {KINDS[kind].description}",
+        f"records for which the query {kind!r} fails",
+        "Do not declare this kind of query.",
     )
 
 
-def _inverse(terms: Terms) -> int:
-    """A temperature of the declared range: the lowest, at which numbers are largest."""
+def _lowest_inverse(terms: Terms) -> int:
+    """The lowest temperature of the declared range, at which values are largest."""
     grid = terms.temperatures
     return inverse_units(float(grid.inverses([grid.low])[0]), grid)
 
 
 def _other_maps(terms: Terms) -> Iterator[dict[str, Any]]:
-    """Maps that are not affine."""
-    yield {"inverse": _inverse(terms)}
-    yield {"doubt": 1, "inverse": _inverse(terms)}
-    yield from _sendable({"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins})
+    """One map of each kind that is not affine."""
+    yield {"inverse": _lowest_inverse(terms)}
+    yield {"inverse": _lowest_inverse(terms), "mixing": 1}
+    yield from _if_sendable({"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins})
 
 
 def _affine_maps(terms: Terms) -> Iterator[dict[str, Any]]:
-    """Affine maps of every form that fits into a request."""
+    """An affine map of every form that fits into a request."""
     k, grid = terms.classes, terms.parameters
     for form in _FORMS:
-        many = 1
-        for side in weight_shape(form, k):
-            many *= side
-        if many + k <= MOST_REQUEST:
-            units = [grid.most_weight << grid.bits] * many + [0] * k
-            yield from _sendable({"form": form, "reads": True, "units": units})
+        n_weights = math.prod(weight_shape(form, k))
+        if n_weights + k <= MAX_REQUEST_BYTES:
+            units = [grid.most_weight << grid.bits] * n_weights + [0] * k
+            yield from _if_sendable({"form": form, "reads": True, "units": units})
 
 
-def _sendable(map_: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A map, if a request could carry it."""
-    if len(canonical(map_)) <= MOST_REQUEST - _ROOM:
+def _if_sendable(map_: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The map if it fits into a request."""
+    if len(canonical(map_)) <= MAX_REQUEST_BYTES - _RESERVED_BYTES:
         yield map_
 
 
-def _roomy(seconds: float) -> float:
-    """A round number of seconds with room to spare."""
+def _recommend_deadline(seconds: float) -> float:
+    """A round number of seconds, at least 1.5 times the required one."""
     steps = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600)
     return next((step for step in steps if step >= 1.5 * seconds), 86_400.0)
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a source decides for one calibrator, all by itself.
+    """What the owner of a source declares for one coordinator.
 
     Attributes
     ----------
-    calibrator : PublicKey
+    coordinator : PublicKey
+        Public key of the coordinator.
     model : str
-        Hash of the model that the records were scored by
+        Hash of the model that scored the records
         (:func:`veracal.federation.models.model_hash`).
     epsilon : float
-        All that this calibrator may ever spend.
-    most_each : float or None
-        Most that one answer may cost; None for all of it.
+        Total budget of this coordinator.
+    max_per_answer : float or None
+        Largest cost of one answer; None for the whole budget.
     delta : float
         0 unless answers with Gaussian noise are allowed.
-    kinds, temperatures, bins, clamp, parameters, least_records, most_records, deadline, expires
+    kinds, temperatures, bins, clamp, parameters, min_records, max_records, deadline, expires
         As of :class:`~veracal.federation.protocol.terms.Terms`.
     """
 
-    calibrator: PublicKey
+    coordinator: PublicKey
     model: str
     epsilon: float
-    most_each: float | None = None
+    max_per_answer: float | None = None
     delta: float = 0.0
-    kinds: tuple[str, ...] = USUAL
+    kinds: tuple[str, ...] = DEFAULT_KINDS
     temperatures: TemperatureGrid = field(default_factory=lambda: TemperatureGrid(0.5, 6.0))
     bins: int = 15
     clamp: float = 10.0
     parameters: ParameterGrid = field(default_factory=ParameterGrid)
-    least_records: int = 1
-    most_records: int = 1_000_000
+    min_records: int = 1
+    max_records: int = 1_000_000
     deadline: float = 10.0
     expires: str | None = None
 
     def __post_init__(self) -> None:
-        odd = [kind for kind in self.kinds if kind not in KINDS]
-        if odd or not self.kinds or len(set(self.kinds)) < len(self.kinds):
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds or len(set(self.kinds)) < len(self.kinds):
             raise ValueError(
                 f"Expected different kinds among {', '.join(KINDS)}, got {self.kinds!r}."
             )
-        noisy = [kind for kind in self.kinds if KINDS[kind].gaussian]
-        if noisy and not self.delta:
+        gaussian = [kind for kind in self.kinds if KINDS[kind].gaussian]
+        if gaussian and not self.delta:
             raise ValueError(
-                f"Expected a delta above 0 for {', '.join(noisy)}, whose answers carry "
-                "Gaussian noise, got delta=0. Declare a delta, or leave them out."
+                f"Expected a delta above 0 for {', '.join(gaussian)}, whose answers carry "
+                "Gaussian noise, got delta=0. Declare a delta, or omit these kinds."
             )
 
     def budget(self, source: SourceFolder) -> Budget:
-        """All that this calibrator may ever spend, for whom the source protects."""
-        return replace(source.budget, epsilon=micro_of(self.epsilon) / MICRO, delta=self.delta)
+        """Total budget of this coordinator, for the unit that the source protects."""
+        return replace(source.budget, epsilon=to_micro(self.epsilon) / MICRO, delta=self.delta)
 
     def terms(self, source: SourceFolder, scores: Scores) -> Terms:
-        """The terms of a new enrolment."""
+        """Create the terms of a new enrollment."""
         budget = source.budget
-        most_each = self.epsilon if self.most_each is None else self.most_each
+        max_per_answer = self.epsilon if self.max_per_answer is None else self.max_per_answer
         return Terms(
-            source=secrets.token_hex(MARK // 2),
+            source=secrets.token_hex(ID_DIGITS // 2),
             name=source.name,
             key=source.public,
-            calibrator=self.calibrator,
+            coordinator=self.coordinator,
             model=self.model,
-            data=secrets.token_hex(MARK // 2),
+            data=secrets.token_hex(ID_DIGITS // 2),
             classes=scores.n_classes,
             reads=scores.kind,
             relation=budget.relation,
             unit=budget.unit,
-            micro_epsilon=micro_of(self.epsilon),
+            micro_epsilon=to_micro(self.epsilon),
             delta=self.delta,
-            most_each=micro_of(most_each),
+            max_per_answer=to_micro(max_per_answer),
             kinds=self.kinds,
             temperatures=self.temperatures,
             bins=self.bins,
             clamp=self.clamp,
             parameters=self.parameters,
-            least_records=self.least_records,
-            most_records=self.most_records,
+            min_records=self.min_records,
+            max_records=self.max_records,
             deadline=self.deadline,
             expires=self.expires,
         )
@@ -314,14 +312,14 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Proposal:
-    """An enrolment that was checked, and of which nothing is written yet.
+    """A checked enrollment that is not written yet.
 
     Attributes
     ----------
     folder : SourceFolder
     terms : Terms
     seconds : float
-        What the slowest question took.
+        Seconds of the slowest query.
     """
 
     folder: SourceFolder
@@ -330,25 +328,25 @@ class Proposal:
 
 
 def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Proposal:
-    """Check records and a declaration, try every question, and write nothing.
+    """Check records and a declaration and evaluate every query, without writing.
 
     Raises
     ------
     DataError
-        If the records are not as declared, or a question cannot be answered in time.
+        If the records do not match the declaration, or a query cannot be answered in time.
     BudgetError
-        If the institution's budget has no such share left.
-    SetBackError
-        If the institution's ledger is an older copy.
+        If the remaining budget of the institution is too small.
+    RollbackError
+        If the ledger of the institution is an older copy.
     """
     source = read_source(folder)
     terms = declaration.terms(source, scores)
     if terms.is_expired(datetime.date.fromisoformat(_today())):
-        raise ValueError(f"Expected a last day that is still to come, got {terms.expires}.")
+        raise ValueError(f"Expected a last day in the future, got {terms.expires}.")
     source.signed_heads(source.id, source.path).check(source.shares)
     source.shares.require(share_event(terms.budget), _purpose(terms))
     check_records(scores, terms)
-    seconds = rehearse(scores, terms)
+    seconds = time_queries(scores, terms)
     check_deadline(seconds, terms, scores.name)
     return Proposal(source, terms, seconds)
 
@@ -363,35 +361,36 @@ def enroll(
     ledger: Ledger | None = None,
     part: str | None = None,
 ) -> Terms:
-    """Enroll records for one calibrator.
+    """Enroll records for one coordinator.
 
     Parameters
     ----------
     folder : path
-        Of the source.
+        Folder of the source.
     scores : Scores
-        With labels; with units unless each row is one. They are copied: later changes of
-        their file have to be enrolled again.
+        With labels, and with units unless each row is a unit. They are copied: changes of
+        their file need another enrollment.
     declaration : Declaration
     data, model : path, optional
-        Where they come from. If the file of the data changes, nothing more is answered.
+        Files that the scores were computed from. If the data file changes, requests are
+        refused.
     ledger, part
-        As of :func:`accept`. None: whatever else is released about the same individuals is
-        not counted.
+        As of :func:`accept`. If None, other releases about the same individuals are not
+        counted.
 
     Returns
     -------
     Terms
-        To be handed to the calibrator, signed, from :func:`sealed_terms`.
+        The terms; the enrollment stores them signed, for the coordinator.
 
     Raises
     ------
     DataError, BudgetError, LedgerError
-        As of :func:`propose`; nothing is charged and nothing left behind.
+        As of :func:`propose`. Nothing is charged or written then.
     """
-    origin = None if data is None else RecordFile.of(Path(data), read_source(folder).marks)
+    data_file = None if data is None else RecordFile.read(Path(data), read_source(folder).marks)
     proposal = propose(folder, scores, declaration)
-    return accept(proposal, scores, data=origin, model=model, ledger=ledger, part=part)
+    return accept(proposal, scores, data=data_file, model=model, ledger=ledger, part=part)
 
 
 def accept(
@@ -403,7 +402,7 @@ def accept(
     ledger: Ledger | None = None,
     part: str | None = None,
 ) -> Terms:
-    """Charge the share and write the enrolment, whole or not at all.
+    """Charge the share and write the enrollment atomically.
 
     Parameters
     ----------
@@ -412,92 +411,92 @@ def accept(
     data, model
         As of :func:`enroll`.
     ledger : Ledger, optional
-        Of the data set that the records come from. The whole budget of the enrolment is
-        charged to it, once and for good, as to the institution's own.
+        Ledger of the data set that the records come from. The whole budget of the enrollment
+        is charged to it once, as to the institution's own ledger. It is never refunded.
     part : str, optional
-        Partition of the ledger that the records are; by default all of them.
+        Partition of the ledger that the records belong to; by default all partitions pay.
     """
     source, terms = proposal.folder, proposal.terms
-    place = source.path / ENROLLED
-    with no_surprises(place):
-        building = Path(tempfile.mkdtemp(dir=place, prefix=BUILDING))
+    folder = source.path / ENROLLED
+    with no_surprises(folder):
+        temporary = Path(tempfile.mkdtemp(dir=folder, prefix=TEMPORARY_PREFIX))
         try:
-            _fill(building, source, terms, scores)
-            _describe(building, proposal, scores, data, model)
+            _write_records(temporary, source, terms, scores)
+            _write_settings(temporary, proposal, scores, data, model)
             if ledger is not None:
                 event = data_event(terms.budget, ledger)
                 ledger.charge(event, _purpose(terms), part=part, request=terms.source)
-            _take_share(source, terms)
-            building.rename(place / terms.source)
-            sync_folder(place)
+            _charge_share(source, terms)
+            temporary.rename(folder / terms.source)
+            sync_folder(folder)
         finally:
-            shutil.rmtree(building, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     return terms
 
 
 def data_event(budget: Budget, ledger: Ledger) -> Event:
-    """What an enrolment takes from the ledger of a data set: its whole budget.
+    """Event that charges the whole budget of an enrollment to the ledger of a data set.
 
-    The budget is for a unit with all of its rows, while the ledger takes an event to be that of
-    one row: a pure epsilon is divided among them.
+    The budget covers a unit with all of its rows, while a ledger counts an event as that of one
+    row: a pure epsilon is divided by the number of rows.
 
     Raises
     ------
     LedgerError
-        If the ledger protects others than the source does.
+        If the ledger has another unit or relation than the source.
     """
-    kept = ledger.budget
-    if (kept.relation, kept.unit) != (budget.relation, budget.unit):
+    ledger_budget = ledger.budget
+    if (ledger_budget.relation, ledger_budget.unit) != (budget.relation, budget.unit):
         raise LedgerError(
-            f"{ledger.path}: the ledger protects {kept.unit} under {kept.relation}, and the "
-            f"source {budget.unit} under {budget.relation}. Costs of the two do not add: make "
-            "a source with the ledger's unit and relation."
+            f"{ledger.path}: the ledger protects {ledger_budget.unit} under "
+            f"{ledger_budget.relation}, and the source {budget.unit} under {budget.relation}. "
+            "These costs cannot be added: create a source with the ledger's unit and relation."
         )
     rows = budget.unit.at_most
     if rows == 1:
         return share_event(budget)
     if not budget.pure:
         raise LedgerError(
-            f"{ledger.path}: an enrolment with a delta, for units of several rows, cannot be "
-            "charged to a data set's ledger. Leave out --delta and the questions that need it."
+            f"{ledger.path}: an enrollment with a delta, for units of several rows, cannot be "
+            "charged to the ledger of a data set. Omit --delta and the queries that need it."
         )
     each = budget.epsilon / rows
-    while rows * Fraction(each) > as_written(budget.epsilon):  # or it costs a millionth more
+    while rows * Fraction(each) > as_written(budget.epsilon):  # else it costs 1e-6 more
         each = math.nextafter(each, 0.0)
     return Pure(each, budget.relation)
 
 
-def revoke(source: SourceFolder, enrolment: Enrollment) -> None:
-    """Answer this calibrator no more; what it was granted is not given back."""
-    if not enrolment.is_revoked:
-        source.signed_heads(enrolment.terms.source, enrolment.path).end(source.key)
-        with placed(enrolment.path / REVOKED) as file:
+def revoke(source: SourceFolder, enrollment: Enrollment) -> None:
+    """Refuse all further requests of this coordinator. Its budget is not refunded."""
+    if not enrollment.is_revoked:
+        source.signed_heads(enrollment.terms.source, enrollment.path).close(source.key)
+        with placed(enrollment.path / REVOKED) as file:
             file.write(_today().encode() + b"\n")
 
 
-def _fill(folder: Path, source: SourceFolder, terms: Terms, scores: Scores) -> None:
-    """Write what the calibrator gets, the records, and a ledger with nothing in it."""
+def _write_records(folder: Path, source: SourceFolder, terms: Terms, scores: Scores) -> None:
+    """Write the signed terms, the records and an empty ledger."""
     with placed(folder / TERMS) as file:
-        file.write(terms.sealed(source.key))
-    kept = Scores(
+        file.write(terms.seal(source.key))
+    stored = Scores(
         scores.values, scores.kind, scores.classes, scores.labels, Frozen(), scores.units
     )
-    save_scores(kept, folder / RECORDS, unit=UNIT)
+    save_scores(stored, folder / RECORDS, unit=UNIT)
     budget = terms.budget
     open_ledger(folder / SPENT, budget, kind="pure" if budget.pure else "open")
-    start_file(folder / HEADS)
+    create_heads_file(folder / HEADS)
 
 
-def _describe(
+def _write_settings(
     folder: Path,
     proposal: Proposal,
     scores: Scores,
     data: RecordFile | None,
     model: str | Path | None,
 ) -> None:
-    """Write what the owner alone knows, once the records could be read again in time."""
+    """Write the private settings, after the stored records were read back and timed."""
     marks = proposal.folder.marks
-    described = OwnerSettings(
+    settings = OwnerSettings(
         classes=scores.classes,
         records=marks.of_file(folder / RECORDS),
         has_units=scores.units is not None,
@@ -507,39 +506,43 @@ def _describe(
         seconds=proposal.seconds,
     )
     start = time.perf_counter()
-    again = Enrollment(folder, proposal.terms, described, marks).records()
+    stored = Enrollment(folder, proposal.terms, settings, marks).records()
     seconds = proposal.seconds + time.perf_counter() - start
-    if not _same(again, scores):
-        raise wrong(
-            scores, "records", "records that can be kept", "others", "Save them as npz first."
+    if not _same_scores(stored, scores):
+        raise records_error(
+            scores,
+            "records",
+            "records that can be stored without change",
+            "records that changed when they were stored",
+            "Save them as npz first.",
         )
     check_deadline(seconds, proposal.terms, scores.name)
-    OwnerSettings(**{**vars(described), "seconds": seconds}).save(folder / PRIVATE)
+    replace(settings, seconds=seconds).save(folder / PRIVATE)
 
 
-def _take_share(source: SourceFolder, terms: Terms) -> None:
-    """Charge the whole budget of an enrolment, once and for good, and sign that it was."""
+def _charge_share(source: SourceFolder, terms: Terms) -> None:
+    """Charge the budget of an enrollment to the institution, and sign the entry."""
     entry = source.shares.charge(
         share_event(terms.budget), _purpose(terms), request=terms.source
     )
     heads = source.signed_heads(source.id, source.path)
-    heads.add(Head.signed(source.id, entry.index, entry.hash, entry.previous, source.key))
+    heads.add(Head.sign(source.id, entry.index, entry.hash, entry.previous, source.key))
 
 
-def _same(kept: Scores, given: Scores) -> bool:
-    """Whether scores came back as they were."""
+def _same_scores(stored: Scores, given: Scores) -> bool:
+    """Whether stored scores equal the given ones."""
     return (
-        kept.kind == given.kind
-        and np.array_equal(kept.values, given.values)
-        and np.array_equal(kept.known_labels, given.known_labels)
+        stored.kind == given.kind
+        and np.array_equal(stored.values, given.values)
+        and np.array_equal(stored.known_labels, given.known_labels)
     )
 
 
 def _purpose(terms: Terms) -> str:
-    """What a share is for."""
-    return f"enrolment for calibrator {terms.calibrator.text[:16]}"
+    """Purpose of a share in the ledger."""
+    return f"enrollment for coordinator {terms.coordinator.text[:16]}"
 
 
 def _today() -> str:
-    """Day, in UTC."""
+    """Today's date in UTC."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()

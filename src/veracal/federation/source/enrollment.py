@@ -1,6 +1,7 @@
-"""One enrolment on the disk: terms for one calibrator, records, and what was spent.
+"""An enrollment on disk: terms for one coordinator, records, ledger, and log of answers.
 
-What a source was asked, what left it and what that cost, read back from its books.
+The log of answers is read back from the ledger: each query, the noisy numbers that were sent,
+and their cost.
 """
 
 import json
@@ -14,17 +15,17 @@ from veracal.artifact import read_file
 from veracal.data import Label, Scores, load_scores, no_surprises, placed
 from veracal.errors import DataError, VeracalError
 from veracal.federation.protocol import envelopes as schema
-from veracal.federation.protocol.envelopes import MOST_TERMS, EnvelopeError, parsed
-from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError, parse_object
+from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import (
-    BUILDING,
+    TEMPORARY_PREFIX,
     ENROLLED,
     ClosedLedgerError,
     FileMarkKey,
-    Refusals,
+    RefusalLog,
     SourceFolder,
-    is_mark,
+    is_enrollment_id,
 )
 from veracal.ledger import Amount, Cost, Ledger, canonical, digest
 from veracal.mechanisms import discrete_gaussian_std, discrete_laplace_std
@@ -38,29 +39,29 @@ TERMS, PRIVATE, RECORDS, SPENT, REFUSALS, REVOKED = (
     "revoked",
 )
 UNIT = "unit"  # array of ids in records.npz
-_MOST = 2**22  # bytes of private.json: it names classes, of which there may be thousands
+_MAX_SETTINGS_BYTES = 2**22  # private.json names the classes, possibly thousands
 
 
-class ChangedError(VeracalError):
-    """The file that records come from is no longer the one that was enrolled."""
+class DataChangedError(VeracalError):
+    """The data file differs from the one that was enrolled."""
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file as it was at enrolment.
+    """State of a file at enrollment.
 
     Attributes
     ----------
     path : str
     state : str
-        Mark of its size and of the time it was last written to.
+        Keyed digest of its size and modification time.
     content : str
-        Mark of its bytes.
+        Keyed digest of its bytes.
 
     Notes
     -----
-    Marks are keyed (:mod:`~veracal.federation.source.folder`): neither they nor anything else
-    here confirm a guess of what is in the file, its size included.
+    Digests are keyed (:mod:`~veracal.federation.source.folder`), so they do not confirm a guess
+    of the content or the size of the file.
     """
 
     path: str
@@ -68,60 +69,60 @@ class RecordFile:
     content: str
 
     @classmethod
-    def of(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
-        """Look at a file."""
-        place = path.absolute()
-        with no_surprises(place):
-            state = _state(place, marks)
-        return cls(str(place), state, marks.of_file(place))
+    def read(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
+        """Compute the digests of a file."""
+        absolute = path.absolute()
+        with no_surprises(absolute):
+            state = _file_state(absolute, marks)
+        return cls(str(absolute), state, marks.of_file(absolute))
 
-    def checked(self, marks: FileMarkKey) -> "RecordFile":
-        """The same file as it is now, if its bytes are still the same.
+    def verify(self, marks: FileMarkKey) -> "RecordFile":
+        """Check that the bytes of the file are unchanged, and return its current state.
 
-        They are read again only if the size or the time of the file is another.
+        The bytes are read only if the size or the modification time changed.
 
         Raises
         ------
-        ChangedError
-            In words for the owner.
+        DataChangedError
+            The message is for the owner.
         """
-        place = Path(self.path)
+        path = Path(self.path)
         try:
-            state = _state(place, marks)
+            state = _file_state(path, marks)
             if state == self.state:
                 return self
-            if marks.of_file(place) == self.content:
+            if marks.of_file(path) == self.content:
                 return replace(self, state=state)
         except (OSError, DataError) as cause:
-            raise ChangedError(
-                f"The data file {self.path} is gone or cannot be read: nothing is answered "
-                "until it is back."
+            raise DataChangedError(
+                f"The data file {self.path} is missing or cannot be read. All requests are "
+                "refused until it is restored."
             ) from cause
-        raise ChangedError(
-            f"The data file {self.path} has changed since it was enrolled: nothing is "
-            "answered. Revoke this enrolment and enroll again, or restore the file."
+        raise DataChangedError(
+            f"The data file {self.path} has changed since it was enrolled. All requests are "
+            "refused. Revoke this enrollment and enroll again, or restore the file."
         )
 
 
 @dataclass(frozen=True)
 class OwnerSettings:
-    """What the owner alone knows of an enrolment.
+    """Private settings of an enrollment, which only the owner of the source reads.
 
     Attributes
     ----------
     classes : tuple of str or int
-        How labels are written in the records.
+        Labels as the records contain them.
     records : str
-        Keyed mark of the records' file.
+        Keyed digest of the file of records.
     has_units : bool
-    data : Origin or None
-        The file that the records come from.
+    data : RecordFile or None
+        File that the records come from.
     model : str or None
-        Where the model lay.
+        Path of the model at enrollment.
     enrolled : str
-        Day.
+        Date.
     seconds : float
-        What the slowest question took, records read included.
+        Seconds of the slowest query, including reading the records.
     """
 
     classes: tuple[Label, ...]
@@ -133,7 +134,7 @@ class OwnerSettings:
     seconds: float
 
     def save(self, path: Path) -> None:
-        """Write a new file, for its owner's eyes only."""
+        """Write a new file that only its owner can read."""
         data = None if self.data is None else vars(self.data)
         body = {**vars(self), "classes": list(self.classes), "data": data}
         with placed(path) as file:
@@ -141,120 +142,118 @@ class OwnerSettings:
 
     @classmethod
     def read(cls, folder: Path) -> "OwnerSettings":
-        """Read the file of an enrolment."""
+        """Read the settings of an enrollment."""
         try:
-            told: dict[str, Any] = schema.closed(
-                parsed(read_file(folder, PRIVATE, _MOST)), _CHECKS, PRIVATE
-            )
-            data = told["data"]
-            origin = (
-                None if data is None else RecordFile(**schema.closed(data, _ORIGIN, "data"))
-            )
+            body = parse_object(read_file(folder, PRIVATE, _MAX_SETTINGS_BYTES))
+            fields = schema.check_fields(body, _CHECKS, PRIVATE)
+            data = fields["data"]
+            if data is not None:
+                data = RecordFile(**schema.check_fields(data, _FILE_CHECKS, "data"))
         except EnvelopeError as cause:
-            raise _damaged(folder / PRIVATE, str(cause)) from cause
-        return cls(**{**told, "classes": tuple(told["classes"]), "data": origin})
+            raise _damaged_error(folder / PRIVATE, str(cause)) from cause
+        return cls(**{**fields, "classes": tuple(fields["classes"]), "data": data})
 
 
 @dataclass(frozen=True)
 class Enrollment:
-    """An enrolment of a source.
+    """An enrollment of a source.
 
     Attributes
     ----------
     path : path
     terms : Terms
-    private : Private
-    marks : MarkKey
-        Of the source.
+    settings : OwnerSettings
+    marks : FileMarkKey
+        Key of the source's file digests.
     """
 
     path: Path
     terms: Terms
-    private: OwnerSettings
+    settings: OwnerSettings
     marks: FileMarkKey
 
     @property
     def ledger(self) -> Ledger:
-        """What this calibrator has spent."""
+        """Ledger of what this coordinator spent."""
         return Ledger(self.path / SPENT)
 
     @property
-    def refusals(self) -> Refusals:
-        """What was refused, and why."""
-        return Refusals(self.path / REFUSALS)
+    def refusals(self) -> RefusalLog:
+        """Log of refusals with their reasons."""
+        return RefusalLog(self.path / REFUSALS)
 
     @property
     def is_revoked(self) -> bool:
-        """Whether nothing is answered any more."""
+        """Whether the owner revoked the enrollment."""
         return (self.path / REVOKED).exists()
 
     def records(self) -> Scores:
-        """The records, if they are those that were enrolled.
+        """Read the enrolled records.
 
         Raises
         ------
         DataError
-            If they are not.
+            If the file differs from what was enrolled.
         """
         path = self.path / RECORDS
-        if self.marks.of_file(path) != self.private.records:
-            raise _damaged(path, "other bytes than were enrolled")
-        unit = UNIT if self.private.has_units else None
-        return load_scores(path, classes=self.private.classes, unit=unit)
+        if self.marks.of_file(path) != self.settings.records:
+            raise _damaged_error(path, "a file that differs from what was enrolled")
+        unit = UNIT if self.settings.has_units else None
+        return load_scores(path, classes=self.settings.classes, unit=unit)
 
 
-def read_enrolment(source: SourceFolder, mark: str) -> Enrollment:
-    """Read an enrolment by its id, or by how its id begins.
+def read_enrollment(source: SourceFolder, prefix: str) -> Enrollment:
+    """Read an enrollment by its id or a prefix of it.
 
     Raises
     ------
     DataError
-        If there is none, if several begin so, or if its files were changed.
+        If no enrollment or several have this prefix, or its files were changed.
     """
-    ids = source.enrolled()
-    found = [each for each in ids if is_prefix(mark, each)]
-    if len(found) != 1:
+    ids = source.enrollment_ids()
+    matches = [each for each in ids if is_prefix(prefix, each)]
+    if len(matches) != 1:
         raise DataError(
             str(source.path),
-            f"one enrolment whose id begins with {mark[:40]!r}",
-            f"{len(found)} of {len(ids)}",
-            "Look at `veracal source status`.",
+            f"one enrollment whose id begins with {prefix[:40]!r}",
+            f"{len(matches)} of {len(ids)}",
+            "See `veracal source status`.",
         )
-    folder = source.path / ENROLLED / found[0]
-    raw = read_file(folder, TERMS, MOST_TERMS)
-    terms = Terms.unsealed(raw, str(folder / TERMS))
-    if terms.key != source.public or terms.source != found[0]:
-        raise _damaged(folder / TERMS, "terms of another source or enrolment")
+    folder = source.path / ENROLLED / matches[0]
+    raw = read_file(folder, TERMS, MAX_TERMS_BYTES)
+    terms = Terms.unseal(raw, str(folder / TERMS))
+    if terms.key != source.public or terms.source != matches[0]:
+        raise _damaged_error(folder / TERMS, "terms of another source or enrollment")
     return Enrollment(folder, terms, OwnerSettings.read(folder), source.marks)
 
 
-def every_enrolment(source: SourceFolder) -> list[Enrollment]:
-    """Every enrolment, the oldest first."""
-    return [read_enrolment(source, mark) for mark in source.enrolled()]
+def list_enrollments(source: SourceFolder) -> list[Enrollment]:
+    """All enrollments, oldest first."""
+    return [read_enrollment(source, each) for each in source.enrollment_ids()]
 
 
-def is_prefix(mark: str, whole: str) -> bool:
-    """Whether an id begins so; nothing begins with nothing."""
-    return bool(mark) and is_mark(whole) and whole.startswith(mark)
+def is_prefix(prefix: str, enrollment: str) -> bool:
+    """Whether an enrollment id has a nonempty prefix."""
+    return bool(prefix) and is_enrollment_id(enrollment) and enrollment.startswith(prefix)
 
 
-def _state(path: Path, marks: FileMarkKey) -> str:
-    """Mark of the size and the time of a file."""
-    found = path.stat()
-    return marks.of_text(f"{found.st_size} {found.st_mtime_ns}")
+def _file_state(path: Path, marks: FileMarkKey) -> str:
+    """Keyed digest of the size and modification time of a file."""
+    status = path.stat()
+    return marks.of_text(f"{status.st_size} {status.st_mtime_ns}")
 
 
-def _damaged(path: Path, found: str) -> DataError:
-    """Error for a file of an enrolment that is not as it was written."""
+def _damaged_error(path: Path, actual: str) -> DataError:
+    """Error for a file of an enrollment that was changed."""
     return DataError(
         str(path),
-        "the file as it was written at enrolment",
-        found[:200],
-        "Restore it, or revoke the enrolment and enroll again.",
+        "the file that was written at enrollment",
+        actual[:200],
+        "Restore it, or revoke the enrollment and enroll again.",
     )
 
 
-_ORIGIN: dict[str, schema.Check] = {
+_FILE_CHECKS: dict[str, schema.Check] = {
     "content": schema.hexadecimal(64),
     "path": lambda value: isinstance(value, str),
     "state": schema.hexadecimal(64),
@@ -272,25 +271,25 @@ _CHECKS: dict[str, schema.Check] = {
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A question that was charged, and what left because of it.
+    """A charged request and its answer, for the owner of the source.
 
     Attributes
     ----------
     number : int
-        Of the entry: they are kept in order, and not by time.
+        Number of the ledger entry. The ledger stores the order, not the time.
     kind : str
     argument : dict
-        Where it was asked.
+        Argument of the query.
     round : int or None
-        The calibrator's own number.
+        Number of the coordinator's round.
     epsilon : float
-        What this answer cost, taken by itself.
+        Cost of this answer alone.
     values : tuple of float
-        The noisy numbers that left; none if the answer could not be computed.
+        The noisy numbers that were sent; empty if the answer could not be computed.
     noise_std : float
-        How large the noise on each of them is.
+        Standard deviation of the noise on each number.
     spent, left : Amount
-        Of the calibrator's budget, after it.
+        Spent and remaining budget of the coordinator after this answer.
     """
 
     number: int
@@ -304,66 +303,68 @@ class AnsweredRequest:
     left: Amount
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """Convert to JSON types."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class History:
-    """All that an enrolment has answered and refused.
+class AnswerLog:
+    """Everything that an enrollment answered and refused.
 
     Attributes
     ----------
-    asked : tuple of Asked
-    refused : tuple of (when, why)
-        The last ones.
+    answers : tuple of AnsweredRequest
+    refusals : tuple of (time, reason)
+        The latest refusals.
     problems : tuple of str
-        What is wrong with the books, in full sentences; nothing if they are sound.
+        Integrity problems in full sentences; empty if there are none.
     """
 
-    asked: tuple[AnsweredRequest, ...]
-    refused: tuple[tuple[str, str], ...]
+    answers: tuple[AnsweredRequest, ...]
+    refusals: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
 
 
-def history(source: SourceFolder, enrolment: Enrollment) -> History:
-    """Read the books of an enrolment, and check them while reading.
+def read_answer_log(source: SourceFolder, enrollment: Enrollment) -> AnswerLog:
+    """Read and verify the log of an enrollment.
 
-    The chain of the ledger is computed again, every answer is compared with its hash, and
-    every signed head is looked for in the ledger.
+    The hash chain of the ledger is recomputed, each query is compared with the id of its
+    request, and each signed head must be in the ledger.
     """
-    problems = list(problems_of(source, enrolment))
+    problems = list(find_problems(source, enrollment))
     try:
-        asked = tuple(_asked(enrolment))
+        answers = tuple(_read_answers(enrollment))
     except (VeracalError, EnvelopeError, ValueError, LookupError, TypeError) as error:
-        asked = ()
+        answers = ()
         problems.append(f"The answers cannot be read ({type(error).__name__}).")
-    return History(asked, tuple(enrolment.refusals.lines()), tuple(dict.fromkeys(problems)))
+    return AnswerLog(
+        answers, tuple(enrollment.refusals.lines()), tuple(dict.fromkeys(problems))
+    )
 
 
-def problems_of(source: SourceFolder, enrolment: Enrollment) -> Iterator[str]:
-    """What is wrong with the books and files of an enrolment."""
+def find_problems(source: SourceFolder, enrollment: Enrollment) -> Iterator[str]:
+    """Integrity problems of the ledger and the files of an enrollment."""
     try:
-        enrolment.ledger.verify()
-        source.signed_heads(enrolment.terms.source, enrolment.path).check(enrolment.ledger)
+        enrollment.ledger.verify()
+        source.signed_heads(enrollment.terms.source, enrollment.path).check(enrollment.ledger)
     except ClosedLedgerError as error:
-        if not enrolment.is_revoked:
-            yield f"{error} The mark of that is gone: an older copy of the folder was put back."
+        if not enrollment.is_revoked:
+            yield f"{error} The file that marks it is missing: an older copy was restored."
     except VeracalError as error:
         yield str(error)
     try:
-        if enrolment.private.data is not None:
-            enrolment.private.data.checked(enrolment.marks)
-    except ChangedError as error:
+        if enrollment.settings.data is not None:
+            enrollment.settings.data.verify(enrollment.marks)
+    except DataChangedError as error:
         yield str(error)
     try:
-        enrolment.records()
+        enrollment.records()
     except DataError:
-        yield f"{RECORDS} is not the file that was enrolled: nothing is answered."
+        yield f"{RECORDS} is not the file that was enrolled. All requests are refused."
 
 
-def share_problems(source: SourceFolder) -> Iterator[str]:
-    """What is wrong with the institution's own books."""
+def find_share_problems(source: SourceFolder) -> Iterator[str]:
+    """Integrity problems of the institution's own ledger."""
     try:
         source.shares.verify()
         source.signed_heads(source.id, source.path).check(source.shares)
@@ -371,51 +372,53 @@ def share_problems(source: SourceFolder) -> Iterator[str]:
     except VeracalError as error:
         yield str(error)
         return
-    for mark in source.enrolled():
-        if mark not in paid:
-            yield f"Enrolment {mark[:12]} has taken no share of the budget."
-    for left in sorted((source.path / ENROLLED).glob(f"{BUILDING}*")):
+    for each in source.enrollment_ids():
+        if each not in paid:
+            yield f"Enrollment {each[:12]} was not charged to the budget."
+    for folder in sorted((source.path / ENROLLED).glob(f"{TEMPORARY_PREFIX}*")):
         yield (
-            f"{left} holds a copy of records that an enrolment left behind when it was killed. "
-            "Remove the folder, unless records are being enrolled right now."
+            f"{folder} holds a copy of records from an enrollment that was killed. Remove the "
+            "folder, unless records are being enrolled now."
         )
 
 
-def _asked(enrolment: Enrollment) -> Iterator[AnsweredRequest]:
-    """Every entry of a ledger in words and numbers."""
-    ledger, terms = enrolment.ledger, enrolment.terms
+def _read_answers(enrollment: Enrollment) -> Iterator[AnsweredRequest]:
+    """Read every entry of the ledger of an enrollment."""
+    ledger, terms = enrollment.ledger, enrollment.terms
     rule, total = ledger.opening.rule, Cost(0)
     for line in ledger.to_json(answers=True)["entries"]:
         total += Cost(line["cost"], line["cost_delta"])
         spent = Amount(*rule.privacy(total, terms.budget))  # type: ignore[union-attr]
         left = Amount(*rule.left(total, terms.budget))  # type: ignore[union-attr]
-        yield _one(line, terms, spent, left)
+        yield _read_answer(line, terms, spent, left)
 
 
-def _one(line: dict[str, Any], terms: Terms, spent: Amount, left: Amount) -> AnsweredRequest:
-    """One entry."""
+def _read_answer(
+    line: dict[str, Any], terms: Terms, spent: Amount, left: Amount
+) -> AnsweredRequest:
+    """Read one entry."""
     event = event_from_json(line["event"])
     laplace = isinstance(event, DiscreteLaplace)
-    alone = (
+    epsilon = (
         line["cost"] / MICRO if not terms.delta else epsilon_for(event, terms.delta, terms.unit)
     )
     if line["answer_hex"] is None:
         return AnsweredRequest(
-            line["index"], line["purpose"], {}, None, alone, (), 0.0, spent, left
+            line["index"], line["purpose"], {}, None, epsilon, (), 0.0, spent, left
         )
-    kept = json.loads(bytes.fromhex(line["answer_hex"]))
-    question = kept["question"]
-    if digest(canonical(question)) != line["request"]:
-        raise ValueError("The question is another than was asked.")
-    query = built(question["kind"], question["argument"], terms)
+    stored = json.loads(bytes.fromhex(line["answer_hex"]))
+    request = stored["query"]
+    if digest(canonical(request)) != line["request"]:
+        raise ValueError("The stored query does not match the id of its request.")
+    query = build_query(request["kind"], request["argument"], terms)
     std = (discrete_laplace_std if laplace else discrete_gaussian_std)(event.noise)  # type: ignore[union-attr]
     return AnsweredRequest(
         line["index"],
-        question["kind"],
-        question["argument"],
-        kept["round"],
-        alone,
-        tuple(query.grid.values(kept["units"]).tolist()),
+        request["kind"],
+        request["argument"],
+        stored["round"],
+        epsilon,
+        tuple(query.grid.values(stored["units"]).tolist()),
         std * query.grid.step,
         spent,
         left,

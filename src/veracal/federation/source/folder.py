@@ -1,19 +1,14 @@
-"""Keyed marks of private files, by which a source sees that one has changed.
+"""The folder of a source: its key, its budget, file digests, refusals and signed heads.
 
-A plain hash of a file confirms a guess of its content to whoever reads the hash: a table with
-one row more or less, of which everything else is known, is recognized at once. A mark is an
-HMAC under a secret key that lies in a file of its own, so that settings, backups of one
-enrolment and exports confirm nothing.
+A source protects one set of individuals with one key and one budget for all coordinators.
 
-The log of what a source refused, in words that its owner alone reads.
+File digests detect changes of private files. A plain hash would confirm a guess of the content,
+for example of a table in which all rows but one are known. The digests are HMACs under a secret
+key in a separate file, so settings, backups of one enrollment and exports confirm nothing.
 
-Files of signed heads, by which a source sees that an older ledger was put back.
-
-One machine cannot tell that all of its files were set back together. So the heads may be kept
-in a second file as well, elsewhere: on another disk, a share, a place that only appends. Files
-only grow, by one line for each answer.
-
-The folder of a source: one set of people, one key, one budget over all calibrators.
+Signed heads detect rollbacks of a ledger. One machine cannot detect that all of its files were
+rolled back together, so the heads can also be written to a second file on another disk, a
+share or append-only storage. Each answer appends one line.
 """
 
 import datetime
@@ -25,7 +20,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,23 +31,28 @@ from veracal.artifact import read_file, sync_folder
 from veracal.data import new_file, no_surprises, placed, readable
 from veracal.errors import DataError, LedgerError
 from veracal.federation.protocol import envelopes as schema
-from veracal.federation.protocol.envelopes import EnvelopeError, PrivateKey, PublicKey, parsed
-from veracal.federation.protocol.messages import HASH, MOST_INDEX, Head
-from veracal.federation.protocol.terms import MARK
+from veracal.federation.protocol.envelopes import (
+    EnvelopeError,
+    PrivateKey,
+    PublicKey,
+    parse_object,
+)
+from veracal.federation.protocol.messages import HASH_DIGITS, MAX_INDEX, Head
+from veracal.federation.protocol.terms import ID_DIGITS
 from veracal.ledger import Ledger, canonical, open_ledger
 
-MARK_KEY = "mark.key"  # in the folder of a source, for its owner's eyes only
-_BYTES = 32
-_BLOCK = 2**20  # bytes that are read at a time
+MARK_KEY = "mark.key"  # only the owner of the source can read this file
+_KEY_BYTES = 32
+_BLOCK = 2**20  # bytes per read
 
 
 class FileMarkKey:
-    """The secret key of a source's marks.
+    """The secret HMAC key of a source's file digests.
 
     Guarantees
     ----------
-    Without the key a mark tells nothing about the file but whether another mark under the same
-    key is the same. The key is in no ledger, terms, reply, head, status or log.
+    Without the key, digests reveal only whether two digests under the same key are equal. The
+    key is not part of any ledger, terms, reply, head, status or log.
     """
 
     __slots__ = ("_key",)
@@ -65,8 +65,8 @@ class FileMarkKey:
 
     @classmethod
     def new(cls) -> "FileMarkKey":
-        """Draw a key."""
-        return cls(secrets.token_bytes(_BYTES))
+        """Generate a key."""
+        return cls(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
     def read(cls, folder: Path) -> "FileMarkKey":
@@ -75,198 +75,194 @@ class FileMarkKey:
         Raises
         ------
         DataError
-            If it is not there, or is none.
+            If the file is missing or is not a key.
         """
-        content = read_file(folder, MARK_KEY, _BYTES)
-        if len(content) != _BYTES:
+        content = read_file(folder, MARK_KEY, _KEY_BYTES)
+        if len(content) != _KEY_BYTES:
             raise DataError(
                 str(folder / MARK_KEY),
-                f"{_BYTES} bytes, as `veracal source init` wrote them",
+                f"{_KEY_BYTES} bytes, as `veracal source init` wrote them",
                 f"{len(content)}",
-                "Restore the file: without it nobody can tell whether records have changed.",
+                "Restore the file. Without it, changes of the records cannot be detected.",
             )
         return cls(content)
 
     def save(self, folder: Path) -> None:
-        """Write the key of a new source, for its owner's eyes only."""
+        """Write the key of a new source to a file that only its owner can read."""
         with placed(folder / MARK_KEY) as file:
             file.write(self._key)
 
     def of_file(self, path: Path) -> str:
-        """Mark of a file's bytes, 64 hexadecimal digits."""
-        found = hmac.new(self._key, b"content\0", hashlib.sha256)
+        """Keyed digest of a file's bytes, 64 hexadecimal digits."""
+        digest = hmac.new(self._key, b"content\0", hashlib.sha256)
         with no_surprises(path), readable(path).open("rb") as file:
             while block := file.read(_BLOCK):
-                found.update(block)
-        return found.hexdigest()
+                digest.update(block)
+        return digest.hexdigest()
 
     def of_text(self, text: str) -> str:
-        """Mark of a short text, such as the size and the time of a file."""
+        """Keyed digest of a short text, such as the size and the time of a file."""
         return hmac.new(self._key, b"text\0" + text.encode(), hashlib.sha256).hexdigest()
 
 
-MOST_LINES = 1_000
-_SPARE = 200  # lines beyond that before the file is cut
-_LONGEST = 400  # characters of a reason
+MAX_LINES = 1_000
+_SLACK = 200  # extra lines before the file is truncated
+_MAX_REASON = 400  # characters
 _GAP = "  "
 
 
 @dataclass(frozen=True)
-class Refusals:
-    """A file of at most so many lines, the last ones.
+class RefusalLog:
+    """The log of refused requests, with the latest :data:`MAX_LINES` lines.
 
     Guarantees
     ----------
-    It grows no further than its bound, whatever is sent. What is written is printable, and
-    short, whoever chose the words.
+    The size of the file is bounded, whatever requests arrive. Each line is printable and short,
+    even if it quotes a request.
     """
 
     path: Path
 
-    def add(self, why: str) -> None:
-        """Write down a refusal."""
+    def add(self, reason: str) -> None:
+        """Append a refusal."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-        line = f"{now}{_GAP}{_printable(why)}\n".encode()
+        plain = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
+        line = f"{now}{_GAP}{plain[:_MAX_REASON]}\n".encode()
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, line)
         finally:
             os.close(handle)
-        self._cut()
+        self._truncate()
 
     def lines(self) -> list[tuple[str, str]]:
-        """When (UTC) and why, the oldest first."""
+        """Time (UTC) and reason of each refusal, oldest first."""
         try:
             text = self.path.read_text("utf-8", "replace")
         except FileNotFoundError:
             return []
-        found = (line.partition(_GAP) for line in text.splitlines()[-MOST_LINES:])
-        return [(when, why) for when, gap, why in found if gap]
+        parts = (line.partition(_GAP) for line in text.splitlines()[-MAX_LINES:])
+        return [(when, reason) for when, gap, reason in parts if gap]
 
-    def _cut(self) -> None:
-        """Drop the oldest lines once there are too many."""
-        if self.path.stat().st_size < MOST_LINES * 40:
+    def _truncate(self) -> None:
+        """Remove the oldest lines if there are too many."""
+        if self.path.stat().st_size < MAX_LINES * 40:
             return
         lines = self.path.read_bytes().splitlines(keepends=True)
-        if len(lines) > MOST_LINES + _SPARE:
+        if len(lines) > MAX_LINES + _SLACK:
             shorter = self.path.with_name(f".{self.path.name}")
-            shorter.write_bytes(b"".join(lines[-MOST_LINES:]))
+            shorter.write_bytes(b"".join(lines[-MAX_LINES:]))
             shorter.chmod(0o600)
             shorter.replace(self.path)
 
 
-def _printable(why: str) -> str:
-    """Words on one line that no terminal obeys."""
-    shown = "".join(c if c.isprintable() else "?" for c in " ".join(why.split()))
-    return shown[:_LONGEST]
-
-
-_LONGEST_HEAD = 4_096  # bytes of a line
-_END = "0" * HASH  # of no entry
+_MAX_HEAD_BYTES = 4_096  # of a line
+_CLOSING_HASH = "0" * HASH_DIGITS  # the hash of no entry
 
 
 class RollbackError(LedgerError):
-    """A ledger lacks an entry that its owner has signed."""
+    """A ledger lacks an entry that its owner signed."""
 
 
 class ClosedLedgerError(LedgerError):
-    """A ledger was closed by its owner."""
+    """The owner closed a ledger."""
 
 
 class SignedHeads:
-    """The signed heads of one ledger, in every file that keeps them.
+    """The signed heads of one ledger, in every file that stores them.
 
     Parameters
     ----------
     source : str
         Id that the heads are signed for.
     key : PublicKey
-        Whose signatures count.
+        Key that verifies the heads.
     paths : sequence of path
-        Files that exist. One of them may hold the heads of others, too.
+        Existing files. They may also contain heads of other ledgers.
 
     Guarantees
     ----------
-    :meth:`check` passes only if the ledger contains every genuine head of this source in any
-    of the files, every one that was kept by this object, and the one that is quoted. What it
-    finds missing is written into the files, so that the next process finds it missing, too.
-    Lines that are torn, foreign or not signed are passed over: whoever can write such lines
-    could also remove ours.
+    :meth:`check` passes only if the ledger contains every valid head of this source in any of
+    the files, every head that this object added, and the quoted head. A missing head is written
+    to the files, so that later processes detect the rollback too. Lines that are incomplete,
+    of another source or not validly signed are ignored: a party that can write such lines
+    could also remove valid ones.
     """
 
     def __init__(self, source: str, key: PublicKey, paths: Sequence[Path]) -> None:
         self.source, self.key, self.paths = source, key, tuple(paths)
-        self._files = tuple(_Growing(path) for path in paths)
-        self._last: Head | None = None  # the furthest that the ledger is known to have been
+        self._files = tuple(_AppendOnlyFile(path) for path in paths)
+        self._last: Head | None = None  # the latest head that the ledger is known to contain
         self._missing: frozenset[Head] = frozenset()
 
     def check(self, ledger: Ledger, quoted: Head | None = None) -> None:
-        """Refuse a ledger that was set back.
+        """Raise if a ledger was rolled back or closed.
 
         Parameters
         ----------
         ledger : Ledger
         quoted : Head, optional
-            A genuine head that somebody else has kept.
+            A valid head that a request quotes.
 
         Raises
         ------
-        SetBackError
-            If an entry that was signed is missing or another.
-        EndedError
-            If its owner has ended it.
+        RollbackError
+            If a signed entry is missing or differs.
+        ClosedLedgerError
+            If the owner closed the ledger.
         LedgerError
             If the ledger or one of the files cannot be read.
         """
-        fresh = [head for file in self._files for head in self._own(file.news())]
-        replaced = any(file.is_another for file in self._files)
-        written = {*fresh, *(() if replaced else self._missing)}
+        heads = (_parse_head(line) for file in self._files for line in file.read_new())
+        new = {head for head in heads if head is not None and head.source == self.source}
+        replaced = any(file.was_replaced for file in self._files)
+        written = new if replaced else new | self._missing
         remembered = {head for head in (self._last, quoted) if head is not None}
-        doubtful = written | remembered | self._missing
-        hashes = ledger.hashes(head.index for head in doubtful)
-        there = {head for head in doubtful if hashes.get(head.index) == head.hash}
-        known = self._missing  # to be genuine: no need to look twice
+        candidates = new | remembered | self._missing
+        hashes = ledger.hashes(head.index for head in candidates)
+        present = {head for head in candidates if hashes.get(head.index) == head.hash}
+        verified = self._missing  # no need to verify these signatures again
         self._missing = frozenset(
-            head for head in doubtful - there if head in known or head.holds(self.key)
+            head for head in candidates - present if head in verified or head.verify(self.key)
         )
         if self._missing:
-            for head in self._missing - written:  # or the next process would not know of it
+            for head in self._missing - written:  # so that later processes detect it too
                 self.add(head)
-            if any(head.index == MOST_INDEX for head in self._missing):
-                raise ClosedLedgerError("This enrolment was revoked.")
-            raise _set_back(ledger, min(head.index for head in self._missing))
-        ordered = sorted(there, key=lambda head: head.index, reverse=True)
-        self._last = next((head for head in ordered if head.holds(self.key)), self._last)
+            if any(head.index == MAX_INDEX for head in self._missing):
+                raise ClosedLedgerError("This enrollment was revoked.")
+            index = min(head.index for head in self._missing)
+            raise RollbackError(
+                f"An older copy of {ledger.path.name} was restored: it lacks entry {index} as "
+                "it was signed. All requests are refused until the right copy is restored. If "
+                "it is lost, revoke this enrollment and enroll again."
+            )
+        ordered = sorted(present, key=lambda head: head.index, reverse=True)
+        self._last = next((head for head in ordered if head.verify(self.key)), self._last)
 
     def keep(self, head: Head) -> None:
-        """Add the head of an entry that the ledger has, unless one as far was found."""
+        """Add the head of an entry of the ledger, unless a later one is stored."""
         if self._last is None or self._last.index < head.index:
             self.add(head)
             self._last = head
 
     def add(self, head: Head) -> None:
-        """Write a head into every file, so that it is on the disk when this returns."""
+        """Append a head to every file. It is on disk when this returns."""
         line = canonical({**head.to_json(), "source": head.source}).encode() + b"\n"
-        for file in reversed(self._files):  # the one elsewhere first: it must not fall behind
+        for file in reversed(self._files):  # the external file first: it must not lag behind
             file.append(line)
 
-    def end(self, key: PrivateKey) -> None:
-        """Sign a head that no ledger will ever contain: whoever meets it answers no more.
+    def close(self, key: PrivateKey) -> None:
+        """Add a head that no ledger can contain, so that :meth:`check` always raises.
 
-        A mark in the folder would be forgotten with a restored backup; this is not, where heads
-        are kept elsewhere as well.
+        A restored backup would remove a mark in the folder. It does not remove this head if
+        heads are also stored in an external file.
         """
-        self.add(Head.signed(self.source, MOST_INDEX, _END, _END, key))
-
-    def _own(self, lines: Iterable[bytes]) -> list[Head]:
-        """The heads of this source among lines of all kinds."""
-        told = (_head(line) for line in lines)
-        return [head for head in told if head is not None and head.source == self.source]
+        self.add(Head.sign(self.source, MAX_INDEX, _CLOSING_HASH, _CLOSING_HASH, key))
 
 
-def start_file(path: Path) -> None:
-    """Make a file of heads, for its owner's eyes only; one that is there goes on."""
-    with _clear(path):
+def create_heads_file(path: Path) -> None:
+    """Create a file of heads that only its owner can read, unless it exists."""
+    with _explain_os_errors(path):
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
         try:
             _check_regular(os.fstat(handle))
@@ -274,31 +270,38 @@ def start_file(path: Path) -> None:
             os.close(handle)
 
 
-class _Growing:
-    """A file of lines that others append to as well, read from where it was left."""
+class _AppendOnlyFile:
+    """A file of lines that other processes append to as well, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._inode, self._read = 0, 0
-        self.is_another = True  # than the one that was read the time before
+        self._inode, self._read_bytes = 0, 0
+        self.was_replaced = True  # since the previous read
 
-    def news(self) -> list[bytes]:
-        """Whole lines since the last time; all of them if the file is another one."""
-        with _clear(self.path), self.path.open("rb") as file:
-            found = _check_regular(os.fstat(file.fileno()))
-            self.is_another = found.st_ino != self._inode or found.st_size < self._read
-            if self.is_another:
-                self._inode, self._read = found.st_ino, 0
-            file.seek(self._read)
-            lines = list(self._whole(file))
+    def read_new(self) -> list[bytes]:
+        """Complete lines since the last read; all lines if the file was replaced."""
+        lines = []
+        with _explain_os_errors(self.path), self.path.open("rb") as file:
+            status = _check_regular(os.fstat(file.fileno()))
+            self.was_replaced = (
+                status.st_ino != self._inode or status.st_size < self._read_bytes
+            )
+            if self.was_replaced:
+                self._inode, self._read_bytes = status.st_ino, 0
+            file.seek(self._read_bytes)
+            while line := file.readline(_MAX_HEAD_BYTES):
+                if not line.endswith(b"\n") and len(line) < _MAX_HEAD_BYTES:
+                    break  # the line may still be written
+                self._read_bytes += len(line)
+                lines.append(line)
         return lines
 
     def append(self, line: bytes) -> None:
-        """Add a line; one that was torn before it stays by itself."""
-        with _clear(self.path), self.path.open("rb") as file:
+        """Append a line, after a line break if the previous line is incomplete."""
+        with _explain_os_errors(self.path), self.path.open("rb") as file:
             if file.seek(0, os.SEEK_END) and not _ends_line(file):
                 line = b"\n" + line
-        with _clear(self.path):
+        with _explain_os_errors(self.path):
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             try:
                 written = os.write(handle, line)
@@ -306,57 +309,41 @@ class _Growing:
             finally:
                 os.close(handle)
             if written != len(line):
-                raise OSError(None, "no room for a whole line")
-
-    def _whole(self, file: BinaryIO) -> Iterable[bytes]:
-        """Lines that end; what does not may still be written."""
-        while line := file.readline(_LONGEST_HEAD):
-            if not line.endswith(b"\n") and len(line) < _LONGEST_HEAD:
-                return
-            self._read += len(line)
-            yield line
+                raise OSError(None, "no space for a whole line")
 
 
-def _check_regular(found: os.stat_result) -> os.stat_result:
-    """Refuse a device or a pipe, which have no end and keep nothing."""
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(None, "it is no regular file")
-    return found
+def _check_regular(status: os.stat_result) -> os.stat_result:
+    """Refuse devices and pipes, which have no end and store nothing."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(None, "it is not a regular file")
+    return status
 
 
 def _ends_line(file: BinaryIO) -> bool:
-    """Whether the last byte ends a line."""
+    """Whether the last byte of a file is a line break."""
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b"\n"
 
 
-def _head(line: bytes) -> Head | None:
-    """The head on a line, if there is one."""
+def _parse_head(line: bytes) -> Head | None:
+    """Parse a line as a head; None if it is not one."""
     try:
-        told = json.loads(line)
-        return Head.from_json({k: told[k] for k in told if k != "source"}, told["source"])
-    except (EnvelopeError, ValueError, TypeError, LookupError, RecursionError):
+        body = json.loads(line)
+        source = body.pop("source")
+        return Head.from_json(body, source)
+    except (EnvelopeError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 
 
-def _set_back(ledger: Ledger, index: int) -> RollbackError:
-    """Error for a ledger that forgot."""
-    return RollbackError(
-        f"An older copy of {ledger.path.name} was put back: it lacks entry {index} as it was "
-        "signed. Nothing is answered until the right one is restored; if it is lost, revoke "
-        "this enrolment and enroll again."
-    )
-
-
 @contextmanager
-def _clear(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file of heads into a clear error."""
+def _explain_os_errors(path: Path) -> Iterator[None]:
+    """Convert an error of the operating system about a file of heads."""
     try:
         yield
     except OSError as cause:
         raise LedgerError(
             f"{path}: the file of signed heads cannot be used ({cause.strerror or cause}). "
-            "Mount or restore it, or make room."
+            "Mount or restore it, or free disk space."
         ) from cause
 
 
@@ -368,29 +355,29 @@ DESCRIPTION, KEY, SHARES, HEADS, ENROLLED = (
     "heads",
     "enrolled",
 )
-BUILDING = ".new."  # how the folder of an enrolment begins that is not finished
-_MOST = 2**16  # bytes of a description
-_MOST_ENROLLED = 10_000
+TEMPORARY_PREFIX = ".new."  # of the folder of an unfinished enrollment
+_MAX_DESCRIPTION_BYTES = 2**16
+_MAX_ENROLLMENTS = 10_000
 
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """A source as it lies on the disk.
+    """A source on disk.
 
     Attributes
     ----------
     path : path
     id : str
-        32 random hexadecimal digits, which the heads of its own ledger are signed for.
+        32 random hexadecimal digits, which identify the heads of the source's own ledger.
     name : str
-        What the institution is called in public.
+        Public name of the institution.
     public : PublicKey
     unit : Unit
-        Whom the source protects, with all of their rows.
+        Unit of privacy, with its maximum number of rows.
     created : str
-        Day on which it was made.
+        Date of creation.
     heads : path or None
-        Second file that signed heads are kept in, elsewhere.
+        Second file for signed heads, outside of the folder.
     """
 
     path: Path
@@ -403,87 +390,93 @@ class SourceFolder:
 
     @property
     def key(self) -> PrivateKey:
-        """What signs; read from its file each time."""
-        found = PrivateKey.read(self.path / KEY)
-        if found.public != self.public:
+        """The private key, read from its file each time."""
+        key = PrivateKey.read(self.path / KEY)
+        if key.public != self.public:
             raise DataError(
                 str(self.path / KEY),
-                "the key that this source was made with",
-                "another one",
-                "Restore the right one, or make a new source.",
+                "the key that this source was created with",
+                "another key",
+                "Restore the right key, or create a new source.",
             )
-        return found
+        return key
 
     @property
     def marks(self) -> FileMarkKey:
-        """What private files are marked with; read from its file each time."""
+        """The key of file digests, read from its file each time."""
         return FileMarkKey.read(self.path)
 
     @property
     def shares(self) -> Ledger:
-        """The budget of the institution, from which each enrolment takes its share."""
+        """The institution's ledger, which each enrollment is charged to."""
         return Ledger(self.path / SHARES)
 
     @property
     def budget(self) -> Budget:
-        """All that calibrators together may ever spend."""
+        """Total budget for all coordinators together."""
         total = self.shares.budget
         return Budget(total.epsilon, total.delta, total.relation, self.unit)
 
     def signed_heads(self, source: str, folder: Path) -> SignedHeads:
-        """The heads of a ledger of this source, in its folder and elsewhere."""
-        also = [] if self.heads is None else [self.heads]
-        return SignedHeads(source, self.public, [folder / HEADS, *also])
+        """The heads of a ledger of this source, in its folder and in the external file."""
+        external = [] if self.heads is None else [self.heads]
+        return SignedHeads(source, self.public, [folder / HEADS, *external])
 
-    def enrolled(self) -> tuple[str, ...]:
-        """Ids of all enrolments, in the order in which they took their shares."""
-        place = self.path / ENROLLED
-        with no_surprises(place):
-            there = {each.name for each in place.iterdir() if is_mark(each.name)}
-        order = [entry.request for entry in self.shares.entries() if entry.request in there]
-        late = sorted(there - set(order))  # the ledger was set back: show them too
-        return tuple(map(str, (*order, *late)))[:_MOST_ENROLLED]
+    def enrollment_ids(self) -> tuple[str, ...]:
+        """Ids of all enrollments, in the order in which they were charged."""
+        folder = self.path / ENROLLED
+        with no_surprises(folder):
+            ids = {each.name for each in folder.iterdir() if is_enrollment_id(each.name)}
+        charged = [entry.request for entry in self.shares.entries() if entry.request in ids]
+        uncharged = sorted(ids - set(charged))  # after a rollback of the ledger
+        return tuple(map(str, (*charged, *uncharged)))[:_MAX_ENROLLMENTS]
 
 
 def create_source(
     path: str | Path, name: str, budget: Budget, *, heads: str | Path | None = None
 ) -> SourceFolder:
-    """Make the folder of a new source.
+    """Create the folder of a new source.
 
     Parameters
     ----------
     path : path
-        A new folder, on a local disk; it appears whole or not at all.
+        A new folder on a local disk. It is created atomically.
     name : str
-        What the institution is called in public.
+        Public name of the institution.
     budget : Budget
-        All that calibrators together may ever spend, and whom it protects. It never changes.
+        Total budget for all coordinators, with relation and unit. It never changes.
     heads : path, optional
-        File to keep signed heads in as well: outside of the folder, best on another disk.
+        Second file for signed heads, outside of the folder, preferably on another disk.
 
     Raises
     ------
     DataError, LedgerError
-        If it cannot be made there.
+        If the folder cannot be created.
     """
-    place = Path(path).absolute()
+    folder = Path(path).absolute()
     if not schema.text(100)(name):
         raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
-    new_file(place, "folder")
-    also = None if heads is None else _outside(Path(heads).absolute(), place)
+    new_file(folder, "folder")
+    external = None if heads is None else _check_heads_path(Path(heads).absolute(), folder)
     key = PrivateKey.new()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    made = SourceFolder(
-        place, secrets.token_hex(MARK // 2), name, key.public, budget.unit, today, also
+    source = SourceFolder(
+        folder,
+        secrets.token_hex(ID_DIGITS // 2),
+        name,
+        key.public,
+        budget.unit,
+        today,
+        external,
     )
-    with no_surprises(place):
-        building = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
+    with no_surprises(folder):
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
-            _fill(building, made, key, budget)
-            building.rename(place)
+            _write_source(temporary, source, key, budget)
+            temporary.rename(folder)
         finally:
-            shutil.rmtree(building, ignore_errors=True)
-    return made
+            shutil.rmtree(temporary, ignore_errors=True)
+    return source
 
 
 def read_source(path: str | Path) -> SourceFolder:
@@ -492,89 +485,89 @@ def read_source(path: str | Path) -> SourceFolder:
     Raises
     ------
     DataError
-        If it is none.
+        If it is not the folder of a source.
     """
-    place = Path(path).absolute()
-    if not place.is_dir():
-        raise _no_source(place, "no folder")
+    folder = Path(path).absolute()
+    if not folder.is_dir():
+        raise _no_source_error(folder, "no folder")
     try:
-        body = parsed(read_file(place, DESCRIPTION, _MOST))
-        told = schema.closed(body, _CHECKS, "the description")
-        unit = schema.closed(told["unit"], _UNIT, "the unit")
+        body = parse_object(read_file(folder, DESCRIPTION, _MAX_DESCRIPTION_BYTES))
+        fields = schema.check_fields(body, _CHECKS, "the description")
+        unit = schema.check_fields(fields["unit"], _UNIT, "the unit")
     except EnvelopeError as cause:
-        raise _no_source(place, f"another description: {cause}") from cause
+        raise _no_source_error(folder, f"an invalid description: {cause}") from cause
     return SourceFolder(
-        place,
-        told["id"],
-        told["name"],
-        PublicKey(told["key"]),
+        folder,
+        fields["id"],
+        fields["name"],
+        PublicKey(fields["key"]),
         Unit(unit["name"], unit["at_most"]),
-        told["created"],
-        None if told["heads"] is None else Path(told["heads"]),
+        fields["created"],
+        None if fields["heads"] is None else Path(fields["heads"]),
     )
 
 
 def share_event(budget: Budget) -> Event:
-    """What an enrolment takes from the institution's budget: its whole budget, for good.
+    """Event that charges the whole budget of an enrollment to the institution's ledger.
 
-    The promise is to a unit with all of its rows, so the ledger counts units of one row.
+    The budget covers a unit with all of its rows, so this ledger counts units of one row.
     """
     if budget.pure:
         return Pure(budget.epsilon, budget.relation)
     return Approximate(budget.epsilon, budget.delta, budget.relation)
 
 
-def is_mark(name: str) -> bool:
-    """Whether a name is the id of an enrolment."""
-    return schema.hexadecimal(MARK)(name)
+def is_enrollment_id(name: str) -> bool:
+    """Whether a name has the form of an enrollment id."""
+    return schema.hexadecimal(ID_DIGITS)(name)
 
 
-def _fill(folder: Path, made: SourceFolder, key: PrivateKey, budget: Budget) -> None:
-    """Write everything a new source has."""
+def _write_source(folder: Path, source: SourceFolder, key: PrivateKey, budget: Budget) -> None:
+    """Write all files of a new source."""
     key.save(folder / KEY)
     FileMarkKey.new().save(folder)
     (folder / ENROLLED).mkdir(mode=0o700)
-    counted = Budget(budget.epsilon, budget.delta, budget.relation, Unit(budget.unit.name))
+    per_unit = Budget(budget.epsilon, budget.delta, budget.relation, Unit(budget.unit.name))
     kind: dict[str, str] = {} if budget.pure else {"kind": "open", "composition": "addition"}
-    open_ledger(folder / SHARES, counted, **kind)  # type: ignore[arg-type]
-    start_file(folder / HEADS)
-    if made.heads is not None:
-        start_file(made.heads)
+    open_ledger(folder / SHARES, per_unit, **kind)  # type: ignore[arg-type]
+    create_heads_file(folder / HEADS)
+    if source.heads is not None:
+        create_heads_file(source.heads)
     body = {
-        "created": made.created,
+        "created": source.created,
         "format": FORMAT,
-        "heads": None if made.heads is None else str(made.heads),
-        "id": made.id,
-        "key": made.public.text,
-        "name": made.name,
-        "unit": {"at_most": made.unit.at_most, "name": made.unit.name},
+        "heads": None if source.heads is None else str(source.heads),
+        "id": source.id,
+        "key": source.public.text,
+        "name": source.name,
+        "unit": {"at_most": source.unit.at_most, "name": source.unit.name},
     }
     with placed(folder / DESCRIPTION) as file:
         file.write(canonical(body).encode() + b"\n")
     sync_folder(folder)
 
 
-def _outside(heads: Path, folder: Path) -> Path:
-    """A second file of heads is worth something elsewhere only."""
+def _check_heads_path(heads: Path, folder: Path) -> Path:
+    """Check that the second file of heads lies outside of the folder."""
     if heads.is_relative_to(folder):
         raise DataError(
             str(heads),
             "a file outside of the source's folder",
-            "one inside",
-            "Name one on another disk: whoever restores the folder restores all that is in it.",
+            "a file inside",
+            "Choose a file on another disk: a restored backup of the folder restores its files.",
         )
     if not heads.exists():
         new_file(heads)
     return heads
 
 
-def _no_source(place: Path, found: str) -> DataError:
-    """Error for a folder that is none of a source."""
+def _no_source_error(folder: Path, actual: str) -> DataError:
+    """Error for a folder that is not that of a source."""
     return DataError(
-        str(place),
-        "the folder of a source, as `veracal source init` makes it",
-        found[:200],
-        "Check the spelling, or make one.",
+        str(folder),
+        "the folder of a source that `veracal source init` created",
+        actual[:200],
+        "Check the path, or create a source.",
     )
 
 
@@ -586,7 +579,7 @@ _CHECKS: dict[str, schema.Check] = {
     "created": schema.text(10),
     "format": schema.one_of((FORMAT,)),
     "heads": schema.optional(schema.text(4_096)),
-    "id": schema.hexadecimal(MARK),
+    "id": schema.hexadecimal(ID_DIGITS),
     "key": schema.hexadecimal(64),
     "name": schema.text(100),
     "unit": schema.is_object,

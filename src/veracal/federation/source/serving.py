@@ -1,6 +1,6 @@
-"""What a request costs, known before a record is read, and whether it may cost that.
+"""The server of a source: requests come in as bytes, and each gets one signed reply.
 
-The desk of a source: bytes come in, and one signed reply goes out, whatever they were.
+The cost of a request is computed and checked before a record is read.
 """
 
 import collections
@@ -25,13 +25,13 @@ from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.federation.protocol.envelopes import EnvelopeError
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
-from veracal.federation.protocol.questions import built
+from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrollment import (
-    ChangedError,
+    DataChangedError,
     Enrollment,
-    every_enrolment,
-    read_enrolment,
+    list_enrollments,
+    read_enrollment,
 )
 from veracal.federation.source.folder import SourceFolder, read_source
 from veracal.ledger import Entry, canonical
@@ -40,189 +40,177 @@ from veracal.queries import Query, evaluate_query, gaussian_event, laplace_event
 
 
 @dataclass(frozen=True)
-class Priced:
-    """The cost of an answer, and what adds its noise.
+class Mechanism:
+    """The noise of an answer, and its cost.
 
     Attributes
     ----------
     event : DiscreteLaplace or DiscreteGaussian
+        What is charged.
     add_noise : callable
-        From exact units and the noise of the event to noisy units.
+        ``add_noise(units, noise) -> noisy units``.
     """
 
     event: DiscreteLaplace | DiscreteGaussian
     add_noise: Callable[[Ints, float], Ints]
 
 
-def priced(request: Request, query: Query, terms: Terms) -> Priced:
-    """What an answer costs.
+def price_request(request: Request, query: Query, terms: Terms) -> Mechanism:
+    """Choose the noise of an answer and compute its cost.
 
     Raises
     ------
     EnvelopeError
-        If it costs more than one answer may, if Gaussian noise is asked for and no delta was
-        declared, or if the noise cannot be drawn.
+        If the answer would cost more than the terms allow for one answer, Gaussian noise is
+        requested without a declared delta, or the noise cannot be drawn.
     """
+    relation, unit = terms.relation, terms.unit
     try:
         if request.micro_epsilon is not None:
-            return _laplace(request.micro_epsilon, query, terms)
-        assert request.noise_multiplier is not None  # one of the two, by the schema
-        return _gaussian(request.noise_multiplier, query, terms)
+            cost: float = request.micro_epsilon
+            event = laplace_event(query, request.micro_epsilon, relation, unit)
+            mechanism = Mechanism(event, add_discrete_laplace)
+        else:
+            assert request.noise_multiplier is not None  # the schema requires one of the two
+            if not terms.delta:
+                raise EnvelopeError("it requests Gaussian noise, but no delta was declared")
+            gaussian = gaussian_event(query, request.noise_multiplier, relation, unit)
+            cost = epsilon_for(gaussian, terms.delta, unit) * MICRO  # of this answer alone
+            mechanism = Mechanism(gaussian, add_discrete_gaussian)
     except EnvelopeError:
         raise
-    except ValueError as cause:  # about the query and the noise: no record was seen yet
-        raise EnvelopeError("it asks for noise that cannot be drawn") from cause
+    except ValueError as cause:  # it depends on the query and the noise, not on records
+        raise EnvelopeError("it requests noise that cannot be drawn") from cause
+    if cost > terms.max_per_answer:
+        raise EnvelopeError(
+            f"it requests an answer for epsilon {cost / MICRO:g}, more than the maximum of "
+            f"{terms.max_per_answer / MICRO:g} for one answer"
+        )
+    return mechanism
 
 
-def _laplace(micro_epsilon: int, query: Query, terms: Terms) -> Priced:
-    """An answer that costs so many millionths of epsilon."""
-    if micro_epsilon > terms.most_each:
-        raise _too_dear(micro_epsilon / MICRO, terms)
-    event = laplace_event(query, micro_epsilon, terms.relation, terms.unit)
-    return Priced(event, add_discrete_laplace)
-
-
-def _gaussian(noise_multiplier: float, query: Query, terms: Terms) -> Priced:
-    """An answer with Gaussian noise, whose epsilon is that of the answer alone."""
-    if not terms.delta:
-        raise EnvelopeError("it asks for Gaussian noise, and no delta was declared")
-    event = gaussian_event(query, noise_multiplier, terms.relation, terms.unit)
-    epsilon = epsilon_for(event, terms.delta, terms.unit)
-    if epsilon * MICRO > terms.most_each:
-        raise _too_dear(epsilon, terms)
-    return Priced(event, add_discrete_gaussian)
-
-
-def _too_dear(epsilon: float, terms: Terms) -> EnvelopeError:
-    """Error for an answer that costs more than one may."""
-    return EnvelopeError(
-        f"it asks for epsilon {epsilon:g} at once, more than the {terms.most_each / MICRO:g} "
-        "that one answer may cost"
-    )
-
-
-MOST_ANSWERS = 100_000  # of one enrolment: they are kept for good, about 160 MB of them
+MAX_ANSWERS = 100_000  # of one enrollment; they are stored permanently, about 160 MB
 # Requests before their deadline. They are computed one after another, in transactions of one
-# ledger, and together must be ready in half of it: see FACTOR in rehearsal.py.
-MOST_IN_FLIGHT = 2
+# ledger, and together must be ready in half of the deadline: see DEADLINE_FACTOR in enrolling.py.
+MAX_IN_FLIGHT = 2
 
 
 class RefusedError(Exception):
-    """A request that is refused; the words are for the source's owner alone."""
+    """A request that is refused. Only the owner of the source sees the message."""
 
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def open_source(
-    folder: str | Path, enrolment: str | None = None, *, tell: Tell = lambda line: None
+    folder: str | Path, enrollment: str | None = None, *, log: Log = lambda line: None
 ) -> "SourceServer":
-    """Open the desk of an enrolment.
+    """Open the server of an enrollment.
 
     Parameters
     ----------
     folder : path
-        Of the source.
-    enrolment : str, optional
-        Id, or how it begins; not needed if one alone is not revoked.
-    tell : callable
-        Is told in a line what became of each request, for the source's owner.
+        Folder of the source.
+    enrollment : str, optional
+        Id of the enrollment or a prefix of it. By default the only one that is not revoked.
+    log : callable
+        Receives one line for each request, for the owner of the source.
 
     Raises
     ------
     DataError
-        If there is no such enrolment, or its terms or key cannot be read. A ledger, records or
-        heads that are not as they should be are no error here: every request is refused then,
-        and the log says why.
+        If there is no such enrollment, or its terms or key cannot be read. A damaged ledger,
+        changed records or a rollback do not raise here: every request is refused, and the
+        log says why.
     """
     source = read_source(folder)
-    if enrolment is not None:
-        return SourceServer(source, read_enrolment(source, enrolment), tell)
-    live = [each for each in every_enrolment(source) if not each.is_revoked]
+    if enrollment is not None:
+        return SourceServer(source, read_enrollment(source, enrollment), log)
+    live = [each for each in list_enrollments(source) if not each.is_revoked]
     if len(live) != 1:
         raise DataError(
             str(source.path),
-            "one enrolment that is not revoked",
+            "one enrollment that is not revoked",
             f"{len(live)}",
-            "Name one by its id: `veracal source status` lists them."
+            "Choose one by its id: `veracal source status` lists them."
             if live
             else "Enroll some records first: `veracal source enroll`.",
         )
-    return SourceServer(source, live[0], tell)
+    return SourceServer(source, live[0], log)
 
 
 class SourceServer:
-    """Answers requests for one enrolment.
+    """Answers requests for one enrollment.
 
     Parameters
     ----------
     source : SourceFolder
-    enrolment : Enrolment
-    tell : callable
+    enrollment : Enrollment
+    log : callable
         As of :func:`open_source`.
 
     Attributes
     ----------
     terms : Terms
     refusal : bytes
-        The one refusal there is.
+        The signed refusal of this enrollment.
 
     Guarantees
     ----------
-    Whatever comes in, a reply goes out: an answer to a proper request that the budget allows,
-    or :attr:`refusal`, the same bytes for every reason. Only a proper request, signed by the
-    enrolled calibrator, is charged; it is charged before a record is looked at, in the
-    transaction that keeps its answer. The answer leaves once it and a signed head of its entry
-    are on the disk. Asked again, the same bytes leave and nothing is charged.
+    Every input gets one reply: an answer to a valid request that the budget allows, or
+    :attr:`refusal`, the same bytes for every reason. Only a valid request that the enrolled
+    coordinator signed is charged. It is charged before a record is read, in the transaction
+    that stores its answer. The answer is sent after it and a signed head of its ledger entry
+    are on disk. A repeated request gets the same bytes and costs nothing.
 
-    A request is in flight until its deadline, however soon its reply is ready and however late:
-    whether another one is admitted depends on when requests arrived and on nothing else.
+    A request is in flight until its deadline, whenever its reply is ready: whether another
+    request is admitted depends only on arrival times.
     """
 
     def __init__(
-        self, source: SourceFolder, enrolment: Enrollment, tell: Tell = lambda line: None
+        self, source: SourceFolder, enrollment: Enrollment, log: Log = lambda line: None
     ) -> None:
-        self._enrolment, self._key, self._tell = enrolment, source.key, tell
-        self.terms: Terms = enrolment.terms
-        self.refusal = Refusal(self.terms.source).sealed(self._key)
-        self._heads = source.signed_heads(self.terms.source, enrolment.path)
-        self._origin = enrolment.private.data
+        self._enrollment, self._key, self._log = enrollment, source.key, log
+        self.terms: Terms = enrollment.terms
+        self.refusal = Refusal(self.terms.source).seal(self._key)
+        self._heads = source.signed_heads(self.terms.source, enrollment.path)
+        self._data_file = enrollment.settings.data
         self._records: Scores | None = None
         self._lock = threading.Lock()
-        self._in_flight = InFlight(MOST_IN_FLIGHT)
-        self._computing = threading.BoundedSemaphore(MOST_IN_FLIGHT)
+        self._in_flight = InFlight(MAX_IN_FLIGHT)
+        self._computing = threading.BoundedSemaphore(MAX_IN_FLIGHT)
 
     def __repr__(self) -> str:
-        return f"SourceServer({self.terms.name!r}, enrolment {self.terms.source[:12]})"
+        return f"SourceServer({self.terms.name!r}, enrollment {self.terms.source[:12]})"
 
     def answer(self, raw: bytes) -> bytes:
-        """Reply at the deadline, counted from now: neither before it nor much later.
+        """Reply exactly when the deadline, counted from now, is over.
 
-        An answer that is not ready by then is computed and kept all the same, and a refusal
-        leaves; asked again, the answer does.
+        An answer that is not ready by then is still computed and stored. A refusal is sent,
+        and a repeated request gets the answer.
         """
-        start, done = time.monotonic(), _Later()
-        self._start(raw, start, done)
-        reply = done.wait(start + self.terms.deadline)
+        start, pending = time.monotonic(), _PendingReply()
+        self._start(raw, start, pending)
+        reply = pending.wait(start + self.terms.deadline)
         if reply is None:
-            self._refuse("the answer was not ready at the deadline; asked again, it will be")
+            self._refuse("the answer was not ready at the deadline; a repeat will get it")
         return self.refusal if reply is None else reply
 
     def reply(self, raw: bytes) -> bytes:
-        """Reply at once; for those who keep the time themselves."""
+        """Reply immediately, for callers that hold the reply back themselves."""
         try:
-            return self._answered(raw)
+            return self._answer_request(raw)
         except (RefusedError, EnvelopeError) as error:
-            why = str(error)
+            reason = str(error)
         except AnswerError:
-            why = "its answer could not be computed; it was charged"
-        except (ChangedError, DataError, LedgerError) as error:
-            why = str(error)
-        except Exception as error:  # our own mistake: what it says may be about records
-            why = f"an unexpected error ({type(error).__name__}); please report it"
-        return self._refuse(why)
+            reason = "its answer could not be computed; it was charged"
+        except (DataChangedError, DataError, LedgerError) as error:
+            reason = str(error)
+        except Exception as error:  # a bug; its message may contain data of records
+            reason = f"an unexpected error ({type(error).__name__}); please report it"
+        return self._refuse(reason)
 
-    def _start(self, raw: bytes, start: float, done: "_Later") -> None:
+    def _start(self, raw: bytes, start: float, pending: "_PendingReply") -> None:
         """Compute the reply to a request that arrived at ``start`` in a thread of its own.
 
         At most twice :data:`MOST_IN_FLIGHT` threads exist: those that compute, some of them
@@ -234,169 +222,169 @@ class SourceServer:
         def work() -> None:
             if self._computing.acquire(timeout=max(0.0, until - time.monotonic())):
                 try:
-                    done.put(self.reply(raw))
+                    pending.put(self.reply(raw))
                 finally:
                     self._computing.release()
 
         if not self._in_flight.admit(start, until):
-            done.put(self._refuse("too many requests at once"))
+            pending.put(self._refuse("too many requests at once"))
             return
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:
-            done.put(self._refuse("this machine can start no more threads"))
+            pending.put(self._refuse("this machine can start no more threads"))
 
-    def _refuse(self, why: str) -> bytes:
-        """Write down why, and give the one refusal there is."""
-        with suppress(OSError):  # a full disk is no reason to say something else
-            self._enrolment.refusals.add(why)
-        self._say(f"refused: {why}")
+    def _refuse(self, reason: str) -> bytes:
+        """Log the reason and return the refusal."""
+        with suppress(OSError):  # a full disk must not change the reply
+            self._enrollment.refusals.add(reason)
+        self._write_log(f"refused: {reason}")
         return self.refusal
 
-    def _say(self, line: str) -> None:
-        """Tell the owner, whose terminal may be gone: that is no reason not to reply."""
+    def _write_log(self, line: str) -> None:
+        """Write a line for the owner. A closed terminal must not prevent the reply."""
         with suppress(OSError, ValueError):
-            self._tell(line)
+            self._log(line)
 
-    def _answered(self, raw: bytes) -> bytes:
-        """The answer to a proper request; raises for every other."""
-        request = Request.unsealed(raw, self.terms.calibrator)
+    def _answer_request(self, raw: bytes) -> bytes:
+        """Answer a valid request; raise for any other."""
+        request = Request.unseal(raw, self.terms.coordinator)
         self._check_address(request)
-        query = self._query(request)
-        price = priced(request, query, self.terms)
+        query = self._build_query(request)
+        mechanism = price_request(request, query, self.terms)
         self._check_open()
         with self._lock:
             self._check_heads(request)
-            self._check_room(request)
-            records = self._loaded()
-        entry, kept = self._charged(request, price, query, records)
-        head = Head.signed(
-            self.terms.source, entry.index, entry.hash, entry.previous, self._key
-        )
+            self._check_capacity(request)
+            records = self._load_records()
+        entry, stored = self._charge_and_answer(request, mechanism, query, records)
+        head = Head.sign(self.terms.source, entry.index, entry.hash, entry.previous, self._key)
         with self._lock:
-            self._heads.keep(head)  # on the disk before its answer leaves
-        self._say(f"answered: {request.kind} (entry {entry.index} of the ledger)")
-        return Answer(request.id, tuple(json.loads(kept)["units"]), head).sealed(self._key)
+            self._heads.keep(head)  # on disk before the answer is sent
+        self._write_log(f"answered: {request.kind} (entry {entry.index} of the ledger)")
+        return Answer(request.id, tuple(json.loads(stored)["units"]), head).seal(self._key)
 
-    def _charged(
-        self, request: Request, price: Priced, query: Query, records: Scores
+    def _charge_and_answer(
+        self, request: Request, mechanism: Mechanism, query: Query, records: Scores
     ) -> tuple[Entry, bytes]:
-        """Charge, compute and keep, in one transaction; or what was kept before."""
-        ledger = self._enrolment.ledger
+        """Charge, compute and store in one transaction, or return the stored answer."""
+        ledger = self._enrollment.ledger
         try:
             return ledger.answered(
-                price.event,
+                mechanism.event,
                 request.kind,
-                lambda: _kept(request, price, query, records),
+                lambda: compute_answer(request, mechanism, query, records),
                 request=request.id,
-                body=canonical(request.question).encode(),
+                body=canonical(request.query).encode(),
             )
         except BudgetError as cause:
             left = rounded_down(ledger.remaining().epsilon, 6)
             raise RefusedError(
-                "it costs more than is left of this calibrator's budget, which is epsilon "
+                "it costs more than the remaining budget of this coordinator, which is epsilon "
                 f"{left}; nothing was charged"
             ) from cause
 
     def _check_address(self, request: Request) -> None:
-        """Refuse a request about another enrolment, other records or another model."""
-        for part in ("source", "data", "model"):
-            if getattr(request, part) != getattr(self.terms, part):
-                raise RefusedError(f"it is about another {part} than this enrolment's")
+        """Refuse a request for another enrollment, version of the records or model."""
+        for name in ("source", "data", "model"):
+            if getattr(request, name) != getattr(self.terms, name):
+                raise RefusedError(f"its {name!r} is not that of this enrollment")
 
-    def _query(self, request: Request) -> Query:
-        """The question, if it is one of those that were declared."""
+    def _build_query(self, request: Request) -> Query:
+        """Build the query if the terms allow it."""
         try:
-            return built(request.kind, request.argument, self.terms)
+            return build_query(request.kind, request.argument, self.terms)
         except EnvelopeError as cause:
             grid, bins = self.terms.temperatures, self.terms.bins
             raise RefusedError(
-                "it asks for something else than was declared (temperatures from "
+                "it requests something that was not declared (temperatures from "
                 f"{grid.low:g} to {grid.high:g}, {bins} bins, …): {cause}"
             ) from cause
 
     def _check_open(self) -> None:
-        """Refuse whatever comes once the enrolment is over, or its records have changed."""
-        if self._enrolment.is_revoked:
-            raise RefusedError("this enrolment was revoked")
+        """Refuse if the enrollment was revoked or is expired, or its data file changed."""
+        if self._enrollment.is_revoked:
+            raise RefusedError("this enrollment was revoked")
         if self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
-            raise RefusedError(f"the calibrator's key was good until {self.terms.expires}")
-        if self._origin is not None:
-            self._origin = self._origin.checked(self._enrolment.marks)
+            raise RefusedError(f"the terms expired on {self.terms.expires}")
+        if self._data_file is not None:
+            self._data_file = self._data_file.verify(self._enrollment.marks)
 
-    def _check_room(self, request: Request) -> None:
-        """Refuse ever more questions for next to nothing each, which would fill the disk."""
-        ledger = self._enrolment.ledger
-        if ledger.length() >= MOST_ANSWERS and not ledger.knows(request.id):
+    def _check_capacity(self, request: Request) -> None:
+        """Refuse an unlimited number of cheap queries, which would fill the disk."""
+        ledger = self._enrollment.ledger
+        if ledger.length() >= MAX_ANSWERS and not ledger.knows(request.id):
             raise RefusedError(
-                f"this calibrator has been given {MOST_ANSWERS:,} answers, the most that are "
-                "kept; nothing was charged"
+                f"this coordinator received {MAX_ANSWERS:,} answers, the maximum that is stored; "
+                "nothing was charged"
             )
 
     def _check_heads(self, request: Request) -> None:
-        """Refuse to go on from an older copy of the ledger."""
+        """Refuse to answer from an older copy of the ledger."""
         quoted = request.head
-        if quoted is not None and not quoted.holds(self.terms.key):
-            raise RefusedError("it quotes a head that this source has not signed")
-        self._heads.check(self._enrolment.ledger, quoted)
+        if quoted is not None and not quoted.verify(self.terms.key):
+            raise RefusedError("it quotes a head that this source did not sign")
+        self._heads.check(self._enrollment.ledger, quoted)
 
-    def _loaded(self) -> Scores:
-        """The records, read once, if they are those that were enrolled."""
+    def _load_records(self) -> Scores:
+        """The enrolled records, read once."""
         if self._records is None:
-            self._records = self._enrolment.records()
+            self._records = self._enrollment.records()
         return self._records
 
 
 class InFlight:
-    """Requests whose deadline is still to come, of which there are at most so many.
+    """Bounds the number of requests whose deadline is not over.
 
     Parameters
     ----------
-    most : int
+    capacity : int
 
     Guarantees
     ----------
-    The decision is a function of the arrival times and deadlines of earlier requests. A place
-    that became free when a reply is ready would tell, by who is admitted next, how long that
-    reply took, and so something about records and noise that the deadline is there to hide.
+    Admission is a function of the arrival times and deadlines of earlier requests. If a slot
+    became free as soon as a reply is ready, admission would reveal how long that reply took,
+    and so leak information about records and noise that the deadline hides.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
+    def __init__(self, capacity: int) -> None:
+        self._capacity, self._lock = capacity, threading.Lock()
         self._ends: collections.deque[float] = collections.deque()
 
     def admit(self, now: float, until: float) -> bool:
-        """Take a place from ``now`` until a deadline; False if all are taken."""
+        """Occupy a slot from ``now`` until a deadline; False if none is free."""
         with self._lock:
             while self._ends and self._ends[0] <= now:
                 self._ends.popleft()
-            if len(self._ends) >= self._most:
+            if len(self._ends) >= self._capacity:
                 return False
             self._ends.append(until)
             return True
 
 
-class _Later:
-    """A reply that another thread will give."""
+class _PendingReply:
+    """A reply that another thread computes."""
 
     def __init__(self) -> None:
         self._done, self._reply = threading.Event(), b""
 
     def put(self, reply: bytes) -> None:
-        """Give it."""
+        """Set the reply."""
         self._reply = reply
         self._done.set()
 
     def wait(self, until: float) -> bytes | None:
-        """Take it at a moment of the monotonic clock; None if it is not there by then."""
-        there = self._done.wait(max(0.0, until - time.monotonic()))
+        """Return the reply at this time of the monotonic clock; None if it is not ready."""
+        is_ready = self._done.wait(max(0.0, until - time.monotonic()))
         time.sleep(max(0.0, until - time.monotonic()))
-        return self._reply if there else None
+        return self._reply if is_ready else None
 
 
-def _kept(request: Request, price: Priced, query: Query, records: Scores) -> bytes:
-    """What the ledger keeps of an answer: the question, for people, and the noisy numbers."""
+def compute_answer(
+    request: Request, mechanism: Mechanism, query: Query, records: Scores
+) -> bytes:
+    """Evaluate the query and add noise; return what the ledger stores of the answer."""
     exact = evaluate_query(query, records)
-    units = price.add_noise(exact, price.event.noise).tolist()
-    told = {"question": request.question, "round": request.round, "units": units}
-    return canonical(told).encode()
+    units = mechanism.add_noise(exact, mechanism.event.noise).tolist()
+    body = {"query": request.query, "round": request.round, "units": units}
+    return canonical(body).encode()

@@ -1,7 +1,4 @@
-"""What carries bytes between a calibrator and its sources, and is trusted with nothing.
-
-Sources in the same process: for tests, for studies, and for a first look.
-"""
+"""The transport protocol, which is untrusted, and a transport within one process."""
 
 import queue
 import threading
@@ -16,13 +13,13 @@ from veracal._types import Frozen
 class Transport(Protocol):
     """A carrier of bytes.
 
-    It may lose, delay, repeat or change what it carries: both ends check every byte. Whoever
-    holds processes or connections is a context manager, too.
+    It may lose, delay, repeat or change messages: both ends validate every byte. A transport
+    that holds processes or connections is also a context manager.
     """
 
     @property
     def by_hand(self) -> bool:
-        """Whether somebody carries each request, so that asking again is no small thing."""
+        """Whether a person carries each request, so that a repeat is expensive."""
 
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
@@ -34,44 +31,43 @@ class Transport(Protocol):
         requests : mapping of str to bytes
             By the id of the source (:attr:`~veracal.federation.protocol.terms.Terms.source`).
         timeout : float
-            Seconds after which nobody is waited for any longer. Who did not reply is just not
-            yielded.
+            Seconds to wait. Sources without a reply are not yielded.
 
         Raises
         ------
         WaitingError
-            If replies are still on their way, and come only once somebody has done something:
-            what was yielded counts, and the same exchange goes on later.
+            If replies are still on their way and need action by a person. Replies that were
+            yielded are valid, and a later exchange continues.
         """
 
 
-Answers = Callable[[bytes], bytes]
+Answerer = Callable[[bytes], bytes]
 
 
 class LocalTransport:
-    """Carries bytes to whoever answers in this process, each in a thread of its own.
+    """Carries requests to servers in this process, each in a separate thread.
 
     Parameters
     ----------
-    desks : mapping of str to callable
-        ``answers(request) -> reply``, by the id of the source, such as
+    servers : mapping of str to callable
+        ``answer(request) -> reply``, by the id of the source, such as
         ``veracal.federation.source.serving.SourceServer.answer``.
     """
 
     by_hand = False
 
-    def __init__(self, desks: Mapping[str, Answers]) -> None:
-        self.desks = Frozen(dict(desks))
+    def __init__(self, servers: Mapping[str, Answerer]) -> None:
+        self.servers = Frozen(dict(servers))
 
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
-        """Ask all at once, and yield replies as they are made; whoever fails is silent."""
+        """Send all requests at once, and yield replies in the order of completion."""
         arrived: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
-        known = [(source, raw) for source, raw in requests.items() if source in self.desks]
+        known = [(source, raw) for source, raw in requests.items() if source in self.servers]
         for source, raw in known:
             threading.Thread(
-                target=_ask, args=(self.desks[source], source, raw, arrived), daemon=True
+                target=_answer, args=(self.servers[source], source, raw, arrived), daemon=True
             ).start()
         until = time.monotonic() + timeout
         for _ in known:
@@ -83,17 +79,17 @@ class LocalTransport:
                 yield source, reply
 
 
-def _ask(
-    answers: Answers,
+def _answer(
+    answer: Answerer,
     source: str,
     raw: bytes,
     arrived: "queue.SimpleQueue[tuple[str, bytes | None]]",
 ) -> None:
-    """Let one source answer; whatever goes wrong there is silence here."""
+    """Get the reply of one source; an error there is a missing reply here."""
     reply = None
     try:
-        reply = answers(raw)
-    except Exception:  # noqa: S110 - it is another party's, and told to that party
+        reply = answer(raw)
+    except Exception:  # noqa: S110 - an error of the other party, which it logs
         pass
     finally:
         arrived.put((source, reply))

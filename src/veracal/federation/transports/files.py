@@ -1,17 +1,15 @@
-"""Small files in folders that strangers may write to: how they are named, read and put there.
+"""Requests and answers as signed files, for sources that open no port.
 
-A folder where files arrive by mail, SFTP or a stick holds whatever somebody has put there. A
-name is looked up in the folder and used for nothing else; what is no plain file is not opened;
-what is too long is not read.
+The coordinator writes ``north-0a1b2c3d4e5f.request`` to a folder. A person carries it (by
+mail, SFTP or a USB stick) to a folder of the source, which writes an ``….answer`` of the same
+name, to be carried back. The files are signed messages, so it does not matter who carries them,
+how often, or whether one is lost: the same request gets the same answer.
 
-Requests and answers as signed files, for sources that open no port.
-
-The calibrator writes ``north-0a1b2c3d4e5f.request`` into a folder. Somebody carries it (by
-mail, SFTP, a stick) into a folder of the source, where an ``….answer`` of the same name
-appears, which is carried back. Files are signed like any other message, so it does not matter
-who carries them, how often, or whether one gets lost: the same request gets the same answer.
+Others may write to these folders. A file name is only looked up in its folder, only regular
+files are opened, and files that are too long are not read.
 """
 
+import itertools
 import os
 import stat
 import threading
@@ -26,27 +24,27 @@ from veracal import _checks
 from veracal.data import no_surprises, placed
 from veracal.errors import DataError, WaitingError
 from veracal.federation.protocol.envelopes import (
-    MOST_ANSWER,
-    MOST_REQUEST,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
     REQUEST,
     EnvelopeError,
-    peek,
+    read_unverified,
     unseal,
 )
-from veracal.federation.protocol.messages import Answer, Refusal, unsealed_reply
+from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
 from veracal.federation.protocol.terms import Terms
 from veracal.ledger import digest
 
-REQUESTS, ANSWERS = ".request", ".answer"
-MOST_NAMES = 10_000  # that one look at a folder takes note of
-_SLUG = 40
-_SHORT = 12
+REQUEST_SUFFIX, ANSWER_SUFFIX = ".request", ".answer"
+MAX_NAMES = 10_000  # per scan of a folder
+_SLUG_LENGTH = 40
+_DIGEST_LENGTH = 12
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Found:
-    """A file, as it was when it was looked at.
+class InboxFile:
+    """A file in a folder at the time of a scan.
 
     Attributes
     ----------
@@ -54,11 +52,11 @@ class Found:
     content : bytes or None
         None if it was not read.
     problem : str
-        Why it was not read, for whoever owns the folder.
+        Why it was not read, for the owner of the folder.
     age : float
-        Seconds since it was last written to; of a time to come, until then.
+        Seconds since its modification time; absolute value, for times in the future.
     identity : tuple of int
-        Changes when somebody writes to it, or puts another in its place.
+        Changes when the file is written or replaced.
     """
 
     name: str
@@ -69,7 +67,7 @@ class Found:
 
 
 def slug(name: str) -> str:
-    """A name as a part of a file's name: small letters, digits and single hyphens.
+    """Convert a name to lowercase letters, digits and single hyphens, for file names.
 
     Examples
     --------
@@ -78,49 +76,49 @@ def slug(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     words = "".join(c if c.isalnum() else " " for c in plain).split()
-    return "-".join(words)[:_SLUG].strip("-") or "source"
+    return "-".join(words)[:_SLUG_LENGTH].strip("-") or "source"
 
 
-def stem(name: str, request: bytes) -> str:
-    """What files about a request to a source are called, by their content alone.
+def file_stem(name: str, request: bytes) -> str:
+    """Name of the files of a request without suffix, from the content of the request.
 
-    Whoever has the request has its name, so a file that was renamed on its way is answered
-    under the right one.
+    A request file that was renamed on its way is therefore answered under the right name.
     """
-    return f"{slug(name)}-{digest(request)[:_SHORT]}"
+    return f"{slug(name)}-{digest(request)[:_DIGEST_LENGTH]}"
 
 
-def names(folder: Path, suffix: str) -> list[str]:
-    """Names in a folder that end so, in order; not more than there can be in good faith."""
+def list_names(folder: Path, suffix: str) -> list[str]:
+    """Sorted names in a folder that end with a suffix, at most :data:`MAX_NAMES`."""
     with no_surprises(folder), os.scandir(folder) as entries:
-        found = sorted(_first(e.name for e in entries if e.name.endswith(suffix)))
-    return [name for name in found if not name.startswith(".")]
+        matches = (entry.name for entry in entries if entry.name.endswith(suffix))
+        names = sorted(itertools.islice(matches, MAX_NAMES))
+    return [name for name in names if not name.startswith(".")]
 
 
-def look(folder: Path, name: str, most: int) -> Found | None:
-    """Read a plain file of at most so many bytes; None if it is gone.
+def read_untrusted_file(folder: Path, name: str, max_bytes: int) -> InboxFile | None:
+    """Read a regular file of bounded length; None if it does not exist.
 
     Guarantees
     ----------
-    Links are not followed, pipes and devices not waited for, and no byte of a file that is too
-    long is read.
+    Links are not followed, pipes and devices do not block, and a file that is too long is not
+    read.
     """
     if os.sep in name or name in ("", ".", ".."):
-        return Found(visible(name), None, "its name is a path", 0.0, ())
+        return InboxFile(printable(name), None, "its name is a path", 0.0, ())
     try:
         handle = os.open(folder / name, _FLAGS)
     except FileNotFoundError:
         return None
-    except OSError:  # a link, or somebody else's
-        return Found(name, None, "it is a link, or cannot be opened", 0.0, ())
+    except OSError:  # a link, or a file without permission
+        return InboxFile(name, None, "it is a link, or cannot be opened", 0.0, ())
     try:
-        return _read(handle, name, most)
+        return _read(handle, name, max_bytes)
     finally:
         os.close(handle)
 
 
-def put(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool:
-    """Write a file whole or not at all, unless it is there already with this content.
+def deliver_file(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool:
+    """Write a file atomically, unless it already exists with this content.
 
     Parameters
     ----------
@@ -128,95 +126,84 @@ def put(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool
     name : str
     content : bytes
     newer : bool
-        Whether it takes the place of a plain file with other content.
+        Whether to replace a regular file with other content.
 
     Returns
     -------
     bool
-        Whether it was written.
+        Whether the file was written.
 
     Raises
     ------
     DataError
-        If something else has its name, or there is no room.
+        If something else has this name, or the disk is full.
     """
-    there = look(folder, name, len(content))
+    existing = read_untrusted_file(folder, name, len(content))
     replaceable = newer and (folder / name).is_file() and not (folder / name).is_symlink()
-    if there is None or (replaceable and there.content != content):
-        # By renaming: sticks have file systems without hard links.
+    if existing is None or (replaceable and existing.content != content):
+        # By renaming: USB sticks have file systems without hard links.
         with placed(folder / name, force=True) as file:
             file.write(content)
         return True
-    if there.content == content:
+    if existing.content == content:
         return False
     raise DataError(
         str(folder / name),
-        "no file, or the one that belongs there",
-        "another",
-        "Move it away; nothing was written over.",
+        "no file, or the same file",
+        "another file",
+        "Move it away. Nothing was overwritten.",
     )
 
 
-def visible(name: str) -> str:
-    """A name that a stranger chose, for people: short, and without what a terminal obeys."""
+def printable(name: str) -> str:
+    """A name from an untrusted party, short and without control characters."""
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
-def _read(handle: int, name: str, most: int) -> Found:
-    """Read what was opened, if it is plain and short."""
-    told = os.fstat(handle)
-    identity = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
-    age = abs(time.time() - told.st_mtime)
+def _read(handle: int, name: str, max_bytes: int) -> InboxFile:
+    """Read an open file if it is regular and short."""
+    status = os.fstat(handle)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    age = abs(time.time() - status.st_mtime)
     content, problem = None, ""
-    if not stat.S_ISREG(told.st_mode):
-        problem = "it is no plain file"
-    elif told.st_size > most:
-        problem = f"it is longer than {most:,} bytes"
+    if not stat.S_ISREG(status.st_mode):
+        problem = "it is not a regular file"
+    elif status.st_size > max_bytes:
+        problem = f"it is longer than {max_bytes:,} bytes"
     else:
         try:
-            content = _bytes(handle, most)
+            chunks, left = [], max_bytes + 1  # it may grow while it is read
+            while left > 0 and (chunk := os.read(handle, left)):
+                chunks.append(chunk)
+                left -= len(chunk)
+            content = b"".join(chunks)
         except OSError as cause:
             problem = f"it cannot be read: {cause.strerror}"
-    return Found(name, content, problem, age, identity)
+    return InboxFile(name, content, problem, age, identity)
 
 
-def _bytes(handle: int, most: int) -> bytes:
-    """Everything there is, up to one byte more than is allowed."""
-    parts, left = [], most + 1
-    while left > 0 and (part := os.read(handle, left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
-
-
-def _first(found: Iterator[str]) -> Iterator[str]:
-    """The first of many names."""
-    for _, name in zip(range(MOST_NAMES), found, strict=False):
-        yield name
-
-
-SETTLED = 10.0  # seconds after which a file that nobody writes to counts as whole
-MOST_TOLD = 1_000  # lines about files that nothing can be done about
-_LOOK = 1.0  # seconds between two looks
+SETTLED = 10.0  # seconds without a write after which a file counts as complete
+MAX_MESSAGES = 1_000  # log lines about files that cannot be handled
+_POLL = 1.0  # seconds between two scans
 
 
 class FilesTransport:
-    """The calibrator's side: writes requests, and watches for answers.
+    """The coordinator's side: writes requests and waits for answers.
 
     Parameters
     ----------
     requests, answers : path
-        Folders, which may be the same; they are made if they are not there.
+        Folders, which may be the same. They are created if necessary.
     sources : iterable of Terms
-        Who can be asked.
+        Terms of all sources.
     wait : float
-        Seconds to watch for answers. If some are still missing then, a
-        :class:`~veracal.errors.WaitingError` says what to carry where: carry it, and run the
-        same thing again.
+        Seconds to wait for answers. If some are missing then, a
+        :class:`~veracal.errors.WaitingError` says which files to carry. Carry them and repeat
+        the call.
     given_up : iterable of str
-        Names of sources that nobody waits for any longer: they are silent.
+        Names of sources to wait for no longer; they drop out.
     poll : float
-        Seconds between two looks.
+        Seconds between two scans.
     """
 
     by_hand = True
@@ -229,281 +216,274 @@ class FilesTransport:
         *,
         wait: float = 0.0,
         given_up: Iterable[str] = (),
-        poll: float = _LOOK,
+        poll: float = _POLL,
     ) -> None:
         _checks.positive(poll=poll)
         if not wait >= 0:
-            raise ValueError(f"Expected to wait 0 seconds or more, got wait={wait!r}.")
+            raise ValueError(f"Expected wait >= 0 seconds, got wait={wait!r}.")
         self.requests, self.answers = Path(requests), Path(answers)
         self.sources = {terms.source: terms for terms in sources}
         self.wait, self.poll = wait, poll
         self.given_up = frozenset(given_up)
-        _check_given_up(self.given_up, self.sources.values())
+        unknown = sorted(self.given_up - {terms.name for terms in self.sources.values()})
+        if unknown:
+            raise ValueError(
+                "Expected to give up sources of the list, got "
+                f"{', '.join(map(printable, unknown))}."
+            )
 
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
         """Write requests and yield answers as they appear.
 
-        A request lies in its folder for as long as it is not answered.
+        A request stays in its folder until it is answered.
 
         Parameters
         ----------
-        requests : mapping from ids of sources to what they are asked
+        requests : mapping of str to bytes
+            Requests by the id of the source.
         timeout : float
-            Not used: whoever carries files decides how long that takes.
+            Not used: the person who carries files decides how long that takes.
 
         Raises
         ------
         WaitingError
-            If answers are missing after :attr:`wait` seconds. What has arrived was yielded;
-            what is missing can still come.
+            If answers are missing after :attr:`wait` seconds. Answers that arrived were
+            yielded. The others can still arrive.
         """
         missing = {
-            source: stem(self.sources[source].name, raw) for source, raw in requests.items()
+            source: file_stem(self.sources[source].name, raw)
+            for source, raw in requests.items()
         }
-        self._make_folders()
-        yield from self._arrived(missing, requests)
-        for source, name in missing.items():
-            put(self.requests, name + REQUESTS, requests[source])
-        until = time.monotonic() + self.wait
-        while waited := self._awaited(missing):
-            if time.monotonic() >= until:
-                raise self._waiting(waited)
-            time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
-            yield from self._arrived(missing, requests)
-
-    def _make_folders(self) -> None:
-        """Have places for both."""
         for folder in (self.requests, self.answers):
             with no_surprises(folder):
                 folder.mkdir(parents=True, exist_ok=True)
+        yield from self._read_answers(missing, requests)
+        for source, name in missing.items():
+            deliver_file(self.requests, name + REQUEST_SUFFIX, requests[source])
+        until = time.monotonic() + self.wait
+        while True:
+            awaited = {
+                source: name
+                for source, name in missing.items()
+                if self.sources[source].name not in self.given_up
+            }
+            if not awaited:
+                return
+            if time.monotonic() >= until:
+                raise self._waiting_error(awaited)
+            time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
+            yield from self._read_answers(missing, requests)
 
-    def _arrived(
+    def _read_answers(
         self, missing: dict[str, str], requests: Mapping[str, bytes]
     ) -> Iterator[tuple[str, bytes]]:
-        """Answers that are here; what is answered need not be carried any more."""
+        """Yield the answers that arrived, and remove their requests."""
         for source, name in list(missing.items()):
-            content = self._answer(source, name, requests[source])
+            content = self._read_answer(source, name, requests[source])
             if content is not None:
                 del missing[source]
                 with no_surprises(self.requests):
-                    (self.requests / (name + REQUESTS)).unlink(missing_ok=True)
+                    (self.requests / (name + REQUEST_SUFFIX)).unlink(missing_ok=True)
                 yield source, content
 
-    def _awaited(self, missing: Mapping[str, str]) -> dict[str, str]:
-        """Those whom somebody still waits for."""
-        return {
-            source: name
-            for source, name in missing.items()
-            if self.sources[source].name not in self.given_up
-        }
-
-    def _answer(self, source: str, name: str, request: bytes) -> bytes | None:
-        """What a source has signed for this request, once it is here to its last byte."""
-        found = look(self.answers, name + ANSWERS, MOST_ANSWER)
-        if found is None or found.content is None:
+    def _read_answer(self, source: str, name: str, request: bytes) -> bytes | None:
+        """A complete reply that the source signed for this request, or None."""
+        file = read_untrusted_file(self.answers, name + ANSWER_SUFFIX, MAX_REPLY_BYTES)
+        if file is None or file.content is None:
             return None
         try:
-            reply = unsealed_reply(found.content, self.sources[source].key)
-        except EnvelopeError:  # half of a file, or somebody else's: the right one may come
+            reply = unseal_reply(file.content, self.sources[source].key)
+        except EnvelopeError:  # incomplete or of another party: the right file may follow
             return None
-        return found.content if _replies(reply, source, request) else None
+        return file.content if _is_reply_to(reply, source, request) else None
 
-    def _waiting(self, waited: Mapping[str, str]) -> WaitingError:
-        """What is to be carried where."""
-        who = tuple(visible(self.sources[source].name) for source in waited)
-        files = ", ".join(name + REQUESTS for name in waited.values())
-        odd = [n + ANSWERS for n in waited.values() if look(self.answers, n + ANSWERS, 0)]
+    def _waiting_error(self, awaited: Mapping[str, str]) -> WaitingError:
+        """Error that says which files to carry."""
+        names = tuple(printable(self.sources[source].name) for source in awaited)
+        files = ", ".join(name + REQUEST_SUFFIX for name in awaited.values())
+        invalid = [
+            name + ANSWER_SUFFIX
+            for name in awaited.values()
+            if read_untrusted_file(self.answers, name + ANSWER_SUFFIX, 0)
+        ]
         again = (
-            f" Bring {', '.join(odd)} again: it is not what the source signed." if odd else ""
+            f" Bring {', '.join(invalid)} again: it is not what the source signed."
+            if invalid
+            else ""
         )
         return WaitingError(
-            f"Waiting for answers of {', '.join(who)}: carry {files} from {self.requests} to "
-            f"them, bring what they answer into {self.answers}, and run the same command "
-            f"again. It goes on from here; nothing is asked or paid twice.{again}",
-            who,
+            f"Waiting for answers of {', '.join(names)}: carry {files} from {self.requests} to "
+            f"them, bring their answers to {self.answers}, and repeat the command. It "
+            f"continues from here, and no query is charged twice.{again}",
+            names,
         )
 
 
 class Responder(Protocol):
-    """Answers requests at a source, as ``veracal.federation.SourceServer`` does."""
+    """Answers requests at a source, like ``veracal.federation.SourceServer``."""
 
     @property
     def terms(self) -> Terms:
-        """What was declared."""
+        """Terms of the enrollment."""
 
     def answer(self, raw: bytes) -> bytes:
-        """One reply to whatever comes in, at the deadline."""
+        """One reply to any input, at the deadline."""
 
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def serve_folder(
-    desk: Responder,
+    server: Responder,
     inbox: Path,
     outbox: Path,
     *,
     once: bool = False,
-    poll: float = _LOOK,
+    poll: float = _POLL,
     stop: threading.Event | None = None,
-    tell: Tell = lambda line: None,
+    log: Log = lambda line: None,
 ) -> int:
-    """The source's side: answer every request in a folder, into another.
+    """The source's side: answer every request in one folder into another.
 
-    A request that was answered is taken out of the inbox; should it come again, its answer is
-    the same. What is not signed by the calibrator may still be on its way: it is looked at
-    again, and refused once nobody has written to it for a while; it stays where it is.
+    An answered request is removed from the inbox. If it arrives again, its answer is the same.
+    A file without a valid signature may be incomplete: it is read again, and refused after it
+    was not written to for a while. It stays in the inbox.
 
     Parameters
     ----------
-    desk : Desk
+    server : Responder
     inbox, outbox : path
-        Folders that exist and are not the same: others may write to the first, and only the
-        source to the second.
+        Two different existing folders. Others may write to the inbox, but only the source to
+        the outbox.
     once : bool
-        Whether to end when nothing is left to be answered, instead of waiting for more.
+        Whether to return when no request is left, instead of waiting for more.
     poll : float
-        Seconds between two looks.
+        Seconds between two scans.
     stop : threading.Event, optional
-        Set, by another thread, when it is time to end.
-    tell : callable
-        Is told in a line what was done, for the source's owner.
+        Another thread sets it to end the function.
+    log : callable
+        Receives one line for each step, for the owner of the source.
 
     Returns
     -------
     int
-        Number of answers that were written.
+        Number of replies that were written.
 
     Guarantees
     ----------
-    Names of files are chosen by strangers and lead nowhere: an answer is named by the content
-    of its request and the source's own name. It appears whole, at the deadline.
+    File names in the inbox are untrusted and never used as paths: an answer is named by the
+    content of its request and the source's own name. It is written atomically, at the deadline.
     """
-    _check_folders(inbox, outbox)
-    counter = _Counter(desk, inbox, outbox, tell)
+    for folder in (inbox, outbox):
+        if not folder.is_dir():
+            raise DataError(str(folder), "a folder", "none", "Create it first.")
+    if inbox.resolve() == outbox.resolve():
+        raise DataError(
+            str(outbox),
+            "a separate folder for answers",
+            "the folder of requests",
+            "Choose another folder: others may write to the inbox, but only you to the outbox.",
+        )
+    folder_server = _FolderServer(server, inbox, outbox, log)
     over = threading.Event() if stop is None else stop
     while not over.is_set():
-        while not over.is_set() and counter.step():
+        while not over.is_set() and folder_server.step():
             pass
         if once:
             break
         over.wait(poll)
-    return counter.written
+    return folder_server.written
 
 
-class _Counter:
-    """One folder being served: what was answered, and what was already told."""
+class _FolderServer:
+    """Serves one inbox; remembers which files were answered and which lines were logged."""
 
-    def __init__(self, desk: Responder, inbox: Path, outbox: Path, tell: Tell) -> None:
-        self._desk, self._inbox, self._outbox, self._tell = desk, inbox, outbox, tell
+    def __init__(self, server: Responder, inbox: Path, outbox: Path, log: Log) -> None:
+        self._server, self._inbox, self._outbox, self._log = server, inbox, outbox, log
         self._done: dict[str, tuple[int, ...]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self.written = 0
 
     def step(self) -> bool:
         """Answer one request, signed ones first; False if there is none."""
-        waiting = [found for name in names(self._inbox, REQUESTS) for found in self._seen(name)]
-        signed = [found for found in waiting if self._is_signed(found)]
-        # Whoever can write to the folder must not keep the calibrator waiting, be it with what
-        # it has sent before.
-        signed.sort(key=self._is_old)
-        for found in signed or [one for one in waiting if one.age > SETTLED]:
-            if self._serve(found, signed=bool(signed)):
+        waiting = []
+        for name in list_names(self._inbox, REQUEST_SUFFIX):
+            file = read_untrusted_file(self._inbox, name, MAX_REQUEST_BYTES)
+            if file is None or self._done.get(name) == file.identity:
+                continue
+            if file.content is None:
+                self._log_once(file, f"ignored: {file.problem}")
+            else:
+                waiting.append(file)
+        signed = [file for file in waiting if self._is_signed(file)]
+        # New requests first: a party that writes old requests to the inbox, or unsigned
+        # files, must not delay the coordinator.
+        signed.sort(key=self._has_reply)
+        for file in signed or [file for file in waiting if file.age > SETTLED]:
+            if self._serve(file, signed=bool(signed)):
                 return True
         return False
 
-    def _seen(self, name: str) -> Iterator[Found]:
-        """A file that can be read and was not answered."""
-        found = look(self._inbox, name, MOST_REQUEST)
-        if found is None or self._done.get(name) == found.identity:
-            return
-        if found.content is None:
-            self._say(found, f"left alone: {found.problem}")
-        else:
-            yield found
-
-    def _is_signed(self, found: Found) -> bool:
-        """Whether it is what the calibrator wrote, to its last byte."""
-        assert found.content is not None
+    def _is_signed(self, file: InboxFile) -> bool:
+        """Whether the file is a complete request of the coordinator."""
+        assert file.content is not None
+        key = self._server.terms.coordinator
         try:
-            unseal(REQUEST, found.content, self._desk.terms.calibrator, most=MOST_REQUEST)
+            unseal(REQUEST, file.content, key, max_bytes=MAX_REQUEST_BYTES)
         except EnvelopeError:
             return False
         return True
 
-    def _name(self, found: Found) -> str:
-        """What the reply to a request is called."""
-        assert found.content is not None
-        return stem(self._desk.terms.name, found.content) + ANSWERS
+    def _reply_name(self, file: InboxFile) -> str:
+        """File name of the reply to a request."""
+        assert file.content is not None
+        return file_stem(self._server.terms.name, file.content) + ANSWER_SUFFIX
 
-    def _is_old(self, found: Found) -> bool:
-        """Whether a request was replied to before."""
-        return look(self._outbox, self._name(found), 0) is not None
+    def _has_reply(self, file: InboxFile) -> bool:
+        """Whether there is a reply to the request."""
+        return read_untrusted_file(self._outbox, self._reply_name(file), 0) is not None
 
-    def _serve(self, found: Found, *, signed: bool) -> bool:
-        """Answer one request; False if there was nothing to do, or no way to do it."""
-        assert found.content is not None
-        name = self._name(found)
-        if not signed and self._is_old(found):
-            self._done[found.name] = found.identity  # refused before
+    def _serve(self, file: InboxFile, *, signed: bool) -> bool:
+        """Answer one request; False if it was refused before or cannot be answered."""
+        assert file.content is not None
+        name = self._reply_name(file)
+        if not signed and self._has_reply(file):
+            self._done[file.name] = file.identity  # refused before
             return False
-        reply = self._desk.answer(found.content)
+        reply = self._server.answer(file.content)
         try:
-            put(self._outbox, name, reply, newer=True)  # refused once, answered now
-        except DataError as error:  # no room: the answer is kept, and written when there is
-            self._say(found, f"answered, but not written: {error}")
+            deliver_file(self._outbox, name, reply, newer=True)  # it may replace a refusal
+        except DataError as error:  # full disk: the answer is stored, and written later
+            self._log_once(file, f"answered, but not written: {error}")
             return False
-        self._done[found.name] = found.identity
+        self._done[file.name] = file.identity
         self.written += 1
-        self._tell(f"{visible(found.name)}: replied in {name}")
+        self._log(f"{printable(file.name)}: replied in {name}")
         if signed:
-            self._take(found)
+            self._remove(file)
         return True
 
-    def _take(self, found: Found) -> None:
-        """Remove a request that was answered, unless another took its place or it cannot be."""
-        now = look(self._inbox, found.name, MOST_REQUEST)
-        if now is not None and now.identity == found.identity:
+    def _remove(self, file: InboxFile) -> None:
+        """Remove an answered request, unless it was replaced or cannot be removed."""
+        current = read_untrusted_file(self._inbox, file.name, MAX_REQUEST_BYTES)
+        if current is not None and current.identity == file.identity:
             try:
-                (self._inbox / found.name).unlink(missing_ok=True)
+                (self._inbox / file.name).unlink(missing_ok=True)
             except OSError as cause:
-                self._say(found, f"stays in the inbox: {cause.strerror}")
+                self._log_once(file, f"stays in the inbox: {cause.strerror}")
 
-    def _say(self, found: Found, line: str) -> None:
-        """Tell something about a file, once."""
-        if (found.name, line) not in self._told and len(self._told) < MOST_TOLD:
-            self._told.add((found.name, line))
-            self._tell(f"{visible(found.name)}: {line}")
+    def _log_once(self, file: InboxFile, line: str) -> None:
+        """Log a line about a file, once."""
+        if (file.name, line) not in self._logged and len(self._logged) < MAX_MESSAGES:
+            self._logged.add((file.name, line))
+            self._log(f"{printable(file.name)}: {line}")
 
 
-def _replies(reply: Answer | Refusal, source: str, request: bytes) -> bool:
-    """Whether a reply is one to this request, and was not renamed on its way."""
+def _is_reply_to(reply: Answer | Refusal, source: str, request: bytes) -> bool:
+    """Whether a reply belongs to this request, and its file was not renamed."""
     if isinstance(reply, Refusal):
         return reply.source == source
-    asked = peek(REQUEST, request, most=MOST_REQUEST)
-    return (reply.head.source, reply.request) == (source, asked.get("id"))
-
-
-def _check_folders(inbox: Path, outbox: Path) -> None:
-    """Both are there, and are two."""
-    for folder in (inbox, outbox):
-        if not folder.is_dir():
-            raise DataError(str(folder), "a folder", "none", "Make it first.")
-    if inbox.resolve() == outbox.resolve():
-        raise DataError(
-            str(outbox),
-            "a folder of its own for answers",
-            "the one that requests arrive in",
-            "Name another: strangers may write to the inbox, and only you to the outbox.",
-        )
-
-
-def _check_given_up(given_up: frozenset[str], sources: Iterable[Terms]) -> None:
-    """Nobody is given up who was not waited for."""
-    unknown = sorted(given_up - {terms.name for terms in sources})
-    if unknown:
-        raise ValueError(
-            f"Expected to give up sources of the list, got {', '.join(map(visible, unknown))}."
-        )
+    request_id = read_unverified(REQUEST, request, max_bytes=MAX_REQUEST_BYTES).get("id")
+    return (reply.head.source, reply.request) == (source, request_id)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.federation.protocol.made import terms
+from tests.federation.protocol.example_terms import terms
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import (
     Binned,
@@ -29,7 +29,7 @@ from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery, of_mapped
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import EnvelopeError
-from veracal.federation.protocol.questions import KINDS, OffGridError, built, encoded
+from veracal.federation.protocol.queries import KINDS, OffGridError, build_query, encode_query
 
 PLATT = Platt(np.array([1.0, 0.5, -2.0]), np.array([0.0, 0.25, -1.0]), "logits")
 BINNED = Binned(Bins(15), np.arange(15) / 16)
@@ -55,15 +55,15 @@ def scores():
     return Scores.from_logits(logits, rng.integers(3, size=200))
 
 
-def test_every_kind_is_tried():
+def test_the_cases_cover_every_kind():
     assert QUESTIONS.keys() == KINDS.keys()
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_question_is_the_same_on_the_other_side(name):
+def test_a_query_is_decoded_unchanged(name):
     query, records = QUESTIONS[name], scores()
-    kind, argument = encoded(query, terms())
-    there = built(kind, argument, terms())
+    kind, argument = encode_query(query, terms())
+    there = build_query(kind, argument, terms())
 
     assert kind == name
     assert np.array_equal(there.evaluate(records), query.evaluate(records))
@@ -76,21 +76,21 @@ def test_a_question_is_the_same_on_the_other_side(name):
 @pytest.mark.parametrize(
     "map_", [Temperature(0.5), UniformMixing(0.25, 0.5), BINNED, PLATT], ids=repr
 )
-def test_every_map_that_can_be_told_is_the_same_on_the_other_side(map_):
-    kind, argument = encoded(BrierGain(map_), terms())
+def test_every_map_is_decoded_unchanged(map_):
+    kind, argument = encode_query(BrierGain(map_), terms())
 
-    assert built(kind, argument, terms()).map == map_
+    assert build_query(kind, argument, terms()).map == map_
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_not_enrolled_is_refused_on_both_sides(name):
+def test_a_kind_that_is_not_enrolled_is_rejected_on_both_sides(name):
     others = tuple(kind for kind in KINDS if kind != name)
-    _, argument = encoded(QUESTIONS[name], terms())
+    _, argument = encode_query(QUESTIONS[name], terms())
 
-    with pytest.raises(ValueError, match="Expected a question that 'North' answers"):
-        encoded(QUESTIONS[name], terms(kinds=others))
+    with pytest.raises(ValueError, match="Expected a query that 'North' answers"):
+        encode_query(QUESTIONS[name], terms(kinds=others))
     with pytest.raises(EnvelopeError, match="not enrolled"):
-        built(name, argument, terms(kinds=others))
+        build_query(name, argument, terms(kinds=others))
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_what_is_not_enrolled_is_refused_on_both_sides(name):
     ],
     ids=repr,
 )
-def test_other_bounds_than_the_declared_ones_cannot_be_asked_for(query):
-    with pytest.raises(ValueError, match="with the bounds that 'North' has declared"):
-        encoded(query, terms())
+def test_queries_with_other_bounds_are_rejected(query):
+    with pytest.raises(ValueError, match="with the bounds that 'North' declared"):
+        encode_query(query, terms())
 
 
 @pytest.mark.parametrize(
@@ -124,17 +124,17 @@ def test_other_bounds_than_the_declared_ones_cannot_be_asked_for(query):
     ],
     ids=repr,
 )
-def test_what_is_off_the_grid_is_refused_before_anything_is_sent(query):
+def test_a_query_off_the_grid_is_rejected_before_sending(query):
     with pytest.raises(OffGridError, match="Expected"):
-        encoded(query, terms())
+        encode_query(query, terms())
 
 
 @pytest.mark.parametrize(
     "query", [AbsoluteGaps(Bins(15)), of_mapped(AbsoluteGaps(Bins(15)), Identity())]
 )
-def test_what_has_no_kind_cannot_be_asked_from_afar(query):
-    with pytest.raises(ValueError, match="Expected a question that can be asked from afar"):
-        encoded(query, terms())
+def test_a_query_without_a_kind_is_rejected(query):
+    with pytest.raises(ValueError, match="Expected a query that remote sources can answer"):
+        encode_query(query, terms())
 
 
 BAD = {
@@ -178,11 +178,11 @@ BAD = {
 @pytest.mark.parametrize(
     ("kind", "argument"), [(kind, bad) for kind, every in BAD.items() for bad in every]
 )
-def test_an_argument_that_is_not_within_the_terms_is_refused(kind, argument):
+def test_an_argument_outside_of_the_terms_is_rejected(kind, argument):
     with pytest.raises(EnvelopeError):
-        built(kind, argument, terms())
+        build_query(kind, argument, terms())
 
 
-def test_a_kind_that_there_is_not_is_refused_even_if_terms_name_it():
+def test_an_unknown_kind_is_rejected_even_if_the_terms_name_it():
     with pytest.raises(EnvelopeError, match="not enrolled"):
-        built("everything", {}, terms(kinds=("everything",)))
+        build_query("everything", {}, terms(kinds=("everything",)))

@@ -9,16 +9,16 @@ import numpy as np
 from veracal.accounting import Budget
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.messages import Answer, Head, Request, unsealed_reply
-from veracal.federation.protocol.questions import KINDS
+from veracal.federation.protocol.messages import Answer, Head, Request, unseal_reply
+from veracal.federation.protocol.queries import KINDS
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrolling import Declaration, enroll
-from veracal.federation.source.enrollment import read_enrolment
+from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import create_source, read_source
 from veracal.federation.source.serving import SourceServer, open_source
 from veracal.ledger.book import Ledger
 
-CALIBRATOR, STRANGER = PrivateKey.new(), PrivateKey.new()
+COORDINATOR, STRANGER = PrivateKey.new(), PrivateKey.new()
 MODEL = "b" * 64
 LAPLACE = tuple(kind for kind in KINDS if not KINDS[kind].gaussian)
 
@@ -30,22 +30,22 @@ def scores(n: int = 60, k: int = 3, seed: int = 0, **more: Any) -> Scores:
 
 
 def declaration(**changed: Any) -> Declaration:
-    """A declaration that allows every question with Laplace noise."""
-    told = {"calibrator": CALIBRATOR.public, "model": MODEL, "epsilon": 1.0, "kinds": LAPLACE}
-    return Declaration(**{**told, "most_each": 0.5, **changed})
+    """A declaration that allows every query with Laplace noise."""
+    told = {"coordinator": COORDINATOR.public, "model": MODEL, "epsilon": 1.0, "kinds": LAPLACE}
+    return Declaration(**{**told, "max_per_answer": 0.5, **changed})
 
 
 @dataclass(frozen=True)
 class Made:
-    """An enrolled source, and its calibrator."""
+    """An enrolled source, and its coordinator."""
 
     path: Path
     terms: Terms
-    desk: SourceServer
+    server: SourceServer
 
     @property
     def folder(self) -> Path:
-        """Of the enrolment."""
+        """Of the enrollment."""
         return self.path / "enrolled" / self.terms.source
 
     @property
@@ -56,7 +56,7 @@ class Made:
     @property
     def why(self) -> str:
         """The last reason of a refusal."""
-        found = read_enrolment(read_source(self.path), self.terms.source)
+        found = read_enrollment(read_source(self.path), self.terms.source)
         return found.refusals.lines()[-1][1]
 
     def reopened(self) -> "Made":
@@ -64,7 +64,7 @@ class Made:
         return Made(self.path, self.terms, open_source(self.path, self.terms.source))
 
     def request(self, kind: str = "counts", **changed: Any) -> Request:
-        """A question to this source."""
+        """A query to this source."""
         told = {
             "source": self.terms.source,
             "data": self.terms.data,
@@ -75,13 +75,13 @@ class Made:
         }
         return Request(**{**told, **changed})
 
-    def raw(self, kind: str = "counts", key: PrivateKey = CALIBRATOR, **changed: Any) -> bytes:
-        """A signed question."""
-        return self.request(kind, **changed).sealed(key)
+    def raw(self, kind: str = "counts", key: PrivateKey = COORDINATOR, **changed: Any) -> bytes:
+        """A signed query."""
+        return self.request(kind, **changed).seal(key)
 
     def ask(self, kind: str = "counts", **changed: Any) -> Answer:
         """Ask, and read an answer that must be one."""
-        found = unsealed_reply(self.desk.reply(self.raw(kind, **changed)), self.terms.key)
+        found = unseal_reply(self.server.reply(self.raw(kind, **changed)), self.terms.key)
         assert isinstance(found, Answer), self.why
         return found
 
@@ -93,7 +93,7 @@ class Made:
 def made(
     path: Path, records: Scores | None = None, *, budget: Budget | None = None, **changed: Any
 ) -> Made:
-    """A source with one enrolment; see declaration() for what can be changed."""
+    """A source with one enrollment; see declaration() for what can be changed."""
     data, heads = changed.pop("data", None), changed.pop("heads", None)
     name = changed.pop("name", "North")
     create_source(path, name, budget or Budget(3.0), heads=heads)

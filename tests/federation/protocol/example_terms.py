@@ -2,10 +2,10 @@
 
 from veracal.accounting import Unit
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.questions import KINDS
+from veracal.federation.protocol.queries import KINDS
 from veracal.federation.protocol.terms import Terms
 
-SOURCE, CALIBRATOR, STRANGER = (PrivateKey.new() for _ in range(3))
+SOURCE, COORDINATOR, STRANGER = (PrivateKey.new() for _ in range(3))
 
 
 def terms(**changed: object) -> Terms:
@@ -14,7 +14,7 @@ def terms(**changed: object) -> Terms:
         "source": "a" * 32,
         "name": "North",
         "key": SOURCE.public,
-        "calibrator": CALIBRATOR.public,
+        "coordinator": COORDINATOR.public,
         "model": "b" * 64,
         "data": "c" * 32,
         "classes": 3,
@@ -23,7 +23,7 @@ def terms(**changed: object) -> Terms:
         "unit": Unit(),
         "micro_epsilon": 1_000_000,
         "delta": 1e-5,
-        "most_each": 500_000,
+        "max_per_answer": 500_000,
         "kinds": tuple(KINDS),
     }
     return Terms(**{**told, **changed})

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.federation.calibrator.standing import CALIBRATOR, StandIn, federated, scores
+from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
 from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
 from veracal.errors import BudgetError, ConflictError, SilentError
-from veracal.federation.coordinator.federated import RemotePool, RoundEvent
+from veracal.federation.coordinator.pool import RemotePool, RoundEvent
 from veracal.federation.coordinator.history import RequestHistory
-from veracal.federation.coordinator.remote import ASKS
-from veracal.federation.protocol.messages import Answer, Refusal, unsealed_reply
-from veracal.federation.protocol.questions import KINDS
+from veracal.federation.coordinator.remote import METHOD_KINDS
+from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
+from veracal.federation.protocol.queries import KINDS
 from veracal.federation.transports import base as local
 from veracal.federation.transports.base import LocalTransport
 from veracal.queries import Pool
@@ -32,18 +32,18 @@ def three(tmp_path):
     return [StandIn(tmp_path, scores(400, seed=i)) for i in range(3)]
 
 
-def lying(desk, change):
+def lying(server, change):
     """A source that signs something else than its answer."""
 
     def reply(raw):
-        answer = unsealed_reply(desk.reply(raw), desk.key.public)
-        return Answer(answer.request, change(answer.units), answer.head).sealed(desk.key)
+        answer = unseal_reply(server.reply(raw), server.key.public)
+        return Answer(answer.request, change(answer.units), answer.head).seal(server.key)
 
     return reply
 
 
-def refusing(desk):
-    return lambda raw: Refusal(desk.terms.source).sealed(desk.key)
+def refusing(server):
+    return lambda raw: Refusal(server.terms.source).seal(server.key)
 
 
 def test_the_sum_is_that_of_a_pool(three):
@@ -54,56 +54,58 @@ def test_the_sum_is_that_of_a_pool(three):
     assert set(release.asked) == {(0,), (1,), (2,)}
 
 
-@pytest.mark.parametrize("method", [*ASKS])
-def test_every_method_asks_the_kinds_that_are_listed_for_it(tmp_path, method):
+@pytest.mark.parametrize("method", [*METHOD_KINDS])
+def test_every_method_uses_the_kinds_listed_for_it(tmp_path, method):
     more = {"delta": 1e-5} if method == "platt" else {}
-    desks = [StandIn(tmp_path, scores(400, seed=i), **more) for i in range(2)]
+    servers = [StandIn(tmp_path, scores(400, seed=i), **more) for i in range(2)]
     told = {"size": 800, **more} if more else {}
-    found = recalibrate(federated(desks), method, epsilon=4.0, guard=None, measure=None, **told)
+    found = recalibrate(
+        federated(servers), method, epsilon=4.0, guard=None, measure=None, **told
+    )
     assert found.method == method
-    assert {request.kind for request in desks[0].seen} == set(ASKS[method])
-    assert [r.question | {"source": "", "data": ""} for r in desks[0].seen] == [
-        r.question | {"source": "", "data": ""} for r in desks[1].seen
+    assert {request.kind for request in servers[0].seen} == set(METHOD_KINDS[method])
+    assert [r.query | {"source": "", "data": ""} for r in servers[0].seen] == [
+        r.query | {"source": "", "data": ""} for r in servers[1].seen
     ]
 
 
-@pytest.mark.parametrize("method", [*ASKS])
-def test_guard_and_figures_of_every_method_are_on_public_grids(tmp_path, method):
+@pytest.mark.parametrize("method", [*METHOD_KINDS])
+def test_guard_and_measurement_of_every_method_use_public_grids(tmp_path, method):
     more = {"delta": 1e-5} if method == "platt" else {}
-    desks = [StandIn(tmp_path, scores(400, seed=i), **more) for i in range(2)]
+    servers = [StandIn(tmp_path, scores(400, seed=i), **more) for i in range(2)]
     told = {"size": 800, **more} if more else {}
-    found = recalibrate(federated(desks), method, epsilon=6.0, guard=0.3, measure=0.3, **told)
+    found = recalibrate(federated(servers), method, epsilon=6.0, guard=0.3, measure=0.3, **told)
     assert found.before is not None
-    assert "map-gain" in {request.kind for request in desks[0].seen}
+    assert "map-gain" in {request.kind for request in servers[0].seen}
     assert found.statement.epsilon <= 6.0 + 1e-9
 
 
-def test_auto_takes_a_method_that_all_sources_have_enrolled(tmp_path):
+def test_auto_chooses_a_method_that_all_sources_support(tmp_path):
     kinds = [("loss", "bins", "counts", "gap"), ("loss", "bins"), ("bins", "loss", "gap")]
-    desks = [StandIn(tmp_path, scores(seed=i), kinds=one) for i, one in enumerate(kinds)]
-    assert recalibrate(federated(desks), epsilon=2.0).method == "nll-t"
-    assert recalibrate(federated(desks[:1]), epsilon=1.0).method == "temperature"
+    servers = [StandIn(tmp_path, scores(seed=i), kinds=one) for i, one in enumerate(kinds)]
+    assert recalibrate(federated(servers), epsilon=2.0).method == "nll-t"
+    assert recalibrate(federated(servers[:1]), epsilon=1.0).method == "temperature"
     with pytest.raises(ValueError, match="Expected no guard"):
-        recalibrate(federated(desks), "nll-t", epsilon=1.0, guard=0.1)
+        recalibrate(federated(servers), "nll-t", epsilon=1.0, guard=0.1)
     with pytest.raises(ValueError, match="nll-t, binning"):
-        recalibrate(federated(desks), "pooled", epsilon=1.0)
+        recalibrate(federated(servers), "pooled", epsilon=1.0)
 
 
-def test_temperatures_bins_and_classes_are_the_declared_ones(tmp_path):
+def test_temperatures_bins_and_classes_are_those_of_the_terms(tmp_path):
     told = {"bins": 7, "temperatures": TemperatureGrid(1.5, 2.5)}
-    desks = [StandIn(tmp_path, scores(800, seed=i), **told) for i in range(2)]
-    found = recalibrate(federated(desks), "acc-t", epsilon=9.0)
+    servers = [StandIn(tmp_path, scores(800, seed=i), **told) for i in range(2)]
+    found = recalibrate(federated(servers), "acc-t", epsilon=9.0)
     assert 2.3 < found.map.value <= 2.5  # the right one is beyond
     assert found.before is None  # at a temperature of 1 nobody may ask
     fresh = [StandIn(tmp_path, scores(800, seed=i), **told) for i in range(2)]
     assert recalibrate(federated(fresh), "binning", epsilon=9.0, guard=None).map.bins.count == 7
     for wrong in ({"bins": 15}, {"classes": 3}, {"temperatures": (0.5, 6.0)}):
         with pytest.raises(ValueError, match="as the sources have declared"):
-            recalibrate(federated(desks), "acc-t", epsilon=1.0, **wrong)
+            recalibrate(federated(servers), "acc-t", epsilon=1.0, **wrong)
 
 
 @pytest.mark.parametrize("silent", [s for n in range(4) for s in combinations(range(3), n)])
-def test_whoever_is_silent_is_left_out_and_named(three, silent):
+def test_dropouts_are_skipped_and_named(three, silent):
     replies = {i: refusing(three[i]) for i in silent}
     if len(silent) == 3:
         with pytest.raises(SilentError, match=f"{three[0].terms.name}, .*: it refused"):
@@ -124,92 +126,94 @@ def test_whoever_is_silent_is_left_out_and_named(three, silent):
     ],
     ids=["huge", "minus huge", "too long", "more than declared"],
 )
-def test_a_liar_is_silent_and_the_others_find_the_map(three, change):
+def test_invalid_answers_are_dropouts_and_the_map_is_still_found(three, change):
     found = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
     assert found.silences[0] is found.silences[2] is None
     assert "nonsense" in found.silences[1]
     assert 2.0 < found.temperature.value < 5.0
 
 
-def test_a_silent_source_ends_it_where_all_must_answer_and_it_goes_on_later(three):
-    book = RequestHistory(None, CALIBRATOR.public)
+def test_a_dropout_stops_a_pool_that_requires_all_until_it_answers(three):
+    history = RequestHistory(None, COORDINATOR.public)
     with pytest.raises(SilentError, match="it refused"):
-        federated(three, {2: refusing(three[2])}, book=book).answer(COUNTS, micro_epsilon=100)
-    release = federated(three, book=book).answer(COUNTS, micro_epsilon=100)
+        federated(three, {2: refusing(three[2])}, history=history).answer(
+            COUNTS, micro_epsilon=100
+        )
+    release = federated(three, history=history).answer(COUNTS, micro_epsilon=100)
     assert release.silences == (None, None, None)
     assert [len(one.seen) for one in three] == [1, 1, 1]
 
 
-def test_who_was_silent_in_a_round_that_ended_stays_silent_in_the_run(three):
-    book = RequestHistory(None, CALIBRATOR.public)
-    first = federated(three, {2: refusing(three[2])}, book=book, least=2)
+def test_a_dropout_of_a_finished_round_stays_out_in_the_run(three):
+    history = RequestHistory(None, COORDINATOR.public)
+    first = federated(three, {2: refusing(three[2])}, history=history, least=2)
     release = first.answer(COUNTS, micro_epsilon=100)
-    again = federated(three, book=book, least=2).answer(COUNTS, micro_epsilon=100)
+    again = federated(three, history=history, least=2).answer(COUNTS, micro_epsilon=100)
     assert again == release
     assert not three[2].seen
-    other = federated(three, book=book, least=2, run="another")
+    other = federated(three, history=history, least=2, run="another")
     assert other.answer(COUNTS, micro_epsilon=100).silences == (None, None, None)
     assert len(three[0].seen) == 1  # what was answered is known in every run
 
 
-def test_two_that_run_at_once_go_on_from_the_round_that_ended_first(tmp_path, three):
+def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, three):
     """Else they would ask on from different sums, and sources would pay for both."""
-    terms, place = [desk.terms for desk in three], tmp_path / "book"
-    replies = {desk.terms.source: desk.reply for desk in three}
+    terms, place = [server.terms for server in three], tmp_path / "history"
+    replies = {server.terms.source: server.reply for server in three}
 
-    def run(answers, book):
-        return RemotePool(terms, CALIBRATOR, LocalTransport(answers), book, least=2)
+    def run(answers, history):
+        return RemotePool(terms, COORDINATOR, LocalTransport(answers), history, least=2)
 
     def overtaken(raw):
         """The third answers this one only once another process has closed without it."""
-        with RequestHistory(place, CALIBRATOR.public) as other:
+        with RequestHistory(place, COORDINATOR.public) as other:
             late = {**replies, terms[2].source: refusing(three[2])}
             run(late, other).answer(COUNTS, micro_epsilon=1_000)
         return three[2].reply(raw)
 
-    with RequestHistory(place, CALIBRATOR.public) as book:
-        release = run({**replies, terms[2].source: overtaken}, book).answer(
+    with RequestHistory(place, COORDINATOR.public) as history:
+        release = run({**replies, terms[2].source: overtaken}, history).answer(
             COUNTS, micro_epsilon=1_000
         )
     assert release.silences == (None, None, "it refused; its owner can see why")
     assert set(release.asked) == {(0,), (1,), (2,)}
 
 
-def late_once(desk):
+def late_once(server):
     """A source whose answer is not ready at its deadline; asked again, it is."""
     times = []
 
     def reply(raw):
-        times.append(desk.reply(raw))
-        return times[-1] if len(times) > 1 else Refusal(desk.terms.source).sealed(desk.key)
+        times.append(server.reply(raw))
+        return times[-1] if len(times) > 1 else Refusal(server.terms.source).seal(server.key)
 
     return reply
 
 
-def test_whoever_refuses_is_asked_once_more_at_no_cost(three):
+def test_a_source_that_refuses_is_queried_once_more_at_no_cost(three):
     heard = []
     replies = {1: late_once(three[1]), 2: refusing(three[2])}
     asked = federated(three, replies, least=2, watch=heard.append)
     release = asked.answer(COUNTS, micro_epsilon=1_000)
     assert release.silences == (None, None, "it refused; its owner can see why")
-    assert [one.fate for one in heard if one.source == 1] == [
-        "asked", "refused", "asked again", "answered"
+    assert [one.status for one in heard if one.source == 1] == [
+        "queried", "refused", "queried again", "answered"
     ]  # fmt: skip
-    assert [one.fate for one in heard if one.source == 2] == [
-        "asked", "refused", "asked again", "refused"
+    assert [one.status for one in heard if one.source == 2] == [
+        "queried", "refused", "queried again", "refused"
     ]  # fmt: skip
     assert len(list(three[1].ledger.entries())) == 1
 
 
-def test_files_are_not_carried_twice_for_a_refusal(three):
+def test_a_refusal_by_files_is_not_repeated_in_the_round(three):
     heard = []
     asked = federated(three, {2: refusing(three[2])}, least=2, watch=heard.append)
     asked._transport.by_hand = True
     asked.answer(COUNTS, micro_epsilon=1_000)
-    assert "asked again" not in {one.fate for one in heard}
+    assert "queried again" not in {one.status for one in heard}
 
 
-def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three, monkeypatch):
+def test_a_slow_source_drops_out_and_a_second_reply_is_ignored(three, monkeypatch):
     now, over = [0.0], threading.Event()
     monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -225,15 +229,15 @@ def test_a_slow_source_is_late_and_a_second_reply_changes_nothing(three, monkeyp
                 yield "nobody", raw
                 now[0] = 1_000.0 * number  # with the second reply the time is up
 
-    desks = {one.terms.source: one.reply for one in three} | {three[0].terms.source: slow}
+    servers = {one.terms.source: one.reply for one in three} | {three[0].terms.source: slow}
     terms = [one.terms for one in three]
-    asked = RemotePool(terms, CALIBRATOR, Twice(desks), least=2, timeout=240)
+    asked = RemotePool(terms, COORDINATOR, Twice(servers), least=2, timeout=240)
     release = asked.answer(COUNTS, micro_epsilon=100)
     over.set()
     assert release.silences == ("it did not answer in time", None, None)
 
 
-def test_nobody_is_asked_what_one_has_not_declared(tmp_path, three):
+def test_a_query_that_one_source_did_not_declare_is_not_sent(tmp_path, three):
     odd = StandIn(tmp_path, scores(), kinds=("counts",))
     with pytest.raises(ValueError, match=f"that '{odd.terms.name}' answers"):
         federated([*three, odd], least=1).answer(Gap(0.5, 2), micro_epsilon=100)
@@ -242,7 +246,7 @@ def test_nobody_is_asked_what_one_has_not_declared(tmp_path, three):
     assert not any(one.seen for one in three)
 
 
-def test_a_source_that_cannot_pay_for_everything_is_left_out_uncharged(tmp_path, three):
+def test_a_source_without_enough_budget_is_skipped_uncharged(tmp_path, three):
     poor = StandIn(tmp_path, scores(), micro_epsilon=500_000)
     found = recalibrate(federated([*three, poor], least=3), epsilon=1.0)
     assert "cannot pay" in found.silences[3]
@@ -251,29 +255,29 @@ def test_a_source_that_cannot_pay_for_everything_is_left_out_uncharged(tmp_path,
         recalibrate(federated([*three, poor]), epsilon=1.0)
 
 
-def test_a_request_id_stands_for_one_question(three):
+def test_a_request_id_identifies_one_query(three):
     asked = federated(three)
     asked.answer(COUNTS, micro_epsilon=100, request="one")
     with pytest.raises(ConflictError):
         asked.answer(COUNTS, micro_epsilon=101, request="one")
 
 
-def test_everything_that_happens_is_told(three):
+def test_every_step_of_a_round_is_reported(three):
     told = list[RoundEvent]()
     asked = federated(three, {1: refusing(three[1])}, least=2, watch=told.append)
     asked.answer(COUNTS, micro_epsilon=100)
-    fates = {(one.source, one.fate) for one in told}
+    fates = {(one.source, one.status) for one in told}
     assert fates == {
-        *((i, "asked") for i in range(3)),
+        *((i, "queried") for i in range(3)),
         (0, "answered"),
         (1, "refused"),
-        (1, "asked again"),
+        (1, "queried again"),
         (2, "answered"),
     }
     assert {one.round for one in told} == {1}
 
 
-def test_sources_that_do_not_belong_together_are_refused(tmp_path, three):
+def test_incompatible_sources_are_rejected(tmp_path, three):
     odd = StandIn(tmp_path, scores(), model="c" * 64)
     with pytest.raises(ValueError, match=f"one model.*{odd.terms.name}: cccccccccccc"):
         federated([*three, odd])
@@ -288,15 +292,15 @@ def test_sources_that_do_not_belong_together_are_refused(tmp_path, three):
             federated(three, least=least)
 
 
-def test_units_differ_and_each_pays_its_own(tmp_path):
+def test_each_source_is_charged_for_its_own_unit(tmp_path):
     unit = Unit("patient", 3)
-    desks = [StandIn(tmp_path, scores(seed=1)), StandIn(tmp_path, scores(seed=2), unit=unit)]
-    release = federated(desks).answer(COUNTS, micro_epsilon=1_000_000)
+    servers = [StandIn(tmp_path, scores(seed=1)), StandIn(tmp_path, scores(seed=2), unit=unit)]
+    release = federated(servers).answer(COUNTS, micro_epsilon=1_000_000)
     assert release.parts[1].noise_std == pytest.approx(3 * release.parts[0].noise_std, rel=0.1)
-    assert federated(desks).unit == unit
+    assert federated(servers).unit == unit
 
 
-def test_a_pool_of_remotes_and_a_federation_ask_alike(three):
+def test_a_pool_of_remote_sources_equals_a_remote_pool(three):
     whole = federated(three)
     for one in whole.sources:
         one._send = next(d.reply for d in three if d.terms == one.terms)
@@ -305,4 +309,4 @@ def test_a_pool_of_remotes_and_a_federation_ask_alike(three):
 
 
 def test_all_kinds_that_methods_need_exist():
-    assert {kind for kinds in ASKS.values() for kind in kinds} <= set(KINDS)
+    assert {kind for kinds in METHOD_KINDS.values() for kind in kinds} <= set(KINDS)

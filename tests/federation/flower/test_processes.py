@@ -15,7 +15,7 @@ PARENT = """
 import os, sys, time
 from pathlib import Path
 from veracal.federation.flower import superlink as children
-child = children.start(sys.argv[2:], log=Path(sys.argv[1]), environment=os.environ)
+child = children.start_process(sys.argv[2:], log=Path(sys.argv[1]), environment=os.environ)
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -58,22 +58,24 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path):
     [(THERE, 240, 15), (DEAF, 0.5, 9)],
     ids=["kindly", "by force"],
 )
-def test_a_child_that_was_stopped_is_gone(tmp_path, code, patience, ended_by):
+def test_a_stopped_child_has_ended(tmp_path, code, patience, ended_by):
     log = tmp_path / "log"
-    child = children.start([sys.executable, "-c", code], log=log, environment=os.environ)
+    child = children.start_process(
+        [sys.executable, "-c", code], log=log, environment=os.environ
+    )
     wait_for("there", log)
-    children.stop(child, patience=patience)
+    children.stop_process(child, timeout=patience)
     assert child.returncode == -ended_by
     assert not Path(f"/proc/{child.pid}").exists()
-    children.stop(child)  # once more does no harm
+    children.stop_process(child)  # once more does no harm
 
 
-def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
+def test_the_output_of_a_child_is_logged_for_its_owner_only(tmp_path):
     log = tmp_path / "log"
-    assert children.last_line(log) == "nothing was said"
+    assert children.last_line(log) == "no output"
     code = "import sys; print('out'); print('the last', file=sys.stderr); print()"
     for _ in range(2):
-        child = children.start(
+        child = children.start_process(
             [sys.executable, "-uc", code], log=log, environment={"PATH": "/bin"}
         )
         assert child.wait(240) == 0
@@ -82,10 +84,12 @@ def test_what_a_child_says_goes_to_its_log_for_its_owners_eyes(tmp_path):
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_child_has_the_environment_it_was_given_and_no_other(tmp_path):
-    child = children.start(["/bin/sleep", "600"], log=tmp_path / "log", environment={"A": "1"})
+def test_a_child_has_exactly_the_given_environment(tmp_path):
+    child = children.start_process(
+        ["/bin/sleep", "600"], log=tmp_path / "log", environment={"A": "1"}
+    )
     end = time.monotonic() + 240
     while b"sleep" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():
         assert time.monotonic() < end
     assert Path(f"/proc/{child.pid}/environ").read_bytes().strip(b"\0") == b"A=1"
-    children.stop(child)
+    children.stop_process(child)

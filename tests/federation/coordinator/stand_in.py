@@ -1,4 +1,4 @@
-"""Sources to try a calibrator on: honest ones behind a real ledger, and others."""
+"""Sources to try a coordinator on: honest ones behind a real ledger, and others."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -10,17 +10,17 @@ import numpy as np
 from veracal.accounting import Unit
 from veracal.data import Scores
 from veracal.errors import VeracalError
-from veracal.federation.coordinator.federated import RemotePool
+from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
-from veracal.federation.protocol.questions import KINDS, built
+from veracal.federation.protocol.queries import KINDS, build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.base import LocalTransport
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import gaussian_event, laplace_event
 
-CALIBRATOR = PrivateKey.new()
+COORDINATOR = PrivateKey.new()
 _NUMBERS = count(1)
 
 
@@ -33,7 +33,7 @@ def scores(n: int = 400, temperature: float = 3.0, seed: int = 0) -> Scores:
 
 
 class StandIn:
-    """A source of one enrolment: real keys, real ledger, answers at once."""
+    """A source of one enrollment: real keys, real ledger, answers at once."""
 
     def __init__(self, folder: Path, records: Scores, **changed: object) -> None:
         number = next(_NUMBERS)
@@ -42,7 +42,7 @@ class StandIn:
             "source": f"{number:032x}",
             "name": f"hospital {number}",
             "key": self.key.public,
-            "calibrator": CALIBRATOR.public,
+            "coordinator": COORDINATOR.public,
             "model": "b" * 64,
             "data": f"{number + 1000:032x}",
             "classes": records.n_classes,
@@ -51,15 +51,15 @@ class StandIn:
             "unit": Unit(),
             "micro_epsilon": 10_000_000,
             "delta": 0.0,
-            "most_each": 10_000_000,
+            "max_per_answer": 10_000_000,
             "kinds": tuple(name for name, kind in KINDS.items() if not kind.gaussian),
-            "most_records": 1_000,
+            "max_records": 1_000,
             "deadline": 0.1,
         }
         if "delta" in changed:
             told["kinds"] = tuple(KINDS)
         if "micro_epsilon" in changed:
-            told["most_each"] = changed["micro_epsilon"]
+            told["max_per_answer"] = changed["micro_epsilon"]
         self.terms = Terms(**{**told, **changed})
         budget = self.terms.budget
         self.ledger = open_ledger(
@@ -72,12 +72,12 @@ class StandIn:
         try:
             return self._answered(raw)
         except (VeracalError, ValueError):
-            return Refusal(self.terms.source).sealed(self.key)
+            return Refusal(self.terms.source).seal(self.key)
 
     def _answered(self, raw: bytes) -> bytes:
-        request = Request.unsealed(raw, self.terms.calibrator)
+        request = Request.unseal(raw, self.terms.coordinator)
         self.seen.append(request)
-        query = built(request.kind, request.argument, self.terms)
+        query = build_query(request.kind, request.argument, self.terms)
         relation, unit = self.terms.relation, self.terms.unit
         if request.micro_epsilon is not None:
             event = laplace_event(query, request.micro_epsilon, relation, unit)
@@ -96,8 +96,8 @@ class StandIn:
 
     def signed(self, request: str, units: Iterable[int], index: int, entry: object) -> bytes:
         """An answer as it is sent."""
-        head = Head.signed(self.terms.source, index, entry.hash, entry.previous, self.key)
-        return Answer(request, tuple(units), head).sealed(self.key)
+        head = Head.sign(self.terms.source, index, entry.hash, entry.previous, self.key)
+        return Answer(request, tuple(units), head).seal(self.key)
 
 
 def federated(
@@ -108,7 +108,7 @@ def federated(
     """All of them, over the transport of one process; some may answer otherwise."""
     listed = list(sources)
     other = replies or {}
-    desks = {one.terms.source: other.get(i, one.reply) for i, one in enumerate(listed)}
+    servers = {one.terms.source: other.get(i, one.reply) for i, one in enumerate(listed)}
     terms = [one.terms for one in listed]
     settings = {"timeout": 5.0, **settings}
-    return RemotePool(terms, CALIBRATOR, LocalTransport(desks), **settings)
+    return RemotePool(terms, COORDINATOR, LocalTransport(servers), **settings)

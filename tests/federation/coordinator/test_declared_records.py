@@ -8,7 +8,7 @@ from veracal.calibration.maps import Temperature
 from veracal.calibration.queries import BinnedGap, CorrectTotal, CorrectWrong, Gap
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery
-from veracal.federation.coordinator.remote import claimed, noise_reach, too_large
+from veracal.federation.coordinator.remote import claimed_records, noise_bound, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import Release
 from veracal.queries.response_checks import ExpectedResponse, noise_std
@@ -26,7 +26,7 @@ def released(wanted, units):
 @pytest.mark.parametrize("entries", [1, 2, 15])
 @pytest.mark.parametrize("noise", [0.05, 1.0, 300.0])
 @pytest.mark.parametrize("add", [add_discrete_laplace, add_discrete_gaussian])
-def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise, add):
+def test_noise_exceeds_its_bound_with_the_stated_probability(entries, noise, add):
     query = BinnedGap(Bins(entries))
     wanted = (
         ExpectedResponse(query, micro_epsilon=1_000_000)
@@ -35,7 +35,7 @@ def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise,
     )
     event = wanted.event("add-remove")
     event = type(event)(noise, event.sensitivity, event.relation)
-    reach = noise_reach(event, entries, rare=0.05)
+    reach = noise_bound(event, entries, rare=0.05)
     drawn = add(np.zeros(_DRAWS * entries, dtype=np.int64), noise).reshape(_DRAWS, entries)
     beyond = (np.abs(drawn).sum(axis=1) > reach).mean()
     assert beyond <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / _DRAWS)
@@ -44,7 +44,7 @@ def test_noise_reaches_farther_than_said_no_more_often_than_said(entries, noise,
 
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap(), CorrectWrong(), CorrectTotal()])
-def test_so_many_records_and_no_more(query):
+def test_an_answer_is_bounded_by_the_number_of_records(query):
     wanted = ExpectedResponse(query, micro_epsilon=10_000_000)
     row = query.sensitivity("add-remove")
     within = [100 * row] + [0] * (query.entries - 1)
@@ -53,7 +53,7 @@ def test_so_many_records_and_no_more(query):
     assert too_large(wanted, released(wanted, beyond), 100)
 
 
-def test_what_is_spread_over_bins_counts_together():
+def test_the_bound_applies_to_the_sum_over_bins():
     wanted = ExpectedResponse(BinnedGap(), micro_epsilon=10_000_000)
     units = [(-1) ** i * 20 * 2**20 for i in range(15)]
     assert too_large(wanted, released(wanted, units), 100)
@@ -71,15 +71,15 @@ def test_what_is_spread_over_bins_counts_together():
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_counts_say_how_many_there_are(query, units):
+def test_counts_imply_the_number_of_records(query, units):
     wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
-    found = claimed(query, released(wanted, units))
+    found = claimed_records(query, released(wanted, units))
     assert 100 < found < 200
     less = ExpectedResponse(query, micro_epsilon=10_000)
-    assert claimed(query, released(less, units)) > 1_000  # so much noise leaves it open
+    assert claimed_records(query, released(less, units)) > 1_000  # so much noise leaves it open
 
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap()])
-def test_other_answers_say_nothing_of_it(query):
+def test_other_answers_imply_no_number_of_records(query):
     wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
-    assert claimed(query, released(wanted, [0] * query.entries)) is None
+    assert claimed_records(query, released(wanted, [0] * query.entries)) is None

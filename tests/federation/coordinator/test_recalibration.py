@@ -5,13 +5,13 @@ import math
 
 import pytest
 
-from tests.federation.calibrator.standing import CALIBRATOR, StandIn, federated, scores
+from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
 from veracal.calibration.methods import METHODS, Settings
 from veracal.calibration.recalibration.sources import BudgetDivision, profile_source
 from veracal.calibration.recalibration.steps import plan_steps
 from veracal.errors import BudgetError, SilentError, WaitingError
-from veracal.federation.coordinator.federated import (
+from veracal.federation.coordinator.pool import (
     charged,
     check_plan,
     plan_for,
@@ -36,7 +36,7 @@ def three(tmp_path):
     return [StandIn(tmp_path, scores(seed=i)) for i in range(3)]
 
 
-def test_the_plan_says_what_is_asked_and_then_it_is_so(three):
+def test_the_plan_matches_what_is_requested_and_charged(three):
     source = federated(three)
     steps = steps_for(source, measure=1_000_000)
     plan = plan_for(source, steps)
@@ -56,22 +56,22 @@ def test_the_plan_says_what_is_asked_and_then_it_is_so(three):
 
 
 @pytest.mark.parametrize("method", ["pooled", "binning", "platt"])
-def test_what_was_answered_is_known_to_the_last(tmp_path, method):
+def test_a_repeated_plan_knows_every_answer(tmp_path, method):
     more = {"delta": 1e-5} if method == "platt" else {}
-    desks = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
-    source = federated(desks)
+    servers = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
+    source = federated(servers)
     steps = steps_for(source, method, size=800 if more else None, **more)
     found = run(source, steps)
-    for one, desk, told in zip(
-        plan_for(source, steps), desks, charged(source, found), strict=True
+    for one, server, told in zip(
+        plan_for(source, steps), servers, charged(source, found), strict=True
     ):
-        assert one.known == one.answers == len(list(desk.ledger.entries()))
-        spent, left = desk.ledger.spent(), desk.ledger.remaining()
+        assert one.known == one.answers == len(list(server.ledger.entries()))
+        spent, left = server.ledger.spent(), server.ledger.remaining()
         assert (told.epsilon, told.delta) == (spent.epsilon, spent.delta)
         assert (one.left, one.left_delta) == pytest.approx((left.epsilon, left.delta))
 
 
-def test_a_source_that_cannot_pay_is_named(three, tmp_path):
+def test_a_source_without_enough_budget_is_named(three, tmp_path):
     poor = StandIn(tmp_path, scores(), micro_epsilon=1_000_000)
     for least, match in ((None, poor.terms.name), (4, "4 of 4")):
         source = federated([*three, poor], least=least)
@@ -95,7 +95,7 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("where", ["told", "carried"])
 @pytest.mark.parametrize("method", ["pooled", "acc-t"])
-def test_broken_off_anywhere_it_goes_on_and_nothing_is_paid_twice(
+def test_an_interrupted_recalibration_continues_without_double_charges(
     tmp_path, three, method, where
 ):
     """After every single thing that happens, one more each time, until it is done."""
@@ -116,9 +116,9 @@ def test_broken_off_anywhere_it_goes_on_and_nothing_is_paid_twice(
     while done is None:
         left[0] = tries
         tries += 1
-        with RequestHistory(tmp_path / "book", CALIBRATOR.public) as book:
+        with RequestHistory(tmp_path / "history", COORDINATOR.public) as history:
             watch = {"watch": stop} if where == "told" else {}
-            source = federated(three, book=book, **watch)
+            source = federated(three, history=history, **watch)
             if where == "carried":
                 source._transport = Cut({one.terms.source: one.reply for one in three})
             steps = steps_for(source, method)
@@ -153,9 +153,9 @@ def test_answers_on_their_way_leave_the_round_open(three):
     assert all(len(list(one.ledger.entries())) == 1 for one in three)
 
 
-def test_the_record_says_who_was_silent_and_what_it_was_asked(three, tmp_path):
+def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
-    refusing = {1: lambda raw: Refusal(three[1].terms.source).sealed(three[1].key)}
+    refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
     source = federated([*three, unit], refusing, least=2)
     found = run(source, steps_for(source))
     told = record(source, found, "study")
@@ -171,17 +171,17 @@ def test_the_record_says_who_was_silent_and_what_it_was_asked(three, tmp_path):
     assert told["statement"] == text
 
 
-def test_too_few_at_a_later_round_end_it_with_names(three):
-    def once(desk):
-        refusal = Refusal(desk.terms.source).sealed(desk.key)
-        return lambda raw: refusal if desk.seen else desk.reply(raw)
+def test_too_few_answers_in_a_later_round_raise_with_names(three):
+    def once(server):
+        refusal = Refusal(server.terms.source).seal(server.key)
+        return lambda raw: refusal if server.seen else server.reply(raw)
 
     source = federated(three, {i: once(three[i]) for i in (1, 2)}, least=2)
     with pytest.raises(SilentError, match=f"{three[1].terms.name}, .*: it refused"):
         run(source, steps_for(source))
 
 
-def test_numbers_that_json_has_no_words_for_are_left_out(three):
+def test_non_finite_numbers_are_null_in_the_record(three):
     source = federated(three)
     found = run(source, steps_for(source))
     estimate = found.temperatures["temperature"]

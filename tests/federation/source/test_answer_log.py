@@ -6,59 +6,59 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.made import Made, made
+from tests.federation.source.enrolled import Made, made
 from veracal.accounting import Budget
-from veracal.federation.protocol.questions import KINDS
-from veracal.federation.source.enrolling import examples
+from veracal.federation.protocol.queries import KINDS
+from veracal.federation.source.enrolling import example_arguments
 from veracal.federation.source.enrollment import (
-    History,
-    history,
-    read_enrolment,
-    share_problems,
+    AnswerLog,
+    read_answer_log,
+    read_enrollment,
+    find_share_problems,
 )
 from veracal.federation.source.folder import read_source
 
 
-def read(north: Made) -> History:
+def read(north: Made) -> AnswerLog:
     source = read_source(north.path)
-    return history(source, read_enrolment(source, north.terms.source))
+    return read_answer_log(source, read_enrollment(source, north.terms.source))
 
 
-def test_everything_that_left_is_told_in_order(north: Made):
+def test_the_log_contains_all_answers_in_order(north: Made):
     answers = [north.ask(), north.ask("bins"), north.ask("loss", argument={"inverse": 40_000})]
-    north.desk.reply(b"rubbish")
-    found = read(north)
-    assert not found.problems
-    assert [one.kind for one in found.asked] == ["counts", "bins", "loss"]
-    assert found.asked[0].values == tuple(map(float, answers[0].units))
-    assert found.asked[2].argument == {"inverse": 40_000}
-    assert [one.epsilon for one in found.asked] == [0.1, 0.1, 0.1]
-    assert found.asked[2].spent.epsilon == pytest.approx(0.3)
-    assert found.asked[2].left == north.ledger.remaining()
-    assert [why for _, why in found.refused] == ["it does not begin as a 'veracal request 1'"]
+    north.server.reply(b"rubbish")
+    log = read(north)
+    assert not log.problems
+    assert [one.kind for one in log.answers] == ["counts", "bins", "loss"]
+    assert log.answers[0].values == tuple(map(float, answers[0].units))
+    assert log.answers[2].argument == {"inverse": 40_000}
+    assert [one.epsilon for one in log.answers] == [0.1, 0.1, 0.1]
+    assert log.answers[2].spent.epsilon == pytest.approx(0.3)
+    assert log.answers[2].left == north.ledger.remaining()
+    assert [why for _, why in log.refusals] == ["it does not begin with 'veracal request 1'"]
 
 
-def test_gaussian_answers_are_told_too(tmp_path: Path):
+def test_the_log_contains_gaussian_answers(tmp_path: Path):
     budget = Budget(3.0, 1e-4)
     north = made(tmp_path / "n", kinds=tuple(KINDS), delta=1e-5, budget=budget)
-    argument = next(examples("platt-equations", north.terms))
+    argument = next(example_arguments("platt-equations", north.terms))
     noise = {"micro_epsilon": None, "noise_multiplier": 40.0}
     answer = north.ask("platt-equations", argument=argument, **noise)
-    (one,) = read(north).asked
+    (one,) = read(north).answers
     assert len(one.values) == len(answer.units)
     assert 0 < one.epsilon < 0.5 and one.noise_std > 0
     assert one.left.epsilon == pytest.approx(north.ledger.remaining().epsilon)
 
 
-def test_a_failed_answer_is_told_as_one(north: Made, monkeypatch: pytest.MonkeyPatch):
+def test_the_log_contains_failed_answers(north: Made, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
         patched.delattr("veracal.federation.source.serving.evaluate_query")
-        north.desk.reply(north.raw())
-    (one,) = read(north).asked
+        north.server.reply(north.raw())
+    (one,) = read(north).answers
     assert one.kind == "counts" and one.values == () and one.epsilon == 0.1
 
 
-def test_a_changed_answer_is_noticed(north: Made):
+def test_a_changed_answer_is_detected(north: Made):
     north.ask()
     with closing(sqlite3.connect(north.folder / "spent.ledger")) as connection:
         connection.execute("DROP TRIGGER entries_stay")
@@ -67,17 +67,17 @@ def test_a_changed_answer_is_noticed(north: Made):
     assert any("spent.ledger" in problem for problem in read(north).problems)
 
 
-def test_an_enrolment_that_took_no_share_is_noticed(tmp_path: Path):
+def test_an_enrollment_that_was_not_charged_is_detected(tmp_path: Path):
     north, south = made(tmp_path / "n"), made(tmp_path / "s")
     source = read_source(north.path)
-    assert list(share_problems(source)) == []
+    assert list(find_share_problems(source)) == []
     south.folder.rename(north.path / "enrolled" / south.terms.source)
-    (problem,) = share_problems(source)
-    assert "has taken no share" in problem
+    (problem,) = find_share_problems(source)
+    assert "was not charged" in problem
 
 
-def test_a_copy_of_records_that_was_left_behind_is_noticed(tmp_path: Path):
+def test_a_leftover_copy_of_records_is_detected(tmp_path: Path):
     north = made(tmp_path / "n")
     (north.path / "enrolled" / ".new.abc").mkdir()
-    (problem,) = share_problems(read_source(north.path))
+    (problem,) = find_share_problems(read_source(north.path))
     assert ".new.abc holds a copy of records" in problem

@@ -1,0 +1,598 @@
+"""A pool of remote sources: rounds of queries, and a recalibration with its plan and costs."""
+
+import datetime
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from veracal import _checks
+from veracal._types import Frozen
+from veracal.accounting import Event, Relation, Unit, rounded_up
+from veracal.calibration import (
+    EnrolledBounds,
+    Recalibration,
+    RecalibrationSteps,
+    find_unaffordable,
+    run_steps,
+)
+from veracal.errors import BudgetError, SilentError
+from veracal.federation.coordinator.history import ClosedRound, RequestHistory
+from veracal.federation.coordinator.remote import (
+    LATE,
+    REFUSED,
+    Dropout,
+    Remote,
+    enrolled_bounds,
+)
+from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.terms import Terms
+from veracal.federation.transports.base import Transport
+from veracal.ledger import canonical, digest
+from veracal.queries import (
+    AnswersByRound,
+    ExpectedResponse,
+    Path,
+    PooledRelease,
+    Release,
+    SkippedSource,
+    check_sum,
+    combine_answers,
+)
+
+SourceResponse = Release | Dropout | SkippedSource
+SourceStatus = Literal[
+    "queried", "queried again", "answered", "refused", "dropped out", "skipped"
+]
+SLACK = 60.0  # seconds for carrying, in addition to twice the deadline
+_CANNOT_PAY = "its budget does not allow the answer"
+_MAX_NAMES = 5  # sources that an error names for one reason
+
+
+@dataclass(frozen=True)
+class RoundEvent:
+    """Progress of one source in a round, for callbacks.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 1.
+    query : str
+        Name of the query.
+    source : int
+        Index of the source, from 0.
+    status : {"queried", "queried again", "answered", "refused", "dropped out", "skipped"}
+    why : str
+        Why it dropped out or was skipped.
+    """
+
+    round: int
+    query: str
+    source: int
+    status: SourceStatus
+    why: str = ""
+
+
+class RemotePool(AnswersByRound):
+    """Several remote sources that answer together, by the sum of their answers.
+
+    It has the interface of :class:`~veracal.queries.Pool`.
+
+    Parameters
+    ----------
+    terms : iterable of Terms
+        Terms of every source.
+    key : PrivateKey
+        The coordinator's key.
+    transport : Transport
+    history : RequestHistory, optional
+        Stores requests, answers and rounds; by default in memory, lost with the process.
+    least : int, optional
+        Number of sources that must answer; by default all.
+    run : str
+        Distinguishes several uses of one history and the same sources. A source that dropped
+        out of a round of a run stays out of that round.
+    timeout : float, optional
+        Seconds to wait in a round; by default a minute more than twice the longest deadline.
+    watch : callable, optional
+        Receives a :class:`RoundEvent` for each step.
+
+    Guarantees
+    ----------
+    Only declared queries are sent. Each query is checked against the terms of all sources
+    first, so no source is charged for a query that another one does not answer. An answered
+    query is never sent again. A source that refused is queried once more, at no cost, because
+    its answer may have missed the deadline. A round ends in one transaction: an interrupted
+    round is continued, and a finished round is repeated from the history with the same
+    sources. A source's cost includes every request, whether or not it answered.
+    """
+
+    def __init__(
+        self,
+        terms: Iterable[Terms],
+        key: PrivateKey,
+        transport: Transport,
+        history: RequestHistory | None = None,
+        *,
+        least: int | None = None,
+        run: str = "",
+        timeout: float | None = None,
+        watch: Callable[[RoundEvent], None] = lambda event: None,
+    ) -> None:
+        all_terms = tuple(terms)
+        check_pool(all_terms)
+        if least is not None and (
+            isinstance(least, bool) or least not in range(1, len(all_terms) + 1)
+        ):
+            raise ValueError(
+                f"Expected least to be a number of sources from 1 to {len(all_terms)}, got "
+                f"least={least!r}."
+            )
+        if timeout is not None:
+            _checks.positive(timeout=timeout)
+        self.history = RequestHistory(None, key.public) if history is None else history
+        self.run = digest(
+            canonical({"run": run, "sources": [each.source for each in all_terms]})
+        )
+        self.sources = tuple(
+            Remote(each, key, None, self.history, run=self.run) for each in all_terms
+        )
+        self.least, self.watch = least, watch
+        self.timeout = timeout or 2 * max(each.deadline for each in all_terms) + SLACK
+        self.enrolled: EnrolledBounds = enrolled_bounds(all_terms)
+        self._transport = transport
+        self._rounds = list[str]()
+
+    def __repr__(self) -> str:
+        return f"RemotePool({', '.join(source.name for source in self.sources)})"
+
+    @property
+    def relation(self) -> Relation:
+        """Neighboring relation of all sources."""
+        return self.sources[0].relation
+
+    @property
+    def unit(self) -> Unit:
+        """Unit of privacy: the one with the most rows, if they differ."""
+        return max((source.unit for source in self.sources), key=lambda unit: unit.at_most)
+
+    def paths(self) -> list[Path]:
+        """Path of every source."""
+        return [(i,) for i in range(len(self.sources))]
+
+    def members(self) -> tuple[Remote, ...]:
+        """The sources, in order."""
+        return self.sources
+
+    def round(
+        self,
+        expected: ExpectedResponse,
+        *,
+        request: str | None = None,
+        silent: Mapping[Path, str] | None = None,
+    ) -> PooledRelease:
+        """Query all sources at once, except those that dropped out before.
+
+        Parameters
+        ----------
+        expected : ExpectedResponse
+        request : str, optional
+            The caller's id of the query. At the sources, the hash of a query is its id, so the
+            same query gets the same answer under any id.
+        silent : mapping of path to reason, optional
+            Sources to skip, and why.
+
+        Raises
+        ------
+        ValueError
+            If a source did not declare this query. Nothing is sent.
+        SilentError
+            If fewer than ``least`` sources answered. The round stays open: a repeat does not
+            send the query to sources that answered.
+        WaitingError
+            If answers are still on their way. The round stays open too.
+        """
+        check_sum(expected.query)
+        skipped = {path[0]: why for path, why in (silent or {}).items()}
+        present = {i: source for i, source in enumerate(self.sources) if i not in skipped}
+        for source in present.values():
+            request_id = source.request(expected).id
+            if request is not None:
+                self.history.label(self.run, source.terms.source, request, request_id)
+        query = _query_id(expected)
+        if query not in self._rounds:
+            self._rounds.append(query)
+        stored = self.history.find_round(self.run, query)
+        if stored is None:
+            number = self._rounds.index(query) + 1
+            responses = self._in_order(self._query_sources(expected, number, present), skipped)
+            self._check_enough(responses)
+            outcome = self._outcome(responses)
+            stored = self.history.close_round(self.run, query, outcome)
+            if stored == outcome:
+                return self._combine(expected, responses)
+        # The round ended before, or just now in another process: that outcome holds.
+        responses = self._in_order(
+            {i: _repeat(source, expected, stored) for i, source in present.items()}, skipped
+        )
+        self._check_enough(responses)
+        return self._combine(expected, responses)
+
+    def _in_order(
+        self, responses: Mapping[int, SourceResponse], skipped: Mapping[int, str]
+    ) -> list[SourceResponse]:
+        """Responses of all sources in order, with those that were skipped."""
+        return [
+            responses[i] if i in responses else SkippedSource(skipped[i])
+            for i in range(len(self.sources))
+        ]
+
+    def _query_sources(
+        self, expected: ExpectedResponse, number: int, present: Mapping[int, Remote]
+    ) -> dict[int, SourceResponse]:
+        """Send requests to the sources that have not answered yet, and collect replies."""
+        name = expected.query.name
+        responses, requests = dict[int, SourceResponse](), dict[str, bytes]()
+        queried = list[int]()
+        for i, source in present.items():
+            known = source.known_response(expected)
+            if known is not None:
+                responses[i] = known
+                continue
+            try:
+                requests[source.terms.source] = source.prepare_request(expected, number)
+            except BudgetError:
+                if self.least is None:
+                    raise
+                responses[i] = SkippedSource(_CANNOT_PAY)
+                continue
+            queried.append(i)
+            self.watch(RoundEvent(number, name, i, "queried"))
+        for i, response in responses.items():
+            self.watch(_round_event(number, expected, i, response))
+        self._collect(expected, number, requests, responses)
+        for i in queried:
+            if i not in responses:
+                responses[i] = Dropout(LATE)
+                self.watch(_round_event(number, expected, i, responses[i]))
+        if self._transport.by_hand:  # a second request would be another errand
+            return responses
+        # A source sends the same refusal for every reason, and an answer that missed the
+        # deadline is ready now. A repeated query costs nothing.
+        requests = {}
+        for i in queried:
+            if responses[i] == Dropout(REFUSED):
+                source = present[i]
+                requests[source.terms.source] = source.prepare_request(expected, number)
+                self.watch(RoundEvent(number, name, i, "queried again"))
+        self._collect(expected, number, requests, responses)
+        return responses
+
+    def _collect(
+        self,
+        expected: ExpectedResponse,
+        number: int,
+        requests: Mapping[str, bytes],
+        responses: dict[int, SourceResponse],
+    ) -> None:
+        """Send requests and add the responses to them."""
+        if not requests:
+            return
+        index = {source.terms.source: i for i, source in enumerate(self.sources)}
+        for source, raw in self._transport.exchange(requests, timeout=self.timeout):
+            if source not in requests or isinstance(responses.get(index[source]), Release):
+                continue  # a reply that was not requested, or a repeated answer
+            i = index[source]
+            responses[i] = self.sources[i].receive(expected, raw)
+            self.watch(_round_event(number, expected, i, responses[i]))
+
+    def _combine(
+        self, expected: ExpectedResponse, responses: list[SourceResponse]
+    ) -> PooledRelease:
+        """Add the answers, and count the requests to sources that gave none."""
+        answers = [SkippedSource(r.why) if isinstance(r, Dropout) else r for r in responses]
+        silent: dict[Path, str] = {
+            (i,): r.why for i, r in enumerate(answers) if isinstance(r, SkippedSource)
+        }
+        release = combine_answers(
+            expected, answers, self.sources, least=self.least, most_records=None, silent=silent
+        )
+        unanswered: dict[Path, Event] = {
+            (i,): self.sources[i].event(expected)
+            for i, response in enumerate(responses)
+            if isinstance(response, Dropout)
+        }
+        return replace(release, asked=Frozen({**release.asked, **unanswered}))
+
+    def _check_enough(self, responses: list[SourceResponse]) -> None:
+        """Raise if too few sources answered, and name the others."""
+        why = [None if isinstance(r, Release) else r.why for r in responses]
+        answered, needed = why.count(None), self.least or len(responses)
+        if answered >= needed:
+            return
+        names = dict[str, list[str]]()
+        for source, reason in zip(self.sources, why, strict=True):
+            if reason is not None:
+                names.setdefault(reason, []).append(source.name)
+        dropouts = [f"{_abbreviate(who)}: {reason}" for reason, who in names.items()]
+        raise SilentError(
+            f"Expected answers of at least {needed} of {len(responses)} sources, got {answered} "
+            f"({'; '.join(dropouts)}). The answers are stored: repeat the command when the "
+            "others can answer, or require fewer sources.",
+            tuple(why),
+        )
+
+    def _outcome(self, responses: list[SourceResponse]) -> ClosedRound:
+        """What the history stores of a finished round."""
+        pairs = [
+            (source.terms.source, response)
+            for source, response in zip(self.sources, responses, strict=True)
+        ]
+        return ClosedRound(
+            tuple(source for source, r in pairs if not isinstance(r, SkippedSource)),
+            Frozen({source: r.why for source, r in pairs if not isinstance(r, Release)}),
+        )
+
+
+def check_pool(terms: tuple[Terms, ...]) -> None:
+    """Refuse sources that cannot be queried together, before anything is sent."""
+    if not terms:
+        raise ValueError("Expected one source or more, got none.")
+    for field in ("source", "key", "name"):
+        values = [getattr(each, field) for each in terms]
+        twice = next(
+            (each.name for each in terms if values.count(getattr(each, field)) > 1), None
+        )
+        if twice is not None:
+            raise ValueError(
+                f"Expected sources of different institutions, got {twice!r} twice (by its "
+                f"{field}). Omit one of them."
+            )
+    for field, words in (("model", "score by one model"), ("relation", "have one relation")):
+        names = dict[object, list[str]]()
+        for each in terms:
+            names.setdefault(getattr(each, field), []).append(each.name)
+        if len(names) > 1:
+            groups = "; ".join(
+                f"{', '.join(who)}: {str(value)[:12]}" for value, who in names.items()
+            )
+            raise ValueError(
+                f"Expected sources that all {words}, got {groups}. Omit some of them, or ask "
+                "them to enroll again."
+            )
+
+
+def _abbreviate(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
+
+
+def _repeat(source: Remote, expected: ExpectedResponse, stored: ClosedRound) -> SourceResponse:
+    """Response of a source in a finished round."""
+    source_id = source.terms.source
+    why = stored.dropouts.get(source_id)
+    if why is not None:
+        return Dropout(why) if source_id in stored.requested else SkippedSource(why)
+    response = source.stored_response(expected)
+    assert response is not None  # a round ends after its answers are in the history
+    return response
+
+
+def _round_event(
+    number: int, expected: ExpectedResponse, i: int, response: SourceResponse
+) -> RoundEvent:
+    """Event for the response of a source."""
+    if isinstance(response, Release):
+        return RoundEvent(number, expected.query.name, i, "answered")
+    if response.why == REFUSED:
+        return RoundEvent(number, expected.query.name, i, "refused")
+    status: SourceStatus = "skipped" if isinstance(response, SkippedSource) else "dropped out"
+    return RoundEvent(number, expected.query.name, i, status, response.why)
+
+
+def _query_id(expected: ExpectedResponse) -> str:
+    """Hash of everything that identifies a query and its noise."""
+    query = expected.query
+    body = {
+        "kind": type(query).__name__,
+        "query": query.name,
+        "settings": dict(query.settings),
+        "bits": query.grid.bits,
+        "entries": query.entries,
+        "micro_epsilon": expected.micro_epsilon,
+        "noise_multiplier": expected.noise_multiplier,
+    }
+    return digest(canonical(body))
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """What a recalibration will request of one source.
+
+    Attributes
+    ----------
+    name : str
+    answers : int
+        Maximum number of answers.
+    known : int
+        Number of these that the history already contains.
+    epsilon, delta : float
+        Cost of all answers, as the source's ledger counts it.
+    left, left_delta : float
+        Remaining budget according to the history.
+    why : str or None
+        Why the source is skipped; None if its budget suffices.
+    """
+
+    name: str
+    answers: int
+    known: int
+    epsilon: float
+    delta: float
+    left: float
+    left_delta: float
+    why: str | None
+
+
+@dataclass(frozen=True)
+class SourceCost:
+    """What one source was charged for a result.
+
+    Attributes
+    ----------
+    name : str
+    key : str
+        Fingerprint of its key.
+    unit : str
+    at_most : int
+    relation : str
+    epsilon, delta : float
+        Upper bound of its charge: the cost of every request, answered or not, as its ledger
+        counts it.
+    answered : bool
+        Whether it answered every request.
+    why : str or None
+        Why not.
+    head : dict or None
+        Number and hash of the last ledger entry that it signed.
+    """
+
+    name: str
+    key: str
+    unit: str
+    at_most: int
+    relation: str
+    epsilon: float
+    delta: float
+    answered: bool
+    why: str | None
+    head: dict[str, Any] | None
+
+    def text(self) -> str:
+        """The cost in one line."""
+        delta = f", delta {rounded_up(self.delta)}" if self.delta else ""
+        cost = f"epsilon {rounded_up(self.epsilon, 6)}{delta}" if self.epsilon else "nothing"
+        unit = (
+            self.unit if self.at_most == 1 else f"{self.unit} of up to {self.at_most} records"
+        )
+        outcome = "answered every query" if self.answered else f"dropped out: {self.why}"
+        return f"{self.name} ({self.key}): {cost} for each {unit} ({self.relation}); {outcome}."
+
+
+def plan_for(pool: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, ...]:
+    """What each source will be asked for and charged, and whether its budget suffices.
+
+    Nothing is sent.
+    """
+    plan = []
+    for source in pool.sources:
+        items = steps.items(source.relation, source.unit)
+        unpaid = source.unpaid(items)
+        why = source.history.fault(source.terms.source)
+        try:
+            source.require(unpaid)
+        except BudgetError as error:
+            why = str(error)
+        events = [item.event for item in items for _ in range(item.times)]
+        known = len(events) - sum(item.times for item in unpaid)
+        cost, left = source.account.privacy(events), source.account.left(source.charges())
+        plan.append(SourcePlan(source.name, len(events), known, *cost, *left, why))
+    return tuple(plan)
+
+
+def check_plan(pool: RemotePool, steps: RecalibrationSteps, plan: Sequence[SourcePlan]) -> None:
+    """Refuse a recalibration that too few sources can pay for, and name them.
+
+    Raises
+    ------
+    BudgetError
+        Nothing was sent.
+    """
+    why = [each.why for each in plan if each.why is not None]
+    needed = len(plan) if pool.least is None else pool.least
+    if len(plan) - len(why) < needed:
+        enough = "all" if pool.least is None else f"{needed}"
+        others = f" And {len(why) - 1} more, as the plan shows." if len(why) > 1 else ""
+        raise BudgetError(
+            f"Expected {enough} of {len(plan)} sources to have enough budget for every query, "
+            f"got {len(plan) - len(why)}. {why[0]}{others} Or require fewer sources."
+        )
+    try:
+        find_unaffordable(pool, steps.items)
+    except SilentError as error:
+        raise BudgetError(str(error)) from error
+
+
+def run(pool: RemotePool, steps: RecalibrationSteps, *, at_sources: int = 1) -> Recalibration:
+    """Run all rounds of a recalibration, or continue an interrupted one."""
+    return run_steps(pool, steps, at_sources=at_sources)
+
+
+def charged(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
+    """What every source was charged for a result."""
+    costs = []
+    for i, (source, why) in enumerate(zip(pool.sources, result.silences, strict=True)):
+        events = [
+            release.asked[i,]
+            for release in result.releases
+            if isinstance(release, PooledRelease) and (i,) in release.asked
+        ]
+        head = source.history.head(source.terms.source)
+        costs.append(
+            SourceCost(
+                source.name,
+                source.terms.key.fingerprint,
+                source.unit.name,
+                source.unit.at_most,
+                source.relation,
+                *source.account.privacy(events),
+                why is None,
+                why,
+                None if head is None else {"index": head.index, "hash": head.hash},
+            )
+        )
+    return tuple(costs)
+
+
+def record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
+    """The record of a recalibration that an artifact stores, in JSON types.
+
+    Parameters
+    ----------
+    pool : RemotePool
+    result : Recalibration
+    name : str
+        Name of the study.
+    """
+    costs = charged(pool, result)
+    body = result.to_json()
+    fields = ("method", "map", "guard", "before", "after", "temperatures")
+    return {
+        "study": name,
+        "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **{field: _finite(body[field]) for field in fields},
+        "private": result.private,
+        "guarantee": body["statement"],
+        "statement": statement_text(result, costs),
+        "sources": [asdict(cost) for cost in costs],
+    }
+
+
+def statement_text(result: Recalibration, costs: Sequence[SourceCost]) -> str:
+    """The full guarantee, and what every source was charged."""
+    promise = "" if result.statement is None else f"{result.statement.text()}\n\n"
+    lines = "\n".join(f"- {cost.text()}" for cost in costs)
+    return (
+        f"{promise}What each institution was charged for this, as its own ledger counts, "
+        f"whether or not its answers were used:\n{lines}"
+    )
+
+
+def _finite(value: Any) -> Any:
+    """Replace non-finite numbers, which JSON cannot represent, by None."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

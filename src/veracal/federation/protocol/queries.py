@@ -1,0 +1,458 @@
+"""The queries that remote sources answer, and their encoding in requests.
+
+:data:`KINDS` is the complete list. A query is built from its kind, an argument of integers
+within declared ranges, and the source's own terms. A request carries no bound, bin, clip or
+code.
+
+A calibration map in an argument is a short list of integers on public grids. Both sides decode
+it to the same map, bit for bit, and integers outside of the declared bounds are refused.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from veracal._types import Frozen
+from veracal.accounting import MICRO, rounded_up
+from veracal.calibration import (
+    DOUBT_BITS,
+    MOST_DOUBT,
+    Binned,
+    BinnedGap,
+    Bins,
+    BrierGain,
+    CalibrationMap,
+    CorrectTotal,
+    CorrectWrong,
+    Form,
+    Gap,
+    LossAt,
+    MappedQuery,
+    Platt,
+    PlattCurvature,
+    PlattEquations,
+    Temperature,
+    TemperatureGrid,
+    UniformMixing,
+    platt_counts,
+)
+from veracal.federation.protocol import envelopes as schema
+from veracal.federation.protocol.envelopes import EnvelopeError
+from veracal.federation.protocol.terms import Terms
+from veracal.queries import BinnedSum, Query
+
+ACCURACY_BITS = 20
+_FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
+
+
+class OffGridError(ValueError):
+    """A number or map that is not on the grid that the source declared."""
+
+
+def inverse_units(inverse: float, grid: TemperatureGrid) -> int:
+    """Encode an inverse temperature as an integer number of grid steps within the range.
+
+    Examples
+    --------
+    >>> inverse_units(0.5, TemperatureGrid(0.5, 6.0))
+    32768
+    """
+    units = inverse * 2.0**grid.bits
+    if not (math.isfinite(units) and units == int(units) and in_range(int(units), grid)):
+        raise OffGridError(
+            f"Expected a temperature from {grid.low:g} to {grid.high:g} whose inverse is a "
+            f"multiple of 2^-{grid.bits}, as the source declared, got an inverse of "
+            f"{inverse!r}. Search within that range: temperatures=({grid.low:g}, "
+            f"{grid.high:g})."
+        )
+    return int(units)
+
+
+def in_range(units: int, grid: TemperatureGrid) -> bool:
+    """Whether a number of grid steps is an inverse temperature within the range."""
+    steps = 2.0**grid.bits
+    low, high = math.ceil(steps / grid.high), math.floor(steps / grid.low)
+    return low <= units <= high
+
+
+def inverse_check(terms: Terms) -> schema.Check:
+    """Check for a number of grid steps within the declared range of temperatures."""
+    return lambda value: type(value) is int and in_range(value, terms.temperatures)
+
+
+def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
+    """Encode a calibration map as integers; refuse one that the terms do not allow."""
+    if isinstance(map_, Temperature):
+        return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
+    if isinstance(map_, UniformMixing):
+        inverse = inverse_units(map_.inverse, terms.temperatures)
+        return {"inverse": inverse, "mixing": _to_steps(map_.doubt, DOUBT_BITS)}
+    if isinstance(map_, Binned) and map_.bins.count == terms.bins:
+        return {"accuracies": [_to_steps(float(a), ACCURACY_BITS) for a in map_.accuracies]}
+    if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
+        units = list(terms.parameters.units(map_))
+        return {"form": map_.form, "reads": map_.reads is not None, "units": units}
+    raise OffGridError(
+        f"Expected a map that can be sent to a source (temperature, uniform mixing, "
+        f"{terms.bins} bins, affine map), got {map_.kind!r}. Leave out the guard and the "
+        "measurement."
+    )
+
+
+def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
+    """Decode a calibration map from integers.
+
+    Raises
+    ------
+    EnvelopeError
+        If the body is not a map within the declared bounds.
+    """
+    step = 2.0**-terms.temperatures.bits
+    if "mixing" in body:
+        max_mixing = math.floor(MOST_DOUBT * 2.0**DOUBT_BITS)
+        checks = {"inverse": inverse_check(terms), "mixing": schema.integer(0, max_mixing)}
+        fields = schema.check_fields(body, checks, "the map")
+        return UniformMixing(fields["inverse"] * step, fields["mixing"] / 2**DOUBT_BITS)
+    if "accuracies" in body:
+        share = schema.integer(0, 2**ACCURACY_BITS)
+        checks = {"accuracies": schema.list_of(share, terms.bins, terms.bins)}
+        fields = schema.check_fields(body, checks, "the map")
+        return Binned(Bins(terms.bins), np.array(fields["accuracies"]) / 2**ACCURACY_BITS)
+    if "units" in body:
+        return _decode_platt(body, terms)
+    fields = schema.check_fields(body, {"inverse": inverse_check(terms)}, "the map")
+    return Temperature(fields["inverse"] * step)
+
+
+def _decode_platt(body: Mapping[str, Any], terms: Terms) -> Platt:
+    """Decode an affine map within the declared bounds."""
+    grid, k = terms.parameters, terms.classes
+    largest = max(grid.most_weight, grid.most_bias) << grid.bits
+    checks: dict[str, schema.Check] = {
+        "form": schema.one_of(_FORMS),
+        "reads": lambda value: isinstance(value, bool),
+        "units": schema.list_of(schema.integer(-largest, largest), 1, k * (k + 1)),
+    }
+    fields = schema.check_fields(body, checks, "the map")
+    reads = terms.reads if fields["reads"] else None
+    try:
+        return grid.map(fields["units"], fields["form"], k, reads)
+    except ValueError as cause:
+        raise EnvelopeError("the map is not within the declared bounds") from cause
+
+
+def _to_steps(value: float, bits: int) -> int:
+    """Encode a multiple of 2^-bits as an integer."""
+    units = value * 2.0**bits
+    if units != int(units):
+        raise OffGridError(f"Expected a multiple of 2^-{bits}, got {value!r}.")
+    return int(units)
+
+
+MAX_STEPS = 1_000
+SCALE_BITS = 12  # grid of the center and the spread in Platt equations
+_MAX_SCALE = 1_024 << SCALE_BITS
+
+Argument = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class QueryKind:
+    """A kind of query that a source can answer.
+
+    Attributes
+    ----------
+    name : str
+        Name in requests.
+    description : str
+        What an answer reveals, for people who decide whether to allow it.
+    build : callable
+        ``build(terms, argument) -> Query``. It raises an ``EnvelopeError`` for an argument
+        outside of the terms.
+    argument : callable
+        ``argument(terms, query) -> dict``, or None if the query is of another kind.
+    gaussian : bool
+        Whether the noise is Gaussian, which needs a delta.
+    """
+
+    name: str
+    description: str
+    build: Callable[[Terms, Mapping[str, Any]], Query]
+    argument: Callable[[Terms, Query], Argument | None]
+    gaussian: bool = False
+
+
+def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
+    """Build the query of a request from the source's own terms.
+
+    Raises
+    ------
+    EnvelopeError
+        If the source does not answer this kind, or the argument is out of range.
+    """
+    if kind not in terms.kinds or kind not in KINDS:
+        raise EnvelopeError("the request names a kind of query that is not enrolled")
+    return KINDS[kind].build(terms, argument)
+
+
+def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
+    """Kind and argument of a query for a request.
+
+    Raises
+    ------
+    ValueError
+        If the source does not answer this query. Nothing was sent or charged.
+    """
+    for kind in KINDS.values():
+        argument = kind.argument(terms, query)
+        if argument is None:
+            continue
+        if not _same(kind.build(terms, argument), query):
+            raise ValueError(
+                f"Expected {query.name!r} with the bounds that {terms.name!r} declared "
+                f"({terms.classes} classes, {terms.bins} bins, losses up to {terms.clamp:g}), "
+                f"got {dict(query.settings)}. Use the bounds of the source."
+            )
+        if kind.name not in terms.kinds:
+            raise ValueError(
+                f"Expected a query that {terms.name!r} answers ({', '.join(terms.kinds)}), "
+                f"got {kind.name!r}. Use another method, or ask the source to enroll for it."
+            )
+        return kind.name, argument
+    raise ValueError(
+        f"Expected a query that remote sources can answer ({', '.join(KINDS)}), got "
+        f"{query.name!r}. Use another method."
+    )
+
+
+def _same(one: Query, other: Query) -> bool:
+    """Whether two queries agree in everything public."""
+    return (
+        type(one) is type(other)
+        and (one.name, one.grid, one.entries) == (other.name, other.grid, other.entries)
+        and dict(one.settings) == dict(other.settings)
+        and all(
+            one.sensitivity(relation) == other.sensitivity(relation)
+            and one.sensitivity_l2(relation) == other.sensitivity_l2(relation)
+            for relation in ("add-remove", "replace-one")
+        )
+    )
+
+
+def _plain_kind(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
+    """A kind without an argument."""
+
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        schema.check_fields(body, {}, "the argument")
+        return make(terms)
+
+    def argument(terms: Terms, query: Query) -> Argument | None:
+        return {} if _same(make(terms), query) else None
+
+    return {"name": name, "build": build, "argument": argument}
+
+
+def _temperature_kind(
+    make: Callable[[Terms, float], Query], kind: type, name: str, **more: Any
+) -> dict[str, Any]:
+    """A kind whose argument is an inverse temperature."""
+
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        fields = schema.check_fields(body, {"inverse": inverse_check(terms)}, "the argument")
+        return make(terms, fields["inverse"] / 2**terms.temperatures.bits)
+
+    def argument(terms: Terms, query: Query) -> Argument | None:
+        if type(query) is not kind:
+            return None
+        inverse = float(query.settings["inverse"])
+        return {"inverse": inverse_units(inverse, terms.temperatures)}
+
+    return {"name": name, "build": build, "argument": argument, **more}
+
+
+def _map_kind(
+    make: Callable[[Terms, Any], Query], matches: Callable[[Query], bool], name: str
+) -> dict[str, Any]:
+    """A kind whose argument is a calibration map."""
+
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        fields = schema.check_fields(body, {"map": schema.is_object}, "the argument")
+        return make(terms, decode_map(fields["map"], terms))
+
+    def argument(terms: Terms, query: Query) -> Argument | None:
+        return {"map": encode_map(query.map, terms)} if matches(query) else None  # type: ignore[attr-defined]
+
+    return {"name": name, "build": build, "argument": argument}
+
+
+def _platt_equations_kind() -> dict[str, Any]:
+    """The kind of the equations of an affine map."""
+
+    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
+        checks: dict[str, schema.Check] = {
+            "center": schema.integer(-_MAX_SCALE, _MAX_SCALE),
+            "map": schema.is_object,
+            "spread": schema.integer(1, _MAX_SCALE),
+            "step": schema.integer(0, MAX_STEPS),
+        }
+        fields = schema.check_fields(body, checks, "the argument")
+        map_ = decode_map(fields["map"], terms)
+        try:
+            return PlattEquations(
+                map_,  # type: ignore[arg-type]
+                fields["center"] / 2**SCALE_BITS,
+                fields["spread"] / 2**SCALE_BITS,
+                fields["step"],
+                terms.parameters,
+            )
+        except ValueError as cause:
+            raise EnvelopeError("the argument is not an affine map") from cause
+
+    def argument(terms: Terms, query: Query) -> Argument | None:
+        if not isinstance(query, PlattEquations):
+            return None
+        center, spread = (value * 2**SCALE_BITS for value in (query.center, query.spread))
+        if center != int(center) or spread != int(spread):
+            raise ValueError(f"Expected center and spread to be multiples of 2^-{SCALE_BITS}.")
+        map_ = encode_map(query.map, terms)
+        return {
+            "center": int(center),
+            "map": map_,
+            "spread": int(spread),
+            "step": int(query.step),
+        }
+
+    return {"name": "platt-equations", "build": build, "argument": argument, "gaussian": True}
+
+
+def _build_platt_counts(terms: Terms, body: Mapping[str, Any]) -> Query:
+    """Counts of right and wrong predictions, of scores of a declared form."""
+    fields = schema.check_fields(body, {"reads": lambda v: isinstance(v, bool)}, "the argument")
+    return platt_counts(terms.classes, terms.reads if fields["reads"] else None)
+
+
+def _platt_counts_argument(terms: Terms, query: Query) -> Argument | None:
+    """Whether the form of the scores matters for the query."""
+    if not isinstance(query, BinnedSum):
+        return None
+    both = {known: _build_platt_counts(terms, {"reads": known}) for known in (False, True)}
+    return next(({"reads": known} for known, one in both.items() if _same(one, query)), None)
+
+
+_LISTED = (
+    QueryKind(
+        description="how many predictions were right, and how many were wrong",
+        **_plain_kind(lambda terms: CorrectWrong(Bins(1)), "counts"),
+    ),
+    QueryKind(
+        description="how many more were right than the confidences predict, at a temperature",
+        **_temperature_kind(lambda terms, inverse: Gap(inverse, terms.classes), Gap, "gap"),
+    ),
+    QueryKind(
+        description="the sum of the clamped losses, at a temperature",
+        **_temperature_kind(
+            lambda terms, inverse: LossAt(inverse, terms.clamp), LossAt, "loss"
+        ),
+    ),
+    QueryKind(
+        description="how many more were right than the confidences predict, in each bin of "
+        "confidence, at a temperature",
+        **_temperature_kind(
+            lambda terms, inverse: BinnedGap(Bins(terms.bins), inverse), BinnedGap, "bin-gaps"
+        ),
+    ),
+    QueryKind(
+        description="how many were right and how many were wrong, in each bin of confidence",
+        **_plain_kind(lambda terms: CorrectWrong(Bins(terms.bins)), "bins"),
+    ),
+    QueryKind(
+        description="how many were right, and how many there are, in each bin of confidence",
+        **_plain_kind(lambda terms: CorrectTotal(Bins(terms.bins)), "bins-paper"),
+    ),
+    QueryKind(
+        description="by how much a map reduces the squared error (the Brier score)",
+        **_map_kind(
+            lambda terms, map_: BrierGain(map_), lambda q: isinstance(q, BrierGain), "map-gain"
+        ),
+    ),
+    QueryKind(
+        description="how many more were right than the confidences predict, in each bin of "
+        "confidence, after a map",
+        **_map_kind(
+            lambda terms, map_: MappedQuery(BinnedGap(Bins(terms.bins)), map_),
+            lambda q: type(q) is MappedQuery and isinstance(q.query, BinnedGap),
+            "map-bin-gaps",
+        ),
+    ),
+    QueryKind(
+        description="how many predictions were right and how many were wrong, after a map",
+        **_map_kind(
+            lambda terms, map_: MappedQuery(CorrectWrong(Bins(1)), map_),
+            lambda q: type(q) is MappedQuery and isinstance(q.query, CorrectWrong),
+            "map-counts",
+        ),
+    ),
+    QueryKind(
+        "platt-counts",
+        "how many predictions were right, and how many were wrong, by form of scores",
+        _build_platt_counts,
+        _platt_counts_argument,
+        gaussian=True,
+    ),
+    QueryKind(
+        description="the variance of each predicted class, at a temperature",
+        **_temperature_kind(
+            lambda terms, inverse: PlattCurvature(inverse, terms.classes),
+            PlattCurvature,
+            "platt-curvature",
+            gaussian=True,
+        ),
+    ),
+    QueryKind(
+        description="the residual of an affine map for each class", **_platt_equations_kind()
+    ),
+)
+KINDS: Mapping[str, QueryKind] = Frozen({kind.name: kind for kind in _LISTED})
+# What a pooled temperature needs, with its guard and measurement.
+DEFAULT_KINDS = ("counts", "gap", "bin-gaps", "map-gain", "map-bin-gaps")
+
+
+def describe_terms(terms: Terms) -> list[tuple[str, str]]:
+    """Terms in plain English, as pairs of a label and a text.
+
+    Everything in them is public: nothing was computed from the records.
+    """
+    delta = f" and delta {rounded_up(terms.delta)}" if terms.delta else ""
+    descriptions = [
+        KINDS[kind].description if kind in KINDS else f"{kind} (?)" for kind in terms.kinds
+    ]
+    grid = terms.temperatures
+    return [
+        ("institution", terms.name),
+        ("its key", terms.key.fingerprint),
+        ("answers only", f"the coordinator with the key {terms.coordinator.fingerprint}"),
+        ("until", terms.expires or "it is revoked"),
+        (
+            "about",
+            f"predictions of the model {terms.model[:12]}…, {terms.classes} classes, as "
+            f"{terms.reads}",
+        ),
+        ("protects", f"{terms.unit}, under {terms.relation}"),
+        (
+            "budget",
+            f"epsilon {terms.micro_epsilon / MICRO:g}{delta} in total; at most "
+            f"{terms.max_per_answer / MICRO:g} for one answer",
+        ),
+        *(
+            ("releases, with noise" if i == 0 else "", text)
+            for i, text in enumerate(descriptions)
+        ),
+        ("temperatures", f"from {grid.low:g} to {grid.high:g}"),
+        ("bins", f"{terms.bins}, of equal width"),
+        ("largest loss", f"{terms.clamp:g} for one record"),
+        ("records", f"at least {terms.min_records:,}, at most {terms.max_records:,}"),
+        ("replies", f"{terms.deadline:g} seconds after each request"),
+    ]
