@@ -4,7 +4,6 @@ Each attack is a file or folder that tries one thing. A loader gets it in a proc
 whose memory and CPU time are bounded; anything but a clear refusal breaks the promise.
 """
 
-import gzip
 import io
 import os
 import pickle
@@ -26,7 +25,6 @@ from assurance import servers
 from assurance.servers import peak_memory
 from veracal.data import Number, Schema, Target, Vector, load
 from veracal.data.images import ImageForm, load_images
-from veracal.data.sets.idx import read_idx
 from veracal.data.texts import TextForm, load_text
 from veracal.errors import DataError
 
@@ -48,8 +46,6 @@ def correct(path: Path) -> object:
     """Load as the library does."""
     if path.suffix == ".jsonl":
         return load_text(path, TEXTS)
-    if path.suffix in (".idx", ".gz"):
-        return read_idx(path)
     if path.suffix == ".zip" or (path / "a").is_dir():
         return load_images(path, IMAGES)
     return load(path, schema=MATRIX if path.is_dir() else TABLE)
@@ -81,8 +77,6 @@ def unlimited(path: Path) -> object:
     if path.suffix in (".npz", ".zip"):
         with zipfile.ZipFile(path) as archive:
             return [archive.read(name) for name in archive.namelist()]
-    if path.suffix == ".gz":
-        return gzip.decompress(path.read_bytes())
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     if path.suffix == ".csv":
@@ -330,17 +324,6 @@ def nested_json(root: Path, outside: Path) -> Path:
     return root / "n.jsonl"
 
 
-def idx_of_many_dimensions(root: Path, outside: Path) -> Path:
-    (root / "d.idx").write_bytes(b"\0\0\x08\x03" + struct.pack(">III", 2**31, 2**10, 2**10))
-    return root / "d.idx"
-
-
-@once("d.gz")
-def packed_idx_bomb(path: Path) -> None:
-    content = b"\0\0\x08\x02" + struct.pack(">II", 30_000, 10_000) + b"\0" * 300_000_000
-    path.write_bytes(gzip.compress(content, 1))
-
-
 ATTACKS: dict[str, Callable[[Path, Path], Path]] = {
     attack.__name__.replace("_", " "): attack
     for attack in (
@@ -364,7 +347,5 @@ ATTACKS: dict[str, Callable[[Path, Path], Path]] = {
         endless_line,
         many_columns,
         nested_json,
-        idx_of_many_dimensions,
-        packed_idx_bomb,
     )
 }

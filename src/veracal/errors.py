@@ -39,10 +39,6 @@ class LimitError(DataError):
     """An input is larger than the limits allow; nothing of it was kept."""
 
 
-class FetchError(DataError):
-    """A public data set could not be fetched, or is not the one expected."""
-
-
 class BudgetError(VeracalError):
     """A charge does not fit into what is left; nothing was charged and no record was read."""
 

@@ -8,7 +8,6 @@ import polars as pl
 from veracal._types import Progress
 from veracal.data.arrays import read_npz
 from veracal.data.files import Limits, readable
-from veracal.data.sets.idx import is_idx, read_idx_pair
 from veracal.data.tables import (
     frame_of_arrays,
     parquet_rows,
@@ -52,7 +51,7 @@ def read_table(
     limits: Limits,
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """Stream the records of a CSV, TSV, Parquet, Arrow, npz or idx file.
+    """Stream the records of a CSV, TSV, Parquet, Arrow or npz file.
 
     Parameters
     ----------
@@ -83,8 +82,6 @@ def read_table(
         return read_arrow(path, ignored=ignored, limits=limits, progress=progress)
     if suffix == ".npz":
         return iter([frame_of_arrays(read_npz(path, limits), path, limits)])
-    if is_idx(path):
-        return iter([frame_of_arrays(read_idx_pair(path, limits), path, limits)])
     readable(path, limits)
     raise DataError(
         str(path), f"a file ending in {', '.join(SUFFIXES)}", repr(suffix), "Convert it to one."

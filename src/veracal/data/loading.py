@@ -14,6 +14,7 @@ import polars as pl
 from veracal import _checks
 from veracal._types import Progress
 from veracal.data.arrays import array_folder, load_mapped
+from veracal.data.builtin import entry
 from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset, check_worth, concatenate
 from veracal.data.encoding import EncodedRows, encode, encode_nothing, encode_rows
@@ -214,7 +215,6 @@ def load(
     schema: Schema | ImageForm | TextForm | str | Path | None = None,
     part: str | None = None,
     variant: str | None = None,
-    folder: str | Path | None = None,
     limits: Limits = DEFAULT_LIMITS,
     rng: np.random.Generator | None = None,
     row_digests: bool = False,
@@ -233,8 +233,6 @@ def load(
     part, variant : str, optional
         For named sets: which part ('train', 'test', …) and which published version. A
         part may also be asked of images whose form finds it in their path.
-    folder : path, optional
-        Where the user keeps copies of named sets; by default ``$VERACAL_DATA``.
     limits : Limits
         What is refused as too large before it is parsed.
     rng : Generator, optional
@@ -262,9 +260,8 @@ def load(
     ('malignant', 'benign')
     """
     if isinstance(what, str) and _is_name(what):
-        return _load_named(
-            what, schema, part, variant, folder, limits, rng, row_digests, progress
-        )
+        _check_no_schema(what, schema)
+        return entry(what).load(part=part, variant=variant, rng=rng, row_digests=row_digests)
     path = Path(what)
     if variant is not None:
         raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
@@ -314,46 +311,14 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     (0, 30)
     """
     if isinstance(what, str) and _is_name(what):
-        from veracal.data.sets.catalog import entry
-        from veracal.data.sets.entries import DatasetRequest
-
         _check_no_schema(what, schema)
-        return entry(what).declare(DatasetRequest())
+        return entry(what).declare()
     return encode_nothing(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
 
 
 def _is_name(what: str) -> bool:
     """Tell a name from a path: names have neither a suffix nor a separator."""
     return not Path(what).suffix and len(Path(what).parts) == 1 and not Path(what).exists()
-
-
-def _load_named(
-    name: str,
-    schema: object,
-    part: str | None,
-    variant: str | None,
-    folder: str | Path | None,
-    limits: Limits,
-    rng: np.random.Generator | None,
-    row_digests: bool,
-    progress: Progress | None,
-) -> Dataset:
-    """Load an entry of the catalog."""
-    from veracal.data.sets.catalog import entry
-    from veracal.data.sets.entries import DatasetRequest  # it knows all loaders, this one too
-
-    _check_no_schema(name, schema)
-    where = None if folder is None else Path(folder)
-    request = DatasetRequest(
-        folder=where,
-        part=part,
-        variant=variant,
-        limits=limits,
-        rng=rng,
-        row_digests=row_digests,
-        progress=progress,
-    )
-    return entry(name).load(request)
 
 
 def _check_no_schema(name: str, schema: object) -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veracal.data.files import Limits
-from veracal.data.sets.cifar import (
+from benchmarks.datasets.cifar import (
     CIFAR10,
     CIFAR100,
     CIFAR100_COARSE,
@@ -18,6 +17,7 @@ from veracal.data.sets.cifar import (
     load_cifar100,
     load_cifar_c,
 )
+from veracal.data.files import Limits
 from veracal.errors import DataError, LimitError
 
 STEMS = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
