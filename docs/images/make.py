@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 TYPED = "veracal fit digits --epsilon 8 --out digits"
 COMMAND = [sys.executable, "-m", *TYPED.split()]
 AUDIT = (
-    "veracal audit credit-g.csv --schema german-credit.toml --model objective --norm 2 --epsilon 4 16 --runs 1000 "
+    "veracal audit credit-g.csv --schema german-credit.toml --model objective --norm 2 "
+    "--epsilon 4 16 --runs 1000 "
     "--groups age --random-state 1 --out audit"
 )
 STYLE = "width: 100ch; white-space: pre-wrap; color: #e6e6e6; margin: 16px"

@@ -9,12 +9,12 @@ from veracal._types import Progress
 from veracal.data.arrays import read_npz
 from veracal.data.files import Limits, readable
 from veracal.data.tables import (
-    frame_of_arrays,
+    arrays_to_frame,
     parquet_rows,
     read_arrow,
+    read_column_names,
     read_csv,
     read_parquet,
-    table_columns,
 )
 from veracal.errors import DataError
 
@@ -37,7 +37,7 @@ def is_text(path: Path) -> bool:
 def text_columns(path: Path, separator: str | None, limits: Limits) -> int:
     """How many fields the first line of such a file has."""
     between = separator or _SEPARATORS[path.suffix.lower()]
-    return len(table_columns(path, header=False, separator=between, limits=limits))
+    return len(read_column_names(path, header=False, separator=between, limits=limits))
 
 
 def read_table(
@@ -68,7 +68,7 @@ def read_table(
     if suffix in _SEPARATORS:
         separator = separator or _SEPARATORS[suffix]
         if not header and names is None:
-            names = table_columns(path, header=False, separator=separator, limits=limits)
+            names = read_column_names(path, header=False, separator=separator, limits=limits)
         return read_csv(
             path,
             names=None if header else names,
@@ -81,7 +81,7 @@ def read_table(
     if suffix in _ARROW:
         return read_arrow(path, ignored=ignored, limits=limits, progress=progress)
     if suffix == ".npz":
-        return iter([frame_of_arrays(read_npz(path, limits), path, limits)])
+        return iter([arrays_to_frame(read_npz(path, limits), path, limits)])
     readable(path, limits)
     raise DataError(
         str(path), f"a file ending in {', '.join(SUFFIXES)}", repr(suffix), "Convert it to one."

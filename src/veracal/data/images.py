@@ -20,9 +20,8 @@ import numpy as np
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Frozen, Progress
-from veracal.data.arrays import open_archive
 from veracal.data.dataset import Dataset, Group, check_worth
-from veracal.data.files import DEFAULT_LIMITS, Limits, inside, no_surprises, opened
+from veracal.data.files import DEFAULT_LIMITS, Limits, inside, no_surprises, open_zip, opened
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.data.texts import alias_problem, coded, read_names
@@ -158,7 +157,7 @@ def open_files(path: Path, limits: Limits) -> Iterator[ImageFiles]:
     if is_folder:
         yield Folder(path, limits)
         return
-    with open_archive(path, limits) as archive:
+    with open_zip(path, limits) as archive:
         yield archive
 
 
@@ -203,7 +202,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 _SPECIAL = frozenset({"label", "part", "unit", "listed"})
-HIDDEN = (r"(.*/)?\..*", r"(.*/)?__MACOSX/.*", r"(.*/)?(Thumbs\.db|desktop\.ini)")
+HIDDEN = (r"(.*/)?\.(?!\./).*", r"(.*/)?__MACOSX/.*", r"(.*/)?(Thumbs\.db|desktop\.ini)")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import polars as pl
 
 from veracal import _checks
 from veracal._types import Progress
-from veracal.data.arrays import array_folder, load_mapped
+from veracal.data.arrays import find_array_folder, load_matrix
 from veracal.data.builtin import entry
 from veracal.data.columns import Ignore, Vector
 from veracal.data.dataset import Dataset, check_worth, concatenate
@@ -109,8 +109,8 @@ def _read(
     _checks.whole(rows=rows)
     path = Path(path)
     declared = declared_schema(schema, path, limits)
-    if (folder := array_folder(path)) is not None:
-        whole = load_mapped(folder, declared, limits, row_digests=row_digests)
+    if (folder := find_array_folder(path)) is not None:
+        whole = load_matrix(folder, declared, limits, row_digests=row_digests)
         yield from ((len(batch), batch) for batch in whole.batches(rows))
         return
     names = _written_names(declared)
@@ -281,8 +281,8 @@ def load(
             path, schema, limits=limits, row_digests=row_digests, progress=progress
         )
     declared = declared_schema(schema, path, limits)
-    if (folder_of_arrays := array_folder(path)) is not None:
-        whole = load_mapped(folder_of_arrays, declared, limits, row_digests=row_digests)
+    if (folder_of_arrays := find_array_folder(path)) is not None:
+        whole = load_matrix(folder_of_arrays, declared, limits, row_digests=row_digests)
     else:
         whole = _gather(path, declared, limits, progress, row_digests)
     check_worth(whole, path)

@@ -19,7 +19,7 @@ from veracal._types import Progress
 from veracal.data.files import DEFAULT_LIMITS, Limits, opened
 from veracal.data.formats import read_table
 from veracal.data.schema import FORMAT, SEPARATORS, quoted
-from veracal.data.tables import is_known, table_columns
+from veracal.data.tables import is_supported, read_column_names
 from veracal.errors import DataError
 
 MOST_VALUES = 40  # a column with more different values is not proposed as a category
@@ -149,7 +149,7 @@ def look(
     """Read a file once and say what each of its columns looks like, in their order."""
     _check_columns(path, header, separator, limits)
     types = _column_types(path, limits)
-    foreign = {name: str(kind) for name, kind in types.items() if not is_known(kind)}
+    foreign = {name: str(kind) for name, kind in types.items() if not is_supported(kind)}
     profiles = {name: Profile(foreign=foreign.get(name)) for name in types}
     frames = read_table(
         path,
@@ -210,9 +210,9 @@ def _check_columns(path: Path, header: bool, separator: str | None, limits: Limi
     if usual is None:
         return
     used = separator or usual
-    if len(table_columns(path, header=header, separator=used, limits=limits)) > 1:
+    if len(read_column_names(path, header=header, separator=used, limits=limits)) > 1:
         return
-    line = table_columns(path, header=True, separator=used, limits=limits)[0]
+    line = read_column_names(path, header=True, separator=used, limits=limits)[0]
     others = [other for other in (";", "\t", "|", ",") if other in line and other != used]
     raise DataError(
         str(path),

@@ -21,7 +21,7 @@ from veracal.data.formats import read_table
 from veracal.data.labels import TEXT, Label, frozen
 from veracal.data.saving import plain_ids
 from veracal.data.scores import Kind, Scores
-from veracal.data.tables import frame_of_arrays
+from veracal.data.tables import arrays_to_frame
 from veracal.errors import DataError
 
 Columns = Mapping[str, Array]
@@ -261,7 +261,7 @@ def _frames(
                 f"shape {scores.shape}",
                 "Save one row for each record.",
             )
-    return iter([frame_of_arrays(arrays, path, limits)])
+    return iter([arrays_to_frame(arrays, path, limits)])
 
 
 def _scores(
